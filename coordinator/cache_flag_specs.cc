@@ -22,6 +22,10 @@ FlagGroup CacheFlags(Flags* f) {
                        "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3"),
           Flag::Switch("enable-prefix-caching", &f->enable_prefix_caching,
                        "share the KV cache of equal prompt prefixes"),
+          Flag::Number("max-pinned-prefix-share", &f->max_pinned_prefix_share, 0, 1,
+                       "of the KV cache, that pinned prefixes may have together (POST /v1/prefixes)"),
+          Flag::Int("max-pinned-prefixes", &f->max_pinned_prefixes, 0, 1024,
+                    "prefixes that may be pinned at once"),
           Flag::Int("max-num-seqs", &f->max_num_seqs, 1, 4096, "sequences that run at once"),
           Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 20, "tokens of one step"),
           Flag::OneOf<std::string>(

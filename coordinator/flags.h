@@ -90,6 +90,8 @@ struct Flags {
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
   std::string kv_cache_dtype_name = "auto";          // as it was given
   bool enable_prefix_caching = true;
+  double max_pinned_prefix_share = 0.25;  // of the cache
+  int32_t max_pinned_prefixes = 64;
   // Scheduling.
   int32_t max_num_seqs = 128;
   int32_t max_num_batched_tokens = 512;

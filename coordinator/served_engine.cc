@@ -65,6 +65,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.world_size = flags.world_size;
   options.wake_self_check = flags.wake_self_check;
   options.batch_invariant = flags.batch_invariant;
+  options.pins = {flags.max_pinned_prefix_share, flags.max_pinned_prefixes};
   options.queue.max_num_waiting = flags.max_num_waiting;
   options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.queue.max_waiting_bytes = flags.max_waiting_bytes;

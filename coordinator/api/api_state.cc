@@ -8,6 +8,7 @@
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_routes.h"
+#include "coordinator/api/prefix_routes.h"
 #include "coordinator/api/query_string.h"
 
 namespace somnus {
@@ -178,6 +179,10 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kModels:
     case Route::kModel:
       return Models(match.detail);
+    case Route::kPrefixes:
+    case Route::kPrefix:
+    case Route::kUnpinPrefix:
+      return AnswerPrefixes(models_.All(), match, query);
     case Route::kHealth:
     case Route::kReadyz:
     case Route::kPing:

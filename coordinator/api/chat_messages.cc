@@ -305,8 +305,8 @@ void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJ
 
 }  // namespace
 
-RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model,
-                        bool any_role) {
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role,
+                        bool generation_prompt) {
   const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
   context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
@@ -314,12 +314,12 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   ReadTools(fields, Member(&printed, "tools"), &context);
   ReadDocuments(fields, Member(&printed, "documents"), &context);
   const bool go_on = fields->Bool("continue_final_message").value_or(false);
-  const std::optional<bool> add_prompt = fields->Bool("add_generation_prompt");
-  if (go_on && add_prompt.value_or(true)) {
+  const bool add_prompt = fields->Bool("add_generation_prompt").value_or(generation_prompt);
+  if (go_on && add_prompt) {
     fields->Fail("continue_final_message",
                  "continue_final_message goes with add_generation_prompt false: they exclude each other");
   }
-  context["add_generation_prompt"] = add_prompt.value_or(true);
+  context["add_generation_prompt"] = add_prompt;
   const TokenizerData& data = model.tokenizer->data();
   context["bos_token"] = data.bos_token;
   context["eos_token"] = data.eos_token;
@@ -340,7 +340,7 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   const OrderedJson& last = context["messages"].back();
   RenderedChat chat;
   chat.text = *std::move(rendered);
-  chat.role = add_prompt.value_or(true) ? "assistant" : last["role"].get<std::string>();
+  chat.role = add_prompt ? "assistant" : last["role"].get<std::string>();
   if (last["role"] == chat.role) chat.echo_text = last["content"].get<std::string>();
   return chat;
 }

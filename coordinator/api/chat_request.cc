@@ -49,7 +49,8 @@ void ReadChatLogprobs(FieldReader* fields, GenerateParams* params) {
 
 }  // namespace
 
-GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
+GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
+                                 bool generation_prompt) {
   absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
@@ -69,7 +70,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   CheckToolChoice(&fields);
   if (!fields.ok()) return fields.error();
 
-  RenderedChat chat = RenderChat(body, &fields, model, /*any_role=*/false);
+  RenderedChat chat = RenderChat(body, &fields, model, /*any_role=*/false, generation_prompt);
   if (!fields.ok()) return fields.error();
   if (!MayFitContext(chat.text, model)) {
     return BadRequest("messages", absl::StrCat("The messages are longer than the context of ",

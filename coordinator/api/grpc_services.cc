@@ -12,6 +12,7 @@
 #include "coordinator/api/control_service.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/api/model_table.h"
+#include "coordinator/api/prefix_service.h"
 #include "coordinator/api/request_decoding.h"
 #include "coordinator/api/write_watch.h"
 #include "coordinator/metrics/metrics.h"
@@ -20,8 +21,9 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxQueues = 4;      // on which calls arrive; each has one or two threads that wait for them
-constexpr int kSpareThreads = 32;  // for those, and for calls that are refused
+constexpr int kMaxQueues = 4;  // on which calls arrive; each has one or two threads that wait for them
+// For those, for calls that are refused, and for those of PrefixService.
+constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
 // ControlService has few callers, with short messages, but for chunks of weights.
 constexpr int kControlThreads = 12;  // besides those of watchers
@@ -64,10 +66,12 @@ class GrpcServicesImpl : public GrpcServices {
         write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
         metrics_(std::move(metrics)),
         inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
+        prefixes_(&models_, options.api_key, options.limits),
         control_(&models_, std::move(options)) {}
 
   void RegisterInference(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&inference_);
+    builder->RegisterService(&prefixes_);
     Intercept(write_watch_, builder);
     BoundConnections(limits_.max_open_calls + kSpareThreads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(static_cast<int>(limits_.max_grpc_message_bytes));
@@ -103,6 +107,7 @@ class GrpcServicesImpl : public GrpcServices {
   const std::shared_ptr<Metrics> metrics_;
   ModelTable models_;
   InferenceServiceImpl inference_;
+  PrefixServiceImpl prefixes_;
   ControlServiceImpl control_;
 };
 

@@ -344,8 +344,7 @@ asio::awaitable<bool> HttpConnection::Respond(Request* request, const RouteMatch
     HttpResponse response = NoJson(!request->content_type.empty(), !request->body.empty());
     co_return co_await SendResponse(*request, std::move(response));
   }
-  if (match.spec->route == Route::kCompletions || match.spec->route == Route::kChat)
-    co_return co_await Generate(request, match.spec->route == Route::kChat);
+  if (Generates(match.spec->route)) co_return co_await Generate(request, match.spec->route);
   HttpResponse response = co_await Dispatch(request, match);
   co_return co_await SendResponse(*request, std::move(response));
 }

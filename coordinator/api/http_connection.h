@@ -94,10 +94,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
 
   // Serves a generating request. Returns false when the connection must end.
-  boost::asio::awaitable<bool> Generate(Request* request, bool chat);
+  boost::asio::awaitable<bool> Generate(Request* request, Route route);
   // Parses and submits a request. Runs on the request pool.
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
-      Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
+      Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
       const std::shared_ptr<ConnectionWaker>& waker);
   // With `early_head` a stream's head is sent before there is anything to send.
   boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer, bool early_head);

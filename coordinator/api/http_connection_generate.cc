@@ -12,6 +12,7 @@
 #include "coordinator/api/connection_waker.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/on_pool.h"
+#include "coordinator/api/prefix_request.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -35,6 +36,13 @@ std::string StreamHead(bool http_1_0, bool keep_alive, int64_t weights_version) 
   // HTTP/1.0 has no chunks: the end of the connection ends the body.
   return http_1_0 ? ResponseHead(response, false, "")
                   : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
+}
+
+GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model,
+                      const ApiLimits& limits) {
+  if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
+  return route == Route::kChat ? ParseChatRequest(body, model, limits)
+                               : ParseCompletionRequest(body, model, limits);
 }
 
 }  // namespace
@@ -99,7 +107,7 @@ void HttpConnection::PollHangup(uint64_t watch) {
       [self = shared_from_this(), watch](const error_code&) { self->PollHangup(watch); });
 }
 
-asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
+asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   if (context_->state->loading()) {
     context_->state->metrics->OnRejected("not_serving");
     HttpResponse response = LoadingResponse();
@@ -109,7 +117,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
   SharedModel model;
   auto work = [&] {
     model = context_->state->ModelOf(request->body);
-    return StartGeneration(request, chat, model, waker);
+    return StartGeneration(request, route, model, waker);
   };
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> started =
       co_await OnPool(context_->request_pool, work);
@@ -131,13 +139,12 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
 }
 
 std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartGeneration(
-    Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
+    Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
     const std::shared_ptr<ConnectionWaker>& waker) {
   const ApiLimits& limits = context_->state->options.limits;
   const std::shared_ptr<Metrics>& metrics = model->metrics;
   try {
-    GenerateOrError parsed = chat ? ParseChatRequest(request->body, *model, limits)
-                                  : ParseCompletionRequest(request->body, *model, limits);
+    GenerateOrError parsed = Parse(route, request->body, *model, limits);
     std::string().swap(request->body);
     if (request->id.size() > kMaxRequestIdBytes)
       parsed = BadRequest("X-Request-Id",
@@ -151,7 +158,16 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
-    if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
+    if (!request->id.empty())
+      params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
+    if (route == Route::kPinPrefix) {
+      absl::StatusOr<std::shared_ptr<PrefixClaim>> claim = ClaimPrefix(model, params);
+      if (!claim.ok()) {
+        metrics->OnRejected("not_pinned");
+        return PinError(claim.status(), params);
+      }
+      params.prefix = *std::move(claim);
+    }
     const auto producer = std::make_shared<ResponseProducer>(
         model, std::move(params), metrics, context_->post_output, limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });

@@ -6,12 +6,11 @@
 #include <utility>
 #include <variant>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/api/api_key.h"
+#include "coordinator/api/bell.h"
 #include "coordinator/api/client_request.h"
 #include "coordinator/api/error_details.h"
 #include "coordinator/api/grpc_call.h"
@@ -24,9 +23,6 @@ namespace somnus {
 namespace {
 
 using Json = nlohmann::json;
-
-// How often a call that waits for tokens checks whether its client has left.
-constexpr absl::Duration kCancelPoll = absl::Milliseconds(20);
 
 template <typename Ids>
 Json IdList(const Ids& ids) {
@@ -175,21 +171,6 @@ void FillUsage(const ClientRequest& request, v1::Usage* usage) {
   usage->set_completion_tokens(static_cast<int32_t>(request.completion_tokens()));
   usage->set_cached_tokens(static_cast<int32_t>(request.cached_tokens()));
 }
-
-// Wakes the call's thread. The engine shares it, and may ring it after the call has ended.
-struct Bell {
-  absl::Mutex mutex;
-  bool rung ABSL_GUARDED_BY(mutex) = false;
-  void Ring() {
-    absl::MutexLock lock(&mutex);
-    rung = true;
-  }
-  void Wait() {
-    absl::MutexLock lock(&mutex);
-    mutex.AwaitWithTimeout(absl::Condition(&rung), kCancelPoll);
-    rung = false;
-  }
-};
 
 }  // namespace
 

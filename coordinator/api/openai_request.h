@@ -4,6 +4,7 @@
 // thread. Thread safe.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "coordinator/request/request.h"
 
 namespace somnus {
+
+class PrefixClaim;  // prefix_request.h
 
 // The longest id of a request, given in the body or as a header.
 constexpr size_t kMaxRequestIdBytes = 1024;
@@ -52,13 +55,16 @@ struct GenerateParams {
   std::string cache_salt;
   std::string user;  // as UserOfField or UserOfKey (api_key.h) make it; empty: nobody is named
   RequestTimes times;
+  std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
 };
 
 using GenerateOrError = std::variant<GenerateParams, ApiError>;
 
 GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
                                        const ApiLimits& limits);
-GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+// `generation_prompt`: what add_generation_prompt is where it is not given.
+GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
+                                 bool generation_prompt = true);
 
 // Both return the response's body.
 using BodyOrError = std::variant<std::string, ApiError>;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/api/json_body.h"
+#include "coordinator/api/prefix_request.h"
 #include "coordinator/api/response_json.h"
 
 namespace somnus {
@@ -325,6 +326,7 @@ class StreamWriter : public Writer {
 }  // namespace
 
 std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model) {
+  if (params.prefix != nullptr) return MakePrefixWriter(params, model);
   if (params.stream) return std::make_unique<StreamWriter>(params, model);
   return std::make_unique<WholeWriter>(params, model);
 }

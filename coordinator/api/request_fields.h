@@ -48,7 +48,9 @@ struct RenderedChat {
 };
 // Renders messages (and continue_final_message etc.) by the chat template; an error is in `fields`, which was
 // made from `body`. `any_role`: roles that OpenAI does not have are passed to the template.
-RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role);
+// `generation_prompt`: what add_generation_prompt is where it is not given.
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role,
+                        bool generation_prompt = true);
 
 std::string NewResponseId(absl::string_view prefix);
 uint64_t RandomSeed();

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "coordinator/api/prefix_request.h"
+
 namespace somnus {
 
 // Lets the engine's thread post a task. The engine shares it, and may use it after the producer's end.
@@ -67,6 +69,8 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
   for (ChoiceUpdate& update : request_.Take()) {
     if (update.delta.finish_reason == FinishReason::kError)
       return Fail(FromStatus(update.delta.error), bytes);
+    if (params_.prefix != nullptr && update.delta.finish_reason == FinishReason::kAbort)
+      return Fail(FromStatus(PrefixAborted()), bytes);
     const bool has_begun =
         !update.delta.token_ids.empty() || update.delta.finish_reason != FinishReason::kNone;
     if (has_begun && weights_version_ == 0) weights_version_ = update.delta.weights_version;

@@ -48,6 +48,17 @@ constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true,  f
                                    true,          RouteKey::kClients,   false, true};
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 
+// Routes that share a path, each with a method of its own.
+constexpr absl::string_view kPrefixesPath = "/v1/prefixes";
+constexpr RouteSpec kListPrefixes = {Route::kPrefixes,   "/v1/prefixes", true, false, true,
+                                     RouteKey::kClients, false,          true};
+constexpr RouteSpec kPinPrefix = {Route::kPinPrefix,  "/v1/prefixes", false, true, true,
+                                  RouteKey::kClients, true,           true};
+constexpr RouteSpec kGetPrefix = {Route::kPrefix, "/v1/prefixes/{id}", true,  false,
+                                  true,           RouteKey::kClients,  false, true};
+constexpr RouteSpec kUnpinPrefix = {
+    Route::kUnpinPrefix, "/v1/prefixes/{id}", false, false, true, RouteKey::kClients, false, true};
+
 bool Allowed(const RouteSpec& spec, absl::string_view method) {
   return (method == "GET" && spec.get) || (method == "POST" && spec.post);
 }
@@ -64,6 +75,14 @@ const RouteSpec* FindRoute(bool admin, absl::string_view path) {
   return nullptr;
 }
 
+// `id`: what follows the path of all pins.
+RouteMatch MatchPrefix(absl::string_view method, absl::string_view id) {
+  if (id.empty() && method == "POST") return {200, &kPinPrefix, ""};
+  if (method == "GET") return {200, id.empty() ? &kListPrefixes : &kGetPrefix, DecodePath(id)};
+  if (!id.empty() && method == "DELETE") return {200, &kUnpinPrefix, DecodePath(id)};
+  return {405, nullptr, id.empty() ? "GET, POST" : "GET, DELETE"};
+}
+
 }  // namespace
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target) {
@@ -71,14 +90,18 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
       absl::StrSplit(target, absl::MaxSplits('?', 1));
   const absl::string_view path = parts.first;
   if (const RouteSpec* spec = FindRoute(admin, path)) return MatchSpec(*spec, method, "");
+  if (path == kPrefixesPath) return MatchPrefix(method, "");
   if (!path.empty() && path.back() == '/') {
     const absl::string_view bare = path.substr(0, path.size() - 1);
     const absl::string_view query = target.substr(path.size());  // with its '?'
-    if (FindRoute(admin, bare) != nullptr) return {307, nullptr, absl::StrCat(bare, query)};
+    if (FindRoute(admin, bare) != nullptr || bare == kPrefixesPath)
+      return {307, nullptr, absl::StrCat(bare, query)};
   }
   if (absl::StartsWith(path, kModelPrefix) && path.size() > kModelPrefix.size()) {
     return MatchSpec(kModelRoute, method, DecodePath(path.substr(kModelPrefix.size())));
   }
+  if (absl::StartsWith(path, kPrefixesPath) && path[kPrefixesPath.size()] == '/')
+    return MatchPrefix(method, path.substr(kPrefixesPath.size() + 1));
   return {404, nullptr, ""};
 }
 

@@ -14,6 +14,10 @@ enum class Route {
   kChat,
   kTokenize,
   kDetokenize,
+  kPinPrefix,
+  kPrefixes,
+  kPrefix,
+  kUnpinPrefix,
   kHealth,
   kReadyz,
   kLivez,
@@ -39,6 +43,11 @@ enum class Route {
   kGetWorldSize,
   kResetOtherCache,  // one that vLLM has, and this server does not
 };
+
+// Routes whose responses wait for the engine's outputs.
+inline bool Generates(Route route) {
+  return route == Route::kCompletions || route == Route::kChat || route == Route::kPinPrefix;
+}
 
 // Which key a route wants, where there is one.
 enum class RouteKey {
@@ -83,8 +92,9 @@ inline bool EndsWaits(Route route) { return route == Route::kWakeUp || route == 
 struct RouteMatch {
   int status = 404;                 // 200, 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
-  std::string
-      detail;  // 307: the location, with the query; 405: the allowed methods; kModel: the model's name
+  // 307: the location, with the query; 405: the allowed methods; kModel: the model's name; kPrefix and
+  // kUnpinPrefix: the pin's id.
+  std::string detail;
 };
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target);

@@ -10,7 +10,10 @@
 namespace somnus {
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
-    : options_(options), pool_(options.num_blocks, options.block_size), host_pool_(options.num_host_blocks) {}
+    : options_(options),
+      pool_(options.num_blocks, options.block_size),
+      pins_(&pool_, options.block_size),
+      host_pool_(options.num_host_blocks) {}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -91,10 +94,15 @@ int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> token
     return -1;
   }
   const int32_t adopted = table.num_committed;
+  NoteAdopted(table, static_cast<size_t>(adopted));
   const auto size = static_cast<size_t>(BlocksFor(num_tokens));
   while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());
   tables_.emplace(sequence, std::move(table));
   return adopted * options_.block_size;
+}
+
+void BlockManager::NoteAdopted(const BlockTable& table, size_t count) {
+  for (size_t i = 0; i < count; ++i) pins_.Note(*table.blocks[i]);
 }
 
 int32_t BlockManager::BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens,
@@ -171,6 +179,8 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
     KvBlock* known_block = pool_.Find(content);
     table.last_content_id = known_block == nullptr ? 0 : known_block->content_id;
     ++table.num_committed;
+    pins_.DropForgotten(&PinReleases::forgotten);  // a newer block may have taken another one's place
+    if (known_block != nullptr) pins_.Note(*known_block);
   }
 }
 
@@ -233,20 +243,27 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   const int32_t full = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / options_.block_size);
   while (chain.num_committed < full) {
     KvBlock* block = pool_.Find(ContentAt(&chain, tokens));
-    if (block == nullptr) return;  // blocks further down the chain cannot be found either
+    if (block == nullptr) break;  // blocks further down the chain cannot be found either
     chain.last_content_id = block->content_id;
     ++chain.num_committed;
     pool_.Forget(block);
   }
+  pins_.DropForgotten(&PinReleases::forgotten);
 }
 
 void BlockManager::ResetPrefixCache() {
   pool_.ForgetAll();
+  pins_.DropForgotten(&PinReleases::forgotten);
   // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {
     if (table.num_committed > 0) table.last_content_id = 0;
   }
   for (auto& [id, table] : swapped_) table.is_forgotten = true;
+}
+
+void BlockManager::SetLimit(int32_t num_blocks) {
+  pool_.SetLimit(num_blocks);
+  pins_.DropForgotten(&PinReleases::shrunk);
 }
 
 int32_t BlockManager::EndOfUsed() const {
@@ -271,11 +288,12 @@ absl::Status BlockManager::CheckIntegrity() const {
   for (const auto& [id, table] : tables_) {
     for (const KvBlock* block : table.blocks) ++counts[block->id];
   }
+  if (absl::Status status = pins_.CheckIntegrity(&counts); !status.ok()) return status;
   for (int32_t id = 0; id < options_.num_blocks; ++id) {
     const int32_t references = pool_.block(id)->ref_count;
     if (counts[id] != references) {
-      return absl::InternalError(
-          absl::StrCat("block ", id, " has ", references, " references but is in ", counts[id], " tables"));
+      return absl::InternalError(absl::StrCat("block ", id, " has ", references, " references but is in ",
+                                              counts[id], " tables and pins"));
     }
   }
   return CheckKept();

@@ -26,6 +26,7 @@
 #include "coordinator/block_manager/block_pool.h"
 #include "coordinator/block_manager/host_block_pool.h"
 #include "coordinator/block_manager/kept_block.h"
+#include "coordinator/block_manager/prefix_pins.h"
 
 namespace somnus {
 
@@ -147,6 +148,13 @@ class BlockManager {
   // Forgets all cached contents; tables stay.
   void ResetPrefixCache();
 
+  // Pinned prefixes, whose blocks count as used (prefix_pins.h). Without the prefix cache they hold none.
+  void Pin(PrefixPin pin) { pins_.Add(std::move(pin)); }
+  void Unpin(const std::string& id) { pins_.Remove(id); }
+  // A sequence that has the cache to itself cannot go on: PrefixPins::GiveWay.
+  int32_t PinsGiveWay(int32_t count) { return pins_.GiveWay(count); }
+  const PrefixPins& pins() const { return pins_; }
+
   // What outlives a sleep of the cache, in the host tier (keep_blocks.cc). Before the sleep it is chosen,
   // which takes host blocks and changes nothing else. Once the sleep has happened, all contents that were not
   // chosen are forgotten. The host blocks are released when the contents are on the device again, at the same
@@ -157,8 +165,8 @@ class BlockManager {
   };
   // Chooses the blocks that hold those tokens, all of a sequence or none, in the order of `sequences`.
   // Returns the sequences for which there is no room, in the host tier or within `limits`. What room is left
-  // goes to these sequences' beginnings, as far as they can be adopted, and then to cached blocks, the most
-  // recently used first. Nothing may have been chosen since the last release.
+  // goes to these sequences' beginnings, as far as they can be adopted, then to pinned blocks, and then to
+  // cached ones, the most recently used first. Nothing may have been chosen since the last release.
   std::vector<int64_t> ChooseKept(absl::Span<const Computed> sequences, const KeepLimits& limits = {});
   // Of the sequences with tables only the chosen ones may be left.
   void ForgetUnkept();
@@ -167,7 +175,7 @@ class BlockManager {
 
   // From now on only blocks with ids below `num_blocks`, which counts the null block and is at least 1, are
   // given out, and the others are not cached. Tables stay.
-  void SetLimit(int32_t num_blocks) { pool_.SetLimit(num_blocks); }
+  void SetLimit(int32_t num_blocks);
   int32_t limit() const { return pool_.limit(); }
   // 1 + the highest id in a table or among the kept ones; 0 where there is none.
   int32_t EndOfUsed() const;
@@ -191,7 +199,7 @@ class BlockManager {
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
   // Internal when a pool's own check fails, when a block's reference count is not the number of its
-  // occurrences in tables, or when the kept and swapped blocks are not the host blocks in use.
+  // occurrences in tables and pins, or when the kept and swapped blocks are not the host blocks in use.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -218,6 +226,8 @@ class BlockManager {
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
   bool HasRoom(const BlockTable& table, int64_t num_tokens, bool ignore_watermark);
+  // The first `count` blocks of a table were adopted.
+  void NoteAdopted(const BlockTable& table, size_t count);
   absl::Status CheckKept() const;
   // How many blocks admission leaves free.
   int32_t Watermark(bool ignored) const {
@@ -227,6 +237,7 @@ class BlockManager {
 
   const BlockManagerOptions options_;
   BlockPool pool_;
+  PrefixPins pins_;
   HostBlockPool host_pool_;
   std::vector<KeptBlock> kept_;
   absl::flat_hash_map<int64_t, BlockTable> tables_;

@@ -39,6 +39,7 @@ void BlockPool::RemoveFree(KvBlock* block) {
 
 void BlockPool::ClearContent(KvBlock* block) {
   if (block->content_id == 0) return;
+  num_used_forgotten_ += block->ref_count > 0 ? 1 : 0;
   auto it = index_.find(block->hash);
   if (it != index_.end() && it->second == block) index_.erase(it);
   block->content_id = block->parent_content_id = block->hash = 0;

@@ -96,6 +96,8 @@ class BlockPool {
   // Of blocks that are used or can be: without a limit all.
   int32_t num_total() const { return num_free() + num_used_; }
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
+  // How often the contents of a used block were forgotten since the start.
+  int64_t num_used_forgotten() const { return num_used_forgotten_; }
 
   // Walks over all blocks. Internal names what does not add up: free or used or beyond the limit, links,
   // counts, or the index.
@@ -117,6 +119,7 @@ class BlockPool {
   int32_t num_used_ = 0;
   int32_t num_cached_ = 0;
   uint64_t next_content_id_ = 1;
+  int64_t num_used_forgotten_ = 0;
   absl::flat_hash_map<uint64_t, KvBlock*> index_;
 };
 

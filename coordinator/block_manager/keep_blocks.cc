@@ -39,6 +39,9 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
       choose(block->id);
     }
   }
+  for (const int32_t id : pins_.HeldBlocks()) {
+    if (room() > 0) choose(id);
+  }
   if (limits.cached_blocks) {
     for (const int32_t id : pool_.LastCached(static_cast<int32_t>(room()))) choose(id);
   }
@@ -49,6 +52,7 @@ void BlockManager::ForgetUnkept() {
   std::vector<bool> stays(options_.num_blocks, false);
   for (const KeptBlock& kept : kept_) stays[kept.device_block] = true;
   pool_.ForgetAllBut(stays);
+  pins_.DropForgotten(&PinReleases::forgotten);
 }
 
 void BlockManager::ReleaseKept() {

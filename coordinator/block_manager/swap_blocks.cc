@@ -45,6 +45,7 @@ AllocStatus BlockManager::SwapIn(int64_t sequence, absl::Span<const int32_t> tok
     return AllocStatus::kLater;
   }
   const size_t adopted = table.blocks.size();
+  NoteAdopted(table, adopted);
   const auto size = static_cast<size_t>(BlocksFor(num_tokens));
   while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());
   for (size_t i = adopted; i < host.blocks.size(); ++i)

@@ -74,6 +74,7 @@ class AutoSleepEngine : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
+  PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return engine_->max_model_len(); }

@@ -20,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/block_manager/pin_releases.h"
+#include "coordinator/engine/pinned_prefixes.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/request/request.h"
@@ -184,7 +186,7 @@ struct EngineStats {
   // was shrunk, those that sequences may not take any more do not count.
   int32_t total_blocks = 0;
   int32_t free_blocks = 0;  // cached ones included
-  int32_t used_blocks = 0;  // held by running sequences
+  int32_t used_blocks = 0;  // held by running sequences and pinned prefixes
   int32_t block_size = 0;
   // Of the cache's size (ResizeKvCache), likewise without the null block.
   int32_t mapped_blocks = 0;   // that have memory while the cache is resident
@@ -209,6 +211,8 @@ struct EngineStats {
   // Of host memory over all ranks, that a sleep of level 1 would take for KV blocks if it came now, or a step
   // later. 0: it would keep none.
   int64_t keepable_bytes = 0;
+  int32_t pinned_blocks = 0;  // that pinned prefixes hold, each once
+  PinReleases pin_releases;
   int64_t num_cache_grows = 0;    // changes of the KV cache's size
   int64_t num_cache_shrinks = 0;  // likewise; those of a recovery that brought all ranks to one size included
   int64_t kept_blocks = 0;        // that came back
@@ -349,6 +353,8 @@ class Engine {
   virtual absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) = 0;
   // `preempt_running`: sequences that run are preempted before, so that no block of the cache stays in use.
   virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
+  // Of the same life as the engine. With replicas every one of them pins the same.
+  virtual PinnedPrefixes& pinned_prefixes() = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
   // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at
   // another one, with the same tokens. Blocks the caller; lifecycle calls that come meanwhile wait for its

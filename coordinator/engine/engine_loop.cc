@@ -43,6 +43,7 @@ bool EngineLoop::ProcessMail() {
     draining = draining_;
   }
   EndUpdates();
+  prefixes_.Apply(&scheduler_);
   ProcessRequests(std::move(submitted), aborted);
   // After the commands were taken: a command that came after a loss is run after it, too.
   ProcessEvents();
@@ -319,6 +320,7 @@ void EngineLoop::PublishStats() {
   stats.used_host_blocks = blocks.used_host_blocks();
   stats.keepable_bytes = KeepableBytes();
   stats.speculation = scheduler_.speculation();
+  prefixes_.Publish(scheduler_, &stats);
   stats.num_forks = counters.num_forks;
   stats.num_cache_grows = num_cache_grows_;
   stats.num_cache_shrinks = num_cache_shrinks_;

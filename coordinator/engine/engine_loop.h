@@ -60,6 +60,7 @@
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/prefill_speed.h"
+#include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/engine/sleep_wait.h"
 #include "coordinator/engine/step_deadline.h"
@@ -96,6 +97,7 @@ class EngineLoop : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
+  PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
@@ -331,6 +333,7 @@ class EngineLoop : public Engine {
   std::atomic<bool> gave_up_stale_weights_{false};  // written by the loop thread
   std::atomic<EngineState> state_;                  // written under mu_
   const std::shared_ptr<LoopMail> mail_ = std::make_shared<LoopMail>();
+  PrefixBook prefixes_;
   mutable absl::Mutex mu_;
   // Mail of the callers.
   std::vector<EngineRequest> submitted_ ABSL_GUARDED_BY(mu_);

@@ -38,6 +38,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       mapped_blocks_(options_.num_mapped_blocks > 0 ? options_.num_mapped_blocks
                                                     : options_.scheduler.blocks.num_blocks),
       state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
+      prefixes_(options_.pins, options_.scheduler, [mail = mail_] { mail->Wake(); }),
       room_(options_.queue),
       prefill_speed_(options_.scheduler.max_num_batched_tokens) {
   group_epoch_ = executor_->group_epoch();

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/request/request.h"
 #include "coordinator/residency/residency.h"
@@ -27,6 +28,7 @@ struct EngineOptions {
   bool wake_self_check = false;     // nothing is served before the logits are those of before the sleep
   bool batch_invariant = false;     // of the workers: --batch-invariant
   QueueLimits queue;
+  PinLimits pins;
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
   absl::Duration step_stall = absl::Seconds(60);

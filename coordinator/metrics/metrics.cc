@@ -12,40 +12,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/metrics/speculation_metrics.h"
+#include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
+#include "coordinator/metrics/speculation_metrics.h"
 
 namespace somnus {
 namespace {
 
 using Labels = std::map<std::string, std::string>;
-using Buckets = std::vector<double>;
-
-const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-                              1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const Buckets kItlBuckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
-                             .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
-const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-const Buckets kIterationBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-// A small model is faster than vLLM's first buckets tell apart.
-const Buckets kFineBuckets = {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05,
-                              .1,    .2,    .5,    1,    2,    5,    10,  30};
-const Buckets kRecoveryBuckets = {.1, .2, .5, 1, 2, 5, 10, 20, 60, 120, 300, 600};
-const Buckets kTransitionBuckets = {.001, .005, .01, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 120, 600};
-const Buckets kHttpBuckets = {.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600};
-
-// 1, 2, 5, 10, 20, 50, ... up to `max`.
-Buckets OneTwoFive(int64_t max) {
-  Buckets buckets;
-  for (double decade = 1; decade <= static_cast<double>(max); decade *= 10) {
-    for (const double digit : {1, 2, 5}) {
-      if (digit * decade <= static_cast<double>(max)) buckets.push_back(digit * decade);
-    }
-  }
-  if (buckets.empty()) buckets.push_back(1);
-  return buckets;
-}
 
 class PrometheusMetrics : public Metrics {
  public:
@@ -229,6 +203,7 @@ class PrometheusMetrics : public Metrics {
             stats.num_forks);
     for (const CounterValue& c : SpeculationCounters(stats.speculation))
       Advance(c.name, c.help, c.value, c.labels);
+    SerializePins(stats);
     Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.", stats.kept_blocks);
     Advance("somnus:kv_tokens_kept_total",
             "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);
@@ -285,6 +260,17 @@ class PrometheusMetrics : public Metrics {
     Gauge("somnus:oldest_wait_seconds",
           "How long the oldest open request has waited for the model to wake up; 0: none waits.")
         .Set(absl::ToDoubleSeconds(stats.oldest_wait));
+  }
+
+  void SerializePins(const EngineStats& stats) {
+    Gauge("somnus:pinned_prefix_blocks", "KV blocks that pinned prefixes hold.").Set(stats.pinned_blocks);
+    const auto advance = [this](const char* cause, int64_t count) {
+      Advance("somnus:pinned_prefix_releases_total", "Times that a pinned prefix has lost blocks, by cause.",
+              count, {{"cause", cause}});
+    };
+    advance("no_blocks", stats.pin_releases.no_blocks);
+    advance("forgotten", stats.pin_releases.forgotten);
+    advance("shrunk", stats.pin_releases.shrunk);
   }
 
   void SerializeReplicas(const EngineStats& stats) {

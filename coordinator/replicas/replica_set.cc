@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/replicas/replica_prefixes.h"
 #include "coordinator/request/request_bytes.h"
 
 namespace somnus {
@@ -64,6 +65,8 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->keepable_bytes += one.keepable_bytes;
   sum->speculation.Add(one.speculation);
   sum->num_forks += one.num_forks;
+  sum->pinned_blocks += one.pinned_blocks;
+  sum->pin_releases.Add(one.pin_releases);
   sum->num_cache_grows += one.num_cache_grows;
   sum->num_cache_shrinks += one.num_cache_shrinks;
   sum->kept_blocks += one.kept_blocks;
@@ -127,6 +130,9 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
     replicas_[i].loop =
         std::make_unique<EngineLoop>(std::move(options), replicas[i].executor, replicas_[i].observer.get());
   }
+  std::vector<PinnedPrefixes*> prefixes;
+  for (const Replica& replica : replicas_) prefixes.push_back(&replica.loop->pinned_prefixes());
+  prefixes_ = MakeReplicaPrefixes(std::move(prefixes));
   for (size_t i = 0; i < replicas_.size(); ++i)
     replicas_[i].loop->OnStateChange([this, i] { OnReplicaStateChange(i); });
   absl::MutexLock lock(&join_mu_);

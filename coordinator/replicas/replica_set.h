@@ -101,6 +101,7 @@ class ReplicaSet : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
+  PinnedPrefixes& pinned_prefixes() override { return *prefixes_; }
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
@@ -244,6 +245,7 @@ class ReplicaSet : public Engine {
   const ReplicaRetry retry_;
   EngineObserver* const observer_;
   std::vector<Replica> replicas_;  // the vector itself does not change after the constructor
+  std::unique_ptr<PinnedPrefixes> prefixes_;
 
   LoopMail mail_;                        // wakes the thread that hands out
   std::atomic<bool> has_queued_{false};  // the queue is not empty

@@ -55,6 +55,7 @@ class SharingEngine : public Engine {
   absl::Status ResetPrefixCache(bool preempt_running) override {
     return engine_->ResetPrefixCache(preempt_running);
   }
+  PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
   absl::Status Roll(absl::Duration grace) override { return engine_->Roll(grace); }
   void DrainAndStop(absl::Duration grace) override {
     engine_->DrainAndStop(grace);

@@ -17,6 +17,14 @@ constexpr ServiceKey kFirstKey = {std::numeric_limits<int64_t>::min(), 0, 0};
 }  // namespace
 
 StepPlan Scheduler::Schedule() {
+  StepPlan plan = MakeStep();
+  const bool is_idle = running_.empty() && in_flight_.empty() && !waiting_.empty();
+  int32_t left = is_idle ? blocks_.pins().size() : 0;
+  while (plan.empty() && (left = blocks_.PinsGiveWay(left)) >= 0) plan = MakeStep();
+  return plan;
+}
+
+StepPlan Scheduler::MakeStep() {
   waiting_.Age(next_step_id_);
   if (options_.accounts != nullptr) OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
@@ -89,6 +97,7 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
 bool Scheduler::PreemptForDecode(const SequencePtr& sequence) {
   if (PreemptSuspendedBehind(kFirstKey)) return true;
   const bool is_last = running_.rbegin()->second == sequence;
+  if (running_.size() == 1 && blocks_.PinsGiveWay(blocks_.pins().size()) >= 0) return true;
   Preempt(running_.rbegin()->second, PreemptionCause::kNoBlocks);
   return !is_last;
 }

@@ -37,6 +37,10 @@
 // sequences are preempted first, and one that is ahead in the order of service takes the blocks of those
 // behind it.
 //
+// Pinned prefixes (block_manager/prefix_pins.h) take blocks from sequences as others that run do, but they
+// never stop the last one: where nothing runs and the first waiting sequence finds no room, or the only one
+// that runs lacks a block, pins give way, one after the other.
+//
 // Forks. Of the choices of one prompt the first computes it. The others wait, others go ahead of them, and
 // they begin in the step in which it samples its first token: they share its full blocks, and have a copy of
 // the last, partly filled one, which the next step makes before it computes anything. A choice for which
@@ -219,6 +223,8 @@ class Scheduler {
   // Makes a step that frees slots, and computes nothing; it must not be sent when it frees none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
+  void Pin(PrefixPin pin) { blocks_.Pin(std::move(pin)); }
+  void Unpin(const std::string& id) { blocks_.Unpin(id); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.
   void SetBlockLimit(int32_t num_blocks) { blocks_.SetLimit(num_blocks); }
 
@@ -277,6 +283,7 @@ class Scheduler {
     std::vector<PrefillEntry> prefills;
   };
 
+  StepPlan MakeStep();
   bool WillFinish(const Sequence& sequence) const;
   bool UsesPrefixCache(const Sequence& sequence) const;
   // Spends the budget on decodes, the first in its order. Returns whether it preempted a sequence.
@@ -314,7 +321,8 @@ class Scheduler {
   bool Admit(const SequencePtr& sequence, Draft* draft);
   // Takes a slot for a waiting sequence that has blocks.
   void StartRunning(const SequencePtr& sequence, int64_t num_computed);
-  // Preempts the last sequence in the order of service. False: it was this one.
+  // Preempts the last sequence in the order of service, or lets a pin give way where that is the only one.
+  // False: it has preempted this one.
   bool PreemptForDecode(const SequencePtr& sequence);
   void LinkFork(const SequencePtr& sequence);
   void NoteForkOnItsWay(const SequencePtr& fork);

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/api/served_model.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/prefix_book.h"
 #include "tests/api/byte_tokenizer.h"
 #include "tests/api/fake_outputs.h"
 
@@ -139,6 +140,7 @@ class FakeEngine : public Engine {
     preempt_running_ = preempt_running;
     return absl::OkStatus();
   }
+  PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
   absl::Status Roll(absl::Duration grace) override {
     absl::MutexLock lock(&mutex_);
     roll_grace_ = grace;
@@ -209,8 +211,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     state_ = state;
   }
-  // Sets what Health returns while the engine is awake.
-  void set_stall(const absl::Status& stall) {
+  void set_stall(const absl::Status& stall) {  // what Health returns while the engine is awake
     absl::MutexLock lock(&mutex_);
     stall_ = stall;
   }
@@ -220,8 +221,7 @@ class FakeEngine : public Engine {
     fail_after_ = tokens;
     error_ = std::move(error);
   }
-  // Once that many tokens were made, the engine recovers, until set_state.
-  void LoseAfter(int64_t tokens) {
+  void LoseAfter(int64_t tokens) {  // then the engine recovers, until set_state
     absl::MutexLock lock(&mutex_);
     lose_after_ = tokens;
   }
@@ -234,8 +234,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return seeds_;
   }
-  // The number of distinct records of sampling parameters so far.
-  size_t num_samplings() const {
+  size_t num_samplings() const {  // distinct records of sampling parameters so far
     absl::MutexLock lock(&mutex_);
     return samplings_.size();
   }
@@ -350,6 +349,8 @@ class FakeEngine : public Engine {
 
   const absl::Duration step_;
   const size_t max_open_;
+  // Of a cache of 1024 blocks of 16 tokens, which holds nothing: no scheduler is told.
+  PrefixBook prefixes_{{}, {.max_model_len = 4096, .blocks = {.num_blocks = 1025}}, [] {}};
   mutable absl::Mutex mutex_;
   EngineState state_ = EngineState::kAwake;
   absl::Status stall_;

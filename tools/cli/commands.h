@@ -23,6 +23,7 @@ int RunResume(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
 int RunReloadWeights(const std::vector<std::string>& args);
 int RunResetPrefixCache(const std::vector<std::string>& args);
+int RunPrefixes(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);

@@ -38,6 +38,7 @@ constexpr Entry kEntries[] = {
     {"resume", "end a pause", RunResume},
     {"reload-weights", "read the weights anew, or others", RunReloadWeights},
     {"reset-prefix-cache", "forget the prompts that were computed before", RunResetPrefixCache},
+    {"prefixes", "prompts that stay in the prefix cache: list, pin, unpin", RunPrefixes},
     {"roll", "restart the workers, one replica at a time", RunRoll},
     {"stop", "end the server and its workers", RunStop},
     {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor}};

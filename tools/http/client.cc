@@ -174,6 +174,10 @@ absl::StatusOr<HttpResponse> HttpClient::Post(const std::string& path, const std
   return Exchange(Head("POST", path, json.size()), json, {});
 }
 
+absl::StatusOr<HttpResponse> HttpClient::Delete(const std::string& path) const {
+  return Exchange(Head("DELETE", path, 0), "", {});
+}
+
 absl::StatusOr<HttpResponse> HttpClient::PostStream(const std::string& path, const std::string& json,
                                                     const StreamWatch& watch) const {
   return Exchange(Head("POST", path, json.size()), json, watch);

@@ -47,6 +47,7 @@ class HttpClient {
   // is cut short or is not HTTP.
   absl::StatusOr<HttpResponse> Get(const std::string& path) const;
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
+  absl::StatusOr<HttpResponse> Delete(const std::string& path) const;
 
   // Gives each event's data to watch.on_event while the answer is a 200 event stream; any other answer is
   // returned as a whole. Cancelled once *watch.cancel is true, which is checked after each arrival and each

@@ -1,0 +1,15 @@
+#pragma once
+// The pinned prefixes of several replicas: every one of them pins the same.
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/engine/pinned_prefixes.h"
+
+namespace somnus {
+
+// Over one for each replica, which are borrowed. Calls that change something are made one after the other; a
+// Pin that one replica refuses is taken back at the others.
+std::unique_ptr<PinnedPrefixes> MakeReplicaPrefixes(std::vector<PinnedPrefixes*> replicas);
+
+}  // namespace somnus

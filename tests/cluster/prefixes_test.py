@@ -1,0 +1,137 @@
+"""Pinned prefixes through the whole cluster: they outlive every other prompt, and come back after whatever loses them."""
+import json
+import os
+import signal
+import unittest
+
+from cluster.harness import Cluster, tiny, wait_until
+
+MODEL = "llama-uneven"
+# 4 sequences of 512 tokens are 128 blocks of 16, of which pins may have 32.
+FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=256")
+PROMPT = [(17 * number) % 500 + 3 for number in range(100)]  # 6 full blocks, and 4 tokens
+
+
+class Prefixes(unittest.TestCase):
+    def request(self, cluster, method, path, body=None, status=200, port=None):
+        response = cluster.request(method, path, body, port=port)
+        self.assertEqual(response.status, status, response.text)
+        return response.json
+
+    def admin(self, cluster, path):
+        return self.request(cluster, "POST", path, port=cluster.admin_port)
+
+    def pin(self, cluster, **body):
+        return self.request(cluster, "POST", "/v1/prefixes", body)
+
+    def held(self, cluster):
+        return [prefix["held_blocks"] for prefix in self.request(cluster, "GET", "/v1/prefixes")["data"]]
+
+    def cached(self, cluster, prompt, **fields):
+        answer = cluster.complete(prompt, max_tokens=4, ignore_eos=True, **fields)
+        return (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+
+    def flood(self, cluster):
+        """Other prompts turn the cache over several times: 15 of 30 blocks each."""
+        for number in range(3, 18):
+            self.assertEqual(self.cached(cluster, [number] * 470), 0)
+
+    def test_a_pin_outlives_every_other_prompt_until_it_is_unpinned(self):
+        with Cluster(tiny(MODEL), *FLAGS, workers=2) as cluster:
+            wanted = cluster.tokens(PROMPT, max_tokens=16, ignore_eos=True)
+            self.flood(cluster)
+            self.assertEqual(self.cached(cluster, PROMPT), 0, "the flood is large enough")
+            self.flood(cluster)
+            pinned = self.pin(cluster, prompt=PROMPT)
+            self.assertEqual((pinned["object"], pinned["tokens"], pinned["blocks"], pinned["held_blocks"]), ("prefix", 96, 6, 6))
+            self.assertEqual(cluster.metric("somnus:pinned_prefix_blocks"), 6)
+            self.flood(cluster)
+            self.assertEqual(self.cached(cluster, PROMPT), 96)
+            self.assertEqual(cluster.tokens(PROMPT, max_tokens=16, ignore_eos=True), wanted)
+            self.assertEqual(self.held(cluster), [6])
+            self.request(cluster, "DELETE", f"/v1/prefixes/{pinned['id']}")
+            self.assertEqual(self.held(cluster), [])
+            self.flood(cluster)
+            self.assertEqual(self.cached(cluster, PROMPT), 0)
+            self.assertEqual(cluster.metric("somnus:pinned_prefix_releases_total"), 0)
+            cluster.wait_idle()
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_what_empties_the_cache_leaves_the_pin_and_a_request_fills_it(self):
+        with Cluster(tiny(MODEL), *FLAGS, workers=2) as cluster:
+            self.pin(cluster, prompt=PROMPT)
+
+            def reset():
+                self.admin(cluster, "/reset_prefix_cache")
+
+            def sleep(level):
+                self.admin(cluster, f"/sleep?level={level}")
+                self.assertEqual(self.held(cluster), [0], "while it sleeps")
+                self.admin(cluster, "/wake_up")
+
+            def kill():
+                recoveries = int(cluster.status()["num_recoveries"])
+                os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
+                wait_until(lambda: int(cluster.status()["num_recoveries"]) == recoveries + 1, 60, "the recovery")
+            for lose in (reset, lambda: sleep(1), lambda: sleep(2), kill):
+                lose()
+                self.assertEqual(self.held(cluster), [0])
+                self.assertEqual(self.cached(cluster, PROMPT), 0)
+                self.assertEqual(self.held(cluster), [6])
+                self.flood(cluster)
+                self.assertEqual(self.cached(cluster, PROMPT), 96)
+            self.assertEqual(cluster.metric("somnus:pinned_prefix_releases_total", cause="forgotten"), 4)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_a_sleep_that_keeps_the_cache_keeps_the_pin(self):
+        with Cluster(tiny(MODEL), *FLAGS, "--keep-kv-on-sleep", "--swap-space=128KiB", workers=2) as cluster:
+            self.pin(cluster, prompt=PROMPT)
+            self.flood(cluster)
+            self.admin(cluster, "/sleep?level=1")
+            self.assertLess(cluster.metric("somnus:kv_host_blocks"), 60, "not all that is cached has room")
+            self.assertEqual(self.held(cluster), [6])
+            self.admin(cluster, "/wake_up")
+            self.assertEqual(self.cached(cluster, PROMPT), 96)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_the_longest_sequence_must_have_room_beside_pins(self):
+        # One sequence of 400 tokens is about the whole cache.
+        flags = ("--dtype=float32", "--max-num-seqs=1", "--max-model-len=400", "--max-pinned-prefix-share=1")
+        with Cluster(tiny(MODEL), *flags, workers=1) as cluster:
+            blocks = int(cluster.status()["total_blocks"])
+            refused = self.request(cluster, "POST", "/v1/prefixes", {"prompt": PROMPT}, status=400)
+            self.assertIn(f"of the {blocks} of the KV cache {blocks - 25} may be", refused["error"]["message"])
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_the_command_line_and_messages(self):
+        with Cluster(tiny(MODEL), *FLAGS, "--api-key=secret", workers=1) as cluster:
+            self.assertEqual(cluster.request("GET", "/v1/prefixes").status, 401)
+            self.assertEqual(cluster.cli("prefixes").stdout, "no prefix is pinned\n")
+            text = "You are a robot that answers every question about trains. " * 3
+            done = cluster.cli("prefixes", "pin", "--system", "--json", stdin=text)
+            pinned = json.loads(done.stdout)
+            self.assertGreater(pinned["blocks"], 1)
+            self.assertEqual(pinned["held_blocks"], pinned["blocks"])
+            self.assertIn(f"{pinned['id']}  {cluster.name}: {pinned['tokens']} tokens", cluster.cli("prefixes", "list").stdout)
+            body = {"messages": [{"role": "system", "content": text}, {"role": "user", "content": "When?"}], "max_tokens": 2}
+            answer = cluster.request("POST", "/v1/chat/completions", body, headers={"Authorization": "Bearer secret"}).json
+            self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], pinned["tokens"])
+            self.assertEqual(cluster.cli("prefixes", "unpin", pinned["id"]).stdout, f"{pinned['id']} is unpinned\n")
+            self.assertEqual(cluster.cli("prefixes", "unpin", pinned["id"], check=False).returncode, 1)
+            self.assertEqual(cluster.cli("prefixes", "unpin", "../v1", check=False).returncode, 2)
+            self.assertEqual(cluster.cli("prefixes", "dance", check=False).returncode, 2)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_every_replica_pins(self):
+        with Cluster(tiny(MODEL), *FLAGS, "--data-parallel-size=2", workers=1) as cluster:
+            pinned = self.pin(cluster, prompt=PROMPT)
+            self.assertEqual((pinned["blocks"], pinned["held_blocks"]), (6, 0), "one replica has computed it")
+            self.assertEqual(cluster.metric("somnus:pinned_prefix_blocks"), 6)
+            self.assertEqual(self.cached(cluster, PROMPT), 96)
+            self.request(cluster, "DELETE", f"/v1/prefixes/{pinned['id']}")
+            wait_until(lambda: cluster.metric("somnus:pinned_prefix_blocks") == 0, 30, "no pinned block")
+            self.assertEqual(cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
