@@ -97,34 +97,14 @@
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/scheduler/expiry_queue.h"
 #include "coordinator/scheduler/preemption_cost.h"
+#include "coordinator/scheduler/scheduler_options.h"
 #include "coordinator/scheduler/sequence.h"
 #include "coordinator/scheduler/speculation.h"
 #include "coordinator/scheduler/step_messages.h"
 #include "coordinator/scheduler/waiting_queue.h"
-#include "proto/limits.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
-
-enum class SchedulingPolicy { kFcfs, kPriority };
-enum class PreemptionMode { kAuto, kSwap, kRecompute };
-
-struct SchedulerOptions {
-  int32_t max_num_seqs = 64;             // slots
-  int32_t max_num_batched_tokens = 512;  // the token budget of one step
-  int32_t max_model_len = 2048;
-  int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
-  int64_t step_bytes = kStepBytes;                 // of new sequences, and of prompt log-probabilities
-  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  PreemptionMode preemption = PreemptionMode::kAuto;  // without a host tier always by recompute
-  int32_t max_num_partial_prefills = 2;               // prompts that one step does not complete, at least 1
-  int32_t max_long_partial_prefills = 1;              // long ones among them, at least 1
-  int32_t long_prefill_token_threshold = 0;           // longer is long; 0: half of max_num_batched_tokens
-  int32_t priority_aging_steps = 512;                 // waited for each better priority; 0: no aging
-  std::shared_ptr<UserAccounts> accounts;             // null: users are not told apart
-  SpeculationOptions speculation;
-  BlockManagerOptions blocks;
-};
 
 struct SchedulerStats {
   PreemptionCounts preemptions;

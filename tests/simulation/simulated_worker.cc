@@ -262,8 +262,7 @@ class SimulatedRunner : public ModelRunner {
     RETURN_IF_ERROR(batch_.Add(request));
     RETURN_IF_ERROR(batch_.Schedule(request));
     for (const ScheduledSlot& slot : batch_.scheduled()) {
-      if (slot.samples && slot.num_drafts == 0)
-        batch_.AppendToken(slot.slot, 0);  // any token: nothing reads it
+      if (slot.samples && slot.num_drafts == 0) batch_.AppendToken(slot.slot, 0);  // nothing reads it
     }
     return absl::OkStatus();
   }
