@@ -3,14 +3,18 @@ Only the order of completions is looked at, never a time."""
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, wait_until
+from cluster.harness import Cluster, tiny, wait_until
 
 FLOOD, LIGHT, SLOTS = 24, 3, 2
-FIELDS = {"max_tokens": 24, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+FIELDS = {"max_tokens": 300, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
 
 
 def prompt(number):
     return f"Write a line about the number {number}, and then"
+
+
+def start(*flags):
+    return Cluster(tiny("llama-uneven"), "--dtype=float32", *flags, workers=1)
 
 
 class Round:
@@ -52,24 +56,21 @@ class FairSharing(unittest.TestCase):
         self.assertLessEqual(round_.flood_before_light(), most)
         cluster.wait_idle()
         for number in range(FLOOD + LIGHT):
-            self.assertEqual(round_.tokens[number], self.expected[number], number)
-        return round_.flood_before_light()
+            self.assertEqual(round_.tokens[number], self.without.tokens[number], number)
 
     # What runs when the light user comes, as many of the flood as the light user has, and what ends meanwhile.
     BOUND = SLOTS + LIGHT + 3
 
     @classmethod
     def setUpClass(cls):
-        with Cluster(SMOLLM2, f"--max-num-seqs={SLOTS}", workers=1) as cluster:
-            cls.expected = [cluster.tokens(prompt(number), **FIELDS) for number in range(FLOOD + LIGHT)]
-            unfair = Round(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}))
-            cls.without = unfair.flood_before_light()
+        with start(f"--max-num-seqs={SLOTS}") as cluster:
+            cls.without = Round(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}))
 
     def test_without_it_a_flood_comes_first(self):
-        self.assertGreaterEqual(self.without, FLOOD // 2)
+        self.assertGreaterEqual(self.without.flood_before_light(), FLOOD // 2)
 
     def test_users_by_the_field_or_by_their_key(self):
-        with Cluster(SMOLLM2, "--fairness=user", f"--max-num-seqs={SLOTS}", workers=1) as cluster:
+        with start("--fairness=user", f"--max-num-seqs={SLOTS}") as cluster:
             for flood, light in (({"user": "flood"}, {}), ({"user": "light"}, {})), (({}, {"Authorization": "Bearer one"}),
                                                                                     ({}, {"Authorization": "Bearer two"})):
                 with self.subTest(light=light):
@@ -78,5 +79,5 @@ class FairSharing(unittest.TestCase):
             self.assertNotIn("flood", labels, "users are no labels")
 
     def test_over_replicas(self):
-        with Cluster(SMOLLM2, "--fairness=user", "--max-num-seqs=1", "--data-parallel-size=2", workers=1) as cluster:
+        with start("--fairness=user", "--max-num-seqs=1", "--data-parallel-size=2") as cluster:
             self.check(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}), self.BOUND + 2)
