@@ -27,10 +27,10 @@ absl::Status PrefixBook::CheckRoom(int64_t num_blocks) const {
   const auto share = static_cast<int64_t>(limits_.max_share * total_blocks_);
   const int64_t allowed = std::max<int64_t>(0, std::min(share, total_blocks_ - longest));
   if (num_blocks_ + num_blocks > allowed) {
-    const std::string message = absl::StrCat(
-        num_blocks, " blocks cannot be pinned: ", num_blocks_, " are, and of the ", total_blocks_,
-        " of the KV cache ", allowed, " may be (--max-pinned-prefix-share, and one sequence of ",
-        max_model_len_, " tokens must have room beside them)");
+    const std::string message = absl::StrCat(num_blocks, " blocks cannot be pinned: ", num_blocks_,
+                                             " are, and of the ", total_blocks_, " of the KV cache ", allowed,
+                                             " may be (--max-pinned-prefix-share, and one sequence of ",
+                                             max_model_len_, " tokens must have room beside them)");
     return num_blocks > allowed ? absl::InvalidArgumentError(message) : absl::ResourceExhaustedError(message);
   }
   if (static_cast<int32_t>(entries_.size()) >= limits_.max_prefixes) {

@@ -20,8 +20,8 @@ bool SwapIsCheaper(const PreemptionPrices& prices, int64_t num_tokens, int64_t n
 class PreemptionCost {
  public:
   // `block_bytes`: of a KV block on one rank. Until copies were measured, they are assumed to run at 4 GB/s;
-  // and so again after a thousand steps without any: a copy that was slow once, since memory was taken for it,
-  // does not end swapping for good.
+  // and so again after a thousand steps without any: a copy that was slow once, since memory was taken for
+  // it, does not end swapping for good.
   explicit PreemptionCost(int64_t block_bytes);
 
   // A step that computed `num_tokens` tokens and swapped `num_blocks` blocks. `only_decodes`: one token for
