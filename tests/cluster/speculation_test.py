@@ -66,7 +66,7 @@ class Speculation(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        with Cluster(tiny(MODEL), *SMALL_CACHE, workers=1) as cluster:
+        with Cluster(tiny(MODEL), *SMALL_CACHE, workers=2) as cluster:
             cls.wanted = [answers(cluster, body) for body in REQUESTS]
             cls.stop = cls.wanted[0][0][0]["text"][60:63]
             cls.stopped = answers(cluster, {**REQUESTS[0], "stop": [cls.stop]})
@@ -86,7 +86,7 @@ class Speculation(unittest.TestCase):
                 cluster.wait_idle()
 
     def test_a_stop_string_and_streams(self):
-        with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=1) as cluster:
+        with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=2) as cluster:
             self.assertEqual(answers(cluster, {**REQUESTS[0], "stop": [self.stop]}), self.stopped)
             for body, wanted in zip(REQUESTS[:2], self.wanted):
                 stream = cluster.open_stream(return_token_ids=True, stream_options={"include_usage": True}, **body)
@@ -131,7 +131,7 @@ class Speculation(unittest.TestCase):
             cluster.wait_idle()
 
     def test_what_the_server_says_of_itself(self):
-        with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=1) as cluster:
+        with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=2) as cluster:
             info = cluster.request("GET", "/server_info?config_format=json", port=cluster.admin_port)
             self.assertEqual(info.json["vllm_config"]["speculative_config"],
                              {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 1, "prompt_lookup_max": 4})
