@@ -91,6 +91,7 @@ class Speculation(unittest.TestCase):
             for body, wanted in zip(REQUESTS[:2], self.wanted):
                 stream = cluster.open_stream(return_token_ids=True, stream_options={"include_usage": True}, **body)
                 events = list(stream.events())
+                stream.close()
                 tokens = [token for event in events for choice in event["choices"] for token in choice["token_ids"]]
                 text = "".join(choice["text"] for event in events for choice in event["choices"])
                 self.assertEqual((tokens, text), (wanted[0][0]["token_ids"], wanted[0][0]["text"]))
