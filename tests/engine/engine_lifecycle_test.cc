@@ -71,7 +71,7 @@ TEST_F(EngineLifecycleTest, AbortsAndDeadlinesTakeEffectWhileACallIsUnderWay) {
     AwaitState(wakes ? EngineState::kWaking : EngineState::kFallingAsleep);
     const Ticket aborted = MakeTicket("a", 5, 20);
     Ticket expired = MakeTicket("b", 5, 20);
-    expired.request.deadline = absl::Now() + absl::Milliseconds(5);
+    expired.request.deadline = MonotonicNow() + absl::Milliseconds(5);
     ASSERT_TRUE(engine_.Submit(aborted.request).ok());
     ASSERT_TRUE(engine_.Submit(expired.request).ok());
     engine_.Abort("a");

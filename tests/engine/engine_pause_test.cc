@@ -120,7 +120,7 @@ TEST_F(EnginePauseTest, WaitLetsWhatIsOpenEndAndHoldsBackWhatArrives) {
   const Ticket arrived = Submit("arrived", 5, 50);
   const Ticket aborted = Submit("aborted", 5);
   Ticket expired = MakeTicket("expired", 5, 5);
-  expired.request.deadline = absl::Now() + absl::Milliseconds(2);
+  expired.request.deadline = MonotonicNow() + absl::Milliseconds(2);
   ASSERT_TRUE(engine_.Submit(expired.request).ok());
   engine_.Abort("aborted");
   ASSERT_TRUE(aborted.sink->Wait());
@@ -282,7 +282,7 @@ TEST_F(EnginePauseTest, RequestsEndWhileTheEngineIsPaused) {
   ASSERT_TRUE(engine_.Pause({}).ok());
   const Ticket aborted = Submit("aborted", 5);
   Ticket expired = MakeTicket("expired", 5, 5);
-  expired.request.deadline = absl::Now() + absl::Milliseconds(5);
+  expired.request.deadline = MonotonicNow() + absl::Milliseconds(5);
   ASSERT_TRUE(engine_.Submit(expired.request).ok());
   engine_.Abort("aborted");
   ASSERT_TRUE(aborted.sink->Wait());

@@ -211,7 +211,7 @@ TEST(EngineTest, ADeadlinePassesWhileTheEngineSleeps) {
   EngineLoop engine(options, &executor, nullptr);
   ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   Ticket ticket = MakeTicket("a", 5, 50);
-  ticket.request.deadline = absl::Now() + absl::Milliseconds(20);
+  ticket.request.deadline = MonotonicNow() + absl::Milliseconds(20);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->reason(), FinishReason::kError);
