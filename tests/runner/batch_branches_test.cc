@@ -241,6 +241,7 @@ TEST_F(BatchBranchesTest, BehindADraftTheNextStepNamesTokensAndBlocks) {
     EXPECT_EQ(state_.slot(0).num_drafts, 8);
     EXPECT_EQ(state_.slot(0).block_ids, (std::vector<int32_t>{1, start}));
   }
+  EXPECT_EQ(state_.CheckUnused(10), absl::OkStatus()) << "a block of guesses may have been given back";
   BatchState without = state_;
   v1::StepRequest decode;
   decode.add_sequences()->set_num_tokens(1);
@@ -254,6 +255,7 @@ TEST_F(BatchBranchesTest, BehindADraftTheNextStepNamesTokensAndBlocks) {
   ASSERT_EQ(Apply(state_, decode), absl::OkStatus());
   EXPECT_EQ(state_.slot(0).num_drafts, 0);
   EXPECT_EQ(state_.slot(0).block_ids, (std::vector<int32_t>{1, 15}));
+  EXPECT_FALSE(state_.CheckUnused(10).ok());
   state_.AppendToken(0, 7);
   decode.mutable_sequences(0)->clear_input_token_ids();
   EXPECT_EQ(Apply(state_, decode), absl::OkStatus());

@@ -98,7 +98,8 @@ class BatchState {
 
   void SetNumBlocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
   const BatchLimits& limits() const { return limits_; }
-  // FailedPrecondition unless every block that a sequence has is one of the first num_blocks.
+  // FailedPrecondition unless every block that a sequence has is one of the first num_blocks; those that hold
+  // guesses of a draft alone do not count, since the coordinator may have given them back.
   absl::Status CheckUnused(int32_t num_blocks) const;
 
   // The parts of a StepRequest, in the order in which they apply: all of them, for every step. After an error
