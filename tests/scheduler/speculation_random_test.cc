@@ -115,7 +115,7 @@ void RunLoad(uint32_t seed, size_t depth, Totals* totals) {
   totals->draft_tokens += counts.num_draft_tokens;
   totals->accepted += counts.num_accepted_tokens;
   totals->preemptions += harness.scheduler.stats().num_preemptions();
-  totals->swaps += harness.scheduler.stats().swapped_in_blocks;
+  totals->swaps += harness.scheduler.stats().swaps.in_blocks;
   totals->forks += harness.scheduler.stats().num_forks;
 }
 
