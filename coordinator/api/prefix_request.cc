@@ -67,12 +67,14 @@ GenerateOrError ParsePrefixFields(const Json& json, const ServedModel& model, co
 PrefixClaim::PrefixClaim(SharedModel model, PinnedPrefix prefix)
     : model_(std::move(model)), prefix_(std::move(prefix)) {}
 
-PrefixClaim::~PrefixClaim() {
-  if (!stays_) model_->engine->pinned_prefixes().Withdraw(prefix_.id);
+PrefixClaim::~PrefixClaim() { TakeBack(); }
+
+void PrefixClaim::TakeBack() {
+  if (!std::exchange(is_settled_, true)) model_->engine->pinned_prefixes().Withdraw(prefix_.id);
 }
 
 PinnedPrefix PrefixClaim::Keep() {
-  stays_ = true;
+  is_settled_ = true;
   return FindPrefix(*model_, prefix_.id).value_or(prefix_);
 }
 

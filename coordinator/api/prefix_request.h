@@ -24,7 +24,8 @@ GenerateOrError ParsePrefixRequest(absl::string_view body, const ServedModel& mo
 GenerateOrError ParsePrefixFields(const nlohmann::json& json, const ServedModel& model,
                                   const ApiLimits& limits);
 
-// A prompt that is pinned, unless the claim ends before Keep: then the pin is taken back.
+// A prompt that is pinned, unless the claim ends before Keep: then the pin is taken back. For one thread at a
+// time.
 class PrefixClaim {
  public:
   // `model` must be the one whose engine has pinned it.
@@ -35,11 +36,13 @@ class PrefixClaim {
 
   // The pin stays, unless somebody has ended it meanwhile. Returns what there is of it now.
   PinnedPrefix Keep();
+  // The pin is taken back now.
+  void TakeBack();
 
  private:
   const SharedModel model_;
   const PinnedPrefix prefix_;  // as it was pinned
-  bool stays_ = false;
+  bool is_settled_ = false;    // it stays, or was taken back
 };
 
 // What has become of a prompt whose request was aborted.

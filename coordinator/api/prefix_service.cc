@@ -105,7 +105,7 @@ grpc::Status PrefixServiceImpl::Pin(grpc::ServerContext* context, const v1::PinP
     return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
   }
   status = Await(context, &client_request, bell.get());
-  if (absl::IsCancelled(status)) return grpc::Status::CANCELLED;
+  if (context->IsCancelled()) return grpc::Status::CANCELLED;
   if (!status.ok()) return EngineRefusal(status, *model->engine);
   Fill(*model, (*claim)->Keep(), response);
   return grpc::Status::OK;

@@ -56,6 +56,7 @@ UsageCounts ResponseProducer::Usage() const {
 // An error before the first byte becomes an HTTP status; a later one becomes the stream's last event.
 void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
   request_.Abort();
+  if (params_.prefix != nullptr) params_.prefix->TakeBack();  // before the client reads of the error
   ended_ = true;
   if (started_ || !bytes->empty()) {
     *bytes += StreamError(error);

@@ -87,7 +87,6 @@ TEST_F(GrpcPrefixesTest, ACallThatIsCancelledTakesThePinBack) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
   v1::PinnedPrefix pinned;
   EXPECT_EQ(stub_->PinPrefix(&context, request, &pinned).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  engine_->set_state(EngineState::kAwake);
   v1::ListPrefixesResponse list;
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   do {

@@ -126,11 +126,11 @@ TEST_F(PrefixesTest, AClientThatLeavesAndAnAbortTakeThePinBack) {
     AwaitOpen();
     EXPECT_EQ(Ids().size(), 1u) << "it is listed while it is computed";
   }
-  engine_->set_state(EngineState::kAwake);
-  EXPECT_TRUE(engine_->WaitIdle());
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (!Ids().empty() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
   EXPECT_EQ(Ids(), std::set<std::string>());
+  engine_->set_state(EngineState::kAwake);
+  EXPECT_TRUE(engine_->WaitIdle());
   engine_->set_state(EngineState::kPaused);
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/prefixes", body));

@@ -189,6 +189,7 @@ TEST_F(EnginePrefixesTest, ALossOfTheWorkersLosesTheBlocks) {
   Start(Options());
   ASSERT_TRUE(pins().Pin(MakePin("a", 20)).ok());
   Compute(20);
+  executor_->SetRecovery(FakeExecutor::Recovery::kSucceeds);
   executor_->Lose(absl::UnavailableError("rank 0 was killed"));
   while (engine_->Stats().num_recoveries == 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(NumHeld(), 0);
