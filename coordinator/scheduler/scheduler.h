@@ -181,9 +181,9 @@ class Scheduler {
 
   // What outlives a sleep of the KV cache (BlockManager::ChooseKept). No sequence may be running from the
   // choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks of
-  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened; what is swapped out
-  // stays, where it was told to the workers. RestoreKept: the blocks are on the device again.
-  // AbandonKept: the sleep has not happened, nothing has changed.
+  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened; `keeps_swapped`: the
+  // workers keep what is swapped out. RestoreKept: the blocks are on the device again. AbandonKept: the sleep
+  // has not happened, nothing has changed.
   const std::vector<KeptBlock>& ChooseKept(const KeepLimits& limits = {});
   void ForgetUnkept(bool keeps_swapped);
   void RestoreKept();

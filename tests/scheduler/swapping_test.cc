@@ -130,6 +130,26 @@ TEST_P(SwappingTest, AnUrgentSequenceSwapsOthersOut) {
   EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
 }
 
+TEST_P(SwappingTest, ASuspendedSequenceIsSwappedOutAsARunningOneIs) {
+  SchedulerOptions options = SwappingOptions(13);
+  options.policy = SchedulingPolicy::kPriority;
+  Harness harness(options, depth());
+  EngineRequest patient = MakeRequest("patient", 20, 12);
+  patient.priority = 5;
+  harness.Add(patient);
+  for (int i = 0; i < 5; ++i) harness.Step();
+  harness.Suspend();
+  const EngineRequest urgent = MakeRequest("urgent", 30, 5, 100);
+  harness.Add(urgent);
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
+  EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
+  const PreemptionCounts& preemptions = harness.scheduler.stats().preemptions;
+  EXPECT_EQ(preemptions.by_swap[static_cast<size_t>(PreemptionCause::kNoBlocks)], 1);
+  EXPECT_EQ(preemptions.by_recompute, decltype(PreemptionCounts::by_recompute)());
+}
+
 TEST_P(SwappingTest, PricesDecideWhereTheOptionsDoNot) {
   for (const bool swap_is_cheap : {false, true}) {
     SchedulerOptions options = SwappingOptions(13);
