@@ -54,10 +54,10 @@ class GroupEpochTest : public ::testing::Test {
   }
 
   absl::StatusOr<TransitionReport> Sleep(int level, const std::vector<std::string>& tags = {}) {
-    return epoch_->Sleep({.level = level, .tags = tags}, kept_, &committed_);
+    return epoch_->Sleep({.level = level, .tags = tags}, host_tier_, &committed_);
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags = {}) {
-    return epoch_->WakeUp(tags, /*reads_weights=*/true, kept_, &committed_);
+    return epoch_->WakeUp(tags, /*reads_weights=*/true, host_tier_, &committed_);
   }
   static Ranks All(int world_size) { return Ranks(world_size, true); }
 
@@ -97,7 +97,7 @@ class GroupEpochTest : public ::testing::Test {
 
   const TempDir directory_;
   ExecutorOptions options_;
-  std::vector<KeptBlock> kept_;  // of Sleep and WakeUp
+  HostTierBlocks host_tier_;  // of Sleep and WakeUp
   std::atomic<bool> committed_{false};
   std::vector<v1::WorkerSnapshot> snapshots_;  // what the last Fence returned
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;

@@ -102,7 +102,7 @@ TEST_F(GroupSleepTest, OnlyTheTagsThatAreNamedSleep) {
 
 TEST_F(GroupSleepTest, EveryRankKeepsTheSameBlocks) {
   Connect(2);
-  kept_ = {{.device_block = 5, .host_block = 0}, {.device_block = 3, .host_block = 1}};
+  host_tier_.kept = {{.device_block = 5, .host_block = 0}, {.device_block = 3, .host_block = 1}};
   ASSERT_TRUE(Sleep(1).ok());
   ASSERT_TRUE(WakeUp().ok());
   for (const auto& worker : workers_) {
