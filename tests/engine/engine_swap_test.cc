@@ -126,26 +126,5 @@ TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsIt) {
   ExpectTokens();
 }
 
-// Requests that the sleep has suspended make room for others as running ones do.
-TEST_F(EngineSwapTest, ASuspendedRequestIsSwappedOutToo) {
-  EngineOptions options = Swapping();
-  options.scheduler.policy = SchedulingPolicy::kPriority;
-  options.scheduler.priority_aging_steps = 0;
-  options.scheduler.max_num_seqs = 2;
-  Start(options);
-  ASSERT_TRUE(tickets_[1].sink->WaitForTokens(20));
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  for (int i = 0; i < 2; ++i) {
-    tickets_.push_back(MakeTicket("urgent" + std::to_string(i), 40, 30, 1000 + i));
-    tickets_.back().request.priority = -1;
-    ASSERT_TRUE(engine_->Submit(tickets_.back().request).ok());
-  }
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  ExpectTokens();
-  EXPECT_EQ(Sum(engine_->Stats().preemptions.by_recompute), 0);
-  EXPECT_GT(Sum(engine_->Stats().preemptions.by_swap), 0);
-  EXPECT_EQ(Recomputed(), 0);
-}
-
 }  // namespace
 }  // namespace somnus

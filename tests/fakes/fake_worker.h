@@ -96,7 +96,7 @@ class FakeWorker {
     int64_t num_prompt = 0;
     int64_t num_computed = 0;
     std::vector<int32_t> blocks;
-    bool holds_draft = false;  // its last tokens are guesses
+    int32_t num_drafts = 0;  // of the last tokens: guesses
     v1::StepSampling sampling;
   };
 
