@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 
 namespace somnus {
 namespace {
@@ -23,9 +24,7 @@ void AppendHierarchy(const std::string& mount, std::string path, bool is_v2,
 
 // The words of a file's first line.
 std::vector<std::string> ReadWords(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
+  const std::string line = FirstLine(path);
   return absl::StrSplit(line, ' ', absl::SkipEmpty());
 }
 

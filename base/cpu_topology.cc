@@ -2,26 +2,19 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/first_line.h"
 #include "base/numa.h"
 
 namespace somnus {
 namespace {
 
-std::string ReadLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 std::vector<int> ReadCpus(const std::string& path) {
-  return ParseCpuList(ReadLine(path)).value_or(std::vector<int>());
+  return ParseCpuList(FirstLine(path)).value_or(std::vector<int>());
 }
 
 // Arm's kernels name the capacity of each CPU, Intel's drivers list the CPUs of the two kinds of cores.
@@ -32,7 +25,7 @@ std::vector<int> SlowCpus(const std::string& devices, const std::vector<int>& on
   int64_t fastest = 0;
   for (const int cpu : online) {
     int64_t capacity = 0;
-    if (!absl::SimpleAtoi(ReadLine(absl::StrCat(devices, "/system/cpu/cpu", cpu, "/cpu_capacity")),
+    if (!absl::SimpleAtoi(FirstLine(absl::StrCat(devices, "/system/cpu/cpu", cpu, "/cpu_capacity")),
                           &capacity))
       continue;
     capacities[cpu] = capacity;

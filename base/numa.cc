@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <climits>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/first_line.h"
 
 namespace somnus {
 namespace {
@@ -40,13 +40,6 @@ std::vector<unsigned long> MaskOf(absl::Span<const int> nodes) {
 
 bool IsEmpty(const std::vector<unsigned long>& mask) {
   return std::all_of(mask.begin(), mask.end(), [](unsigned long word) { return word == 0; });
-}
-
-std::string ReadLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 }  // namespace
@@ -92,9 +85,9 @@ std::string CpuListText(absl::Span<const int> ascending) {
 std::vector<NumaNode> ReadNumaNodes(const std::string& root) {
   const std::string directory = root + "/sys/devices/system/node";
   std::vector<NumaNode> nodes;
-  const auto ids = ParseCpuList(ReadLine(directory + "/online"));
+  const auto ids = ParseCpuList(FirstLine(directory + "/online"));
   for (const int id : ids.value_or(std::vector<int>())) {
-    const auto cpus = ParseCpuList(ReadLine(absl::StrCat(directory, "/node", id, "/cpulist")));
+    const auto cpus = ParseCpuList(FirstLine(absl::StrCat(directory, "/node", id, "/cpulist")));
     nodes.push_back({id, cpus.value_or(std::vector<int>())});
   }
   return nodes;
@@ -103,7 +96,7 @@ std::vector<NumaNode> ReadNumaNodes(const std::string& root) {
 std::optional<int> NumaNodeOfPciDevice(absl::string_view bus_id, const std::string& root) {
   if (bus_id.empty() || bus_id.find('/') != absl::string_view::npos) return std::nullopt;
   const std::string line =
-      ReadLine(absl::StrCat(root, "/sys/bus/pci/devices/", absl::AsciiStrToLower(bus_id), "/numa_node"));
+      FirstLine(absl::StrCat(root, "/sys/bus/pci/devices/", absl::AsciiStrToLower(bus_id), "/numa_node"));
   int node = -1;
   if (!absl::SimpleAtoi(line, &node) || node < 0) return std::nullopt;
   return node;

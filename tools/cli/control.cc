@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/bytes_text.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/control_client.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/bytes_text.h"
 #include "tools/cli/terminal.h"
 
 namespace somnus::cli {
@@ -77,11 +78,6 @@ std::string Line(const Row& row, const std::vector<size_t>& widths, Style state_
 }
 
 }  // namespace
-
-std::string BytesText(int64_t bytes) {
-  if (bytes >= int64_t{1} << 30) return absl::StrFormat("%.2f GiB", bytes / double(int64_t{1} << 30));
-  return absl::StrFormat("%.1f MiB", bytes / double(1 << 20));
-}
 
 std::string StateName(v1::EngineState state) {
   return absl::AsciiStrToLower(v1::EngineState_Name(state).substr(sizeof("ENGINE_STATE_") - 1));

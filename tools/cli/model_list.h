@@ -8,7 +8,6 @@
 
 namespace somnus::cli {
 
-std::string BytesText(int64_t bytes);          // "63.3 MiB", "1.20 GiB"
 std::string StateName(v1::EngineState state);  // "awake"
 std::string StateText(v1::EngineState state);  // the same in its colour
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/bytes_text.h"
 #include "base/counted.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"

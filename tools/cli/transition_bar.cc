@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "tools/cli/model_list.h"
+#include "base/bytes_text.h"
 #include "tools/cli/terminal.h"
 
 namespace somnus::cli {

@@ -13,6 +13,7 @@
 #include "base/cgroup.h"
 #include "base/cpu_topology.h"
 #include "base/cpus.h"
+#include "base/first_line.h"
 #include "base/status_macros.h"
 #include "kernels/device.h"
 #include "tools/bench/machine_peak.h"
@@ -32,9 +33,7 @@ std::string CpuName() {
 
 // "always [madvise] never": the one in brackets.
 std::string HugePages() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string line;
-  std::getline(file, line);
+  const std::string line = FirstLine("/sys/kernel/mm/transparent_hugepage/enabled");
   const size_t begin = line.find('['), end = line.find(']');
   return begin < end && end != std::string::npos ? line.substr(begin + 1, end - begin - 1) : "";
 }

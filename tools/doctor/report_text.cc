@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/bytes_text.h"
 #include "base/counted.h"
 
 namespace somnus {
@@ -16,12 +17,6 @@ using Json = nlohmann::json;
 
 std::string Line(absl::string_view name, absl::string_view text) {
   return absl::StrFormat("%-14s %s\n", name, text);
-}
-
-std::string Size(int64_t bytes) {
-  if (bytes < int64_t{1} << 20) return absl::StrFormat("%.1f KiB", static_cast<double>(bytes) / 1024);
-  if (bytes < int64_t{1} << 30) return absl::StrFormat("%.0f MiB", static_cast<double>(bytes) / (1 << 20));
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
 std::string CpuText(const HostReport& host) {
@@ -42,7 +37,7 @@ std::string IsaText(const HostReport& host) {
 }
 
 std::string MemoryText(const HostReport& host) {
-  std::string text = absl::StrCat(Size(host.available_bytes), " available");
+  std::string text = absl::StrCat(BytesText(host.available_bytes), " available");
   if (host.huge_pages == "never") {
     absl::StrAppend(&text, "; huge pages are off, which makes a wake-up slower");
   } else if (!host.huge_pages.empty()) {
@@ -73,8 +68,8 @@ std::string CeilingsText(const HostCeilings& ceilings) {
 std::string ModelText(const ModelReport& model) {
   return absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
                          model.name, static_cast<double>(model.num_parameters) / 1e6,
-                         Size(model.stored_bytes), model.stored_type, Size(model.bf16_bytes),
-                         Size(model.kv_token_bytes));
+                         BytesText(model.stored_bytes), model.stored_type, BytesText(model.bf16_bytes),
+                         BytesText(model.kv_token_bytes));
 }
 
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
