@@ -3,21 +3,17 @@ sampled neighbours while sequences are preempted, the engine sleeps, and workers
 import json
 import os
 import signal
-import threading
 import time
 import unittest
 
 from cluster.harness import ROOT, Cluster, tiny, wait_until
+from cluster.together import Together, complete, prompt
 
 with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as golden_file:
     GOLDENS = json.load(golden_file)
 MODEL = "qwen3"
 # 43 blocks of 16 tokens: two searches and their neighbours do not fit at once.
 SMALL_CACHE = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * 8192}", "--max-num-seqs=16")
-
-
-def prompt(first, length):
-    return [(37 * i + first) % 500 for i in range(length)]
 
 
 BEAMS = {"use_beam_search": True, "temperature": 1}
@@ -32,35 +28,13 @@ REQUESTS = [
 
 
 def answers(cluster, body):
-    response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "return_token_ids": True, **body})
-    if response.status != 200:
-        raise AssertionError(f"HTTP {response.status}: {response.text}")
-    return [(choice["token_ids"], choice["finish_reason"]) for choice in response.json["choices"]]
+    return [(choice["token_ids"], choice["finish_reason"]) for choice in complete(cluster, body)]
 
 
-class Together:
-    """All requests at once, a thread each."""
-
-    def __init__(self, cluster):
-        self.results = [None] * len(REQUESTS)
-
-        def run(index):
-            try:
-                self.results[index] = answers(cluster, REQUESTS[index])
-            except BaseException as error:  # it is compared with what was wanted, and shown
-                self.results[index] = error
-        self.threads = [threading.Thread(target=run, args=(index,)) for index in range(len(REQUESTS))]
-        for thread in self.threads:
-            thread.start()
-        wait_until(lambda: cluster.status()["num_requests_running"] > 0 or self.ended(), 60, "a request that runs")
-
-    def ended(self):
-        return not any(thread.is_alive() for thread in self.threads)
-
-    def join(self):
-        for thread in self.threads:
-            thread.join(180)
-        return self.results
+def together(cluster):
+    asked = Together(cluster, REQUESTS, answers)
+    wait_until(lambda: cluster.status()["num_requests_running"] > 0 or asked.ended(), 60, "a request that runs")
+    return asked
 
 
 class Beams(unittest.TestCase):
@@ -78,17 +52,17 @@ class Beams(unittest.TestCase):
             with self.subTest(keep=keep), Cluster(tiny(MODEL), *SMALL_CACHE, *keep, workers=2) as cluster:
                 wanted = [answers(cluster, body) for body in REQUESTS]
                 self.assertEqual(cluster.metric("vllm:num_preemptions_total"), 0)
-                self.assertEqual(Together(cluster).join(), wanted)
+                self.assertEqual(together(cluster).join(), wanted)
                 self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
                 slept_open = 0
                 for attempt in range(10):
-                    together = Together(cluster)
-                    while not together.ended():
+                    asked = together(cluster)
+                    while not asked.ended():
                         self.assertEqual(cluster.request("POST", "/sleep?level=1&mode=keep", port=cluster.admin_port).status, 200)
                         status = cluster.status()
                         slept_open += status["num_requests_running"] + status["num_requests_waiting"] > 0
                         self.assertEqual(cluster.request("POST", "/wake_up", port=cluster.admin_port).status, 200)
-                    self.assertEqual(together.join(), wanted)
+                    self.assertEqual(asked.join(), wanted)
                     if slept_open >= 2:
                         break
                 self.assertGreaterEqual(slept_open, 2)
@@ -99,12 +73,12 @@ class Beams(unittest.TestCase):
             wanted = [answers(cluster, body) for body in REQUESTS]
             struck = 0
             for attempt in range(20):
-                together = Together(cluster)
+                asked = together(cluster)
                 time.sleep(0.01 * attempt)
                 victim = cluster.worker_pids()[attempt % 2]
                 os.kill(victim, signal.SIGKILL)
-                struck += not together.ended()
-                self.assertEqual(together.join(), wanted)
+                struck += not asked.ended()
+                self.assertEqual(asked.join(), wanted)
                 cluster.wait_ready()
                 if struck >= 4:
                     break
