@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -16,11 +17,13 @@
 
 namespace somnus {
 
+inline constexpr int32_t kSmallModelLen = 100;
+
 inline SchedulerOptions SmallOptions(int32_t num_blocks = 64) {
   SchedulerOptions options;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 16;
-  options.max_model_len = 100;
+  options.max_model_len = kSmallModelLen;
   options.blocks.num_blocks = num_blocks;
   options.blocks.block_size = 4;
   options.blocks.watermark = 0;
@@ -40,6 +43,17 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
 // What an undisturbed run gives.
 inline std::vector<int32_t> Reference(const EngineRequest& request) {
   return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
+}
+
+// The same up to the request's first stop token, or to the end of SmallOptions' context.
+inline std::vector<int32_t> ReferenceUntilItStops(const EngineRequest& request) {
+  const int32_t room = kSmallModelLen - static_cast<int32_t>(request.prompt.size());
+  std::vector<int32_t> tokens =
+      FakeWorker::ReferenceTokens(request.prompt, std::min(request.max_tokens, room));
+  if (request.sampling->eos_token_ids.empty()) return tokens;
+  const auto stop = std::find(tokens.begin(), tokens.end(), request.sampling->eos_token_ids[0]);
+  if (stop != tokens.end()) tokens.erase(stop + 1, tokens.end());
+  return tokens;
 }
 
 // Up to 30 prompt tokens and up to 20 of output; some prompts begin alike.

@@ -81,15 +81,6 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   return load;
 }
 
-std::vector<int32_t> Expected(const EngineRequest& request) {
-  const int32_t count = std::min(request.max_tokens, 100 - static_cast<int32_t>(request.prompt.size()));
-  std::vector<int32_t> tokens = FakeWorker::ReferenceTokens(request.prompt, count);
-  if (request.sampling->eos_token_ids.empty()) return tokens;
-  auto stop = std::find(tokens.begin(), tokens.end(), request.sampling->eos_token_ids[0]);
-  if (stop != tokens.end()) tokens.erase(stop + 1, tokens.end());
-  return tokens;
-}
-
 TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
   int64_t preemptions = 0, forks = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
@@ -102,7 +93,7 @@ TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
         if (load.aborted.contains(id)) continue;
         ASSERT_TRUE(load.answers.contains(id)) << "seed " << seed;
         const Answer& answer = load.answers.at(id);
-        ASSERT_EQ(answer.tokens, Expected(request))
+        ASSERT_EQ(answer.tokens, ReferenceUntilItStops(request))
             << "seed " << seed << " depth " << depth << " request " << id;
         ASSERT_NE(answer.reason, FinishReason::kNone);
         if (request.sampling->num_prompt_logprobs >= 0) {
@@ -125,7 +116,7 @@ TEST(SchedulerRandomTest, SlotErrorsEndTheirOwnRequestsOnly) {
         if (load.aborted.contains(id)) continue;
         ASSERT_TRUE(load.answers.contains(id)) << "seed " << seed;
         const Answer& answer = load.answers.at(id);
-        std::vector<int32_t> expected = Expected(request);
+        std::vector<int32_t> expected = ReferenceUntilItStops(request);
         if (answer.reason == FinishReason::kError) {
           ASSERT_LT(answer.tokens.size(), expected.size());
           expected.resize(answer.tokens.size());

@@ -53,15 +53,6 @@ SchedulerOptions RandomOptions(std::mt19937* random) {
   return options;
 }
 
-std::vector<int32_t> Expected(const EngineRequest& request) {
-  const int32_t count = std::min(request.max_tokens, 100 - static_cast<int32_t>(request.prompt.size()));
-  std::vector<int32_t> tokens = FakeWorker::ReferenceTokens(request.prompt, count);
-  if (request.sampling->eos_token_ids.empty()) return tokens;
-  auto stop = std::find(tokens.begin(), tokens.end(), request.sampling->eos_token_ids[0]);
-  if (stop != tokens.end()) tokens.erase(stop + 1, tokens.end());
-  return tokens;
-}
-
 void RunLoad(uint32_t seed, size_t depth, Totals* totals) {
   std::mt19937 random(seed);
   const SchedulerOptions options = RandomOptions(&random);
@@ -103,7 +94,7 @@ void RunLoad(uint32_t seed, size_t depth, Totals* totals) {
     if (aborted.contains(id)) continue;
     ASSERT_TRUE(harness.answers.contains(id)) << id;
     const Answer& answer = harness.answers.at(id);
-    ASSERT_EQ(answer.tokens, Expected(request)) << "request " << id;
+    ASSERT_EQ(answer.tokens, ReferenceUntilItStops(request)) << "request " << id;
     ASSERT_TRUE(answer.error.ok()) << answer.error;
     if (request.sampling->num_logprobs >= 0) {
       ASSERT_EQ(answer.logprobs.size(), answer.tokens.size());

@@ -112,40 +112,39 @@ TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
   EXPECT_EQ(harness.answers["a"].tokens, Reference(MakeRequest("a", 15, 30)));
 }
 
-TEST_P(SwappingTest, AnUrgentSequenceSwapsOthersOut) {
-  SchedulerOptions options = SwappingOptions(13);
-  options.policy = SchedulingPolicy::kPriority;
-  Harness harness(options, depth());
+// A request that is not urgent has run for a while, and may be suspended, when an urgent one comes that has
+// no room beside it. Returns what was preempted.
+PreemptionCounts Displace(Harness* harness, bool suspends) {
   EngineRequest patient = MakeRequest("patient", 20, 12);
   patient.priority = 5;
-  harness.Add(patient);
-  for (int i = 0; i < 5; ++i) harness.Step();
+  harness->Add(patient);
+  for (int i = 0; i < 5; ++i) harness->Step();
+  if (suspends) harness->Suspend();
   const EngineRequest urgent = MakeRequest("urgent", 30, 5, 100);
-  harness.Add(urgent);
-  harness.RunToEnd();
-  EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
-  EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
-  EXPECT_EQ(harness.scheduler.stats().preemptions.by_swap[static_cast<size_t>(PreemptionCause::kPriority)],
-            1);
+  harness->Add(urgent);
+  harness->RunToEnd();
+  EXPECT_EQ(harness->answers["patient"].tokens, Reference(patient));
+  EXPECT_EQ(harness->answers["urgent"].tokens, Reference(urgent));
+  return harness->scheduler.stats().preemptions;
+}
+
+SchedulerOptions ByPriority() {
+  SchedulerOptions options = SwappingOptions(13);
+  options.policy = SchedulingPolicy::kPriority;
+  return options;
+}
+
+TEST_P(SwappingTest, AnUrgentSequenceSwapsOthersOut) {
+  Harness harness(ByPriority(), depth());
+  const PreemptionCounts preemptions = Displace(&harness, /*suspends=*/false);
+  EXPECT_EQ(preemptions.by_swap[static_cast<size_t>(PreemptionCause::kPriority)], 1);
   EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
 }
 
 TEST_P(SwappingTest, ASuspendedSequenceIsSwappedOutAsARunningOneIs) {
-  SchedulerOptions options = SwappingOptions(13);
-  options.policy = SchedulingPolicy::kPriority;
-  Harness harness(options, depth());
-  EngineRequest patient = MakeRequest("patient", 20, 12);
-  patient.priority = 5;
-  harness.Add(patient);
-  for (int i = 0; i < 5; ++i) harness.Step();
-  harness.Suspend();
-  const EngineRequest urgent = MakeRequest("urgent", 30, 5, 100);
-  harness.Add(urgent);
-  harness.RunToEnd();
+  Harness harness(ByPriority(), depth());
+  const PreemptionCounts preemptions = Displace(&harness, /*suspends=*/true);
   ASSERT_FALSE(HasFatalFailure());
-  EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
-  EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
-  const PreemptionCounts& preemptions = harness.scheduler.stats().preemptions;
   EXPECT_EQ(preemptions.by_swap[static_cast<size_t>(PreemptionCause::kNoBlocks)], 1);
   EXPECT_EQ(preemptions.by_recompute, decltype(PreemptionCounts::by_recompute)());
 }
