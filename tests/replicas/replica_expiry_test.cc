@@ -75,6 +75,22 @@ TEST_P(ReplicaExpiryTest, WhatARequestHasLeftGoesAlongToAnotherReplica) {
   ExpectExact({neighbour});
 }
 
+// The time that passes is below that after which a step that has no reply is a loss.
+TEST_P(ReplicaExpiryTest, AnExpiredRequestLeavesRoomAtItsReplica) {
+  options_.scheduler.max_num_seqs = 1;
+  Start(2, &observer_);
+  for (const auto& executor : executors_) executor->Hold(true);
+  const std::vector<Ticket> runs = {SubmitWith("a", 5, absl::Seconds(1001)),
+                                    SubmitWith("b", 5, absl::Seconds(1001))};
+  Await([&] { return observer_.num_scheduled == 2; });
+  now_ms_ += 1000;
+  for (const auto& executor : executors_) executor->Hold(false);
+  for (const Ticket& one : runs) ExpectExpired(one, ExpiryCause::kDeadlineRunning);
+  const std::vector<Ticket> next = SubmitMany(6, 20);
+  ExpectExact(next);
+  EXPECT_EQ(set_->Stats().used_blocks, 0);
+}
+
 TEST_P(ReplicaExpiryTest, WhatCannotHaveItsFirstTokenInTimeIsRefusedInTheQueue) {
   Start();
   looks_ = true;
