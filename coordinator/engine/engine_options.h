@@ -42,8 +42,8 @@ struct EngineOptions {
   Residency residency;                          // what the ranks hold at the start
   int32_t num_mapped_blocks = 0;                // likewise, as of Held
   Weights weights;                              // likewise
-  std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
-  MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
+  std::function<absl::Time()> now = absl::Now;  // for what is shown: arrivals, metrics
+  MonotonicClock monotonic_now = MonotonicNow;  // for what is decided: deadlines, steps, draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
   // Of an engine that is a replica: takes the open requests, with their progress, when the group is lost or
   // restarted, or has failed, so that they go on elsewhere. It is called on the loop thread, after the state

@@ -113,8 +113,8 @@ class Sampler {
   std::vector<LogitEdit> edits_;
   std::vector<uint32_t> masks_;
   std::vector<int32_t> masked_rows_, prompt_ids_;
-  std::vector<int32_t>
-      places_;  // of each row among those of its slot, if that has penalties; 0: it is the first
+  // Of each row: its place among those of its slot, if that has penalties, from 0.
+  std::vector<int32_t> places_;
   int64_t num_raw_ = 0, num_raw_queued_ = 0, top_stride_ = 0;
   bool plain_greedy_ = true, any_penalties_ = false;
 };
