@@ -39,7 +39,7 @@ FlagGroup ModelFlags(Flags* f) {
           Flag::Switch(
               "dequantize", &f->dequantize,
               "quantized weights become --dtype at load; with --no-dequantize a CPU computes with those of "
-              "GGUF's Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 as they are stored"),
+              "a GGUF file as they are stored"),
           Flag::Int("max-model-len", &f->max_model_len, 1, kMaxIntFlag / 2,
                     "tokens of prompt and output together")
               .Default("the model's own"),

@@ -6,10 +6,28 @@
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of 32 values, which
-// share a scale, and in the types "_1" a minimum.
-enum class DataType { kF32, kBF16, kF16, kI32, kF8E4M3, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1 };
-inline constexpr int kNumDataTypes = 10;
+// kF8E4M3: of a KV cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a
+// scale, some also a minimum.
+enum class DataType {
+  kF32,
+  kBF16,
+  kF16,
+  kI32,
+  kF8E4M3,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kIQ4_NL,
+  kMXFP4,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
+inline constexpr int kNumDataTypes = 17;
 
 constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0; }
 
@@ -18,16 +36,20 @@ constexpr int64_t SizeOf(DataType type) {
   return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
 }
 
-// Values and bytes of one block of a quantized type.
+// Activations that are rounded to 8 bits together; each block of a quantized type has a multiple of so many
+// values.
 inline constexpr int64_t kQuantBlock = 32;
+
+// Values of one block of a quantized type: the K types' "super-blocks" have 256.
+constexpr int64_t QuantBlockValues(DataType type) { return type >= DataType::kQ2_K ? 256 : 32; }
 constexpr int64_t QuantBlockBytes(DataType type) {
-  constexpr int64_t kBytes[] = {34, 18, 20, 22, 24};
+  constexpr int64_t kBytes[] = {34, 18, 20, 22, 24, 18, 17, 84, 110, 144, 176, 210};
   return kBytes[static_cast<int>(type) - static_cast<int>(DataType::kQ8_0)];
 }
 
 // Bytes of a dense row of k values.
 constexpr int64_t MatrixRowBytes(DataType type, int64_t k) {
-  return IsQuantized(type) ? k / kQuantBlock * QuantBlockBytes(type) : k * SizeOf(type);
+  return IsQuantized(type) ? k / QuantBlockValues(type) * QuantBlockBytes(type) : k * SizeOf(type);
 }
 
 // A row-major matrix of `rows` x `cols`; row r starts at element r * stride.

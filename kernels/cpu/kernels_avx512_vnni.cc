@@ -6,6 +6,8 @@
 // clang-format off
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/quantized_act_impl.h"
+#include "kernels/cpu/quantized_weights_impl.h"
 #include "kernels/cpu/quantized_impl.h"
 // clang-format on
 

@@ -6,6 +6,8 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/quantized_act_impl.h"
+#include "kernels/cpu/quantized_weights_impl.h"
 #include "kernels/cpu/quantized_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"

@@ -1,174 +1,40 @@
-// Linear with quantized weights (quantized_layout.h): activations are quantized as well, products are integer
-// sums over a block of 32, and f32 sums over blocks. Part of kernels_*.cc.
+// Linear with quantized weights: products are integer sums over 32 values, or over 16 where those share a
+// scale, and f32 sums over them. Part of kernels_*.cc.
 //
 // Integer sums are exact, so their order is free. The f32 sum of an output element is one chain over the
-// blocks of k in ascending order, whatever the tile's shape: that makes results independent of the batch.
+// parts of k in ascending order, of each part its products, then its minimum, whatever the tile's shape: that
+// makes results independent of the batch.
+//
+// A few rows are multiplied with the weights as they are taken from memory. For more rows a piece of a panel
+// is expanded once, into bytes and f32 scales that stay in the L1 cache, and then serves all rows.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// What an offset or a minimum is multiplied by comes with the activations; AVX2 and AVX-512 without VNNI take
-// the bytes of Q8_0 as signed numbers, and so without offset.
-constexpr int32_t OffsetHere(DataType type) {
+// What the loops over products must know of a type.
+struct DotShape {
+  int parts;       // of 32 values, with a scale each
+  bool minimum;    // beside each scale
+  bool offset;     // integer sums start with what the activations' word says
+  bool is_signed;  // weights' bytes have signs
+  int at_once;     // groups whose products of bytes can be added up in 16 bits
+};
+
+template <DataType kType>
+constexpr DotShape ShapeOf() {
+  constexpr QuantLayout kLayout = LayoutOf(kType);
+  constexpr int kPerPart = static_cast<int>(kQuantGroups) / kLayout.parts;
+  int at_once = kPerPart;
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
-  return type == DataType::kQ8_0 ? 0 : QuantOffset(type);
-#else
-  return QuantOffset(type);
+  const int largest = TakenAsSigned(kType)        ? 128
+                      : kType == DataType::kMXFP4 ? 24
+                                                  : (1 << (kLayout.low_bits + kLayout.high_bits)) - 1;
+  while (at_once > 1 && at_once * 2 * 127 * largest > 32767) at_once /= 2;
 #endif
+  return {kLayout.parts, kLayout.minimum, OffsetHere(kType) != 0, TakenAsSigned(kType), at_once};
 }
 
-// ---- Activations: a block of 32 values is {f32 d, a word, the values q}; a value is d * q, q from -127 to
-// 127. The word is what the weight's offset or minimum is multiplied by: int32 -offset * sum(q), or, for
-// types with a minimum, f32 d * sum(q).
-
-// SSE2 multiplies 16-bit numbers only: there the values are such, of each four the even ones, then the odd
-// ones. Weights are taken apart in the same way.
-#if defined(__AVX2__)
-constexpr int kParts = 1;
-#else
-constexpr int kParts = 2;
-#endif
-constexpr int kWords = kQuantGroups * kParts;  // 32-bit words of a block of values
-constexpr int64_t kActBlockBytes = 8 + kWords * 4;
-
-SOMNUS_INLINE uint32_t ReduceMaxBits(VU v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_epu32((__m512i)v);
-#else
-  uint32_t best = v[0];
-  for (int i = 1; i < kW; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-#endif
-}
-
-SOMNUS_INLINE int32_t ReduceAddInts(VI v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_epi32((__m512i)v);
-#else
-  int32_t sum = 0;
-  for (int i = 0; i < kW; ++i) sum += v[i];
-  return sum;
-#endif
-}
-
-SOMNUS_INLINE void StoreQuantized(char* out, VI q) {
-#if defined(__AVX2__)
-  const VBs bytes = __builtin_convertvector(q, VBs);
-  __builtin_memcpy(out, &bytes, kW);
-#else
-  const int16_t halves[] = {static_cast<int16_t>(q[0]), static_cast<int16_t>(q[2]),
-                            static_cast<int16_t>(q[1]), static_cast<int16_t>(q[3])};
-  __builtin_memcpy(out, halves, sizeof(halves));
-#endif
-}
-
-template <typename E>
-void QuantizeRow(const char* x, int64_t k, DataType weight, char* out) {
-  constexpr int kVectors = kQuantBlock / kW;
-  const auto* p = reinterpret_cast<const typename E::Type*>(x);
-  for (int64_t b = 0; b < k; b += kQuantBlock, out += kActBlockBytes) {
-    VF v[kVectors];
-    VU largest = {};
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      v[i] = E::Get(p + b + i * kW);
-      // As integers, magnitudes are in order, infinity above all numbers and NaN above infinity.
-      const VU magnitude = (VU)v[i] & 0x7fffffffu;
-      largest = (VU)(magnitude > largest ? (VI)magnitude : (VI)largest);
-    }
-    const uint32_t bits = ReduceMaxBits(largest);
-    float max;
-    __builtin_memcpy(&max, &bits, 4);
-    // So small a block counts as zero: the inverse of its scale would overflow.
-    const bool zero = max < 1e-30f;
-    const float d = zero ? 0.0f : max / 127.0f, inverse = zero ? 0.0f : 127.0f / max;
-    const VF shift = Set(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
-    VI sum = {};
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      const VI q = (VI)(v[i] * inverse + shift) - 0x4b400000;
-      sum += q;
-      StoreQuantized(out + 8 + i * kW * kParts, q);
-    }
-    const int32_t total = ReduceAddInts(sum);
-    const float minimum_times = d * static_cast<float>(total);
-    const int32_t offset_times = -OffsetHere(weight) * total;
-    __builtin_memcpy(out, &d, 4);
-    if (HasMinimum(weight)) {
-      __builtin_memcpy(out + 4, &minimum_times, 4);
-    } else {
-      __builtin_memcpy(out + 4, &offset_times, 4);
-    }
-  }
-}
-
-void QuantizeRowAny(const char* x, DataType type, int64_t k, DataType weight, char* out) {
-  WithElement(type, [&](auto e) { QuantizeRow<decltype(e)>(x, k, weight, out); });
-}
-
-// ---- Products
-
-// 16 in each byte whose bit is set in the bits of kW columns at `p`.
-SOMNUS_INLINE VU FifthBits(const char* p) {
-#if defined(__AVX512F__)
-  uint64_t bits;
-  __builtin_memcpy(&bits, p, 8);
-  return (VU)_mm512_maskz_set1_epi8(bits, 16);
-#elif defined(__AVX2__)
-  int32_t bits;
-  __builtin_memcpy(&bits, p, 4);
-  const __m256i of_byte = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
-  const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
-  const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), bit);
-  return (VU)_mm256_and_si256(_mm256_cmpeq_epi8(spread, bit), _mm256_set1_epi8(16));
-#else
-  uint16_t bits;
-  __builtin_memcpy(&bits, p, 2);
-  VU spread;
-  for (int i = 0; i < kW; ++i) spread[i] = (bits >> 4 * i & 0xfu) * 0x204081u & 0x01010101u;
-  return spread << 4;
-#endif
-}
-
-// The values of one block of kW columns: of each group a word to a lane.
-template <DataType kType>
-SOMNUS_INLINE void UnpackGroups(const char* block, int64_t column, VU (&w)[kQuantGroups]) {
-  const char* const q = block + ValuesAt(kType) + column * 4;
-  if constexpr (kType == DataType::kQ8_0) {
-#pragma GCC unroll 8
-    for (int g = 0; g < kQuantGroups; ++g) {
-      w[g] = LoadU(q + g * kGroupBytes);
-      if constexpr (OffsetHere(kType) == 0) w[g] ^= 0x80808080u;
-    }
-  } else {
-#pragma GCC unroll 4
-    for (int g = 0; g < kQuantGroups / 2; ++g) {
-      const VU nibbles = LoadU(q + g * kGroupBytes);
-      w[g] = nibbles & 0x0f0f0f0fu;
-      w[g + 4] = (nibbles >> 4) & 0x0f0f0f0fu;
-    }
-  }
-  if constexpr (HasFifthBit(kType)) {
-    const char* const high = block + HighBitsAt(kType) + column / 2;
-#pragma GCC unroll 8
-    for (int g = 0; g < kQuantGroups; ++g) w[g] |= FifthBits(high + g * kPanelWidth / 2);
-  }
-}
-
-template <DataType kType>
-SOMNUS_INLINE void UnpackColumns(const char* block, int64_t column, VU (&w)[kWords]) {
-  if constexpr (kParts == 1) {
-    UnpackGroups<kType>(block, column, w);
-  } else {
-    VU bytes[kQuantGroups];
-    UnpackGroups<kType>(block, column, bytes);
-#pragma GCC unroll 8
-    for (int g = 0; g < kQuantGroups; ++g) {
-      w[2 * g] = bytes[g] & 0x00ff00ffu;
-      w[2 * g + 1] = (bytes[g] >> 8) & 0x00ff00ffu;
-    }
-  }
-}
+// ---- Products of bytes
 
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
 #if defined(__AVX512F__)
@@ -187,105 +53,107 @@ SOMNUS_INLINE VU PairsOfBytes(VU a, VU b) { return (VU)_mm256_maddubs_epi16((__m
 SOMNUS_INLINE VI SumsOfPairs(VU a) { return (VI)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
 #endif
 
-// Products of pairs of bytes are added up in 16 bits: as many groups at a time as cannot overflow.
-template <DataType kType>
-SOMNUS_INLINE VI DotGroups(const VU (&w)[kQuantGroups], const char* x) {
-  constexpr int kAtOnce = kType == DataType::kQ8_0 ? 1 : HasFifthBit(kType) ? 4 : 8;
-  VI sum = {};
-#pragma GCC unroll 8
-  for (int begin = 0; begin < kQuantGroups; begin += kAtOnce) {
-    VU pairs = {};
-#pragma GCC unroll 8
-    for (int g = begin; g < begin + kAtOnce; ++g) {
-      uint32_t four;
-      __builtin_memcpy(&four, x + 4 * g, 4);
-      const VU a = SetU(four);
-      if constexpr (kType == DataType::kQ8_0) {
-        pairs = AddHalves(pairs, PairsOfBytes(AbsBytes(w[g]), Negate(a, w[g])));
-      } else {
-        pairs = AddHalves(pairs, PairsOfBytes(w[g], a));
-      }
-    }
-    sum += SumsOfPairs(pairs);
-  }
-  return sum;
-}
-#elif !defined(__AVX2__)
-template <DataType kType>
-SOMNUS_INLINE VI DotGroups(const VU (&w)[kWords], const char* x) {
-  __m128i sum = _mm_setzero_si128();
-#pragma GCC unroll 16
-  for (int i = 0; i < kWords; ++i) {
-    int32_t pair;
-    __builtin_memcpy(&pair, x + 4 * i, 4);
-    sum = _mm_add_epi32(sum, _mm_madd_epi16((__m128i)w[i], _mm_set1_epi32(pair)));
-  }
-  return (VI)sum;
+// Of a group's products pairs are added up in 16 bits.
+template <DotShape kShape>
+SOMNUS_INLINE VU PairProducts(VU w, VU a) {
+  if constexpr (kShape.is_signed) return PairsOfBytes(AbsBytes(w), Negate(a, w));
+  return PairsOfBytes(w, a);
 }
 #endif
 
-// sums[v] = what the offset brings + the products of a block of activations at `x` and of the columns w[v].
-template <DataType kType, int kVectors>
-SOMNUS_INLINE void DotBlock(const VU (&w)[kVectors][kWords], const char* x, VI (&sums)[kVectors]) {
-  int32_t start = 0;
-  if constexpr (OffsetHere(kType) != 0) __builtin_memcpy(&start, x + 4, 4);
-  const char* const q = x + 8;
-#if defined(__AVX512VNNI__)
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) sums[v] = (VI)SetU(static_cast<uint32_t>(start));
-#pragma GCC unroll 8
-  for (int g = 0; g < kQuantGroups; ++g) {
-    int32_t four;
-    __builtin_memcpy(&four, q + 4 * g, 4);
-    const __m512i a = _mm512_set1_epi32(four);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      sums[v] = (VI)_mm512_dpbusd_epi32((__m512i)sums[v], (__m512i)w[v][g], a);
-  }
-#else
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) sums[v] = DotGroups<kType>(w[v], q) + start;
-#endif
+// Four activations of a row, in each lane.
+SOMNUS_INLINE VU FourValues(const char* p) {
+  uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return SetU(four);
 }
 
-template <DataType kType, int kRows, int kVectors>
-inline __attribute__((noinline)) void QuantizedTile(const LinearArgs& args, const char* panel, int64_t row,
-                                                    int64_t column, int64_t ahead) {
-  VF acc[kRows][kVectors] = {};
-  const char* x = args.x + row * args.x_stride;
-  const int64_t in_panel = column % kPanelWidth;
-  const char* const end = panel + PanelBytes(kType, args.k);
-  for (const char* block = panel; block < end; block += PanelBlockBytes(kType), x += kActBlockBytes) {
-    if (ahead != 0) {
-      for (int64_t i = 0; i < PanelBlockBytes(kType); i += 64) __builtin_prefetch(block + ahead + i, 0, 2);
-    }
-    VF d[kVectors], m[kVectors];
-    VU w[kVectors][kWords];
+// sums[r][v] += the products of groups [kBegin, kBegin + kShape.at_once). x: row 0's values.
+template <DotShape kShape, int kBegin, int kRows, int kVectors, typename Weights>
+SOMNUS_INLINE void DotGroups(const Weights& weights, const char* x, int64_t x_stride,
+                             VI (&sums)[kRows][kVectors]) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  VU pairs[kRows][kVectors] = {};
+#endif
+#pragma GCC unroll 8
+  for (int g = kBegin; g < kBegin + kShape.at_once; ++g) {
+    VU w[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const auto* scales = reinterpret_cast<const uint16_t*>(block) + in_panel + v * kW;
-      d[v] = F16::Get(scales);
-      if constexpr (HasMinimum(kType)) m[v] = F16::Get(scales + kPanelWidth);
-      UnpackColumns<kType>(block, in_panel + v * kW, w[v]);
-    }
+    for (int v = 0; v < kVectors; ++v) w[v] = weights.Group(v, g);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const char* const a = x + r * args.x_stride;
-      float words[2];
-      __builtin_memcpy(words, a, 8);
-      VI sums[kVectors];
-      DotBlock<kType, kVectors>(w, a, sums);
+      const char* const row = x + r * x_stride + g * 4 * kParts;
+#if defined(__AVX512VNNI__)
+      const VU a = FourValues(row);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sums[r][v] = (VI)_mm512_dpbusd_epi32((__m512i)sums[r][v], (__m512i)w[v], (__m512i)a);
+#elif defined(__AVX2__)
+      const VU a = FourValues(row);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) pairs[r][v] = AddHalves(pairs[r][v], PairProducts<kShape>(w[v], a));
+#else
+      const __m128i even = (__m128i)FourValues(row), odd = (__m128i)FourValues(row + 4);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = Fma(__builtin_convertvector(sums[v], VF), d[v] * words[0], acc[r][v]);
-        if constexpr (HasMinimum(kType)) acc[r][v] = Fma(m[v], Set(words[1]), acc[r][v]);
+        sums[r][v] += (VI)_mm_madd_epi16((__m128i)(w[v] & 0x00ff00ffu), even);
+        sums[r][v] += (VI)_mm_madd_epi16((__m128i)((w[v] >> 8) & 0x00ff00ffu), odd);
       }
+#endif
     }
   }
-  StoreTile<kRows, kVectors>(args, row, column, acc);
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] += SumsOfPairs(pairs[r][v]);
+  }
+#endif
+  constexpr int kNext = kBegin + kShape.at_once, kPerPart = static_cast<int>(kQuantGroups) / kShape.parts;
+  if constexpr (kNext % kPerPart != 0) DotGroups<kShape, kNext>(weights, x, x_stride, sums);
 }
 
-constexpr int kMaxQuantRows = 4;
+// acc[r][v] += row r of a block of activations at `x` times the columns of vector v of a sub-block.
+template <DotShape kShape, int kRows, int kVectors, typename Weights, int kPart = 0>
+SOMNUS_INLINE void DotBlock(const Weights& weights, const char* x, int64_t x_stride,
+                            VF (&acc)[kRows][kVectors]) {
+  VI sums[kRows][kVectors] = {};
+  if constexpr (kShape.offset) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const VI start = (VI)FourValues(x + r * x_stride + 4 + 4 * kPart);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = start;
+    }
+  }
+  constexpr int kBegin = kPart * static_cast<int>(kQuantGroups) / kShape.parts;
+  DotGroups<kShape, kBegin>(weights, x + kActHeaderBytes, x_stride, sums);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const VF scale = weights.Scale(v, kPart);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const VF d = (VF)FourValues(x + r * x_stride);
+      acc[r][v] = Fma(__builtin_convertvector(sums[r][v], VF), scale * d, acc[r][v]);
+    }
+    if constexpr (kShape.minimum) {
+      const VF minimum = weights.Minimum(v, kPart);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+        acc[r][v] = Fma(minimum, (VF)FourValues(x + r * x_stride + 4 + 4 * kPart), acc[r][v]);
+    }
+  }
+  if constexpr (kPart + 1 < kShape.parts)
+    DotBlock<kShape, kRows, kVectors, Weights, kPart + 1>(weights, x, x_stride, acc);
+}
+
+SOMNUS_INLINE void PrefetchBytes(const char* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+// ---- A few rows, with weights from memory
+
+constexpr int kMaxStoredRows = 4;
 // Two vectors are a whole panel where a vector has 16 lanes: memory is then read as it lies.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 constexpr int QuantVectors(int rows) { return rows <= 2 ? 2 : 1; }
@@ -293,33 +161,160 @@ constexpr int QuantVectors(int rows) { return rows <= 2 ? 2 : 1; }
 constexpr int QuantVectors(int) { return 2; }
 #endif
 
+template <DataType kType, int kRows, int kVectors>
+inline __attribute__((noinline)) void StoredTile(const LinearArgs& args, const char* panel, int64_t row,
+                                                 int64_t column, int64_t ahead) {
+  VF acc[kRows][kVectors] = {};
+  const char* x = args.x + row * args.x_stride;
+  const int64_t in_panel = column % kPanelWidth;
+  const char* const end = panel + PanelBytes(kType, args.k);
+  for (const char* block = panel; block < end; block += PanelBlockBytes(kType)) {
+    if (ahead != 0) PrefetchBytes(block + ahead, SubBlocksAt(kType));
+    for (int64_t sub = 0; sub < SubBlocks(kType); ++sub, x += kActBlockBytes) {
+      if (ahead != 0)
+        PrefetchBytes(block + ahead + SubBlocksAt(kType) + sub * SubBlockBytes(kType), SubBlockBytes(kType));
+      DotBlock<ShapeOf<kType>(), kRows, kVectors>(StoredWeights<kType>{block, sub, in_panel}, x,
+                                                  args.x_stride, acc);
+    }
+  }
+  StoreTile<kRows, kVectors>(args, row, column, acc);
+}
+
 template <DataType kType>
-void QuantizedRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
-                    int64_t panel_end) {
-  const int64_t rows = row_end - row_begin;
-  const int64_t tiles = (rows + kMaxQuantRows - 1) / kMaxQuantRows;
-  const int64_t panel_bytes = PanelBytes(kType, args.k);
-  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    const char* const w = args.w + panel * panel_bytes;
-    const int64_t next = panel + 1 < panel_end ? panel_bytes : 0;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t row = row_begin + rows * tile / tiles;
-      const int64_t ahead = tiles == 1 ? AheadBytes(rows) : tile == tiles - 1 ? next : 0;
-      WithRows<kMaxQuantRows>(row_begin + rows * (tile + 1) / tiles - row, [&]<int kRows>() {
-        constexpr int kVectors = QuantVectors(kRows);
-        for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW)
-          QuantizedTile<kType, kRows, kVectors>(args, w, row, panel * kPanelWidth + c, c == 0 ? ahead : 0);
-      });
+void StoredRows(const LinearArgs& args, int64_t row_begin, int64_t rows, int64_t panel_begin,
+                int64_t panel_end) {
+  WithRows<kMaxStoredRows>(rows, [&]<int kRows>() {
+    constexpr int kVectors = QuantVectors(kRows);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+      const char* const w = args.w + panel * PanelBytes(kType, args.k);
+      for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW) {
+        StoredTile<kType, kRows, kVectors>(args, w, row_begin, panel * kPanelWidth + c,
+                                           c == 0 ? AheadBytes(rows) : 0);
+      }
+    }
+  });
+}
+
+// ---- More rows, with weights that are expanded first
+
+// Sub-blocks that are expanded together: a block of a K type.
+constexpr int64_t kExpandedBlocks = 8;
+
+struct alignas(64) ExpandedBlock {
+  VU groups[kQuantGroups][kPanelWidth / kW];
+  VF scales[2][kPanelWidth / kW];
+  VF minima[2][kPanelWidth / kW];
+};
+
+// Column vectors [first, first + ...) of an expanded sub-block, as StoredWeights.
+struct ExpandedWeights {
+  const ExpandedBlock& block;
+  int64_t first;
+  SOMNUS_INLINE VU Group(int v, int g) const { return block.groups[g][first + v]; }
+  SOMNUS_INLINE VF Scale(int v, int part) const { return block.scales[part][first + v]; }
+  SOMNUS_INLINE VF Minimum(int v, int part) const { return block.minima[part][first + v]; }
+};
+
+template <DataType kType>
+SOMNUS_INLINE void ExpandBlock(const char* block, int64_t sub, ExpandedBlock* out) {
+  constexpr DotShape kShape = ShapeOf<kType>();
+  for (int v = 0; v < kPanelWidth / kW; ++v) {
+    const StoredWeights<kType> weights{block, sub, v * kW};
+#pragma GCC unroll 8
+    for (int g = 0; g < kQuantGroups; ++g) out->groups[g][v] = weights.Group(0, g);
+#pragma GCC unroll 2
+    for (int part = 0; part < kShape.parts; ++part) {
+      out->scales[part][v] = weights.Scale(0, part);
+      if constexpr (kShape.minimum) out->minima[part][v] = weights.Minimum(0, part);
     }
   }
 }
 
+// Sums of up to kMaxExpandedRows rows and a panel, between one piece of k and the next.
+constexpr int64_t kMaxExpandedRows = 128;
+using PartialSums = float[kMaxExpandedRows][kPanelWidth];
+
+#if defined(__AVX512VNNI__)
+constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
+#elif defined(__AVX512F__)
+constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
+#else
+constexpr int kExpandedTileRows = 4, kExpandedVectors = 1;
+#endif
+
+// Adds up rows of x, which start at `x`, over `count` expanded sub-blocks, each of which also prefetches
+// `ahead_bytes` bytes from `ahead` on.
+template <DotShape kShape, int kRows>
+inline __attribute__((noinline)) void ExpandedTile(const ExpandedBlock* blocks, int64_t count, const char* x,
+                                                   int64_t x_stride, float (*sums)[kPanelWidth],
+                                                   const char* ahead, int64_t ahead_bytes) {
+  for (int64_t first = 0; first < kPanelWidth / kW; first += kExpandedVectors) {
+    VF acc[kRows][kExpandedVectors];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kExpandedVectors; ++v) acc[r][v] = Load(sums[r] + (first + v) * kW);
+    }
+    for (int64_t b = 0; b < count; ++b) {
+      if (first == 0) PrefetchBytes(ahead + b * ahead_bytes, ahead_bytes);
+      DotBlock<kShape, kRows, kExpandedVectors>(ExpandedWeights{blocks[b], first}, x + b * kActBlockBytes,
+                                                x_stride, acc);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kExpandedVectors; ++v) Store(sums[r] + (first + v) * kW, acc[r][v]);
+    }
+  }
+}
+
+// One panel for rows [row, row + rows).
+template <DataType kType>
+void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t rows) {
+  alignas(64) ExpandedBlock blocks[kExpandedBlocks];
+  alignas(64) PartialSums sums;
+  __builtin_memset(sums, 0, static_cast<size_t>(rows) * sizeof(sums[0]));
+  const int64_t tiles = (rows + kExpandedTileRows - 1) / kExpandedTileRows;
+  const char* const w = args.w + panel * PanelBytes(kType, args.k);
+  const int64_t total = args.k / kQuantBlock;
+  constexpr int64_t kPieceBytes = kExpandedBlocks / SubBlocks(kType) * PanelBlockBytes(kType);
+  for (int64_t begin = 0; begin < total; begin += kExpandedBlocks) {
+    const int64_t count = Min(kExpandedBlocks, total - begin);
+    const char* const piece = w + begin / SubBlocks(kType) * PanelBlockBytes(kType);
+    for (int64_t b = 0; b < count; ++b)
+      ExpandBlock<kType>(piece + b / SubBlocks(kType) * PanelBlockBytes(kType), b % SubBlocks(kType),
+                         &blocks[b]);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t first = rows * tile / tiles;
+      WithRows<kExpandedTileRows>(rows * (tile + 1) / tiles - first, [&]<int kRows>() {
+        ExpandedTile<ShapeOf<kType>(), kRows>(
+            blocks, count, args.x + (row + first) * args.x_stride + begin * kActBlockBytes, args.x_stride,
+            sums + first, piece + kPieceBytes, tile == 0 ? kPieceBytes / kExpandedBlocks : 0);
+      });
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    VF acc[1][kPanelWidth / kW];
+    for (int v = 0; v < kPanelWidth / kW; ++v) acc[0][v] = Load(sums[r] + v * kW);
+    StoreTile<1, kPanelWidth / kW>(args, row + r, panel * kPanelWidth, acc);
+  }
+}
+
+template <DataType kType>
+void QuantizedRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                    int64_t panel_end) {
+  const int64_t rows = row_end - row_begin;
+  if (rows <= kMaxStoredRows) return StoredRows<kType>(args, row_begin, rows, panel_begin, panel_end);
+  const int64_t parts = (rows + kMaxExpandedRows - 1) / kMaxExpandedRows;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t row = row_begin + rows * part / parts, end = row_begin + rows * (part + 1) / parts;
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel)
+      ExpandedPanel<kType>(args, panel, row, end - row);
+  }
+}
+
 constexpr void SetQuantized(KernelTable& table) {
-  table.linear[static_cast<int>(DataType::kQ8_0)] = QuantizedRange<DataType::kQ8_0>;
-  table.linear[static_cast<int>(DataType::kQ4_0)] = QuantizedRange<DataType::kQ4_0>;
-  table.linear[static_cast<int>(DataType::kQ4_1)] = QuantizedRange<DataType::kQ4_1>;
-  table.linear[static_cast<int>(DataType::kQ5_0)] = QuantizedRange<DataType::kQ5_0>;
-  table.linear[static_cast<int>(DataType::kQ5_1)] = QuantizedRange<DataType::kQ5_1>;
+  ForEachQuantType([&]<DataType kType>() { table.linear[static_cast<int>(kType)] = QuantizedRange<kType>; });
   table.quantized_bytes = kActBlockBytes;
   table.quantize_row = QuantizeRowAny;
 }

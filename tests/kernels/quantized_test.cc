@@ -16,12 +16,35 @@ INSTANTIATE_TEST_SUITE_P(Isas, QuantizedTest, testing::ValuesIn(AvailableIsas())
 struct QuantType {
   DataType type;
   StorageType stored;
+  int scale_at;         // where a block has its f16 scale, or MXFP4 its exponent
+  int minimum_at = -1;  // f16, where there is one
+  // The largest numbers that multiply them and the sum of roundings of a block of 32 activations.
+  float times = 1;
+  int parts = 1;
 };
-constexpr QuantType kTypes[] = {{DataType::kQ8_0, StorageType::kQ8_0},
-                                {DataType::kQ4_0, StorageType::kQ4_0},
-                                {DataType::kQ4_1, StorageType::kQ4_1},
-                                {DataType::kQ5_0, StorageType::kQ5_0},
-                                {DataType::kQ5_1, StorageType::kQ5_1}};
+constexpr QuantType kTypes[] = {{DataType::kQ8_0, StorageType::kQ8_0, 0},
+                                {DataType::kQ4_0, StorageType::kQ4_0, 0},
+                                {DataType::kQ4_1, StorageType::kQ4_1, 0, 2},
+                                {DataType::kQ5_0, StorageType::kQ5_0, 0},
+                                {DataType::kQ5_1, StorageType::kQ5_1, 0, 2},
+                                {DataType::kIQ4_NL, StorageType::kIQ4_NL, 0},
+                                {DataType::kMXFP4, StorageType::kMXFP4, 0},
+                                {DataType::kQ2_K, StorageType::kQ2_K, 80, 82, 15, 2},
+                                {DataType::kQ3_K, StorageType::kQ3_K, 108, -1, 32, 2},
+                                {DataType::kQ4_K, StorageType::kQ4_K, 0, 2, 63},
+                                {DataType::kQ5_K, StorageType::kQ5_K, 0, 2, 63},
+                                {DataType::kQ6_K, StorageType::kQ6_K, 208, -1, 128, 2}};
+
+// Sets the scale and the minimum of a stored block.
+void SetScales(const QuantType& type, float scale, float minimum, uint8_t* block) {
+  if (type.type == DataType::kMXFP4) {
+    block[type.scale_at] = static_cast<uint8_t>(128 + std::lround(std::log2(std::fabs(scale) + 1e-3f)));
+    return;
+  }
+  const uint16_t d = F16Of(scale), m = F16Of(minimum);
+  std::memcpy(block + type.scale_at, &d, 2);
+  if (type.minimum_at >= 0) std::memcpy(block + type.minimum_at, &m, 2);
+}
 
 OpsLimits Limits(int64_t tokens, int64_t n, int64_t k) {
   return {.max_tokens = tokens, .max_k = k, .max_n = n};
@@ -33,21 +56,19 @@ struct QuantizedWeight {
       : values(n * k),
         buffer(PackedWeightBytes(device, type.type, n, k)),
         weight{buffer.as<void>(), type.type, n, k} {
-    const int64_t block_bytes = QuantBlockBytes(type.type), blocks = n * k / kQuantBlock;
+    const int64_t block_bytes = QuantBlockBytes(type.type), blocks = n * k / QuantBlockValues(type.type);
     EXPECT_EQ(block_bytes, BlockSizeOf(type.stored).bytes);
+    EXPECT_EQ(QuantBlockValues(type.type), BlockSizeOf(type.stored).elements);
     std::vector<uint8_t> stored(blocks * block_bytes);
     std::mt19937 random(seed);
     for (uint8_t& byte : stored) byte = static_cast<uint8_t>(random());
-    const bool has_minimum = type.type == DataType::kQ4_1 || type.type == DataType::kQ5_1;
     for (int64_t b = 0; b < blocks; ++b) {
-      for (int i = 0; i < (has_minimum ? 2 : 1); ++i) {
-        const uint16_t scale = F16Of(std::normal_distribution<float>(0, i == 0 ? 0.02f : 0.1f)(random));
-        std::memcpy(&stored[b * block_bytes + 2 * i], &scale, 2);
-      }
+      SetScales(type, std::normal_distribution<float>(0, 0.02f)(random) / type.times,
+                std::normal_distribution<float>(0, 0.1f)(random) / type.times, &stored[b * block_bytes]);
     }
     DequantizeBlocks(type.stored, stored.data(), blocks, values.data());
     // In two pieces that come out of order.
-    const int64_t row_bytes = k / kQuantBlock * block_bytes, cut = n / 3;
+    const int64_t row_bytes = MatrixRowBytes(type.type, k), cut = n / 3;
     PackQuantizedRows(device, weight, cut, n - cut, stored.data() + cut * row_bytes);
     PackQuantizedRows(device, weight, 0, cut, stored.data());
   }
@@ -73,10 +94,11 @@ std::vector<double> RoundedRow(Matrix& x, int64_t t, int64_t k, std::vector<doub
   return row;
 }
 
-// Two bounds. Beside the sum over rounded activations only f32 rounding is allowed: for each block three
-// roundings of its own, and a chain of two additions a block. Beside the sum over the activations themselves
-// each may be off by half a step, a 254th of its block's largest.
-void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Matrix& y, int64_t k) {
+// Two bounds. Beside the sum over rounded activations only f32 rounding is allowed: for each part of a block
+// three roundings of its own, and a chain of two additions a part. Beside the sum over the activations
+// themselves each may be off by half a step, a 254th of its block's largest.
+void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Matrix& y, int64_t k,
+                   int parts) {
   for (int64_t t = 0; t < y.rows(); ++t) {
     std::vector<double> largest;
     const std::vector<double> rounded = RoundedRow(x, t, k, &largest);
@@ -90,7 +112,7 @@ void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Ma
         // Scale times value and minimum are added up apart; the minima here are below 1.
         magnitude += std::fabs(rounded[i]) * (std::fabs(weight) + 2);
       }
-      const double rounding = 1e-6 + magnitude * 6e-8 * (2.0 * k / kQuantBlock + 3);
+      const double rounding = 1e-6 + magnitude * 6e-8 * (2.0 * parts * k / kQuantBlock + 3);
       ASSERT_NEAR(y.Get(t, n), sum, rounding) << "token " << t << ", column " << n;
       ASSERT_NEAR(y.Get(t, n), exact, 1.0001 * half_steps + rounding) << "token " << t << ", column " << n;
     }
@@ -99,10 +121,11 @@ void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Ma
 
 TEST_P(QuantizedTest, EqualsTheSumInDouble) {
   const struct {
-    int64_t n, k;
-  } shapes[] = {{1, 32}, {7, 64}, {31, 32}, {32, 96}, {33, 160}, {65, 32}, {200, 576}};
+    int64_t n, blocks;
+  } shapes[] = {{1, 1}, {7, 2}, {31, 1}, {32, 3}, {33, 5}, {65, 1}, {200, 18}};
   for (const QuantType& type : kTypes) {
-    for (const auto& [n, k] : shapes) {
+    for (const auto& [n, blocks] : shapes) {
+      const int64_t values = QuantBlockValues(type.type), k = values * std::min(blocks, 576 / values);
       for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 33}) {
         SCOPED_TRACE(testing::Message()
                      << StorageTypeName(type.stored) << " n " << n << " k " << k << " T " << tokens);
@@ -116,57 +139,56 @@ TEST_P(QuantizedTest, EqualsTheSumInDouble) {
         x.Randomize(3, static_cast<float>(tokens));
         const float* b = tokens % 2 == 0 ? bias.data() : nullptr;
         Linear(*bench.device, x.view(), w.weight, b, y.view());
-        ExpectProduct(x, w.values, b, y, k);
+        ExpectProduct(x, w.values, b, y, k, type.parts);
         if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-// The largest sums that bytes can give: nothing may overflow or saturate on the way.
+// The largest sums that bytes can give: nothing may overflow or saturate on the way. Sums of K types are
+// rounded, but by less than a unit of an integer sum.
 TEST_P(QuantizedTest, ExtremeValuesAreExact) {
-  constexpr int64_t kN = 32, kK = 64;
+  constexpr int64_t kN = 32;
   for (const QuantType& type : kTypes) {
+    const int64_t values = QuantBlockValues(type.type), k = std::max<int64_t>(values, 64);
     for (const int fill : {0x00, 0x7f, 0x80, 0x81, 0xff}) {
-      Bench bench(GetParam(), 1, Limits(2, kN, kK));
-      QuantizedWeight w(*bench.device, type, kN, kK, 1);
-      const int64_t block_bytes = QuantBlockBytes(type.type), blocks = kN * kK / kQuantBlock;
+      Bench bench(GetParam(), 1, Limits(8, kN, k));
+      QuantizedWeight w(*bench.device, type, kN, k, 1);
+      const int64_t block_bytes = QuantBlockBytes(type.type), blocks = kN * k / values;
       std::vector<uint8_t> stored(blocks * block_bytes, static_cast<uint8_t>(fill));
-      const bool has_minimum = type.type == DataType::kQ4_1 || type.type == DataType::kQ5_1;
-      for (int64_t b = 0; b < blocks; ++b) {
-        const uint16_t scales[] = {F16Of(1), F16Of(-2)};
-        std::memcpy(&stored[b * block_bytes], scales, has_minimum ? 4 : 2);
-      }
+      for (int64_t b = 0; b < blocks; ++b) SetScales(type, 1, -2, &stored[b * block_bytes]);
       DequantizeBlocks(type.stored, stored.data(), blocks, w.values.data());
       PackQuantizedRows(*bench.device, w.weight, 0, kN, stored.data());
-      Matrix x(DataType::kF32, 2, kK), y(DataType::kF32, 2, kN);
-      for (int64_t i = 0; i < kK; ++i) {
-        x.Set(0, i, 127);
-        x.Set(1, i, -127);
-      }
-      Linear(*bench.device, x.view(), w.weight, nullptr, y.view());
-      for (int64_t n = 0; n < kN; ++n) {
-        double sum = 0;
-        for (int64_t i = 0; i < kK; ++i) sum += 127.0 * w.values[n * kK + i];
-        ASSERT_EQ(y.Get(0, n), sum) << StorageTypeName(type.stored) << " of bytes " << fill;
-        ASSERT_EQ(y.Get(1, n), -sum) << StorageTypeName(type.stored) << " of bytes " << fill;
+      for (const int64_t tokens : {2, 8}) {
+        Matrix x(DataType::kF32, tokens, k), y(DataType::kF32, tokens, kN);
+        for (int64_t i = 0; i < tokens * k; ++i) x.Set(i / k, i % k, i / k % 2 == 0 ? 127 : -127);
+        Linear(*bench.device, x.view(), w.weight, nullptr, y.view());
+        for (int64_t i = 0; i < tokens * kN; ++i) {
+          double sum = 0;
+          for (int64_t j = 0; j < k; ++j) sum += 127.0 * w.values[i % kN * k + j];
+          if (i / kN % 2 == 1) sum = -sum;
+          ASSERT_NEAR(y.Get(i / kN, i % kN), sum, values == 256 ? std::fabs(sum) * 3e-7 : 0)
+              << StorageTypeName(type.stored) << " of bytes " << fill;
+        }
       }
     }
   }
 }
 
 TEST_P(QuantizedTest, RowsDoNotDependOnTheBatch) {
-  constexpr int64_t kTokens = 400, kN = 333, kK = 1120;  // more than one block of rows
+  constexpr int64_t kTokens = 400, kN = 333;  // more than one block of rows
   for (const QuantType& type : kTypes) {
-    Bench alone(GetParam(), 1, Limits(kTokens, kN, kK));
-    const QuantizedWeight w(*alone.device, type, kN, kK, 4);
+    const int64_t k = QuantBlockValues(type.type) == 256 ? 1280 : 1120;
+    Bench alone(GetParam(), 1, Limits(kTokens, kN, k));
+    const QuantizedWeight w(*alone.device, type, kN, k, 4);
     ExpectRowsDoNotDependOnTheBatch(GetParam(), alone, w.weight, DataType::kBF16, kTokens, /*rounds=*/30);
     if (HasFatalFailure()) return;
   }
 }
 
 TEST_P(QuantizedTest, NanAndInfStayInTheirRow) {
-  constexpr int64_t kN = 70, kK = 64;
+  constexpr int64_t kN = 70, kK = 256;
   for (const QuantType& type : kTypes) {
     Bench bench(GetParam(), 2, Limits(20, kN, kK));
     const QuantizedWeight w(*bench.device, type, kN, kK, 7);
@@ -190,7 +212,7 @@ TEST_P(QuantizedTest, NanAndInfStayInTheirRow) {
 
 // Blocks of zeros and of the smallest numbers: no scale may become infinite.
 TEST_P(QuantizedTest, TinyActivationsGiveNothing) {
-  constexpr int64_t kN = 32, kK = 64;
+  constexpr int64_t kN = 32, kK = 256;
   for (const QuantType& type : kTypes) {
     Bench bench(GetParam(), 1, Limits(3, kN, kK));
     const QuantizedWeight w(*bench.device, type, kN, kK, 9);
@@ -209,7 +231,7 @@ TEST_P(QuantizedTest, TinyActivationsGiveNothing) {
 }
 
 TEST_P(QuantizedTest, EmbeddingReadsWhatIsStored) {
-  constexpr int64_t kVocab = 77, kHidden = 96, kBegin = 100;
+  constexpr int64_t kVocab = 77, kHidden = 768, kBegin = 100;
   std::vector<int32_t> ids = {100, 176, 177, 99, 0, 132, 131, -1, 2000000000};
   for (int i = 0; i < 100; ++i) ids.push_back(90 + i);
   for (const QuantType& type : kTypes) {
@@ -232,7 +254,8 @@ TEST_P(QuantizedTest, TakesNoMoreMemoryThanTheFile) {
   Bench bench(GetParam(), 1, Limits(1, 32, 32));
   for (const QuantType& type : kTypes) {
     EXPECT_TRUE(ComputesQuantized(*bench.device, type.type));
-    EXPECT_EQ(PackedWeightBytes(*bench.device, type.type, 64, 96), 64 * 3 * BlockSizeOf(type.stored).bytes);
+    EXPECT_EQ(PackedWeightBytes(*bench.device, type.type, 64, 768),
+              64 * 768 / BlockSizeOf(type.stored).elements * BlockSizeOf(type.stored).bytes);
   }
 }
 

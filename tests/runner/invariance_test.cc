@@ -56,8 +56,10 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
-    const std::string path = GetParam().quantized ? WriteQuantizedGguf({.layers = *GetParam().quantized})
-                                                  : std::string("tests/data/tiny/") + GetParam().model;
+    const std::string path =
+        GetParam().quantized
+            ? WriteQuantizedGguf({.layers = *GetParam().quantized, .hidden = 256, .intermediate = 256})
+            : std::string("tests/data/tiny/") + GetParam().model;
     auto group =
         RankGroup::Load(path, GetParam().world_size, options, kBlocks, CpuRanks(threads, GetParam().isa));
     EXPECT_TRUE(group.ok()) << group.status();
@@ -159,7 +161,9 @@ INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
                                          Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_1},
                                          Setup{"", DataType::kBF16, 2, {}, StorageType::kQ4_0},
                                          Setup{"", DataType::kBF16, 3, {}, StorageType::kQ8_0},
-                                         Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0}));
+                                         Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0},
+                                         Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_K},
+                                         Setup{"", DataType::kBF16, 2, {}, StorageType::kQ6_K}));
 
 // The same on every instruction set that this CPU has.
 std::vector<Setup> OnEachIsa() {

@@ -1,6 +1,7 @@
 #include "tests/runner/quantized_gguf.h"
 
 #include <cmath>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -14,28 +15,44 @@
 namespace somnus {
 namespace {
 
-constexpr int kHidden = 128, kKvWidth = 64, kVocab = 512, kLayers = 2;
+constexpr int kVocab = 512, kLayers = 2;
 
-// The standard deviation of a block's stored numbers when all bits are random, and their mean.
+// Of a block whose other bits are all random, with a scale of 1: the standard deviation of its values, the
+// minimum that makes their mean zero, and where the two are stored, as f16.
 struct Stored {
   double deviation;
-  double mean;
-  bool has_minimum;
+  double minimum = 0;
+  size_t scale_at = 0;
+  std::optional<size_t> minimum_at = {};
 };
 
 Stored NumbersOf(StorageType type) {
   switch (type) {
     case StorageType::kQ8_0:
-      return {73.9, 0, false};
+      return {73.9};
     case StorageType::kQ4_0:
-      return {4.6, 0, false};
+      return {4.6};
     case StorageType::kQ4_1:
-      return {4.6, 7.5, true};
+      return {4.6, -7.5, 0, 2};
     case StorageType::kQ5_0:
-      return {9.2, 0, false};
+      return {9.2};
+    case StorageType::kQ5_1:
+      return {9.2, -15.5, 0, 2};
+    case StorageType::kIQ4_NL:
+      return {68};
+    case StorageType::kMXFP4:
+      return {5.9};
+    case StorageType::kQ2_K:
+      return {13.9, 1.5, 80, 82};
+    case StorageType::kQ3_K:
+      return {42.9, 0, 108};
+    case StorageType::kQ4_K:
+      return {258, 7.5, 0, 2};
+    case StorageType::kQ5_K:
+      return {530, 15.5, 0, 2};
     default:
-      SOMNUS_CHECK(type == StorageType::kQ5_1);
-      return {9.2, 15.5, true};
+      SOMNUS_CHECK(type == StorageType::kQ6_K);
+      return {1366, 0, 208};
   }
 }
 
@@ -57,9 +74,14 @@ class Writer {
     for (uint64_t block = 0; block < rows * cols / size.elements; ++block) {
       // Blocks of different scales, so that a wrong one shows.
       const double d = deviation / numbers.deviation * std::uniform_real_distribution<>(0.5, 1.5)(random_);
-      std::string bytes = Half(d);
-      if (numbers.has_minimum) bytes += Half(-numbers.mean * d);
+      std::string bytes;
       while (bytes.size() < static_cast<size_t>(size.bytes)) bytes += static_cast<char>(random_());
+      if (type == StorageType::kMXFP4) {  // its scale is a power of two, 128 stands for 1
+        bytes[0] = static_cast<char>(128 + std::lround(std::log2(d)));
+      } else {
+        bytes.replace(numbers.scale_at, 2, Half(d));
+        if (numbers.minimum_at) bytes.replace(*numbers.minimum_at, 2, Half(numbers.minimum * d));
+      }
       data += bytes;
     }
     Add(name, {cols, rows}, InfoOf(type).ggml_type, data);
@@ -81,13 +103,13 @@ class Writer {
   GgufWriter file_;
 };
 
-void WriteMetadata(int intermediate, GgufWriter* file) {
+void WriteMetadata(const QuantizedGguf& model, GgufWriter* file) {
   file->String("general.architecture", "llama");
   for (const auto& [key, value] : std::vector<std::pair<std::string, uint32_t>>{
            {"block_count", kLayers},
            {"context_length", 512},
-           {"embedding_length", kHidden},
-           {"feed_forward_length", static_cast<uint32_t>(intermediate)},
+           {"embedding_length", static_cast<uint32_t>(model.hidden)},
+           {"feed_forward_length", static_cast<uint32_t>(model.intermediate)},
            {"attention.head_count", 4},
            {"attention.head_count_kv", 2}}) {
     file->Uint32("llama." + key, value);
@@ -107,24 +129,25 @@ void WriteMetadata(int intermediate, GgufWriter* file) {
 
 std::string WriteQuantizedGguf(const QuantizedGguf& model) {
   Writer writer(model.seed);
-  WriteMetadata(model.intermediate, &writer.file());
-  const double hidden = 1 / std::sqrt(kHidden), mlp = 1 / std::sqrt(model.intermediate);
-  writer.Matrix("token_embd", kVocab, kHidden, model.embedding, 2 * hidden);
-  writer.Ones("output_norm", kHidden);
+  WriteMetadata(model, &writer.file());
+  const int hidden = model.hidden, kv_width = hidden / 2;
+  const double in = 1 / std::sqrt(hidden), mlp = 1 / std::sqrt(model.intermediate);
+  writer.Matrix("token_embd", kVocab, hidden, model.embedding, 2 * in);
+  writer.Ones("output_norm", hidden);
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = absl::StrCat("blk.", layer, ".");
     const auto matrix = [&](const std::string& name, int rows, int cols, double deviation) {
       writer.Matrix(prefix + name, rows, cols, model.layers, deviation);
     };
-    writer.Ones(prefix + "attn_norm", kHidden);
-    matrix("attn_q", kHidden, kHidden, hidden);
-    matrix("attn_k", kKvWidth, kHidden, hidden);
-    matrix("attn_v", kKvWidth, kHidden, hidden);
-    matrix("attn_output", kHidden, kHidden, hidden);
-    writer.Ones(prefix + "ffn_norm", kHidden);
-    matrix("ffn_gate", model.intermediate, kHidden, hidden);
-    matrix("ffn_up", model.intermediate, kHidden, hidden);
-    matrix("ffn_down", kHidden, model.intermediate, mlp);
+    writer.Ones(prefix + "attn_norm", hidden);
+    matrix("attn_q", hidden, hidden, in);
+    matrix("attn_k", kv_width, hidden, in);
+    matrix("attn_v", kv_width, hidden, in);
+    matrix("attn_output", hidden, hidden, in);
+    writer.Ones(prefix + "ffn_norm", hidden);
+    matrix("ffn_gate", model.intermediate, hidden, in);
+    matrix("ffn_up", model.intermediate, hidden, in);
+    matrix("ffn_down", hidden, model.intermediate, mlp);
   }
   const std::string path = MakeTempDir() + "/model.gguf";
   WriteFile(path, writer.file().Write());

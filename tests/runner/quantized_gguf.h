@@ -12,12 +12,15 @@ struct QuantizedGguf {
   // Of the layers' matrices, and of the embedding, which the head is tied to.
   StorageType layers = StorageType::kQ4_1;
   StorageType embedding = StorageType::kQ8_0;
-  int intermediate = 192;  // a multiple of 32
+  // Multiples of the types' blocks.
+  int hidden = 128;
+  int intermediate = 192;
   uint32_t seed = 1;
 };
 
-// Writes a llama of two layers, hidden size 128, four heads of 32, two KV heads and 512 tokens into a folder
-// of its own; returns the file's path. Weights have the magnitude that keeps a model's activations in range.
+// Writes a llama of two layers, four heads of a quarter of the hidden size, two KV heads and 512 tokens into
+// a folder of its own; returns the file's path. Weights have the magnitude that keeps a model's activations
+// in range.
 std::string WriteQuantizedGguf(const QuantizedGguf& model);
 
 }  // namespace somnus

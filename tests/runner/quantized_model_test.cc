@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "checkpoint/storage_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runner/quantized_gguf.h"
@@ -71,10 +72,27 @@ TEST(QuantizedModel, IsComputedAsItIsStored) {
   EXPECT_EQ(expanded->runner(0).weight_types(), "float32 1.2 MiB");
 }
 
+TEST(QuantizedModel, KTypesTakeTheBytesOfTheFile) {
+  const auto group = Load(WriteQuantizedGguf({.layers = StorageType::kQ4_K,
+                                              .embedding = StorageType::kQ6_K,
+                                              .hidden = 256,
+                                              .intermediate = 512}),
+                          1, Options());
+  ASSERT_TRUE(group);
+  // 1179648 values in blocks of 144 bytes, 131072 in blocks of 210.
+  EXPECT_EQ(group->runner(0).weight_types(), "Q4_K 0.6 MiB, Q6_K 0.1 MiB");
+}
+
 TEST(QuantizedModel, IsNearTheDequantizedOne) {
   for (const StorageType type :
-       {StorageType::kQ8_0, StorageType::kQ4_0, StorageType::kQ4_1, StorageType::kQ5_0, StorageType::kQ5_1}) {
-    const std::string path = WriteQuantizedGguf({.layers = type});
+       {StorageType::kQ8_0, StorageType::kQ4_0, StorageType::kQ4_1, StorageType::kQ5_0, StorageType::kQ5_1,
+        StorageType::kIQ4_NL, StorageType::kMXFP4, StorageType::kQ2_K, StorageType::kQ3_K, StorageType::kQ4_K,
+        StorageType::kQ5_K, StorageType::kQ6_K}) {
+    const bool large = BlockSizeOf(type).elements == 256;
+    const std::string path = WriteQuantizedGguf({.layers = type,
+                                                 .embedding = large ? type : StorageType::kQ8_0,
+                                                 .hidden = large ? 256 : 128,
+                                                 .intermediate = large ? 512 : 192});
     const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
     ASSERT_TRUE(expanded);
     const std::vector<float> reference = PromptLogprobs(*expanded);
@@ -100,6 +118,21 @@ TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlock) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("float32"));
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("Q4_0"));
+  }
+  EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*expanded)), 0.05);
+}
+
+// Of 256 columns of the attention's output each of two ranks has half a block of a K type; the MLP's 512 are
+// two whole ones.
+TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlockOf256) {
+  const QuantizedGguf model = {.layers = StorageType::kQ6_K, .hidden = 256, .intermediate = 512};
+  const std::string path = WriteQuantizedGguf(model);
+  const auto two = Load(path, 2, Options()), expanded = Load(path, 1, Options(/*dequantize=*/true));
+  ASSERT_TRUE(two && expanded);
+  for (int rank = 0; rank < 2; ++rank) {
+    // Two layers of 256 x 128 floats; and of 256 + 256 rows, 512 twice, of 256 values, halved.
+    EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("float32 0.2 MiB"));
+    EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("Q6_K 0.4 MiB"));
   }
   EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*expanded)), 0.05);
 }

@@ -93,7 +93,14 @@ class Cases {
                                      {DataType::kQ4_0, "Q4_0 "},
                                      {DataType::kQ4_1, "Q4_1 "},
                                      {DataType::kQ5_0, "Q5_0 "},
-                                     {DataType::kQ5_1, "Q5_1 "}}) {
+                                     {DataType::kQ5_1, "Q5_1 "},
+                                     {DataType::kIQ4_NL, "IQ4_NL "},
+                                     {DataType::kMXFP4, "MXFP4 "},
+                                     {DataType::kQ2_K, "Q2_K "},
+                                     {DataType::kQ3_K, "Q3_K "},
+                                     {DataType::kQ4_K, "Q4_K "},
+                                     {DataType::kQ5_K, "Q5_K "},
+                                     {DataType::kQ6_K, "Q6_K "}}) {
       if (!ComputesQuantized(device_, type)) continue;
       for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name);
     }

@@ -38,14 +38,29 @@ std::optional<DataType> QuantizedType(StorageType type) {
       return DataType::kQ5_0;
     case StorageType::kQ5_1:
       return DataType::kQ5_1;
+    case StorageType::kIQ4_NL:
+      return DataType::kIQ4_NL;
+    case StorageType::kMXFP4:
+      return DataType::kMXFP4;
+    case StorageType::kQ2_K:
+      return DataType::kQ2_K;
+    case StorageType::kQ3_K:
+      return DataType::kQ3_K;
+    case StorageType::kQ4_K:
+      return DataType::kQ4_K;
+    case StorageType::kQ5_K:
+      return DataType::kQ5_K;
+    case StorageType::kQ6_K:
+      return DataType::kQ6_K;
     default:
       return std::nullopt;
   }
 }
 
 const char* TypeName(DataType type) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3",
-                                    "Q8_0",    "Q4_0",     "Q4_1",    "Q5_0",  "Q5_1"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "Q8_0",
+                                    "Q4_0",    "Q4_1",     "Q5_0",    "Q5_1",  "IQ4_NL",   "MXFP4",
+                                    "Q2_K",    "Q3_K",     "Q4_K",    "Q5_K",  "Q6_K"};
   static_assert(std::size(kNames) == kNumDataTypes);
   return kNames[static_cast<int>(type)];
 }
@@ -139,7 +154,8 @@ class WeightPlanBuilder {
     if (!types_.keep_quantized || checkpoint_.is_dummy() || !type || !ComputesQuantized(device_, *type))
       return types_.dtype;
     for (const WeightSource& source : sources) {
-      const bool whole = source.cols.begin % kQuantBlock == 0 && source.cols.end % kQuantBlock == 0;
+      const int64_t block = QuantBlockValues(*type);
+      const bool whole = source.cols.begin % block == 0 && source.cols.end % block == 0;
       if (source.tensor->type != stored || !whole) return types_.dtype;
     }
     return *type;
