@@ -136,16 +136,17 @@ std::string WriteQuantizedGguf(const QuantizedGguf& model) {
   writer.Ones("output_norm", hidden);
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = absl::StrCat("blk.", layer, ".");
-    const auto matrix = [&](const std::string& name, int rows, int cols, double deviation) {
-      writer.Matrix(prefix + name, rows, cols, model.layers, deviation);
+    const auto matrix = [&](const std::string& name, int rows, int cols, double deviation,
+                            std::optional<StorageType> type = {}) {
+      writer.Matrix(prefix + name, rows, cols, type.value_or(model.layers), deviation);
     };
     writer.Ones(prefix + "attn_norm", hidden);
     matrix("attn_q", hidden, hidden, in);
     matrix("attn_k", kv_width, hidden, in);
-    matrix("attn_v", kv_width, hidden, in);
+    matrix("attn_v", kv_width, hidden, in, model.values);
     matrix("attn_output", hidden, hidden, in);
     writer.Ones(prefix + "ffn_norm", hidden);
-    matrix("ffn_gate", model.intermediate, hidden, in);
+    matrix("ffn_gate", model.intermediate, hidden, in, model.gate);
     matrix("ffn_up", model.intermediate, hidden, in);
     matrix("ffn_down", hidden, model.intermediate, mlp);
   }

@@ -2,6 +2,7 @@
 // GGUF files of random quantized weights, for tests of models that are computed as they are stored.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "checkpoint/model_config.h"
@@ -12,6 +13,9 @@ struct QuantizedGguf {
   // Of the layers' matrices, and of the embedding, which the head is tied to.
   StorageType layers = StorageType::kQ4_1;
   StorageType embedding = StorageType::kQ8_0;
+  // Of the values' projection and of the gate, where they are not as the other matrices.
+  std::optional<StorageType> values = {};
+  std::optional<StorageType> gate = {};
   // Multiples of the types' blocks.
   int hidden = 128;
   int intermediate = 192;

@@ -108,6 +108,28 @@ TEST(QuantizedModel, IsNearTheDequantizedOne) {
   }
 }
 
+// Q4_K_M's files have q and k in one type, v in another: each is computed as it is stored, whatever falls to
+// a rank.
+TEST(QuantizedModel, ComputesFusedMatricesOfSeveralTypes) {
+  const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_K,
+                                               .embedding = StorageType::kQ6_K,
+                                               .values = StorageType::kQ6_K,
+                                               .gate = StorageType::kQ5_0,
+                                               .hidden = 256,
+                                               .intermediate = 512});
+  const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
+  ASSERT_TRUE(expanded);
+  const std::vector<float> reference = PromptLogprobs(*expanded);
+  for (const int world_size : {1, 2, 3}) {
+    const auto stored = Load(path, world_size, Options());
+    ASSERT_TRUE(stored);
+    EXPECT_LT(MeanDifference(PromptLogprobs(*stored), reference), 0.05) << world_size << " ranks";
+    if (world_size > 1) continue;
+    // Of a layer 425984 values are Q4_K, 131072 Q5_0 and 32768 Q6_K, which the embedding is too.
+    EXPECT_EQ(stored->runner(0).weight_types(), "Q4_K 0.5 MiB, Q5_0 0.2 MiB, Q6_K 0.2 MiB");
+  }
+}
+
 // 160 columns over two ranks are 80 and 80: no whole blocks. Only the matrix that is cut there is expanded.
 TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlock) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_0, .intermediate = 160});

@@ -118,20 +118,24 @@ absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& add
 int64_t DecoderModel::TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline) {
   struct Product {
     TensorView x, y;
-    LinearWeight LayerWeights::*weight;
+    const LinearWeight& (*weight)(const LayerWeights& layer);
     const float* LayerWeights::*bias;
   };
   const Activations& a = c_.act;
-  const Product products[] = {{a.normed, a.qkv, &LayerWeights::qkv, &LayerWeights::qkv_bias},
-                              {a.heads, a.delta, &LayerWeights::out, &LayerWeights::out_bias},
-                              {a.normed, a.up, &LayerWeights::up, &LayerWeights::up_bias},
-                              {a.mlp, a.delta, &LayerWeights::down, &LayerWeights::down_bias}};
+  using Layer = const LayerWeights&;
+  using Weight = const LinearWeight&;
+  // Fused weights have several parts only where they are quantized, and then there is nothing to choose.
+  const Product products[] = {
+      {a.normed, a.qkv, [](Layer w) -> Weight { return w.qkv.parts[0]; }, &LayerWeights::qkv_bias},
+      {a.heads, a.delta, [](Layer w) -> Weight { return w.out; }, &LayerWeights::out_bias},
+      {a.normed, a.up, [](Layer w) -> Weight { return w.up.parts[0]; }, &LayerWeights::up_bias},
+      {a.mlp, a.delta, [](Layer w) -> Weight { return w.down; }, &LayerWeights::down_bias}};
   const std::vector<LayerWeights>& layers = c_.weights->layers;
   int64_t choices = 0;
   std::vector<LinearWeight> weights;
   for (const Product& product : products) {
     weights.clear();
-    for (const LayerWeights& layer : layers) weights.push_back(layer.*product.weight);
+    for (const LayerWeights& layer : layers) weights.push_back(product.weight(layer));
     if (weights.empty() || weights[0].n == 0 || weights[0].k == 0) continue;  // this rank has none
     if (std::chrono::steady_clock::now() >= deadline) break;
     choices += TuneLinear(*c_.device, FirstRows(product.x, num_tokens), weights.data(),
@@ -145,6 +149,18 @@ absl::Status DecoderModel::AllReduce(const TensorView& x) {
   if (c_.communicator->world_size() == 1) return absl::OkStatus();
   if (!c_.communicator->stream_ordered()) RETURN_IF_ERROR(c_.device->Synchronize());
   return c_.communicator->AllReduceSum(x.data, x.rows * x.cols, x.dtype);
+}
+
+void DecoderModel::FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias,
+                               const TensorView& y) {
+  int64_t begin = 0;
+  for (const LinearWeight& part : w.parts) {
+    if (part.n == 0) continue;
+    const TensorView columns = {static_cast<char*>(y.data) + begin * SizeOf(y.dtype), y.dtype, y.rows, part.n,
+                                y.stride};
+    Linear(*c_.device, x, part, bias == nullptr ? nullptr : bias + begin, columns);
+    begin += part.n;
+  }
 }
 
 void DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
@@ -189,7 +205,7 @@ void DecoderModel::Attention(int64_t layer, const StepInput& input, const Tensor
   if (num_heads > 0) {
     const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // sum [T, (H + 2 KV) D]
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim));
-    Linear(*c_.device, normed, w.qkv, w.qkv_bias, qkv);
+    FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
     QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope,
                        input.batch, c_.kv_cache[layer]);
     PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer],
@@ -202,8 +218,8 @@ void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const Tens
                        const TensorView& delta) {
   const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // sum [T, 2 M]; not gated: [T, M]
   const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
-  if (w.up.n > 0) {
-    Linear(*c_.device, normed, w.up, w.up_bias, up);
+  if (w.up.n() > 0) {
+    FusedLinear(normed, w.up, w.up_bias, up);
     if (c_.config->family->gated_mlp) {
       SiluAndMul(*c_.device, up, hidden);
     } else {

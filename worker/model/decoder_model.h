@@ -90,6 +90,8 @@ class DecoderModel {
   void Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
   // Likewise of the MLP.
   void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  // y (sum [T, w.n()]) = x * w^T + bias.
+  void FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias, const TensorView& y);
   // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
   void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
 

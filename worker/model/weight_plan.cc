@@ -102,11 +102,11 @@ class WeightPlanBuilder {
 
   WeightPlan Build() && {
     ModelWeights& weights = *plan_.weights_;
-    AddMatrix({TensorRole::kEmbedding}, 0, &weights.embedding);
-    AddMatrix({TensorRole::kHead}, 0, &weights.head);
+    AddMatrix(TensorRole::kEmbedding, 0, &weights.embedding);
+    AddMatrix(TensorRole::kHead, 0, &weights.head);
     AddVector({TensorRole::kPositions}, 0, &weights.position_table);
-    AddMatrix({TensorRole::kProjectIn}, 0, &weights.project_in);
-    AddMatrix({TensorRole::kProjectOut}, 0, &weights.project_out);
+    AddMatrix(TensorRole::kProjectIn, 0, &weights.project_in);
+    AddMatrix(TensorRole::kProjectOut, 0, &weights.project_out);
     for (int32_t i = 0; i < config_.num_layers; ++i) AddLayer(i, &weights.layers[i]);
     AddVector({TensorRole::kFinalNorm}, 0, &weights.final_norm, &weights.final_norm_bias);
     return std::move(plan_);
@@ -115,13 +115,13 @@ class WeightPlanBuilder {
  private:
   void AddLayer(int32_t i, LayerWeights* layer) {
     AddVector({TensorRole::kAttentionNorm}, i, &layer->attention_norm, &layer->attention_norm_bias);
-    AddMatrix({TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue}, i, &layer->qkv, &layer->qkv_bias);
+    AddFused({TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue}, i, &layer->qkv, &layer->qkv_bias);
     AddVector({TensorRole::kQueryNorm}, i, &layer->q_norm);
     AddVector({TensorRole::kKeyNorm}, i, &layer->k_norm);
-    AddMatrix({TensorRole::kAttentionOut}, i, &layer->out, &layer->out_bias);
+    AddMatrix(TensorRole::kAttentionOut, i, &layer->out, &layer->out_bias);
     AddVector({TensorRole::kMlpNorm}, i, &layer->mlp_norm, &layer->mlp_norm_bias);
-    AddMatrix({TensorRole::kGate, TensorRole::kUp}, i, &layer->up, &layer->up_bias);
-    AddMatrix({TensorRole::kDown}, i, &layer->down, &layer->down_bias);
+    AddFused({TensorRole::kGate, TensorRole::kUp}, i, &layer->up, &layer->up_bias);
+    AddMatrix(TensorRole::kDown, i, &layer->down, &layer->down_bias);
   }
 
   // This rank's part of the roles' tensors, in their order; what the model does not have is left out.
@@ -148,25 +148,36 @@ class WeightPlanBuilder {
     return offset;
   }
 
-  DataType TypeOf(const std::vector<WeightSource>& sources) const {
-    const StorageType stored = sources[0].tensor->type;
-    const std::optional<DataType> type = QuantizedType(stored);
+  DataType TypeOf(const WeightSource& source) const {
+    const std::optional<DataType> type = QuantizedType(source.tensor->type);
     if (!types_.keep_quantized || checkpoint_.is_dummy() || !type || !ComputesQuantized(device_, *type))
       return types_.dtype;
-    for (const WeightSource& source : sources) {
-      const int64_t block = QuantBlockValues(*type);
-      const bool whole = source.cols.begin % block == 0 && source.cols.end % block == 0;
-      if (source.tensor->type != stored || !whole) return types_.dtype;
-    }
-    return *type;
+    const int64_t block = QuantBlockValues(*type);
+    return source.cols.begin % block == 0 && source.cols.end % block == 0 ? *type : types_.dtype;
   }
 
-  // The roles' weights as one packed matrix, and their biases as one vector.
-  void AddMatrix(std::initializer_list<TensorRole> roles, int32_t layer, LinearWeight* target,
-                 const float** bias = nullptr) {
-    std::vector<WeightSource> sources = SourcesOf(roles, layer, /*biases=*/false);
+  void AddMatrix(TensorRole role, int32_t layer, LinearWeight* target, const float** bias = nullptr) {
+    AddPart(SourcesOf({role}, layer, /*biases=*/false), target);
+    if (bias != nullptr) AddSources(bias, SourcesOf({role}, layer, /*biases=*/true));
+  }
+
+  // The roles' weights one below the other, a part for each type in turn, and their biases as one vector.
+  void AddFused(std::initializer_list<TensorRole> roles, int32_t layer, FusedWeight* target,
+                const float** bias) {
+    LinearWeight* next = target->parts;
+    std::vector<WeightSource> part;
+    for (WeightSource& source : SourcesOf(roles, layer, /*biases=*/false)) {
+      if (!part.empty() && TypeOf(part.back()) != TypeOf(source)) AddPart(std::exchange(part, {}), next++);
+      part.push_back(std::move(source));
+    }
+    AddPart(std::move(part), next);
+    AddSources(bias, SourcesOf(roles, layer, /*biases=*/true));
+  }
+
+  // Sources of one type as one packed matrix.
+  void AddPart(std::vector<WeightSource> sources, LinearWeight* target) {
     if (sources.empty()) return;
-    target->dtype = TypeOf(sources);
+    target->dtype = TypeOf(sources[0]);
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n > 0 && target->k > 0) {
@@ -174,7 +185,6 @@ class WeightPlanBuilder {
                                  Reserve(PackedWeightBytes(device_, target->dtype, target->n, target->k)),
                                  std::move(sources)});
     }
-    if (bias != nullptr) AddSources(bias, SourcesOf(roles, layer, /*biases=*/true));
   }
 
   void AddVector(std::initializer_list<TensorRole> roles, int32_t layer, const float** target,

@@ -19,8 +19,8 @@ namespace somnus {
 // What matrices are computed as.
 struct WeightTypes {
   DataType dtype = DataType::kBF16;
-  // Quantized tensors keep their type where the device computes with it, a matrix's parts have one type, and
-  // the rank's columns are whole blocks. All others get `dtype`.
+  // Quantized tensors keep their type where the device computes with it and the rank's columns are whole
+  // blocks. All others get `dtype`.
   bool keep_quantized = false;
 };
 

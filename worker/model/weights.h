@@ -1,7 +1,7 @@
 #pragma once
 // A rank's weights, by where the forward pass uses them. Matrices that read the same input are fused (q, k,
-// v; gate, up) and packed for the device; norms, biases and learned positions are f32. Views: the memory
-// belongs to the region that WeightPlan::Bind was given.
+// v; gate, up) as far as they have one type, and packed for the device; norms, biases and learned positions
+// are f32. Views: the memory belongs to the region that WeightPlan::Bind was given.
 
 #include <vector>
 
@@ -9,12 +9,20 @@
 
 namespace somnus {
 
+// Fused matrices, one below the other: one part, or, of a file that stores them in several types which are
+// computed, one for each type in turn (Q4_K_M has q and k in Q4_K, and v in Q6_K). The rest have n == 0.
+struct FusedWeight {
+  LinearWeight parts[3];
+
+  int64_t n() const { return parts[0].n + parts[1].n + parts[2].n; }
+};
+
 // H: this rank's query heads, KV: its KV heads, D: head_dim, M: its MLP rows, V: its vocabulary rows.
 // Null pointers and n == 0 mean "this model (or this rank) has none".
 struct LayerWeights {
   const float* attention_norm = nullptr;       // [hidden]
   const float* attention_norm_bias = nullptr;  // [hidden]
-  LinearWeight qkv;                            // [(H + 2 KV) D, hidden]
+  FusedWeight qkv;                             // [(H + 2 KV) D, hidden]
   const float* qkv_bias = nullptr;             // [(H + 2 KV) D]
   const float* q_norm = nullptr;               // [D]
   const float* k_norm = nullptr;               // [D]
@@ -22,7 +30,7 @@ struct LayerWeights {
   const float* out_bias = nullptr;             // [hidden], on the last rank only
   const float* mlp_norm = nullptr;             // [hidden]
   const float* mlp_norm_bias = nullptr;        // [hidden]
-  LinearWeight up;                             // [2 M, hidden] gate then up; not gated: [M, hidden]
+  FusedWeight up;                              // [2 M, hidden] gate then up; not gated: [M, hidden]
   const float* up_bias = nullptr;              // as up's rows
   LinearWeight down;                           // [hidden, M]
   const float* down_bias = nullptr;            // [hidden], on the last rank only
