@@ -21,10 +21,11 @@ enum class DeviceKind { kCpu, kCuda };
 
 // Instruction sets of the CPU backend. Results of different ones differ in the last bits; each is batch
 // invariant.
-enum class CpuIsa { kBest, kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+enum class CpuIsa { kBest, kPortable, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 // Those that have kernels, each better than those before it.
-inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kPortable,   CpuIsa::kAvx2,       CpuIsa::kAvx512,
-                                      CpuIsa::kAvx512Vnni, CpuIsa::kAvx512Bf16, CpuIsa::kAmx};
+inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kPortable, CpuIsa::kAvx2,       CpuIsa::kAvxVnni,
+                                      CpuIsa::kAvx512,   CpuIsa::kAvx512Vnni, CpuIsa::kAvx512Bf16,
+                                      CpuIsa::kAmx};
 // "avx512_bf16", as in SOMNUS_CPU_ISA; "best" for kBest.
 absl::string_view CpuIsaName(CpuIsa isa);
 // The name of the one that kBest stands for in this process; an error is that of Device::CreateCpu.

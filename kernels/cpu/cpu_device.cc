@@ -22,6 +22,8 @@ const cpu::KernelTable* KernelsOf(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::kAvx2:
       return cpu::Avx2Kernels();
+    case CpuIsa::kAvxVnni:
+      return cpu::AvxVnniKernels();
     case CpuIsa::kAvx512:
       return cpu::Avx512Kernels();
     case CpuIsa::kAvx512Vnni:
@@ -82,8 +84,8 @@ absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
 }  // namespace
 
 absl::string_view CpuIsaName(CpuIsa isa) {
-  constexpr absl::string_view kNames[] = {"best",        "portable",    "avx2", "avx512",
-                                          "avx512_vnni", "avx512_bf16", "amx"};
+  constexpr absl::string_view kNames[] = {"best",   "portable",    "avx2",        "avx_vnni",
+                                          "avx512", "avx512_vnni", "avx512_bf16", "amx"};
   return kNames[static_cast<int>(isa)];
 }
 

@@ -152,6 +152,7 @@ struct KernelTable {
 const KernelTable& PortableKernels();
 // Null where they are not compiled in or the CPU cannot run them.
 const KernelTable* Avx2Kernels();
+const KernelTable* AvxVnniKernels();
 const KernelTable* Avx512Kernels();
 const KernelTable* Avx512VnniKernels();
 const KernelTable* Avx512Bf16Kernels();

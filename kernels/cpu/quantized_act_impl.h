@@ -9,6 +9,13 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
+// Whether instructions multiply bytes without sign and with, and add up groups of four in 32 bits.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define SOMNUS_DOT_BYTES 1
+#else
+#define SOMNUS_DOT_BYTES 0
+#endif
+
 constexpr int64_t kActHeaderBytes = 12;
 // SSE2 multiplies 16-bit numbers only: there the values are such, of each four the even ones, then the odd
 // ones. Weights are taken apart in the same way.
@@ -20,10 +27,10 @@ constexpr int kParts = 2;
 constexpr int kWords = kQuantGroups * kParts;  // 32-bit words of a block of values
 constexpr int64_t kActBlockBytes = kActHeaderBytes + kWords * 4;
 
-// AVX2 and AVX-512 without VNNI multiply bytes without sign and with: bytes that would be too large without
-// are taken as signed numbers there, and so without offset.
+// AVX2 and AVX-512 alone add up such products in 16 bits: bytes that would be too large without sign are
+// taken as signed numbers there, and so without offset.
 constexpr bool TakenAsSigned(DataType type) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
   return LayoutOf(type).offset == 128;
 #else
   return false;

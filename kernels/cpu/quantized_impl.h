@@ -25,7 +25,7 @@ constexpr DotShape ShapeOf() {
   constexpr QuantLayout kLayout = LayoutOf(kType);
   constexpr int kPerPart = static_cast<int>(kQuantGroups) / kLayout.parts;
   int at_once = kPerPart;
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
   const int largest = TakenAsSigned(kType)        ? 128
                       : kType == DataType::kMXFP4 ? 24
                                                   : (1 << (kLayout.low_bits + kLayout.high_bits)) - 1;
@@ -36,7 +36,7 @@ constexpr DotShape ShapeOf() {
 
 // ---- Products of bytes
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
 #if defined(__AVX512F__)
 SOMNUS_INLINE VU Negate(VU x, VU where) {
   return (VU)_mm512_mask_sub_epi8((__m512i)x, _mm512_movepi8_mask((__m512i)where), __m512i{}, (__m512i)x);
@@ -61,6 +61,16 @@ SOMNUS_INLINE VU PairProducts(VU w, VU a) {
 }
 #endif
 
+#if defined(__AVX512VNNI__)
+SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
+  return (VI)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
+}
+#elif defined(__AVXVNNI__)
+SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
+  return (VI)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
+}
+#endif
+
 // Four activations of a row, in each lane.
 SOMNUS_INLINE VU FourValues(const char* p) {
   uint32_t four;
@@ -72,7 +82,7 @@ SOMNUS_INLINE VU FourValues(const char* p) {
 template <DotShape kShape, int kBegin, int kRows, int kVectors, typename Weights>
 SOMNUS_INLINE void DotGroups(const Weights& weights, const char* x, int64_t x_stride,
                              VI (&sums)[kRows][kVectors]) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
   VU pairs[kRows][kVectors] = {};
 #endif
 #pragma GCC unroll 8
@@ -83,11 +93,10 @@ SOMNUS_INLINE void DotGroups(const Weights& weights, const char* x, int64_t x_st
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const char* const row = x + r * x_stride + g * 4 * kParts;
-#if defined(__AVX512VNNI__)
+#if SOMNUS_DOT_BYTES
       const VU a = FourValues(row);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        sums[r][v] = (VI)_mm512_dpbusd_epi32((__m512i)sums[r][v], (__m512i)w[v], (__m512i)a);
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = DotBytes(sums[r][v], w[v], a);
 #elif defined(__AVX2__)
       const VU a = FourValues(row);
 #pragma GCC unroll 4
@@ -102,7 +111,7 @@ SOMNUS_INLINE void DotGroups(const Weights& weights, const char* x, int64_t x_st
 #endif
     }
   }
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -238,6 +247,8 @@ using PartialSums = float[kMaxExpandedRows][kPanelWidth];
 constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
 #elif defined(__AVX512F__)
 constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
+#elif defined(__AVXVNNI__)
+constexpr int kExpandedTileRows = 6, kExpandedVectors = 1;
 #else
 constexpr int kExpandedTileRows = 4, kExpandedVectors = 1;
 #endif

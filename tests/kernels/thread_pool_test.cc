@@ -150,7 +150,7 @@ TEST(CpuDeviceTest, DoesWithoutTilesThatAreRefused) {
       without_tiles(), testing::ExitedWithCode(0),
       "best is avx512_bf16\n"
       "SOMNUS_CPU_ISA is \"amx\", which the operating system refuses to this process .*; it may be one "
-      "of portable, avx2, avx512, avx512_vnni, avx512_bf16\n");
+      "of portable, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16\n");
 }
 
 TEST(CpuDeviceTest, NamesWhatTheEnvironmentMaySay) {
@@ -161,7 +161,7 @@ TEST(CpuDeviceTest, NamesWhatTheEnvironmentMaySay) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()),
               "SOMNUS_CPU_ISA is \"" + name +
-                  "\"; it may be one of portable, avx2, avx512, avx512_vnni, avx512_bf16, amx");
+                  "\"; it may be one of portable, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx");
   }
 }
 

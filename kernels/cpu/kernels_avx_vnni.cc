@@ -1,0 +1,27 @@
+// Kernels for CPUs with AVX2 and its 8-bit dot products but without AVX-512 (Intel's desktops from Alder Lake
+// on): those of AVX2, but for quantized weights.
+
+#define SOMNUS_ISA avx_vnni
+// The parts build on each other in this order.
+// clang-format off
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/quantized_act_impl.h"
+#include "kernels/cpu/quantized_weights_impl.h"
+#include "kernels/cpu/quantized_impl.h"
+// clang-format on
+
+namespace somnus::cpu {
+
+const KernelTable* AvxVnniKernels() {
+  if (Avx2Kernels() == nullptr || !__builtin_cpu_supports("avxvnni")) return nullptr;
+  static const KernelTable table = [] {
+    KernelTable t = *Avx2Kernels();
+    t.name = "avx_vnni";
+    avx_vnni::SetQuantized(t);
+    return t;
+  }();
+  return &table;
+}
+
+}  // namespace somnus::cpu
