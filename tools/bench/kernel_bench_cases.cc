@@ -101,7 +101,7 @@ class Cases {
                                      {DataType::kQ4_K, "Q4_K "},
                                      {DataType::kQ5_K, "Q5_K "},
                                      {DataType::kQ6_K, "Q6_K "}}) {
-      if (!ComputesQuantized(device_, type)) continue;
+      if (!ComputesQuantized(device_, type) || !HasWholeBlocks(type)) continue;
       for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name);
     }
     for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
@@ -139,6 +139,12 @@ class Cases {
             {model_.hidden, model_.heads * model_.head_dim},
             {2 * model_.intermediate, model_.hidden},
             {model_.hidden, model_.intermediate}};
+  }
+
+  bool HasWholeBlocks(DataType type) const {
+    const std::vector<Shapes> shapes = LayerShapes();
+    return std::all_of(shapes.begin(), shapes.end(),
+                       [&](const Shapes& s) { return s.k % QuantBlockValues(type) == 0; });
   }
 
   int64_t WeightBytes(DataType type) const {
