@@ -60,6 +60,23 @@ void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
   }
 }
 
+void Fill(const EngineStats& stats, v1::SchedulingCounters* counters) {
+  for (size_t i = 0; i < kPreemptionCauses.size(); ++i) {
+    (*counters->mutable_preemptions_by_swap())[kPreemptionCauses[i]] = stats.preemptions.by_swap[i];
+    (*counters->mutable_preemptions_by_recompute())[kPreemptionCauses[i]] = stats.preemptions.by_recompute[i];
+  }
+  counters->set_swapped_out_blocks(stats.swaps.out_blocks);
+  counters->set_swapped_in_blocks(stats.swaps.in_blocks);
+  counters->set_copied_blocks(stats.copied_blocks);
+  counters->set_watermark_refusals(stats.watermark_refusals);
+  counters->set_prefix_cache_queries(stats.prefix_cache_queries);
+  counters->set_prefix_cache_hits(stats.prefix_cache_hits);
+  counters->set_first_scheduled(stats.num_first_scheduled);
+  counters->set_queue_s(absl::ToDoubleSeconds(stats.queue_time));
+  counters->set_draft_tokens(stats.speculation.num_draft_tokens);
+  counters->set_accepted_draft_tokens(stats.speculation.num_accepted_tokens);
+}
+
 void Fill(const ServedModel& model, v1::ModelStatus* status) {
   const EngineStats stats = model.engine->Stats();
   status->set_model(model.name);
@@ -87,6 +104,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_tpot_target_s(absl::ToDoubleSeconds(model.tpot_target));
   status->set_decode_step_s(absl::ToDoubleSeconds(stats.decode_step_time));
   status->set_oldest_wait_s(absl::ToDoubleSeconds(stats.oldest_wait));
+  Fill(stats, status->mutable_scheduling());
 }
 
 }  // namespace

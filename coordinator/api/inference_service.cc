@@ -96,6 +96,7 @@ GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel
   if (!request.request_id().empty()) json["request_id"] = request.request_id();
   if (request.priority() != 0) json["priority"] = request.priority();
   if (!request.cache_salt().empty()) json["cache_salt"] = request.cache_salt();
+  if (!request.user().empty()) json["user"] = request.user();
   GenerateOrError parsed = ParseCompletionFields(json, model, limits);
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;
@@ -116,25 +117,28 @@ GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel
   return parsed;
 }
 
-TimesOrError ReadTimes(const grpc::ServerContext& context, const ApiLimits& limits) {
+TimesOrError ReadTimes(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+                       const ApiLimits& limits) {
   const auto now = std::chrono::system_clock::now();
+  const MonotonicTime received = MonotonicNow();
   const bool has_deadline = context.deadline() != std::chrono::system_clock::time_point::max();
   const absl::Duration timeout =
       has_deadline ? absl::FromChrono(context.deadline() - now) : absl::InfiniteDuration();
+  if (request.has_ttft_target_s()) return TimesOfFields(timeout, request.ttft_target_s(), received, limits);
   const auto ttft = context.client_metadata().find(absl::AsciiStrToLower(kTtftHeader));
   std::optional<std::string> value;
   if (ttft != context.client_metadata().end()) value.emplace(ttft->second.data(), ttft->second.size());
-  return TimesOfCall(timeout, value, MonotonicNow(), limits);
+  return TimesOfCall(timeout, value, received, limits);
 }
 
 GenerateOrError Resolve(const grpc::ServerContext& context, const v1::GenerateRequest& request,
                         const ServedModel& model, const ApiLimits& limits) {
-  const TimesOrError times = ReadTimes(context, limits);
+  const TimesOrError times = ReadTimes(context, request, limits);
   if (const auto* error = std::get_if<ApiError>(&times)) return *error;
   GenerateOrError parsed = ReadFields(request, model, limits);
   if (auto* params = std::get_if<GenerateParams>(&parsed)) {
     params->times = std::get<RequestTimes>(times);
-    params->user = UserOfKey(AuthorizationOf(context));
+    if (params->user.empty()) params->user = UserOfKey(AuthorizationOf(context));
   }
   return parsed;
 }

@@ -42,6 +42,14 @@ TimesOrError TimesOfCall(absl::Duration timeout, const std::optional<std::string
   return times;
 }
 
+TimesOrError TimesOfFields(absl::Duration timeout, double ttft_target_s, MonotonicTime received,
+                           const ApiLimits& limits) {
+  if (!(ttft_target_s > 0))  // NaN is not, either
+    return BadRequest("ttft_target_s", "ttft_target_s must be a number of seconds above 0");
+  return RequestTimes{.deadline = Deadline(timeout, received, limits),
+                      .first_token_by = received + absl::Seconds(ttft_target_s)};
+}
+
 TimesOrError TimesOfHeaders(const std::optional<std::string>& timeout, const std::optional<std::string>& ttft,
                             MonotonicTime received, const ApiLimits& limits) {
   if (!timeout.has_value()) return TimesOfCall(absl::InfiniteDuration(), ttft, received, limits);

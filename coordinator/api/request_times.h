@@ -1,6 +1,6 @@
 #pragma once
 // How long a client gives its request: the HTTP headers X-Request-Timeout and X-SLO-TTFT-Ms, the deadline of
-// a gRPC call, and its metadata x-slo-ttft-ms. They become times of the coordinator's monotonic clock when
+// a gRPC call, its field ttft_target_s and its metadata x-slo-ttft-ms. They become times of the coordinator's monotonic clock when
 // the request has been received; from then on no other clock counts. Pure functions.
 
 #include <optional>
@@ -32,5 +32,9 @@ TimesOrError TimesOfHeaders(const std::optional<std::string>& timeout, const std
 // `timeout`: what the call has left, infinite for ever. `ttft` as the header of that name.
 TimesOrError TimesOfCall(absl::Duration timeout, const std::optional<std::string>& ttft,
                          MonotonicTime received, const ApiLimits& limits);
+
+// The same with the field ttft_target_s, in seconds. A 400 names it when it is not above 0.
+TimesOrError TimesOfFields(absl::Duration timeout, double ttft_target_s, MonotonicTime received,
+                           const ApiLimits& limits);
 
 }  // namespace somnus

@@ -169,7 +169,11 @@ StepEvent EngineLoop::Describe(const StepPlan& plan) {
 
 void EngineLoop::Send(StepPlan plan, absl::Duration schedule) {
   const absl::Time now = options_.now();
-  for (const SequencePtr& sequence : plan.first_scheduled) sequence->scheduled_time = now;
+  for (const SequencePtr& sequence : plan.first_scheduled) {
+    sequence->scheduled_time = now;
+    queue_time_ += now - sequence->request.arrival;
+  }
+  num_first_scheduled_ += static_cast<int64_t>(plan.first_scheduled.size());
   NoteFirstScheduled(plan.first_scheduled);
   if (observer_ != nullptr) {
     for (const SequencePtr& sequence : plan.first_scheduled) observer_->OnRequestScheduled(sequence->request);
@@ -316,6 +320,10 @@ void EngineLoop::PublishStats() {
   stats.generation_tokens = counters.generation_tokens;
   stats.prefix_cache_queries = counters.prefix_cache_queries;
   stats.prefix_cache_hits = counters.prefix_cache_hits;
+  stats.copied_blocks = counters.block_copies;
+  stats.watermark_refusals = blocks.num_watermark_refusals();
+  stats.num_first_scheduled = num_first_scheduled_;
+  stats.queue_time = queue_time_;
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
   stats.keepable_bytes = KeepableBytes();

@@ -1,5 +1,5 @@
 #pragma once
-// The counters of preemptions and swaps, as /metrics shows them. Values; pure.
+// The counters of preemptions, swaps, copies and refused admissions, as /metrics shows them. Values; pure.
 
 #include <cstdint>
 #include <map>
@@ -42,6 +42,14 @@ inline std::vector<CounterSeries> PreemptionSeries(const EngineStats& stats) {
                       {{"reason", kSwapObstacles[i]}},
                       stats.swaps.obstacles[i]});
   }
+  series.push_back({"somnus:copied_blocks_total",
+                    "KV blocks that forks have copied to have their own.",
+                    {},
+                    stats.copied_blocks});
+  series.push_back({"somnus:watermark_refusals_total",
+                    "Admissions that free blocks below the watermark alone would have allowed.",
+                    {},
+                    stats.watermark_refusals});
   return series;
 }
 

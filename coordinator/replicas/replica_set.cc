@@ -60,6 +60,10 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->generation_tokens += one.generation_tokens;
   sum->prefix_cache_queries += one.prefix_cache_queries;
   sum->prefix_cache_hits += one.prefix_cache_hits;
+  sum->copied_blocks += one.copied_blocks;
+  sum->watermark_refusals += one.watermark_refusals;
+  sum->num_first_scheduled += one.num_first_scheduled;
+  sum->queue_time += one.queue_time;
   sum->total_host_blocks += one.total_host_blocks;
   sum->used_host_blocks += one.used_host_blocks;
   sum->keepable_bytes += one.keepable_bytes;

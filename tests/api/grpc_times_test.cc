@@ -1,6 +1,8 @@
 // How long a client gives its call over gRPC, and what it is told when the time is over.
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 
 #include "coordinator/request/expiry.h"
 #include "proto/error_details.pb.h"
@@ -24,6 +26,32 @@ TEST_F(GrpcTimesTest, TheCallsOwnDeadlineAndItsTargetReachTheEngine) {
   EXPECT_LE(times.deadline, after + absl::Seconds(1010));
   EXPECT_GE(times.first_token_by, before + absl::Seconds(500));
   EXPECT_LE(times.first_token_by, after + absl::Seconds(500));
+}
+
+TEST_F(GrpcTimesTest, TheFieldIsATargetToo) {
+  v1::GenerateRequest request = Request("abc", 3);
+  request.set_ttft_target_s(250.5);
+  grpc::ClientContext context;
+  context.AddMetadata("x-slo-ttft-ms", "1");  // the field counts
+  const MonotonicTime before = MonotonicNow();
+  ASSERT_TRUE(Drain(inference_->Generate(&context, request).get()).ok());
+  const MonotonicTime first_token_by = engine_->last_request().first_token_by;
+  EXPECT_GE(first_token_by, before + absl::Seconds(250.5));
+  EXPECT_LE(first_token_by, MonotonicNow() + absl::Seconds(250.5));
+}
+
+TEST_F(GrpcTimesTest, AFieldThatIsNoTimeIsNamed) {
+  for (const double target : {0.0, -1.0, -std::numeric_limits<double>::infinity(), std::nan("")}) {
+    v1::GenerateRequest request = Request("abc", 3);
+    request.set_ttft_target_s(target);
+    const grpc::Status status = Refused(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    rpc::Status whole;
+    ASSERT_TRUE(whole.ParseFromString(status.error_details()));
+    rpc::BadRequest bad;
+    ASSERT_TRUE(bad.ParseFromString(whole.details(0).value()));
+    EXPECT_EQ(bad.field_violations(0).field(), "ttft_target_s");
+  }
 }
 
 TEST_F(GrpcTimesTest, WithoutThemACallHasAllTheTimeItNeeds) {

@@ -18,5 +18,14 @@ TEST_F(GrpcUserTest, TheKeyNamesTheUser) {
   EXPECT_EQ(engine_->last_request().user, UserOfKey("Bearer one"));
 }
 
+TEST_F(GrpcUserTest, TheFieldNamesTheUserWhoeverCalls) {
+  v1::GenerateRequest request = Request("abc", 2);
+  request.set_user("two");
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer one");
+  EXPECT_TRUE(Drain(inference_->Generate(&context, request).get()).ok());
+  EXPECT_EQ(engine_->last_request().user, UserOfField("two"));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -213,6 +213,14 @@ TEST_F(SeveralModelsGrpcTest, TheyAreKnownByTheirNames) {
   EXPECT_EQ(all.models(1).priority(), -3);
   EXPECT_EQ(all.models(1).ttft_target_s(), 0);
   EXPECT_EQ(all.models(1).tpot_target_s(), 0.05);
+  const v1::SchedulingCounters& scheduling = all.models(1).scheduling();
+  EXPECT_EQ(scheduling.preemptions_by_swap().at("priority"), 1);
+  EXPECT_EQ(scheduling.preemptions_by_recompute().at("priority"), 0);
+  EXPECT_EQ(scheduling.watermark_refusals(), 4);
+  EXPECT_EQ(scheduling.first_scheduled(), 5);
+  EXPECT_EQ(scheduling.queue_s(), 1.5);
+  EXPECT_EQ(scheduling.draft_tokens(), 3);
+  EXPECT_EQ(scheduling.accepted_draft_tokens(), 2);
 }
 
 }  // namespace

@@ -43,6 +43,8 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   stats.swaps.out_blocks = 7;
   stats.swaps.in_blocks = 5;
   stats.swaps.in_tokens = 80;
+  stats.copied_blocks = 4;
+  stats.watermark_refusals = 6;
   stats.swaps.obstacles[static_cast<size_t>(SwapObstacle::kHostFull)] = 1;
   const std::string text = metrics->Serialize(stats);
   const auto count = [&](const std::string& labels, const std::string& name) {
@@ -59,6 +61,8 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   EXPECT_TRUE(Has(text, count("direction=\"out\"," + engine + model, "swapped_blocks_total") + " 7"));
   EXPECT_TRUE(Has(text, count("direction=\"in\"," + engine + model, "swapped_blocks_total") + " 5"));
   EXPECT_TRUE(Has(text, count(engine + model, "swapped_tokens_total") + " 80"));
+  EXPECT_TRUE(Has(text, count(engine + model, "copied_blocks_total") + " 4"));
+  EXPECT_TRUE(Has(text, count(engine + model, "watermark_refusals_total") + " 6"));
   EXPECT_TRUE(Has(text, count(engine + model + ",reason=\"host_full\"", "swaps_declined_total") + " 1"));
 }
 

@@ -64,6 +64,35 @@ TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
             std::string::npos);
 }
 
+TEST(ModelListTest, WhatSchedulersHaveDoneSinceTheLastLook) {
+  v1::ListModelStatusResponse before = Two();
+  v1::SchedulingCounters* counters = before.mutable_models(0)->mutable_scheduling();
+  (*counters->mutable_preemptions_by_swap())["no_blocks"] = 7;
+  counters->set_prefix_cache_queries(1000);
+  counters->set_prefix_cache_hits(1000);
+  counters->set_first_scheduled(5);
+  counters->set_queue_s(100);
+  v1::ListModelStatusResponse now = before;
+  counters = now.mutable_models(0)->mutable_scheduling();
+  (*counters->mutable_preemptions_by_swap())["no_blocks"] = 10;
+  (*counters->mutable_preemptions_by_recompute())["priority"] = 1;
+  counters->set_swapped_out_blocks(30);
+  counters->set_swapped_in_blocks(5);
+  counters->set_copied_blocks(2);
+  counters->set_watermark_refusals(1);
+  counters->set_prefix_cache_queries(1100);
+  counters->set_prefix_cache_hits(1025);
+  counters->set_first_scheduled(9);
+  counters->set_queue_s(101);
+  counters->set_draft_tokens(8);
+  counters->set_accepted_draft_tokens(6);
+  EXPECT_EQ(SchedulingTable(now, before, absl::Seconds(2)),
+            "model          preempted/s  out/s  in/s  copied/s  refused/s  cached    queue  guessed\n"
+            "chat                   2.0   15.0   2.5       1.0        0.5     25%  0.250 s      75%  "
+            "no_blocks (swap) 3, priority (recompute) 1\n"
+            "a-longer-name          0.0    0.0   0.0       0.0        0.0       -        -        -\n");
+}
+
 TEST(ModelListTest, JsonHasNumbersAndNames) {
   const nlohmann::json models = nlohmann::json::parse(ModelsJson(Two()))["models"];
   ASSERT_EQ(models.size(), 2u);

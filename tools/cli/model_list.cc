@@ -65,16 +65,76 @@ std::string RateCell(int64_t tokens, const int64_t* before, absl::Duration passe
 
 using Row = std::vector<std::string>;
 
-std::string Line(const Row& row, const std::vector<size_t>& widths, Style state_style) {
+// The first `num_text` columns and the last one are text, the others numbers. `state_style` is of column 1,
+// where that is text.
+std::string Line(const Row& row, const std::vector<size_t>& widths, size_t num_text, Style state_style) {
   std::string line;
   for (size_t i = 0; i < row.size(); ++i) {
-    const bool is_text = i < 2 || i + 1 == row.size();
+    const bool is_text = i < num_text || i + 1 == row.size();
     const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
-    const std::string cell = i == 1 ? Styled(STDOUT_FILENO, state_style, row[i]) : row[i];
+    const std::string cell = i == 1 && is_text ? Styled(STDOUT_FILENO, state_style, row[i]) : row[i];
     absl::StrAppend(&line, i > 0 ? "  " : "", is_text ? "" : space, cell, is_text ? space : "");
   }
   absl::StripTrailingAsciiWhitespace(&line);
   return line + "\n";
+}
+
+std::vector<size_t> Widths(const std::vector<Row>& rows) {
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  return widths;
+}
+
+int64_t Sum(const google::protobuf::Map<std::string, int64_t>& by_cause) {
+  int64_t sum = 0;
+  for (const auto& [cause, count] : by_cause) sum += count;
+  return sum;
+}
+
+int64_t Preemptions(const v1::SchedulingCounters& counters) {
+  return Sum(counters.preemptions_by_swap()) + Sum(counters.preemptions_by_recompute());
+}
+
+// "no_blocks (swap) 3, priority (recompute) 1": what has been preempted since, and why.
+std::string CausesCell(const v1::SchedulingCounters& now, const v1::SchedulingCounters& then) {
+  std::map<std::string, int64_t> causes;
+  const auto add = [&causes](const auto& by_cause, const char* mode, int sign) {
+    for (const auto& [cause, count] : by_cause) causes[absl::StrCat(cause, " (", mode, ")")] += sign * count;
+  };
+  add(now.preemptions_by_swap(), "swap", 1);
+  add(now.preemptions_by_recompute(), "recompute", 1);
+  add(then.preemptions_by_swap(), "swap", -1);
+  add(then.preemptions_by_recompute(), "recompute", -1);
+  std::vector<std::string> parts;
+  for (const auto& [cause, count] : causes) {
+    if (count > 0) parts.push_back(absl::StrCat(cause, " ", count));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string ShareCell(int64_t part, int64_t whole) {
+  return whole > 0 ? absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole))
+                   : "-";
+}
+
+Row SchedulingRow(const v1::ModelStatus& model, const v1::SchedulingCounters& then, absl::Duration passed) {
+  const v1::SchedulingCounters& now = model.scheduling();
+  const auto rate = [passed](int64_t now, int64_t then) { return RateCell(now, &then, passed); };
+  const int64_t begun = now.first_scheduled() - then.first_scheduled();
+  return {model.model(),
+          rate(Preemptions(now), Preemptions(then)),
+          rate(now.swapped_out_blocks(), then.swapped_out_blocks()),
+          rate(now.swapped_in_blocks(), then.swapped_in_blocks()),
+          rate(now.copied_blocks(), then.copied_blocks()),
+          rate(now.watermark_refusals(), then.watermark_refusals()),
+          ShareCell(now.prefix_cache_hits() - then.prefix_cache_hits(),
+                    now.prefix_cache_queries() - then.prefix_cache_queries()),
+          begun > 0 ? absl::StrFormat("%.3f s", (now.queue_s() - then.queue_s()) / begun) : "-",
+          ShareCell(now.accepted_draft_tokens() - then.accepted_draft_tokens(),
+                    now.draft_tokens() - then.draft_tokens()),
+          CausesCell(now, then)};
 }
 
 }  // namespace
@@ -118,13 +178,24 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
     row.push_back(NotesCell(model));
     rows.push_back(std::move(row));
   }
-  std::vector<size_t> widths(titles.size(), 0);
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string table = Line(rows[0], widths, Style::kBold);
+  const std::vector<size_t> widths = Widths(rows);
+  std::string table = Line(rows[0], widths, 2, Style::kBold);
   for (int i = 0; i < models.models_size(); ++i)
-    absl::StrAppend(&table, Line(rows[i + 1], widths, StyleOf(models.models(i).state())));
+    absl::StrAppend(&table, Line(rows[i + 1], widths, 2, StyleOf(models.models(i).state())));
+  return table;
+}
+
+std::string SchedulingTable(const v1::ListModelStatusResponse& models,
+                            const v1::ListModelStatusResponse& before, absl::Duration passed) {
+  std::map<std::string, v1::SchedulingCounters> earlier;
+  for (const v1::ModelStatus& model : before.models()) earlier[model.model()] = model.scheduling();
+  std::vector<Row> rows = {
+      {"model", "preempted/s", "out/s", "in/s", "copied/s", "refused/s", "cached", "queue", "guessed", ""}};
+  for (const v1::ModelStatus& model : models.models())
+    rows.push_back(SchedulingRow(model, earlier[model.model()], passed));
+  const std::vector<size_t> widths = Widths(rows);
+  std::string table;
+  for (const Row& row : rows) absl::StrAppend(&table, Line(row, widths, 1, Style::kBold));
   return table;
 }
 

@@ -15,6 +15,10 @@ std::string StateText(v1::EngineState state);  // the same in its colour
 // many tokens it has computed in each second since.
 std::string ModelTable(const v1::ListModelStatusResponse& models,
                        const v1::ListModelStatusResponse* before = nullptr, absl::Duration passed = {});
+// What their schedulers have done since `before`, which was asked for `passed` ago: shares and mean times of
+// that while, and numbers in each second of it.
+std::string SchedulingTable(const v1::ListModelStatusResponse& models,
+                            const v1::ListModelStatusResponse& before, absl::Duration passed);
 // {"models": [{"model": "chat", "state": "awake", ...}]}
 std::string ModelsJson(const v1::ListModelStatusResponse& models);
 

@@ -63,7 +63,8 @@ absl::StatusOr<int> Watch(const ModelsOptions& options) {
     const MonotonicTime asked = MonotonicNow();
     const std::string screen =
         absl::StrCat(IsTerminal(STDOUT_FILENO) ? kNewScreen : "", Summary(server, models),
-                     ModelTable(models, &before, asked - asked_before), "\n");
+                     ModelTable(models, &before, asked - asked_before), "\n",
+                     i > 0 ? SchedulingTable(models, before, asked - asked_before) + "\n" : "");
     if (fputs(screen.c_str(), stdout) < 0 || fflush(stdout) != 0) return kServerError;
     before = std::move(models);
     asked_before = asked;
@@ -100,7 +101,14 @@ int RunTop(const std::vector<std::string>& args) {
       .usage = "somnus top [flags]",
       .about =
           "Shows what the models are doing, again and again until Ctrl-C: as somnus models, and how many\n"
-          "tokens of prompts and of output each computes in a second.",
+          "tokens of prompts and of output each computes in a second. Below that, since the last look: "
+          "sequences\n"
+          "preempted in a second, blocks swapped out, swapped in and copied for forks, admissions refused "
+          "for\n"
+          "the watermark alone, which share of prompt tokens was cached, how long requests waited in the "
+          "queue,\n"
+          "which share of the tokens guessed by speculative decoding was right, and why sequences were "
+          "preempted.",
       .groups = {
           {"Flags",
            {Flag::Time("interval", &o.interval, absl::Milliseconds(100), absl::Hours(1), "between two looks"),
