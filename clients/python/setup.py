@@ -9,7 +9,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROTOS = ("model", "inference", "transition", "weights", "control")
+PROTOS = ("model", "inference", "prefixes", "transition", "weights", "control")
 IMPORT = re.compile(r'^import "proto/', re.MULTILINE)
 
 

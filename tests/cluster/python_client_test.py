@@ -43,7 +43,15 @@ with Client(os.environ["GRPC"], os.environ["CONTROL"], admin_api_key="key", time
         client.sleep(mode="never")
     except ValueError as error:
         answers.append(str(error))
-    answers.append(client.generate(prompt, max_tokens=8, temperature=0)[0].token_ids)
+    answers.append(client.generate(prompt, max_tokens=8, temperature=0, user="u", priority=1, ttft_target_s=60)[0].token_ids)
+    pin = client.pin_prefix(prompt)
+    answers.append([pin.tokens, [one.id == pin.id for one in client.prefixes()]])
+    client.unpin_prefix(pin.id)
+    answers.append(len(client.prefixes()))
+    try:
+        client.unpin_prefix(pin.id)
+    except grpc.RpcError as error:
+        answers.append(error.code().name)
 print(json.dumps(answers))
 """
 
@@ -209,7 +217,8 @@ class PythonClient(unittest.TestCase):
             tokens = cluster.tokens(PROMPT, max_tokens=8)
             answers = client.run(cluster, "-c", CALLS, json.dumps(PROMPT))
             self.assertEqual(answers, [tokens, 1, False, True, True, False, "INVALID_ARGUMENT",
-                                       "mode must be one of keep, wait, abort, not 'never'", tokens])
+                                       "mode must be one of keep, wait, abort, not 'never'", tokens,
+                                       [32, [True]], 0, "NOT_FOUND"])
             self.assertEqual(client.run(cluster, "-c", TOO_LATE), [True, False, 1])
             self.assertEqual(cluster.stop(), 0)
 

@@ -7,18 +7,22 @@
 namespace somnus::simulation {
 namespace {
 
-constexpr int kNumPrefixes = 3;
 constexpr int kPrefixTokens = 12;
 constexpr int kMaxOwnTokens = 16;
 constexpr int kMaxOutputs = 20;
 
 }  // namespace
 
+std::vector<int32_t> SharedPrefix(int64_t number) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < kPrefixTokens; ++i) tokens.push_back(static_cast<int32_t>(number * 100 + i));
+  return tokens;
+}
+
 Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request-", number)) {
   Random& random = site_.world.random();
-  if (const int64_t prefix = random.Between(0, kNumPrefixes); prefix > 0) {
-    for (int i = 0; i < kPrefixTokens; ++i) prompt_.push_back(static_cast<int32_t>(prefix * 100 + i));
-  }
+  if (const int64_t prefix = random.Between(0, kNumSharedPrefixes); prefix > 0)
+    prompt_ = SharedPrefix(prefix);
   for (int64_t i = random.Between(1, kMaxOwnTokens); i > 0; --i)
     prompt_.push_back(static_cast<int32_t>(random.Between(0, site_.model.vocab_size - 1)));
   max_tokens_ = static_cast<int32_t>(random.Between(1, kMaxOutputs));

@@ -10,6 +10,10 @@
 
 namespace somnus::simulation {
 
+// Prompts begin with them now and then: `number` is from 1 to kNumSharedPrefixes.
+constexpr int kNumSharedPrefixes = 3;
+std::vector<int32_t> SharedPrefix(int64_t number);
+
 // A request and what its client got: tokens of the weights whose version each output carries.
 class Client : public OutputSink {
  public:

@@ -16,6 +16,7 @@
 #include "tests/simulation/foreseer.h"
 #include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
+#include "tests/simulation/pinner.h"
 #include "tests/simulation/resizer.h"
 #include "tests/simulation/simulated_worker.h"
 #include "tests/simulation/site.h"
@@ -46,6 +47,7 @@ class Cluster {
     outcome_.trace = world_.trace();
     outcome_.num_requests = static_cast<int>(clients_.size());
     if (resizer_ != nullptr) outcome_.num_resizes = resizer_->num_resizes();
+    if (pinner_ != nullptr) outcome_.num_pins = pinner_->num_pins();
     outcome_.num_faults = faults_.num_struck();
     outcome_.seconds = absl::ToDoubleSeconds(world_.now());
     return outcome_;
@@ -146,6 +148,7 @@ class Cluster {
       // Of an engine that wakes by itself a wake-up may be under way at any time.
       if (!sleeps_by_itself()) operator_->TouchFiles();
       resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
+      pinner_ = std::make_unique<Pinner>(&site_, engine_);
       invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
                                                  [this] { return operator_->changes_weights(); });
       engine->OnStateChange([this] { world_.LookAround([this] { LookAround(); }); });
@@ -203,9 +206,11 @@ class Cluster {
     }
     threads.push_back(world_.Spawn(coordinator_, [this, span] { Operate(span); }));
     if (resizes_) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
+    threads.push_back(world_.Spawn(coordinator_, [this, span] { pinner_->Work(span); }));
     for (const uint64_t thread : threads) world_.Join(thread);
     faults_.End();
     while (!AllEnded()) world_.Sleep(absl::Milliseconds(50));
+    pinner_->End();
   }
 
   bool AllEnded() const {
@@ -319,6 +324,7 @@ class Cluster {
   GrpcExecutor* executor_ = nullptr;
   std::unique_ptr<Operator> operator_;
   std::unique_ptr<Resizer> resizer_;
+  std::unique_ptr<Pinner> pinner_;
   std::unique_ptr<Invariants> invariants_;
   std::vector<std::shared_ptr<Client>> clients_;
 };

@@ -17,6 +17,7 @@ struct Outcome {
   int64_t num_sleeps = 0;
   int64_t num_weights_changes = 0;
   int64_t num_resizes = 0;
+  int64_t num_pins = 0;            // of prefixes
   int64_t num_swapped_blocks = 0;  // that came back
   double seconds = 0;              // of virtual time
 };

@@ -19,7 +19,7 @@ constexpr uint64_t kSeedsOfOneProcess = 100;
 struct Record {
   uint64_t seed, trace;
   int num_requests, num_faults;
-  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_swapped_blocks;
+  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks;
   char violation[400];
 };
 
@@ -36,6 +36,7 @@ void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
     record.num_sleeps = outcome.num_sleeps;
     record.num_weights_changes = outcome.num_weights_changes;
     record.num_resizes = outcome.num_resizes;
+    record.num_pins = outcome.num_pins;
     record.num_swapped_blocks = outcome.num_swapped_blocks;
     std::snprintf(record.violation, sizeof(record.violation), "%s", outcome.violation.c_str());
     if (write(out, &record, sizeof(record)) != sizeof(record)) _exit(1);
@@ -66,6 +67,7 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
     summary->num_sleeps += record.num_sleeps;
     summary->num_weights_changes += record.num_weights_changes;
     summary->num_resizes += record.num_resizes;
+    summary->num_pins += record.num_pins;
     summary->num_swapped_blocks += record.num_swapped_blocks;
     if (record.violation[0] != '\0') summary->failures.emplace_back(record.seed, record.violation);
   }
@@ -86,8 +88,8 @@ std::string Summary::Describe() const {
   std::string text = absl::StrCat(num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ",
                                   num_recoveries, " recoveries, ", num_sleeps, " sleeps, ",
                                   num_weights_changes, " changes of weights, ", num_resizes, " resizes, ",
-                                  num_swapped_blocks, " blocks swapped, ", failures.size(),
-                                  " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
+                                  num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ",
+                                  failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
   for (const auto& [seed, violation] : failures)
     absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster -- --seed=", seed,
                     " --verbose  # ", violation);

@@ -29,6 +29,7 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   EXPECT_GT(summary.num_sleeps, kSeedsOfOneTest / 2);
   EXPECT_GT(summary.num_weights_changes, kSeedsOfOneTest / 4);
   EXPECT_GT(summary.num_resizes, kSeedsOfOneTest);
+  EXPECT_GT(summary.num_pins, kSeedsOfOneTest / 2);
   EXPECT_GT(summary.num_swapped_blocks, kSeedsOfOneTest / 10);
 }
 

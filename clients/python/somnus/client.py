@@ -5,7 +5,7 @@ import contextlib
 import grpc
 
 from somnus import updates
-from somnus.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from somnus.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, prefixes_pb2, prefixes_pb2_grpc
 
 MODES = {"keep": control_pb2.SLEEP_MODE_KEEP, "wait": control_pb2.SLEEP_MODE_WAIT, "abort": control_pb2.SLEEP_MODE_ABORT}
 
@@ -25,6 +25,13 @@ def channel_to(address, certificate):
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificate))
 
 
+def put_prompt(request, prompt):
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.token_ids.ids.extend(prompt)
+
+
 def token_of(key):
     return [] if key is None else [("authorization", f"Bearer {key}")]
 
@@ -42,6 +49,7 @@ class Client:
                  certificate=None, timeout=None):
         self._channels = [channel_to(address, certificate), channel_to(control_address, certificate)]
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channels[0])
+        self._prefixes = prefixes_pb2_grpc.PrefixServiceStub(self._channels[0])
         self._control = control_pb2_grpc.ControlServiceStub(self._channels[1])
         # Of both the messages are bytes already.
         self._update = self._channels[1].stream_unary(
@@ -63,25 +71,38 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
-    def stream(self, prompt, *, model="", **sampling):
-        """Yields GenerateResponses as they come. prompt: text, or token ids. sampling: fields of SamplingParams
-        (proto/inference.proto)."""
-        request = inference_pb2.GenerateRequest(model=model, sampling=inference_pb2.SamplingParams(**sampling))
-        if isinstance(prompt, str):
-            request.text = prompt
-        else:
-            request.token_ids.ids.extend(prompt)
+    def stream(self, prompt, *, model="", priority=0, cache_salt="", user="", ttft_target_s=None, **sampling):
+        """Yields GenerateResponses as they come. prompt: text, or token ids. sampling: fields of SamplingParams, the
+        others of GenerateRequest (proto/inference.proto)."""
+        request = inference_pb2.GenerateRequest(
+            model=model, priority=priority, cache_salt=cache_salt, user=user, ttft_target_s=ttft_target_s,
+            sampling=inference_pb2.SamplingParams(**sampling))
+        put_prompt(request, prompt)
         return self._inference.Generate(request, **self._inference_options)
 
-    def generate(self, prompt, *, model="", **sampling):
+    def generate(self, prompt, **fields):
         """Returns a Completion for each choice, in their order. Arguments as of stream()."""
         choices = {}
-        for response in self.stream(prompt, model=model, **sampling):
+        for response in self.stream(prompt, **fields):
             for delta in response.choices:
                 text, ids, finish_reason, version = choices.get(delta.index, ("", (), "", 0))
                 choices[delta.index] = (text + delta.text, ids + tuple(delta.token_ids),
                                         delta.finish_reason or finish_reason, response.weights_version or version)
         return [Completion(*choices[index]) for index in sorted(choices)]
+
+    def pin_prefix(self, prompt, *, cache_salt="", priority=0, model=""):
+        """Computes the prompt and keeps its full blocks in the prefix cache. Returns a PinnedPrefix
+        (proto/prefixes.proto), whose id unpin_prefix() takes."""
+        request = prefixes_pb2.PinPrefixRequest(model=model, cache_salt=cache_salt, priority=priority)
+        put_prompt(request, prompt)
+        return self._prefixes.PinPrefix(request, **self._inference_options)
+
+    def unpin_prefix(self, prefix_id, *, model=""):
+        self._prefixes.UnpinPrefix(prefixes_pb2.UnpinPrefixRequest(id=prefix_id, model=model), **self._inference_options)
+
+    def prefixes(self, *, model=""):
+        """Returns a PinnedPrefix of each."""
+        return self._prefixes.ListPrefixes(prefixes_pb2.ListPrefixesRequest(model=model), **self._inference_options).prefixes
 
     def status(self, *, model=""):
         """Returns a GetStatusResponse, without a model that of the first."""
