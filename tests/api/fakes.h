@@ -83,10 +83,7 @@ class FakeEngine : public Engine {
     stats.weights_version = weights_version_;
     stats.weights_source = "/models/fake";
     stats.preemptions.Add(PreemptionCause::kPriority, /*swaps=*/true);
-    stats.watermark_refusals = 4;
-    stats.num_first_scheduled = 5;
     stats.queue_time = absl::Seconds(1.5);
-    stats.speculation.AddDraft(3, 2);
     if (state_ == EngineState::kAsleep) stats.oldest_wait = absl::Seconds(3);
     return stats;
   }
