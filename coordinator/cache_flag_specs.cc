@@ -40,6 +40,8 @@ FlagGroup CacheFlags(Flags* f) {
                                    "had the least service"),
           Flag::Int("max-fair-users", &f->max_fair_users, 1, 1 << 20,
                     "users without requests whose service is remembered (--fairness=user)"),
+          Flag::Number("max-user-queue-share", &f->max_user_queue_share, 0.001, 1,
+                       "of the bounds of the queue, what one user's requests may take (--fairness=user)"),
           Flag::OneOf<std::string>(
               "preemption", &f->preemption, {{"auto", "auto"}, {"swap", "swap"}, {"recompute", "recompute"}},
               "how a request that runs makes room for another one: its KV blocks wait in host memory, as far "

@@ -103,6 +103,7 @@ struct Flags {
   int32_t priority_aging_steps = 512;        // 0: no aging
   std::string fairness = "none";
   int32_t max_fair_users = 4096;
+  double max_user_queue_share = 0.5;
   std::string preemption = "auto";
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;

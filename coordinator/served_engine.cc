@@ -69,6 +69,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.queue.max_num_waiting = flags.max_num_waiting;
   options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.queue.max_waiting_bytes = flags.max_waiting_bytes;
+  if (flags.fairness == "user") options.queue.max_user_share = flags.max_user_queue_share;
   options.step_timeout = flags.step_timeout;
   options.step_stall = flags.step_stall;
   options.hang_timeout = flags.hang_timeout;

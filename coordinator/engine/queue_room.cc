@@ -5,33 +5,58 @@
 
 namespace somnus {
 
+void QueueRoom::Waiting::Add(const EngineRequest& request, int sign) {
+  num += sign;
+  tokens += sign * static_cast<int64_t>(request.prompt.size());
+  bytes += sign * request.queued_bytes;
+}
+
 absl::Status QueueRoom::Check(const std::vector<EngineRequest>& requests, int64_t num_preempted) const {
-  int64_t tokens = 0, bytes = 0;
+  Waiting more;
   absl::flat_hash_set<absl::string_view> ids;
   for (const EngineRequest& request : requests) {
-    tokens += static_cast<int64_t>(request.prompt.size());
-    bytes += request.queued_bytes;
+    more.Add(request, 1);
     if (live_ids_.contains(request.id) || !ids.insert(request.id).second) {
       return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
     }
   }
-  const int64_t num_waiting = num_waiting_ + num_preempted;
-  if (num_waiting + static_cast<int64_t>(requests.size()) > limits_.max_num_waiting) {
+  const int64_t num_waiting = waiting_.num + num_preempted;
+  if (num_waiting + more.num > limits_.max_num_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_waiting, " of ",
                                                      limits_.max_num_waiting, " requests are waiting"));
   }
-  if (waiting_tokens_ + tokens > limits_.max_num_waiting_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_tokens_, " of ",
+  if (waiting_.tokens + more.tokens > limits_.max_num_waiting_tokens) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_.tokens, " of ",
                                                      limits_.max_num_waiting_tokens,
                                                      " prompt tokens are waiting"));
   }
-  if (bytes > limits_.max_waiting_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: the request takes ", bytes, " bytes, more than may wait (", limits_.max_waiting_bytes, ")"));
+  if (more.bytes > limits_.max_waiting_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt: the request takes ", more.bytes,
+                                                   " bytes, more than may wait (", limits_.max_waiting_bytes,
+                                                   ")"));
   }
-  if (waiting_bytes_ + bytes > limits_.max_waiting_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_bytes_, " of ",
+  if (waiting_.bytes + more.bytes > limits_.max_waiting_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_.bytes, " of ",
                                                      limits_.max_waiting_bytes, " bytes are waiting"));
+  }
+  return requests.empty() ? absl::OkStatus() : CheckUser(requests.front().user, more);
+}
+
+// The requests of one call are one user's. A user of whom nobody waits may send what the whole queue takes:
+// what is larger than a share must not be refused for ever.
+absl::Status QueueRoom::CheckUser(const std::string& user, const Waiting& more) const {
+  const auto found = waiting_by_user_.find(user);
+  if (found == waiting_by_user_.end()) return absl::OkStatus();
+  const Waiting& waiting = found->second;
+  const auto exceeds = [this](int64_t count, int64_t bound) {
+    return static_cast<double>(count) > limits_.max_user_share * static_cast<double>(bound);
+  };
+  if (exceeds(waiting.num + more.num, limits_.max_num_waiting) ||
+      exceeds(waiting.tokens + more.tokens, limits_.max_num_waiting_tokens) ||
+      exceeds(waiting.bytes + more.bytes, limits_.max_waiting_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the user's share of the queue is full: ", waiting.num,
+                                                     " of its requests with ", waiting.tokens,
+                                                     " prompt tokens are waiting"));
   }
   return absl::OkStatus();
 }
@@ -41,15 +66,17 @@ void QueueRoom::Add(const EngineRequest& request) {
   arrivals_.insert(request.arrival);
   // One that was scheduled elsewhere waits as one that was preempted.
   if (request.progress != nullptr && request.progress->was_scheduled) return;
-  ++num_waiting_;
-  waiting_tokens_ += static_cast<int64_t>(request.prompt.size());
-  waiting_bytes_ += request.queued_bytes;
+  Count(request, 1);
 }
 
-void QueueRoom::NoteScheduled(const EngineRequest& request) {
-  --num_waiting_;
-  waiting_tokens_ -= static_cast<int64_t>(request.prompt.size());
-  waiting_bytes_ -= request.queued_bytes;
+void QueueRoom::NoteScheduled(const EngineRequest& request) { Count(request, -1); }
+
+void QueueRoom::Count(const EngineRequest& request, int sign) {
+  waiting_.Add(request, sign);
+  if (limits_.max_user_share >= 1) return;
+  const auto user = waiting_by_user_.try_emplace(request.user).first;
+  user->second.Add(request, sign);
+  if (user->second.num == 0) waiting_by_user_.erase(user);
 }
 
 void QueueRoom::Remove(const EngineRequest& request, bool was_scheduled) {
@@ -59,7 +86,8 @@ void QueueRoom::Remove(const EngineRequest& request, bool was_scheduled) {
 }
 
 void QueueRoom::Clear() {
-  num_waiting_ = waiting_tokens_ = waiting_bytes_ = 0;
+  waiting_ = {};
+  waiting_by_user_.clear();
   live_ids_.clear();
   arrivals_.clear();
 }

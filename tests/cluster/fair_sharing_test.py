@@ -81,3 +81,24 @@ class FairSharing(unittest.TestCase):
     def test_over_replicas(self):
         with start("--fairness=user", "--max-num-seqs=1", "--data-parallel-size=2") as cluster:
             self.check(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}), self.BOUND + 2)
+
+    def test_a_flood_leaves_room_in_the_queue(self):
+        with start("--fairness=user", "--max-num-seqs=1", "--max-num-waiting=8") as cluster:
+            statuses, lock = [], threading.Lock()
+
+            def flood(number):
+                status = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": prompt(number), "user": "flood",
+                                                                     **FIELDS}).status
+                with lock:
+                    statuses.append(status)
+            threads = [threading.Thread(target=flood, args=(number,)) for number in range(12)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: cluster.status()["num_requests_waiting"] >= 4 or len(statuses) == 12, 60, "the user's share is full")
+            light = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": prompt(0), "user": "light", **FIELDS})
+            for thread in threads:
+                thread.join()
+            self.assertEqual(light.status, 200, light.text)
+            self.assertEqual(set(statuses), {200, 429})
+            # One runs and four wait, and more where one had ended before the next came.
+            self.assertGreaterEqual(statuses.count(200), 5)
