@@ -236,6 +236,7 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
     report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + file_bytes : 0);
     report.set_host_bytes(bytes.host_backup);
     report.set_file_bytes(file_bytes);
+    report.set_sleeping_bytes(bytes.sleeping);
   }
   CommitKept(*prepared_, &response);
   const bool asleep =

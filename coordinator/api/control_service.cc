@@ -34,6 +34,7 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
       of_tag.set_resident_bytes(bytes.resident_bytes);
       of_tag.set_host_bytes(bytes.host_bytes);
       of_tag.set_file_bytes(bytes.file_bytes);
+      of_tag.set_sleeping_bytes(bytes.sleeping_bytes);
     }
     v1::PhaseSeconds* seconds = to->mutable_seconds();
     seconds->set_prepare(rank.seconds.prepare);

@@ -16,7 +16,8 @@ Json RankTagsJson(const RankReport& rank) {
                  {"mapped_bytes", bytes.mapped_bytes},
                  {"resident_bytes", bytes.resident_bytes},
                  {"host_bytes", bytes.host_bytes},
-                 {"file_bytes", bytes.file_bytes}};
+                 {"file_bytes", bytes.file_bytes},
+                 {"sleeping_bytes", bytes.sleeping_bytes}};
   }
   return tags;
 }

@@ -351,7 +351,9 @@ std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(a
   return results;
 }
 
-absl::StatusOr<GroupBytes> GroupEpoch::Bytes() const {
+absl::StatusOr<GroupBytes> GroupEpoch::Bytes() {
+  if (std::optional<GroupBytes> committed = sleep_.TakeCommittedBytes(); committed.has_value())
+    return *std::move(committed);
   v1::WorkerStatusRequest request;
   request.set_group_epoch(number_);
   std::vector<v1::WorkerStatusResponse> responses(workers_.size());
@@ -360,11 +362,18 @@ absl::StatusOr<GroupBytes> GroupEpoch::Bytes() const {
         return worker.stub->GetStatus(context, request, &responses[rank]);
       })));
   GroupBytes sum;
+  int64_t most = 0;
   for (const v1::WorkerStatusResponse& response : responses) {
-    for (const auto& [tag, bytes] : response.bytes_by_tag()) sum.resident[tag] += bytes;
+    int64_t resident = 0;
+    for (const auto& [tag, bytes] : response.bytes_by_tag()) {
+      resident += bytes;
+      sum.resident[tag] += bytes;
+    }
+    most = std::max(most, resident);
     for (const auto& [tag, bytes] : response.host_bytes_by_tag()) sum.host[tag] += bytes;
     for (const auto& [tag, bytes] : response.sleeping_bytes_by_tag()) sum.sleeping[tag] += bytes;
   }
+  sleep_.NoteHeldBytes(most);
   return sum;
 }
 

@@ -114,8 +114,9 @@ class GroupEpoch {
   void ReportLoss(const absl::Status& reason) { latch_.Fail(reason); }
   // Returns one entry per rank: an error where a rank does not reply within `timeout`.
   std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout);
-  // What the ranks hold now, together. An error, where one does not say it, has no consequences. Thread safe.
-  absl::StatusOr<GroupBytes> Bytes() const;
+  // What the ranks hold now, together: as a Sleep or a WakeUp that has just ended says, or else they are
+  // asked. An error, where one does not say it, has no consequences.
+  absl::StatusOr<GroupBytes> Bytes();
   // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
   // afterwards.
   void Shutdown(absl::Duration timeout);

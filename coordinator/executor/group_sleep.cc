@@ -62,7 +62,8 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
                         .mapped_bytes = bytes.mapped_bytes(),
                         .resident_bytes = bytes.resident_bytes(),
                         .host_bytes = bytes.host_bytes(),
-                        .file_bytes = bytes.file_bytes()};
+                        .file_bytes = bytes.file_bytes(),
+                        .sleeping_bytes = bytes.sleeping_bytes()};
   }
   const v1::PhaseSeconds& seconds = response.seconds();
   report.seconds = {.prepare = seconds.prepare(),
@@ -112,7 +113,9 @@ absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& sna
   }
   std::atomic<bool> committed{false};
   RETURN_IF_ERROR(Run(sleep, &committed).status());
-  return Run(wake, &committed).status();
+  RETURN_IF_ERROR(Run(wake, &committed).status());
+  committed_bytes_.reset();  // the epoch's caches come later
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
@@ -206,20 +209,28 @@ absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, ab
 }
 
 // Only of all ranks: a sleep may be of those that took no part.
-void GroupSleep::NoteHeldBytes(const TransitionReport& report) {
+void GroupSleep::NoteBytes(const TransitionReport& report) {
   if (report.ranks.size() != workers_.size()) return;
+  GroupBytes sum;
   int64_t most = 0;
   for (const RankReport& rank : report.ranks) {
     int64_t resident = 0;
-    for (const auto& [tag, bytes] : rank.tags) resident += bytes.resident_bytes;
+    for (const auto& [tag, bytes] : rank.tags) {
+      resident += bytes.resident_bytes;
+      sum.resident[tag] += bytes.resident_bytes;
+      sum.host[tag] += bytes.host_bytes;
+      sum.sleeping[tag] += bytes.sleeping_bytes;
+    }
     most = std::max(most, resident);
   }
   held_bytes_ = most;
+  committed_bytes_ = std::move(sum);
 }
 
 absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitions, uint64_t id,
                                                     absl::Duration timeout) {
   held_bytes_.reset();
+  committed_bytes_.reset();
   v1::CommitRequest request;
   request.set_transition_id(id);
   calls_.Stamp(&request);
@@ -238,7 +249,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitio
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     if (transitions[rank].has_value()) report.ranks.push_back(ToReport(rank, responses[rank]));
   }
-  NoteHeldBytes(report);
+  NoteBytes(report);
   return report;
 }
 

@@ -2,8 +2,8 @@
 // Transitions, sleeps and wake-ups, over all ranks of an epoch, so that all ranks change or none
 // (proto/worker.proto). Plan, Prepare, then Commit or Abort. Blocking; for one thread at a time.
 //
-// A sleep that follows another transition of the epoch needs no Plan: no rank moves more than what its last
-// Commit said is resident, which bounds the deadlines. Whether a wake-up fits is asked anew every time.
+// A sleep needs no Plan while it is known what is resident: no rank moves more than that, which bounds the
+// deadlines. Whether a wake-up fits is asked anew every time.
 //
 // Until a transition is committed, an error leaves every rank where it was. From then on it has happened: a
 // rank that does not confirm its Commit is lost, which fails the latch, and whoever forms the next epoch
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,8 +48,12 @@ class GroupSleep {
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) const;
   // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
-  // The memory of ranks has another size than their last Commit said.
+  // What is resident on the rank that has most.
+  void NoteHeldBytes(int64_t most) { held_bytes_ = most; }
+  // It is not known any more.
   void ForgetHeldBytes() { held_bytes_.reset(); }
+  // What the ranks hold as their Commits have just said, once; none: nobody has asked them.
+  std::optional<GroupBytes> TakeCommittedBytes() { return std::exchange(committed_bytes_, std::nullopt); }
   // A rank may still be reading its weights. Thread safe.
   bool reads_weights() const { return reads_weights_.load(); }
 
@@ -66,7 +71,7 @@ class GroupSleep {
   absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions);
   Timeouts TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const;
   absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;
-  void NoteHeldBytes(const TransitionReport& report);
+  void NoteBytes(const TransitionReport& report);
   absl::StatusOr<TransitionReport> Commit(const Transitions& transitions, uint64_t id,
                                           absl::Duration timeout);
   void Abort(const Transitions& transitions, uint64_t id, absl::Duration timeout, const absl::Status& error);
@@ -76,6 +81,7 @@ class GroupSleep {
   const std::vector<WorkerLink>& workers_;
   const ExecutorOptions options_;
   std::optional<int64_t> held_bytes_;  // resident on the rank that has most; none: it is not known
+  std::optional<GroupBytes> committed_bytes_;
   std::atomic<bool> reads_weights_{false};
 };
 

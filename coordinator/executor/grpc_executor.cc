@@ -8,7 +8,7 @@ namespace somnus {
 
 GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort)
     : healer_(std::move(healer)), on_abort_(std::move(on_abort)), epoch_(std::move(epoch)) {
-  NoteBytes(*this->epoch());
+  NoteBytes(this->epoch().get());
 }
 
 GrpcExecutor::~GrpcExecutor() {
@@ -36,7 +36,7 @@ void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next, const Held& held) {
     if (on_failure_) epoch()->OnFailure(on_failure_);
   }
   last.reset();  // waits for its streams, which have been cancelled
-  NoteBytes(*epoch());
+  NoteBytes(epoch().get());
   EndRecovery(absl::OkStatus());
 }
 
@@ -112,17 +112,17 @@ void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::fu
   committed_ = false;
   lifecycle_ = std::thread([this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
     Result result = call(epoch.get());
-    NoteBytes(*epoch);
+    NoteBytes(epoch.get());
     done(std::move(result));
   });
 }
 
 // A rank that does not say it is lost, and the recovery brings the next news.
-void GrpcExecutor::NoteBytes(const GroupEpoch& epoch) {
-  absl::StatusOr<GroupBytes> bytes = epoch.Bytes();
+void GrpcExecutor::NoteBytes(GroupEpoch* epoch) {
+  absl::StatusOr<GroupBytes> bytes = epoch->Bytes();
   if (!bytes.ok()) return;
   absl::MutexLock lock(&mu_);
-  if (epoch_.get() == &epoch) bytes_ = *std::move(bytes);
+  if (epoch_.get() == epoch) bytes_ = *std::move(bytes);
 }
 
 GroupBytes GrpcExecutor::bytes() const {

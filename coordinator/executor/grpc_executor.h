@@ -80,7 +80,7 @@ class GrpcExecutor : public Executor {
   // `done` gets what the call returns, once it is known what the ranks hold then.
   template <typename Result>
   void RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done);
-  void NoteBytes(const GroupEpoch& epoch) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteBytes(GroupEpoch* epoch) ABSL_LOCKS_EXCLUDED(mu_);
   void EndRecovery(const absl::Status& status);
 
   const Healer healer_;

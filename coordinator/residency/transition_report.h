@@ -19,6 +19,7 @@ struct TagReport {
   int64_t resident_bytes = 0;   // of device memory, after the transition
   int64_t host_bytes = 0;       // of host memory that backups and kept blocks hold after it
   int64_t file_bytes = 0;       // of files that hold backups after it
+  int64_t sleeping_bytes = 0;   // of device memory, that a wake-up would map after it
 
   bool operator==(const TagReport&) const = default;
 };

@@ -25,10 +25,18 @@ def setUpModule():
 
 
 class Backup(unittest.TestCase):
+    def assert_the_engine_knows(self, cluster):
+        """What the ranks hold, for itself and for others: the engine has it from their transitions."""
+        ranks = cluster.status()["ranks"]
+        for metric, field in (("somnus:resident_bytes", "bytes_by_tag"), ("somnus:host_bytes", "host_bytes_by_tag")):
+            for tag in ("weights", "kv_cache", "workspace"):
+                self.assertEqual(cluster.metric(metric, tag=tag), sum(int(rank[field].get(tag, 0)) for rank in ranks), (metric, tag))
+
     def sleep(self, cluster):
         """Sleeps at level 1; the weights' bytes over both ranks that a copy holds."""
         response = cluster.request("POST", "/sleep?level=1", port=cluster.admin_port)
         self.assertEqual(response.status, 200, response.text)
+        self.assert_the_engine_knows(cluster)
         ranks = cluster.status()["ranks"]
         self.assertEqual({int(rank["bytes_by_tag"].get(tag, 0)) for rank in ranks for tag in ("weights", "kv_cache")}, {0})
         return sum(rank["tags"]["weights"]["backed_up_bytes"] for rank in response.json["ranks"])
@@ -42,6 +50,7 @@ class Backup(unittest.TestCase):
             for _ in range(2):
                 backups.append(self.sleep(cluster))
                 self.assertIn("mapped", cluster.cli("wake-up").stdout)
+                self.assert_the_engine_knows(cluster)
                 self.assertEqual([cluster.tokens(case["prompt"], max_tokens=8) for case in CASES], tokens)
             self.assertEqual(cluster.stop(), 0)
         self.assertEqual(backups[0], backups[1])

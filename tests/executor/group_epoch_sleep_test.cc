@@ -343,6 +343,23 @@ TEST_F(GroupSleepTest, ASleepAfterAnotherTransitionIsNotPlannedAgain) {
   EXPECT_EQ(plans(), (std::vector<int>{4, 4})) << "the cache has another size";
 }
 
+TEST_F(GroupSleepTest, NorIsTheFirstSleepOnceItIsKnownWhatIsResident) {
+  Connect(2);
+  ASSERT_TRUE(epoch_->Bytes().ok());
+  ASSERT_TRUE(Sleep(1).ok());
+  EXPECT_EQ(workers_[0]->num_plans() + workers_[1]->num_plans(), 0);
+  EXPECT_EQ(RankStates(), kBothAsleep);
+}
+
+TEST_F(GroupSleepTest, WhatRanksHoldIsKnownFromTheirCommits) {
+  Connect(2);
+  ASSERT_TRUE(Sleep(1).ok());
+  const absl::StatusOr<GroupBytes> said = epoch_->Bytes(), asked = epoch_->Bytes();
+  ASSERT_TRUE(said.ok() && asked.ok());
+  EXPECT_EQ(said->resident.at("weights"), 0);
+  EXPECT_EQ(said->resident, asked->resident);
+}
+
 TEST_F(GroupSleepTest, ASleepThatIsNotPlannedHasTheTimeThatItsBytesTake) {
   options_.transition_timeout = kShort;
   options_.transition_bytes_per_s = 0.1;
