@@ -1,12 +1,33 @@
 // Of the table of the coordinator's flags, what is about the KV cache and the scheduler.
+#include <utility>
+#include <vector>
+
 #include "coordinator/flag_setters.h"
 #include "coordinator/flag_specs.h"
 
 namespace somnus {
+namespace {
+
+// Of the loop and its queue.
+std::vector<Flag> LoopFlags(Flags* f) {
+  return {
+      Flag::Switch("async-scheduling", &f->async_scheduling,
+                   "schedule the next step before the reply to this one")
+          .Alias("overlap"),
+      Flag::Int("max-num-waiting", &f->max_num_waiting, 1, 1 << 20,
+                "requests that may queue; more are refused"),
+      Flag::Int("max-num-waiting-tokens", &f->max_num_waiting_tokens, 1, int64_t{1} << 40,
+                "prompt tokens of queued requests together"),
+      Flag::Bytes("max-waiting-bytes", &f->max_waiting_bytes, kMinBytesFlag, int64_t{1} << 40,
+                  "memory that queued requests hold together"),
+  };
+}
+
+}  // namespace
 
 FlagGroup CacheFlags(Flags* f) {
   const auto set_dtype = [f](const std::string& value) { return SetKvCacheDType(value, f); };
-  return {
+  FlagGroup group = {
       "KV cache and scheduling",
       {
           Flag::Int("block-size", &f->block_size, 1, 1024, "tokens of a KV cache block"),
@@ -26,6 +47,11 @@ FlagGroup CacheFlags(Flags* f) {
                        "of the KV cache, that pinned prefixes may have together (POST /v1/prefixes)"),
           Flag::Int("max-pinned-prefixes", &f->max_pinned_prefixes, 0, 1024,
                     "prefixes that may be pinned at once"),
+          Flag::Int(
+              "max-kv-events", &f->max_kv_events, 0, 1 << 26,
+              "changes of the prefix cache, in blocks, that clients who follow it by GET /kv_events or "
+              "KvEventService may be behind; they have the tokens of prompts, in host memory; 0: nobody can "
+              "follow it"),
           Flag::Int("max-num-seqs", &f->max_num_seqs, 1, 4096, "sequences that run at once"),
           Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 20, "tokens of one step"),
           Flag::OneOf<std::string>(
@@ -55,16 +81,9 @@ FlagGroup CacheFlags(Flags* f) {
               "long-prefill-token-threshold", &f->long_prefill_token_threshold, 0, kMaxIntFlag / 2,
               "a prompt with more tokens to compute is long: while others need the step it gets no more of "
               "it; 0: half of --max-num-batched-tokens"),
-          Flag::Switch("async-scheduling", &f->async_scheduling,
-                       "schedule the next step before the reply to this one")
-              .Alias("overlap"),
-          Flag::Int("max-num-waiting", &f->max_num_waiting, 1, 1 << 20,
-                    "requests that may queue; more are refused"),
-          Flag::Int("max-num-waiting-tokens", &f->max_num_waiting_tokens, 1, int64_t{1} << 40,
-                    "prompt tokens of queued requests together"),
-          Flag::Bytes("max-waiting-bytes", &f->max_waiting_bytes, kMinBytesFlag, int64_t{1} << 40,
-                      "memory that queued requests hold together"),
       }};
+  for (Flag& flag : LoopFlags(f)) group.flags.push_back(std::move(flag));
+  return group;
 }
 
 }  // namespace somnus

@@ -92,6 +92,7 @@ struct Flags {
   bool enable_prefix_caching = true;
   double max_pinned_prefix_share = 0.25;  // of the cache
   int32_t max_pinned_prefixes = 64;
+  int32_t max_kv_events = 0;  // blocks; 0: there are none
   // Scheduling.
   int32_t max_num_seqs = 128;
   int32_t max_num_batched_tokens = 512;

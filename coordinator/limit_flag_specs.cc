@@ -46,6 +46,10 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           Flag::Int("max-open-calls", &l->max_open_calls, 1, 1 << 16, "gRPC streams at once"),
           Flag::Int("max-transition-watchers", &l->max_transition_watchers, 1, 1024,
                     "clients at once that watch a sleep or a wake-up by gRPC, each with a thread"),
+          Flag::Int(
+              "max-kv-event-watchers", &l->max_kv_event_watchers, 1, 1024,
+              "clients at once that follow the prefix cache by gRPC, each with a thread, and as many by HTTP "
+              "(--max-kv-events)"),
           Flag::Bytes("max-buffered-body-bytes", &l->max_buffered_body_bytes, kMinBytesFlag, int64_t{1} << 40,
                       "of all requests that are being read"),
           Flag::Bytes("max-response-bytes", &l->max_response_bytes, kMinBytesFlag, int64_t{1} << 40,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/counted.h"
 #include "base/log.h"
 #include "base/null_block.h"
@@ -11,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/engine/kv_event_log.h"
 #include "coordinator/engine_config.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
@@ -177,6 +179,7 @@ class ServedEngineImpl : public ServedEngine {
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
+    kv_events_ = MakeKvEvents();
     const SharingModel sharing = Sharing();
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
     ServedModel model;
@@ -190,6 +193,7 @@ class ServedEngineImpl : public ServedEngine {
     model.chat_template = std::move(parts.chat_template);
     model.metrics = metrics_;
     model.trace = trace_;
+    model.kv_events = kv_events_;
     model.rank_status = [this] { return RankStatuses(); };
     model.world_size = flags_.world_size;
     model.config = config;
@@ -209,12 +213,23 @@ class ServedEngineImpl : public ServedEngine {
   void Drain(absl::Duration grace) override {
     if (engine_ == nullptr) return;
     engine_->DrainAndStop(grace);
+    if (kv_events_ != nullptr) kv_events_->End();
     engine_->OnStateChange(nullptr);
   }
 
   void EndWorkers(bool leave) override { return leave ? workers_.Leave() : workers_.Stop(); }
 
  private:
+  // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than those
+  // of every earlier process, which had fewer batches than microseconds.
+  std::shared_ptr<KvEventLog> MakeKvEvents() const {
+    if (flags_.max_kv_events == 0 || !flags_.enable_prefix_caching) return nullptr;
+    return std::make_shared<KvEventLog>(KvEventLogOptions{.max_events = flags_.max_kv_events,
+                                                          .block_size = flags_.block_size,
+                                                          .num_replicas = static_cast<int32_t>(plans_.size()),
+                                                          .first_sequence = absl::ToUnixMicros(absl::Now())});
+  }
+
   // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
   // that and the API.
   std::shared_ptr<Engine> MakeEngine() {
@@ -232,6 +247,7 @@ class ServedEngineImpl : public ServedEngine {
     for (size_t i = 0; i < plans_.size(); ++i) {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
       replicas.back().engine.scheduler.accounts = accounts;
+      replicas.back().engine.kv_events = kv_events_;
       replicas.back().engine.residency = workers_.residency(i);
       replicas.back().engine.weights = workers_.weights(i);
       replicas.back().engine.num_mapped_blocks = workers_.num_mapped_blocks(i);
@@ -286,7 +302,8 @@ class ServedEngineImpl : public ServedEngine {
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
   ReplicaGroups workers_;
   std::vector<KvPlan> plans_;
-  std::shared_ptr<Engine> engine_;  // ends before the workers, whose executors it borrows
+  std::shared_ptr<KvEventLog> kv_events_;  // of all replicas; null: there is none
+  std::shared_ptr<Engine> engine_;         // ends before the workers, whose executors it borrows
 };
 
 }  // namespace

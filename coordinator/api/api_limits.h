@@ -27,6 +27,8 @@ struct ApiLimits {
   // Of ControlService.WatchTransition at once; RESOURCE_EXHAUSTED above. Each asks every rank again and
   // again.
   int32_t max_transition_watchers = 4;
+  // Of KvEventService.Watch at once, RESOURCE_EXHAUSTED above; and as many of GET /kv_events, 429 above.
+  int32_t max_kv_event_watchers = 8;
   int32_t max_n = 128;                    // choices per prompt
   int32_t max_prompts = 1024;             // prompts of one request
   int32_t max_sequences = 1024;           // prompts times n

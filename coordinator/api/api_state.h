@@ -36,6 +36,8 @@ class ApiState {
   // the body says what is wrong with it. Null while models load. Reads the body where there are several.
   SharedModel ModelOf(absl::string_view body) const;
   bool loading() const { return models_.Get() == nullptr; }
+  // The model of the last name, which must be there where there are several; else an error's response.
+  std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
 
   // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. What clients
   // need a key or a certificate for is not open on operators' listener because operators have no key.
@@ -59,8 +61,6 @@ class ApiState {
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
   std::string MetricsText() const;
-  // The model of the last name, which must be there where there are several; else an error's response.
-  std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
   // `answer` of that model.
   HttpResponse OfModel(const std::vector<std::string>& names,
                        const std::function<HttpResponse(const ServedModel&)>& answer) const;

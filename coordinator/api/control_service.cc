@@ -117,15 +117,7 @@ ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOpt
       transition_watch_(options_.limits.max_transition_watchers) {}
 
 grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* model) const {
-  const std::vector<SharedModel> models = models_->All();
-  if (models.empty()) return LoadingStatus();
-  if (name.empty() && models.size() > 1)
-    return {grpc::StatusCode::INVALID_ARGUMENT,
-            absl::StrCat("model: several models are served (", ModelNames(models),
-                         "); name the one that is meant")};
-  *model = name.empty() ? models.front() : models_->Find(name);
-  if (*model == nullptr) return {grpc::StatusCode::NOT_FOUND, "model: it does not exist"};
-  return grpc::Status::OK;
+  return FindModel(*models_, name, model);
 }
 
 grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/error_details.h"
@@ -62,6 +63,18 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
 grpc::Status LoadingStatus() {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading));
   return WithReason(status, EngineState::kLoading);
+}
+
+grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {
+  const std::vector<SharedModel> all = models.All();
+  if (all.empty()) return LoadingStatus();
+  if (name.empty() && all.size() > 1)
+    return {
+        grpc::StatusCode::INVALID_ARGUMENT,
+        absl::StrCat("model: several models are served (", ModelNames(all), "); name the one that is meant")};
+  *model = name.empty() ? all.front() : models.Find(name);
+  if (*model == nullptr) return {grpc::StatusCode::NOT_FOUND, "model: it does not exist"};
+  return grpc::Status::OK;
 }
 
 grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/model_table.h"
 #include "coordinator/engine/engine.h"
 
 namespace somnus {
@@ -25,6 +26,9 @@ grpc::Status ToGrpcStatus(const ApiError& error);
 
 // UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
+
+// The model of an operator's call: that of this name, which may be empty where one is served.
+grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model);
 
 // Returns what the engine has refused a call with: a full queue or missing memory with RetryInfo, a state in
 // which it does not serve with ErrorInfo, and also with RetryInfo where it is well but has no room

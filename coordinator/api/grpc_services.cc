@@ -11,6 +11,7 @@
 #include "base/cpus.h"
 #include "coordinator/api/control_service.h"
 #include "coordinator/api/inference_service.h"
+#include "coordinator/api/kv_event_service.h"
 #include "coordinator/api/model_table.h"
 #include "coordinator/api/prefix_service.h"
 #include "coordinator/api/request_decoding.h"
@@ -67,6 +68,7 @@ class GrpcServicesImpl : public GrpcServices {
         metrics_(std::move(metrics)),
         inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
         prefixes_(&models_, options.api_key, options.limits),
+        kv_events_(&models_, options.admin_api_key, limits_.max_kv_event_watchers, write_watch_),
         control_(&models_, std::move(options)) {}
 
   void RegisterInference(grpc::ServerBuilder* builder) override {
@@ -84,8 +86,9 @@ class GrpcServicesImpl : public GrpcServices {
   }
   void RegisterControl(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&control_);
+    builder->RegisterService(&kv_events_);
     Intercept(write_watch_, builder);
-    const int num_threads = kControlThreads + limits_.max_transition_watchers;
+    const int num_threads = kControlThreads + limits_.max_transition_watchers + limits_.max_kv_event_watchers;
     BoundConnections(num_threads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(kControlMessageBytes);
     grpc::ResourceQuota quota("somnus control");
@@ -108,6 +111,7 @@ class GrpcServicesImpl : public GrpcServices {
   ModelTable models_;
   InferenceServiceImpl inference_;
   PrefixServiceImpl prefixes_;
+  KvEventServiceImpl kv_events_;
   ControlServiceImpl control_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// InferenceService with PrefixService, and ControlService, each for a listener of its own: the first is for
-// clients, the second for operators. Ownership: it owns the services, and must outlive the grpc::Servers that
-// they are registered with. Thread safety: all methods are thread safe; those that register are for the time
-// before the server is built.
+// InferenceService with PrefixService, and ControlService with KvEventService, each for a listener of its
+// own: the first is for clients, the second for operators. Ownership: it owns the services, and must outlive
+// the grpc::Servers that they are registered with. Thread safety: all methods are thread safe; those that
+// register are for the time before the server is built.
 
 #include <memory>
 #include <string>
@@ -24,7 +24,7 @@ struct GrpcServicesOptions {
   std::string version;
   // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
   std::string api_key;        // InferenceService's and PrefixService's
-  std::string admin_api_key;  // ControlService's
+  std::string admin_api_key;  // ControlService's and KvEventService's
   ApiLimits limits;
 };
 

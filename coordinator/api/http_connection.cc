@@ -250,6 +250,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   request->content_type = std::string(head[http::field::content_type]);
   request->authorization = std::string(head[http::field::authorization]);
   request->id = std::string(head["X-Request-Id"]);
+  request->last_event_id = std::string(head["Last-Event-ID"]);
   request->timeout = FieldValue(head, kTimeoutHeader);
   request->ttft = FieldValue(head, kTtftHeader);
   request->keep_alive = parser.keep_alive();
@@ -345,6 +346,7 @@ asio::awaitable<bool> HttpConnection::Respond(Request* request, const RouteMatch
     co_return co_await SendResponse(*request, std::move(response));
   }
   if (Generates(match.spec->route)) co_return co_await Generate(request, match.spec->route);
+  if (match.spec->route == Route::kKvEvents) co_return co_await FollowKvEvents(request, match);
   HttpResponse response = co_await Dispatch(request, match);
   co_return co_await SendResponse(*request, std::move(response));
 }

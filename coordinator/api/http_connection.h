@@ -43,10 +43,12 @@ struct HttpContext {
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
   std::atomic<int64_t> busy_connections{0};  // those with a request in progress
+  std::atomic<int32_t> kv_event_watchers{0};
   std::atomic<bool> stopping{false};
 };
 
 class ConnectionWaker;
+class KvEventReader;
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
@@ -68,6 +70,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   struct Request {
     std::string method, target, content_type, authorization, id;
+    std::string last_event_id;                 // of a client that comes back to a stream of events
     std::optional<std::string> timeout, ttft;  // headers of request_times.h
     MonotonicTime received;                    // when all of it had come
     std::string body;
@@ -104,6 +107,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Sends `head` (status line and headers, or nothing) and `data` as one chunk; `last` ends the body.
   boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
                                          bool last);
+
+  // Serves a stream of KV events until the client or the server ends it. Returns false when the connection
+  // must end.
+  boost::asio::awaitable<bool> FollowKvEvents(Request* request, const RouteMatch& match);
+  boost::asio::awaitable<bool> SendKvEvents(const Request& request, KvEventReader* reader);
 
   boost::asio::awaitable<bool> Send(std::string data);
   boost::asio::awaitable<bool> SendResponse(const Request& request, HttpResponse response);

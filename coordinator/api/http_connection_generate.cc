@@ -23,7 +23,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
-constexpr char kSseComment[] = ": keep-alive\n\n";  // clients ignore it
 
 // Left out where the version is not known.
 void AddWeightsVersion(int64_t version, HttpResponse* response) {
@@ -31,11 +30,9 @@ void AddWeightsVersion(int64_t version, HttpResponse* response) {
 }
 
 std::string StreamHead(bool http_1_0, bool keep_alive, int64_t weights_version) {
-  HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
+  HttpResponse response;
   AddWeightsVersion(weights_version, &response);
-  // HTTP/1.0 has no chunks: the end of the connection ends the body.
-  return http_1_0 ? ResponseHead(response, false, "")
-                  : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
+  return EventStreamHead(http_1_0, keep_alive, std::move(response.headers));
 }
 
 GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model,

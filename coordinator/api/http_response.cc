@@ -1,6 +1,7 @@
 #include "coordinator/api/http_response.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/residency/engine_state.h"
@@ -31,6 +32,14 @@ std::string ResponseHead(const HttpResponse& response, bool keep_alive, const ch
   for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   absl::StrAppend(&head, framing, keep_alive ? "" : "Connection: close\r\n", "\r\n");
   return head;
+}
+
+std::string EventStreamHead(bool http_1_0, bool keep_alive,
+                            std::vector<std::pair<std::string, std::string>> headers) {
+  HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
+  for (auto& header : headers) response.headers.push_back(std::move(header));
+  return http_1_0 ? ResponseHead(response, false, "")
+                  : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
 }
 
 }  // namespace somnus

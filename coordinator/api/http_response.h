@@ -23,6 +23,13 @@ HttpResponse ErrorResponse(const ApiError& error);
 // 503: the model is loading.
 HttpResponse LoadingResponse();
 
+// Server-sent events: what clients ignore, so that proxies do not close a silent stream.
+inline constexpr char kSseComment[] = ": keep-alive\n\n";
+// Returns status line and headers of a stream of them, whose body comes in chunks; HTTP/1.0 has none, so the
+// end of the connection ends the body.
+std::string EventStreamHead(bool http_1_0, bool keep_alive,
+                            std::vector<std::pair<std::string, std::string>> headers);
+
 // Returns status line and headers. `framing`: the header lines that tell where the body ends.
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing);
 

@@ -34,6 +34,8 @@ std::vector<std::string> KnownNames(Route route) {
       return {"new_version"};
     case Route::kTrace:
       return {"seconds"};
+    case Route::kKvEvents:
+      return {"from_seq"};
     case Route::kGetWorldSize:
       return {"include_dp"};
     default:

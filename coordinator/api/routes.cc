@@ -35,6 +35,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kCollectiveRpc, "/collective_rpc", false, true, false, RouteKey::kListeners, false, true},
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, RouteKey::kListeners, false, true},
     {Route::kTrace, "/trace", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kKvEvents, "/kv_events", true, false, false, RouteKey::kListeners, false, false},
     {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
     {Route::kReloadWeights, "/reload_weights", false, true, false, RouteKey::kListeners, false, true},
     {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,

@@ -34,6 +34,7 @@ enum class Route {
   kIsPaused,
   kResetPrefixCache,
   kTrace,
+  kKvEvents,
   kAbortRequests,
   kCollectiveRpc,
   kRoll,

@@ -16,6 +16,7 @@
 namespace somnus {
 
 class ChatTemplate;
+class KvEventLog;
 class Metrics;
 class StepTrace;
 namespace v1 {
@@ -30,6 +31,7 @@ struct ServedModel {
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
   std::shared_ptr<Metrics> metrics;                   // null: those of the API itself
   std::shared_ptr<const StepTrace> trace;             // of the engine's steps; null: there is none
+  std::shared_ptr<KvEventLog> kv_events;              // of the prefix caches; null: events are off
   // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;

@@ -11,7 +11,7 @@ namespace somnus {
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
-      pool_(options.num_blocks, options.block_size),
+      pool_(options.num_blocks, options.block_size, options.records_events),
       pins_(&pool_, options.block_size),
       host_pool_(options.num_host_blocks) {}
 
@@ -246,13 +246,13 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
     if (block == nullptr) break;  // blocks further down the chain cannot be found either
     chain.last_content_id = block->content_id;
     ++chain.num_committed;
-    pool_.Forget(block);
+    pool_.Forget(block, CacheLoss::kBadContents);
   }
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 
-void BlockManager::ResetPrefixCache() {
-  pool_.ForgetAll();
+void BlockManager::ResetPrefixCache(CacheLoss cause) {
+  pool_.ForgetAll(cause);
   pins_.DropForgotten(&PinReleases::forgotten);
   // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {

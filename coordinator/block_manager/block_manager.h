@@ -23,7 +23,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "coordinator/block_manager/block_events.h"
 #include "coordinator/block_manager/block_pool.h"
+#include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/host_block_pool.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/block_manager/prefix_pins.h"
@@ -43,6 +45,7 @@ struct BlockManagerOptions {
   // The share of the blocks that admission leaves free, so that running sequences can grow.
   double watermark = 0.01;
   int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
+  bool records_events = false;  // of the prefix cache, which TakeEvents returns
 };
 
 // A block whose contents must be copied before the step writes.
@@ -146,7 +149,7 @@ class BlockManager {
   // more. Tables stay.
   void ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_view salt);
   // Forgets all cached contents; tables stay.
-  void ResetPrefixCache();
+  void ResetPrefixCache(CacheLoss cause = CacheLoss::kReset);
 
   // Pinned prefixes, whose blocks count as used (prefix_pins.h). Without the prefix cache they hold none.
   void Pin(PrefixPin pin) { pins_.Add(std::move(pin)); }
@@ -193,6 +196,10 @@ class BlockManager {
   // Of the host tier.
   int32_t total_host_blocks() const { return host_pool_.num_total(); }
   int32_t used_host_blocks() const { return host_pool_.num_used(); }
+  const BlockPool& pool() const { return pool_; }
+  const CacheBlockCounts& cache_counts() const { return pool_.counts(); }
+  // BlockPool::TakeEvents.
+  std::vector<BlockEvent> TakeEvents() { return pool_.TakeEvents(); }
   // How often what was asked for was refused because of the watermark alone.
   int64_t num_watermark_refusals() const { return num_watermark_refusals_; }
   // How many blocks were hashed since the start: what the prefix cache costs.

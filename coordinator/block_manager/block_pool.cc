@@ -13,12 +13,15 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
   return XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), seed);
 }
 
-BlockPool::BlockPool(int32_t num_blocks, int32_t block_size)
+BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, bool records_events)
     : block_size_(block_size), blocks_(num_blocks), unknown_(num_blocks), limit_(num_blocks) {
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
   for (int32_t id = kNullBlock + 1; id < num_blocks; ++id) unknown_.Insert(id);
+  if (!records_events) return;
+  recorder_ = std::make_unique<BlockEventRecorder>();
+  recorder_->NoteCleared();
 }
 
 void BlockPool::AddFree(KvBlock* block) {
@@ -37,8 +40,10 @@ void BlockPool::RemoveFree(KvBlock* block) {
   --num_cached_;
 }
 
-void BlockPool::ClearContent(KvBlock* block) {
+void BlockPool::ClearContent(KvBlock* block, CacheLoss cause) {
   if (block->content_id == 0) return;
+  ++counts_.lost[static_cast<size_t>(cause)];
+  if (recorder_ != nullptr) recorder_->NoteRemoved(block->content_id);
   num_used_forgotten_ += block->ref_count > 0 ? 1 : 0;
   auto it = index_.find(block->hash);
   if (it != index_.end() && it->second == block) index_.erase(it);
@@ -47,10 +52,10 @@ void BlockPool::ClearContent(KvBlock* block) {
   block->salt.clear();
 }
 
-void BlockPool::Forget(KvBlock* block) {
+void BlockPool::Forget(KvBlock* block, CacheLoss cause) {
   const bool is_cached = block->ref_count == 0 && block->content_id != 0;
   if (is_cached) RemoveFree(block);
-  ClearContent(block);
+  ClearContent(block, cause);
   if (is_cached) AddFree(block);
 }
 
@@ -58,7 +63,7 @@ KvBlock* BlockPool::Allocate() {
   SOMNUS_CHECK(num_free() > 0);
   KvBlock* block = unknown_.size() > 0 ? &blocks_[unknown_.Lowest()] : list_.next;
   RemoveFree(block);
-  ClearContent(block);
+  ClearContent(block, CacheLoss::kEvicted);
   block->ref_count = 1;
   ++num_used_;
   return block;
@@ -82,7 +87,7 @@ void BlockPool::SetLimit(int32_t num_blocks) {
   SOMNUS_CHECK(num_blocks > kNullBlock && num_blocks <= static_cast<int32_t>(blocks_.size()));
   for (int32_t id = num_blocks; id < limit_; ++id) {
     if (blocks_[id].ref_count == 0) RemoveFree(&blocks_[id]);
-    ClearContent(&blocks_[id]);
+    ClearContent(&blocks_[id], CacheLoss::kShrunk);
   }
   for (int32_t id = limit_; id < num_blocks; ++id) {
     if (blocks_[id].ref_count == 0) AddFree(&blocks_[id]);
@@ -112,7 +117,7 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
   // leads to it any more. The newer block takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);
   if (!inserted) {
-    Forget(it->second);
+    Forget(it->second, CacheLoss::kOrphaned);
     index_[content.hash] = block;
   }
   block->content_id = next_content_id_++;
@@ -120,18 +125,29 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
   block->hash = content.hash;
   block->tokens.assign(content.tokens.begin(), content.tokens.end());
   block->salt = std::string(content.salt);
+  ++counts_.stored;
+  if (recorder_ != nullptr)
+    recorder_->NoteStored({block->content_id, block->parent_content_id, block->tokens, block->salt});
 }
 
-void BlockPool::ForgetAll() {
+void BlockPool::ForgetAll(CacheLoss cause) {
+  const bool had_any = !index_.empty();
   for (KvBlock& block : blocks_) {
-    if (block.content_id != 0) Forget(&block);
+    if (block.content_id != 0) Forget(&block, cause);
   }
+  if (had_any && recorder_ != nullptr) recorder_->NoteCleared();
 }
 
-void BlockPool::ForgetAllBut(const std::vector<bool>& stays) {
+void BlockPool::ForgetAllBut(const std::vector<bool>& stays, CacheLoss cause) {
+  const bool had_any = !index_.empty();
   for (KvBlock& block : blocks_) {
-    if (block.content_id != 0 && !stays[block.id]) Forget(&block);
+    if (block.content_id != 0 && !stays[block.id]) Forget(&block, cause);
   }
+  if (had_any && index_.empty() && recorder_ != nullptr) recorder_->NoteCleared();
+}
+
+std::vector<BlockEvent> BlockPool::TakeEvents() {
+  return recorder_ == nullptr ? std::vector<BlockEvent>() : recorder_->Take();
 }
 
 std::vector<int32_t> BlockPool::LastCached(int32_t count) const {

@@ -18,6 +18,7 @@
 // owned by the engine's loop.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/null_block.h"
+#include "coordinator/block_manager/block_events.h"
+#include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/lowest_id_set.h"
 
 namespace somnus {
@@ -58,8 +61,9 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 
 class BlockPool {
  public:
-  // `num_blocks` counts the null block.
-  BlockPool(int32_t num_blocks, int32_t block_size);
+  // `num_blocks` counts the null block. `records_events`: what enters and leaves the cache is recorded, from
+  // an event on that says that it is empty, and has to be taken again and again.
+  BlockPool(int32_t num_blocks, int32_t block_size, bool records_events = false);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -82,11 +86,11 @@ class BlockPool {
   // Makes a used block's contents known. When the pool knows another block for them already, that one stays.
   void Remember(KvBlock* block, const BlockContent& content);
   // Forgets the contents of a block, used or cached: it cannot be adopted any more.
-  void Forget(KvBlock* block);
+  void Forget(KvBlock* block, CacheLoss cause);
   // Forgets the contents of all blocks, used ones too.
-  void ForgetAll();
+  void ForgetAll(CacheLoss cause);
   // As ForgetAll, but for those blocks; `stays` is by id.
-  void ForgetAllBut(const std::vector<bool>& stays);
+  void ForgetAllBut(const std::vector<bool>& stays, CacheLoss cause);
   // The ids of cached blocks, at most `count`, the most recently used first.
   std::vector<int32_t> LastCached(int32_t count) const;
 
@@ -98,6 +102,10 @@ class BlockPool {
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
   // How often the contents of a used block were forgotten since the start.
   int64_t num_used_forgotten() const { return num_used_forgotten_; }
+  // Of blocks whose contents became known and were forgotten, whether they were used or not.
+  const CacheBlockCounts& counts() const { return counts_; }
+  // Returns what has entered and left the cache since the last call. Nothing where it is not recorded.
+  std::vector<BlockEvent> TakeEvents();
 
   // Walks over all blocks. Internal names what does not add up: free or used or beyond the limit, links,
   // counts, or the index.
@@ -108,7 +116,7 @@ class BlockPool {
   void AddFree(KvBlock* block);
   void RemoveFree(KvBlock* block);
   // The block must not be free.
-  void ClearContent(KvBlock* block);
+  void ClearContent(KvBlock* block, CacheLoss cause);
   absl::Status CheckBlock(const KvBlock& block) const;
 
   const int32_t block_size_;
@@ -121,6 +129,8 @@ class BlockPool {
   uint64_t next_content_id_ = 1;
   int64_t num_used_forgotten_ = 0;
   absl::flat_hash_map<uint64_t, KvBlock*> index_;
+  CacheBlockCounts counts_;
+  std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
 };
 
 }  // namespace somnus

@@ -51,7 +51,7 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
 void BlockManager::ForgetUnkept() {
   std::vector<bool> stays(options_.num_blocks, false);
   for (const KeptBlock& kept : kept_) stays[kept.device_block] = true;
-  pool_.ForgetAllBut(stays);
+  pool_.ForgetAllBut(stays, CacheLoss::kSleep);
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/pin_releases.h"
 #include "coordinator/engine/pinned_prefixes.h"
 #include "coordinator/request/expiry.h"
@@ -201,12 +202,14 @@ struct EngineStats {
   SwapCounts swaps;
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
-  int64_t prefix_cache_queries = 0;  // tokens
-  int64_t prefix_cache_hits = 0;     // tokens
-  int64_t copied_blocks = 0;         // that a fork has of its own
-  int64_t watermark_refusals = 0;    // admissions that blocks below the watermark alone would have allowed
-  int64_t num_first_scheduled = 0;   // requests that have begun
-  absl::Duration queue_time;         // which they have waited for, together
+  int64_t copied_blocks = 0;            // that a fork has of its own
+  int64_t watermark_refusals = 0;       // admissions that blocks below the watermark alone would have allowed
+  int64_t num_first_scheduled = 0;      // requests that have begun
+  absl::Duration queue_time;            // which they have waited for, together
+  int64_t prefix_cache_queries = 0;     // tokens
+  int64_t prefix_cache_hits = 0;        // tokens
+  CacheMissCounts prefix_cache_misses;  // the others of the queries
+  CacheBlockCounts cached_blocks;
   SpeculationCounts speculation;
   int64_t num_forks = 0;  // sequences that began as forks of another one
   // Of the host tier, and of what outlived sleeps there.

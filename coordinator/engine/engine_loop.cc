@@ -288,6 +288,7 @@ void EngineLoop::Forget(const Sequence& sequence) {
 }
 
 void EngineLoop::PublishStats() {
+  PublishKvEvents();
   EngineStats stats;
   const BlockManager& blocks = scheduler_.blocks();
   const SchedulerStats& counters = scheduler_.stats();
@@ -324,6 +325,8 @@ void EngineLoop::PublishStats() {
   stats.watermark_refusals = blocks.num_watermark_refusals();
   stats.num_first_scheduled = num_first_scheduled_;
   stats.queue_time = queue_time_;
+  stats.prefix_cache_misses = counters.prefix_cache_misses;
+  stats.cached_blocks = blocks.cache_counts();
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
   stats.keepable_bytes = KeepableBytes();
@@ -342,6 +345,11 @@ void EngineLoop::PublishStats() {
   stats_ = std::move(stats);
   published_weights_ = weights_;
   num_preempted_ = scheduler_.num_preempted();
+}
+
+void EngineLoop::PublishKvEvents() {
+  if (options_.kv_events == nullptr) return;
+  options_.kv_events->Append(options_.data_parallel_rank, scheduler_.TakeCacheEvents(), options_.now());
 }
 
 // Does nothing when a failure or a drain has come in between. Whoever sees the state sees what came with it.

@@ -171,6 +171,7 @@ class EngineLoop : public Engine {
   bool DrainIsOver();
   void CheckIdle();
   void PublishStats();
+  void PublishKvEvents();
   void SwitchState(EngineState to) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Failures.
@@ -269,7 +270,8 @@ class EngineLoop : public Engine {
   // The state between two commands.
   EngineState RestingState() const;
   // No step is under way afterwards, and no sequence has a slot or a block; or the group is lost.
-  void Quiesce();
+  // `loss`: why nothing stays cached.
+  void Quiesce(CacheLoss loss);
   // No step is under way afterwards, and the workers have no slot; or the group is lost.
   void FlushFreedSlots();
 

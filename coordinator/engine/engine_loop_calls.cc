@@ -24,13 +24,19 @@ absl::Status CheckTags(const std::vector<std::string>& tags) {
   return absl::OkStatus();
 }
 
+SchedulerOptions SchedulerOf(const EngineOptions& options) {
+  SchedulerOptions scheduler = options.scheduler;
+  scheduler.blocks.records_events = options.kv_events != nullptr;
+  return scheduler;
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
     : options_(std::move(options)),
       executor_(executor),
       observer_(observer),
-      scheduler_(options_.scheduler),
+      scheduler_(SchedulerOf(options_)),
       step_deadline_(options_.hang_timeout, options_.step_timeout),
       preemption_cost_(options_.kv_block_bytes / std::max(1, options_.world_size)),
       residency_(options_.residency),

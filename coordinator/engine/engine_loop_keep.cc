@@ -25,7 +25,7 @@ bool EngineLoop::KeepsKv(const SleepSpec& spec) const {
 }
 
 void EngineLoop::QuiesceForSleep(const SleepSpec& spec) {
-  if (!KeepsKv(spec)) return Quiesce();
+  if (!KeepsKv(spec)) return Quiesce(CacheLoss::kSleep);
   ReceiveAll();
   if (!Computes()) return;
   scheduler_.SuspendAll();
@@ -61,7 +61,7 @@ HostTierBlocks EngineLoop::KeptFor(const std::vector<std::string>& woken) const 
 }
 
 void EngineLoop::NoteSleptKv(const SleepSpec& changes) {
-  if (changes.level == kMaxSleepLevel) return scheduler_.ForgetComputed();
+  if (changes.level == kMaxSleepLevel) return scheduler_.ForgetComputed(CacheLoss::kSleep);
   if (!HasKvCache(changes.tags)) return;
   scheduler_.ForgetUnkept(/*keeps_swapped=*/KeepsKv(changes));
   if (!options_.keep_kv_on_sleep) return;
@@ -99,7 +99,7 @@ void EngineLoop::CallDropKept() {
 }
 
 void EngineLoop::FinishDropKept(absl::StatusOr<TransitionReport> report) {
-  if (report.ok()) scheduler_.ForgetComputed();
+  if (report.ok()) scheduler_.ForgetComputed(CacheLoss::kSleep);
   EndCommand(std::move(report));
 }
 

@@ -81,10 +81,10 @@ void EngineLoop::StartSleep() {
   CallSleep(command_->spec);
 }
 
-void EngineLoop::Quiesce() {
+void EngineLoop::Quiesce(CacheLoss loss) {
   ReceiveAll();
   if (!Computes()) return;
-  scheduler_.ForgetComputed();
+  scheduler_.ForgetComputed(loss);
   FlushFreedSlots();
 }
 

@@ -66,7 +66,7 @@ void EngineLoop::StartPause() {
   if (!SettleOpenRequests()) return;
   if (Computes()) {
     if (command_->clear_cache) {
-      Quiesce();
+      Quiesce(CacheLoss::kPause);
     } else {
       ReceiveAll();
     }
@@ -86,7 +86,7 @@ void EngineLoop::StartResume() {
 
 void EngineLoop::StartResetPrefixCache() {
   if (command_->clear_cache && Computes()) {
-    Quiesce();
+    Quiesce(CacheLoss::kReset);
     if (!Computes()) return;
   } else if (command_->clear_cache && HoldsKept()) {
     return CallDropKept();

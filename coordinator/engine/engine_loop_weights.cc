@@ -137,10 +137,10 @@ bool EngineLoop::BeginWeightsChange() {
   }
   if (residency_.awake()) {
     SwitchState(EngineState::kFallingAsleep);
-    Quiesce();
+    Quiesce(CacheLoss::kWeights);
     if (!Computes()) return false;  // the command waits for the recovery, or the engine has failed
   }
-  scheduler_.ForgetComputed();
+  scheduler_.ForgetComputed(CacheLoss::kWeights);
   residency_.SetWeightsStale(true);
   weights_.overwritten = true;
   SwitchState(EngineState::kAsleep);

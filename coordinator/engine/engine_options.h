@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/engine/kv_event_log.h"
 #include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/request/request.h"
@@ -45,6 +47,8 @@ struct EngineOptions {
   std::function<absl::Time()> now = absl::Now;  // for what is shown: arrivals, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for what is decided: deadlines, steps, draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
+  std::shared_ptr<KvEventLog> kv_events;        // of the prefix cache; null: nobody wants them
+  int32_t data_parallel_rank = 0;               // of a replica, in its events
   // Of an engine that is a replica: takes the open requests, with their progress, when the group is lost or
   // restarted, or has failed, so that they go on elsewhere. It is called on the loop thread, after the state
   // has changed, and must not block; the engine forgets them. Null: they wait for the recovery.

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
+#include "coordinator/metrics/prefix_cache_series.h"
 #include "coordinator/metrics/speculation_metrics.h"
 
 namespace somnus {
@@ -190,10 +191,10 @@ class PrometheusMetrics : public Metrics {
       Advance(one.name, one.help, one.value, one.labels);
     Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
     Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
-    Advance("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-            stats.prefix_cache_queries);
-    Advance("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-            stats.prefix_cache_hits);
+    for (const CounterSeries& one : PrefixCacheSeries(stats))
+      Advance(one.name, one.help, one.value, one.labels);
+    Gauge("somnus:prefix_cache_blocks", "KV blocks in the prefix cache, used or free.")
+        .Set(static_cast<double>(stats.cached_blocks.num_cached()));
     Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
         .Set(stats.total_host_blocks);
     Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept or swapped out there.")

@@ -64,6 +64,8 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->watermark_refusals += one.watermark_refusals;
   sum->num_first_scheduled += one.num_first_scheduled;
   sum->queue_time += one.queue_time;
+  sum->prefix_cache_misses.Add(one.prefix_cache_misses);
+  sum->cached_blocks.Add(one.cached_blocks);
   sum->total_host_blocks += one.total_host_blocks;
   sum->used_host_blocks += one.used_host_blocks;
   sum->keepable_bytes += one.keepable_bytes;
@@ -128,6 +130,7 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
   for (size_t i = 0; i < replicas.size(); ++i) {
     EngineOptions options = std::move(replicas[i].engine);
     options.log_name = absl::StrCat("replica ", i, ": ");
+    options.data_parallel_rank = static_cast<int32_t>(i);
     options.hand_over = [this](std::vector<EngineRequest> requests) { OnHandOver(std::move(requests)); };
     replicas_[i].retry = RetryBackoff(retry.first_pause, retry.longest_pause);
     replicas_[i].observer = std::make_unique<ReplicaObserver>(this, static_cast<int32_t>(i), observer);

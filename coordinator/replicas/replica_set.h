@@ -57,7 +57,7 @@ namespace somnus {
 
 struct ReplicaOptions {
   // Equal over replicas but for residency and the number of KV blocks. The queue's bounds are those of all
-  // replicas together; log_name and hand_over are set by the set.
+  // replicas together; log_name, data_parallel_rank and hand_over are set by the set.
   EngineOptions engine;
   Executor* executor = nullptr;
 };

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "coordinator/scheduler/beam_group.h"
+#include "coordinator/scheduler/prefix_lookups.h"
 #include "coordinator/scheduler/scheduler.h"
 
 namespace somnus {
@@ -146,6 +147,7 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
     sequence->num_cached = static_cast<int32_t>(computed);
     stats_.prefix_cache_queries += sequence->prompt_len();
     stats_.prefix_cache_hits += computed;
+    CountMisses(*sequence, options_.blocks, computed, &stats_.prefix_cache_misses);
     NoteScheduled(sequence, &draft->plan);
   }
   draft->request_bytes -= draft->writer.Cost(*sequence, options_.blocks.block_size);

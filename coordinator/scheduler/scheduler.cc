@@ -164,7 +164,7 @@ std::vector<SequencePtr> Scheduler::Recover() {
     }
   }
   in_flight_.clear();
-  ForgetComputed(PreemptionCause::kFailure);
+  ForgetComputed(CacheLoss::kFailure);
   freed_slots_.clear();
   return sequences;
 }

@@ -113,11 +113,12 @@ struct SchedulerStats {
   int64_t block_copies = 0;   // of forks
   int64_t prompt_tokens = 0;  // computed or adopted, of first admissions
   int64_t generation_tokens = 0;
-  int64_t prefix_cache_queries = 0;  // tokens
-  int64_t prefix_cache_hits = 0;     // tokens
-  int64_t num_forks = 0;             // sequences that began as forks, and branches of beams
-  int64_t kept_blocks = 0;           // of the KV cache, that came back after a sleep
-  int64_t kept_tokens = 0;           // of live sequences, that were not computed again after it
+  int64_t prefix_cache_queries = 0;     // tokens
+  int64_t prefix_cache_hits = 0;        // tokens
+  CacheMissCounts prefix_cache_misses;  // the others of the queries
+  int64_t num_forks = 0;                // sequences that began as forks, and branches of beams
+  int64_t kept_blocks = 0;              // of the KV cache, that came back after a sleep
+  int64_t kept_tokens = 0;              // of live sequences, that were not computed again after it
 };
 
 // One step, and what the engine needs to know of it.
@@ -190,7 +191,7 @@ class Scheduler {
   void AbandonKept();
   // Everything is computed again: no sequence has blocks, nothing is cached, nothing is kept. No step may be
   // in flight.
-  void ForgetComputed(PreemptionCause cause = PreemptionCause::kReset);
+  void ForgetComputed(CacheLoss cause = CacheLoss::kReset);
 
   // Gives up the steps in flight after a failure in which their results and the workers' batch state were
   // lost. Their sequences go on with the tokens that were delivered, all running ones wait again, and no
@@ -203,6 +204,7 @@ class Scheduler {
   // Makes a step that frees slots, and computes nothing; it must not be sent when it frees none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
+  std::vector<BlockEvent> TakeCacheEvents() { return blocks_.TakeEvents(); }
   void Pin(PrefixPin pin) { blocks_.Pin(std::move(pin)); }
   void Unpin(const std::string& id) { blocks_.Unpin(id); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.

@@ -87,11 +87,11 @@ void Scheduler::AbandonKept() {
   blocks_.ReleaseKept();
 }
 
-void Scheduler::ForgetComputed(PreemptionCause cause) {
-  PreemptAll(cause);
+void Scheduler::ForgetComputed(CacheLoss cause) {
+  PreemptAll(cause == CacheLoss::kFailure ? PreemptionCause::kFailure : PreemptionCause::kReset);
   DropAllSwapped();
   copies_.clear();
-  blocks_.ResetPrefixCache();
+  blocks_.ResetPrefixCache(cause);
   blocks_.ReleaseKept();
 }
 

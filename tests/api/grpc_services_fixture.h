@@ -34,6 +34,7 @@ class GrpcServicesTest : public ::testing::Test {
       ranks[0].set_host(std::string(host_bytes_, 'h'));
       return ranks;
     };
+    model.kv_events = kv_events_;
     services_->SetModel(std::move(model));
     grpc::ServerBuilder inference, control;
     services_->RegisterInference(&inference);
@@ -126,6 +127,7 @@ class GrpcServicesTest : public ::testing::Test {
   size_t host_bytes_ = 1;
   // In its place, where it is set: what the ranks say.
   std::function<std::vector<v1::RankStatus>()> rank_status_;
+  std::shared_ptr<KvEventLog> kv_events_;  // of the model that Start serves
   Gate gate_;
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   GrpcServicesOptions options_;

@@ -65,6 +65,8 @@ TEST(BlockPoolTest, AHitNeedsTheSameTokensParentAndSaltWhateverTheHash) {
   pool.Remember(second, colliding);
   EXPECT_EQ(pool.Find(colliding), second);
   EXPECT_EQ(pool.Find(content), nullptr);
+  EXPECT_EQ(pool.counts().num_lost(CacheLoss::kOrphaned), 1);
+  EXPECT_EQ(pool.counts().num_cached(), 1);
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
@@ -76,11 +78,14 @@ TEST(BlockPoolTest, ForgetAllLeavesUsedBlocksUsed) {
   pool.Remember(used, Content(a));
   pool.Remember(freed, Content(b));
   pool.Release(freed);
-  pool.ForgetAll();
+  pool.ForgetAll(CacheLoss::kReset);
   EXPECT_EQ(pool.Find(Content(a)), nullptr);
   EXPECT_EQ(pool.num_cached(), 0);
   EXPECT_EQ(pool.num_used(), 1);
   EXPECT_EQ(pool.num_free(), 2);
+  EXPECT_EQ(pool.counts().stored, 2);
+  EXPECT_EQ(pool.counts().num_lost(CacheLoss::kReset), 2) << "used or not";
+  EXPECT_EQ(pool.counts().num_cached(), 0);
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 

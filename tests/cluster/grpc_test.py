@@ -196,7 +196,7 @@ class Grpc(unittest.TestCase):
             return {service.name for service in answer.list_services_response.service}
         other = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
         self.assertEqual(names(self.channel), {"somnus.v1.InferenceService", "somnus.v1.PrefixService", *other})
-        self.assertEqual(names(self.control_channel), {"somnus.v1.ControlService", *other})
+        self.assertEqual(names(self.control_channel), {"somnus.v1.ControlService", "somnus.v1.KvEventService", *other})
 
     def test_clients_cannot_reach_what_is_operators(self):
         stub = control_rpc.ControlServiceStub(self.channel)

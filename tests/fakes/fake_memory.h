@@ -49,6 +49,7 @@ class FakeMemory {
     }
     for (const auto& [tag, resident] : resident_)
       (*response.mutable_tags())[tag].set_resident_bytes(resident ? kTagBytes : 0);
+    (*response.mutable_tags())["weights"].set_host_bytes(HostBytes());
     prepared_.Clear();
     return response;
   }
@@ -88,7 +89,7 @@ class FakeMemory {
     response->set_state(asleep() ? "asleep" : "awake");
     for (const auto& [tag, resident] : resident_)
       (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
-    (*response->mutable_host_bytes_by_tag())["weights"] = asleep() && !weights_discarded_ ? kTagBytes : 0;
+    (*response->mutable_host_bytes_by_tag())["weights"] = HostBytes();
   }
   // Of a rank that is awake but for what sleeps here.
   void Fill(v1::WorkerSnapshot* snapshot) const {
@@ -103,6 +104,7 @@ class FakeMemory {
   int sleep_level() const { return !asleep() ? 0 : weights_discarded_ ? 2 : 1; }
 
  private:
+  int64_t HostBytes() const { return asleep() && !weights_discarded_ ? kTagBytes : 0; }
   std::vector<std::string> TagsToChange(const v1::Transition& transition) const {
     const auto& named = transition.tags();
     std::vector<std::string> tags;

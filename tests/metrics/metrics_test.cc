@@ -66,6 +66,36 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   EXPECT_TRUE(Has(text, count(engine + model + ",reason=\"host_full\"", "swaps_declined_total") + " 1"));
 }
 
+TEST(MetricsTest, WhatLeavesThePrefixCacheAndWhatIsNotFoundHaveCauses) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineStats stats;
+  stats.prefix_cache_queries = 30;
+  stats.prefix_cache_hits = 8;
+  stats.prefix_cache_misses.Add(CacheMiss::kNotCached, 18);
+  stats.prefix_cache_misses.Add(CacheMiss::kLastToken, 4);
+  stats.cached_blocks.stored = 7;
+  stats.cached_blocks.lost[static_cast<size_t>(CacheLoss::kEvicted)] = 2;
+  stats.cached_blocks.lost[static_cast<size_t>(CacheLoss::kSleep)] = 1;
+  const std::string text = metrics->Serialize(stats);
+  const std::string engine = "engine=\"0\",model_name=\"m\"";
+  EXPECT_TRUE(Has(text, "vllm:prefix_cache_queries_total{" + engine + "} 30"));
+  EXPECT_TRUE(Has(text, "vllm:prefix_cache_hits_total{" + engine + "} 8"));
+  const auto misses = [&](const std::string& reason) {
+    return absl::StrCat("somnus:prefix_cache_misses_total{", engine, ",reason=\"", reason, "\"} ");
+  };
+  EXPECT_TRUE(Has(text, misses("not_cached") + "18"));
+  EXPECT_TRUE(Has(text, misses("last_token") + "4"));
+  EXPECT_TRUE(Has(text, misses("salt") + "0"));
+  const auto lost = [&](const std::string& cause) {
+    return absl::StrCat("somnus:prefix_cache_blocks_lost_total{cause=\"", cause, "\",", engine, "} ");
+  };
+  EXPECT_TRUE(Has(text, lost("evicted") + "2"));
+  EXPECT_TRUE(Has(text, lost("sleep") + "1"));
+  EXPECT_TRUE(Has(text, lost("bad_contents") + "0"));
+  EXPECT_TRUE(Has(text, "somnus:prefix_cache_blocks_stored_total{" + engine + "} 7"));
+  EXPECT_TRUE(Has(text, "somnus:prefix_cache_blocks{" + engine + "} 4"));
+}
+
 TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
   const auto metrics = Metrics::Create("m", 100);
   EngineStats stats;

@@ -94,6 +94,17 @@ TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   EXPECT_EQ(harness.answers["d"].tokens, harness.answers["a"].tokens);
   EXPECT_EQ(harness.scheduler.stats().prefix_cache_hits, 24);
   EXPECT_EQ(harness.scheduler.stats().prefix_cache_queries, 12 * 3 + 17);
+  const CacheMissCounts& misses = harness.scheduler.stats().prefix_cache_misses;
+  EXPECT_EQ(misses.of(CacheMiss::kNotCached), 8) << "a's";
+  EXPECT_EQ(misses.of(CacheMiss::kSalt), 8) << "d's";
+  EXPECT_EQ(misses.of(CacheMiss::kLastToken), 3 * 4) << "all but c's, whose last block is not full";
+  EXPECT_EQ(misses.of(CacheMiss::kPartialBlock), 1);
+  EXPECT_EQ(misses.of(CacheMiss::kPromptLogprobs), 0);
+  EngineRequest scored = MakeRequest("e", 12, 5);
+  OwnSampling(&scored)->num_prompt_logprobs = 0;
+  harness.Add(scored);
+  harness.RunToEnd();
+  EXPECT_EQ(misses.of(CacheMiss::kPromptLogprobs), 12);
 }
 
 TEST_P(DepthTest, NoPrefixCachingMeansNoHits) {
@@ -107,6 +118,7 @@ TEST_P(DepthTest, NoPrefixCachingMeansNoHits) {
   }
   EXPECT_EQ(harness.answers["a"].tokens, harness.answers["b"].tokens);
   EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.stats().prefix_cache_misses.of(CacheMiss::kOff), 2 * 12);
 }
 
 TEST_P(DepthTest, StopsDropTheStaleToken) {

@@ -211,6 +211,8 @@ class Cluster {
     faults_.End();
     while (!AllEnded()) world_.Sleep(absl::Milliseconds(50));
     pinner_->End();
+    // Between two steps it has no effect while the engine is falling asleep, for as long as a host hangs.
+    while (engine_->Stats().pinned_blocks > 0) world_.Sleep(absl::Milliseconds(50));
   }
 
   bool AllEnded() const {

@@ -25,13 +25,13 @@ MUTATIONS = {
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(PreemptionCause::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
         "PreemptAll(PreemptionCause::kFailure);\n  freed_slots_.clear();",
     ),
     "recovery_frees_slots_again": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(PreemptionCause::kFailure);\n  freed_slots_.clear();",
-        "ForgetComputed(PreemptionCause::kFailure);",
+        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);",
     ),
     "failed_transition_is_not_undone": (
         "coordinator/executor/group_sleep.cc",
