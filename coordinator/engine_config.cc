@@ -52,10 +52,14 @@ Json SchedulerPart(const Flags& flags) {
 }
 
 Json SpeculationPart(const Flags& flags) {
-  return {{"method", flags.speculative},
-          {"num_speculative_tokens", flags.num_speculative_tokens},
-          {"prompt_lookup_min", flags.prompt_lookup_min},
-          {"prompt_lookup_max", flags.prompt_lookup_max}};
+  Json part = {{"method", flags.speculative}, {"num_speculative_tokens", flags.num_speculative_tokens}};
+  if (flags.has_draft_model()) {
+    part["model"] = flags.draft_model;
+  } else {
+    part["prompt_lookup_min"] = flags.prompt_lookup_min;
+    part["prompt_lookup_max"] = flags.prompt_lookup_max;
+  }
+  return part;
 }
 
 }  // namespace

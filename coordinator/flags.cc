@@ -92,6 +92,22 @@ absl::Status CheckReplicas(const Flags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSpeculation(const Flags& flags) {
+  if (flags.prompt_lookup_min > flags.prompt_lookup_max) {
+    return absl::InvalidArgumentError(absl::StrCat("--prompt-lookup-min: ", flags.prompt_lookup_min,
+                                                   " is more than --prompt-lookup-max (",
+                                                   flags.prompt_lookup_max, ")"));
+  }
+  if (flags.speculative != "draft") {
+    if (flags.draft_model.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--draft-model: is for --speculative=draft");
+  }
+  if (flags.draft_model.empty())
+    return absl::InvalidArgumentError("--speculative: draft needs --draft-model");
+  if (flags.num_speculative_tokens > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("--speculative: draft needs --num-speculative-tokens");
+}
+
 // What does not go together in the flags of one model.
 absl::Status CheckModel(const Flags& flags) {
   if (flags.max_num_batched_tokens < flags.max_num_seqs) {
@@ -104,11 +120,7 @@ absl::Status CheckModel(const Flags& flags) {
         absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
                      " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
   }
-  if (flags.prompt_lookup_min > flags.prompt_lookup_max) {
-    return absl::InvalidArgumentError(absl::StrCat("--prompt-lookup-min: ", flags.prompt_lookup_min,
-                                                   " is more than --prompt-lookup-max (",
-                                                   flags.prompt_lookup_max, ")"));
-  }
+  RETURN_IF_ERROR(CheckSpeculation(flags));
   if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
     return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
   if (!flags.local_workers && !flags.device_indices.empty()) {

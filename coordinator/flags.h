@@ -112,6 +112,8 @@ struct Flags {
   // Speculative decoding.
   int32_t num_speculative_tokens = 0;  // 0: none
   std::string speculative = "ngram";
+  std::string draft_model;  // of --speculative=draft
+  bool has_draft_model() const { return speculative == "draft" && num_speculative_tokens > 0; }
   int32_t prompt_lookup_min = 2;
   int32_t prompt_lookup_max = 5;
   // Sleep.

@@ -27,8 +27,8 @@ using Lines = google::protobuf::TextFormat::ParseInfoTree;
 constexpr absl::string_view kName = "name", kPath = "path", kPinned = "pinned", kFlags = "flags";
 
 // A group of the table is about all models, or about each of them but for some of its flags.
-constexpr absl::string_view kGroupsOfOneModel[] = {"Model", "Workers", "KV cache and scheduling", "Sleep",
-                                                   "Times and failures"};
+constexpr absl::string_view kGroupsOfOneModel[] = {
+    "Model", "Workers", "KV cache and scheduling", "Speculative decoding", "Sleep", "Times and failures"};
 constexpr absl::string_view kOfAllModels[] = {"run-dir",        "cluster-host",     "cluster-port",
                                               "sleep-arrivals", "shutdown-timeout", "stay-after-failure"};
 // These name the model that they are about.

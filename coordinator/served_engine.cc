@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
+#include "coordinator/draft_model.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/engine/kv_event_log.h"
 #include "coordinator/engine_config.h"
@@ -24,6 +25,7 @@
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/scheduler/ngram_lookup.h"
+#include "coordinator/scheduler/worker_drafts.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "proto/status.h"
 
@@ -39,6 +41,20 @@ PreemptionMode PreemptionOf(const Flags& flags) {
   return flags.preemption == "swap" ? PreemptionMode::kSwap : PreemptionMode::kAuto;
 }
 
+SpeculationOptions MakeSpeculationOptions(const Flags& flags) {
+  SpeculationOptions options;
+  options.num_speculative_tokens = flags.num_speculative_tokens;
+  options.asks_workers = flags.has_draft_model();
+  if (options.asks_workers) {
+    options.make_drafter = [] { return std::make_unique<WorkerDrafts>(); };
+  } else {
+    options.make_drafter = [min = flags.prompt_lookup_min, max = flags.prompt_lookup_max] {
+      return std::make_unique<NgramLookup>(min, max);
+    };
+  }
+  return options;
+}
+
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
@@ -51,11 +67,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
   options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
   options.scheduler.priority_aging_steps = flags.priority_aging_steps;
-  options.scheduler.speculation.num_speculative_tokens = flags.num_speculative_tokens;
-  options.scheduler.speculation.make_drafter = [min = flags.prompt_lookup_min,
-                                                max = flags.prompt_lookup_max] {
-    return std::make_unique<NgramLookup>(min, max);
-  };
+  options.scheduler.speculation = MakeSpeculationOptions(flags);
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
   options.scheduler.blocks.block_size = flags.block_size;
@@ -143,6 +155,12 @@ class ServedEngineImpl : public ServedEngine {
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
+    num_layers_ = config.num_layers;
+    if (flags_.has_draft_model()) {
+      ASSIGN_OR_RETURN(const ModelConfig draft,
+                       CheckDraftModel(flags_.draft_model, Format(flags_), *checkpoint_, max_model_len_));
+      num_layers_ += draft.num_layers;
+    }
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
     trace_ =
@@ -159,7 +177,8 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   absl::Status Load(const std::function<absl::Status()>& make_room) override {
-    LogInfo("loading {} from {} into {}", name_, flags_.model,
+    LogInfo("loading {} from {}{} into {}", name_, flags_.model,
+            flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     text_ = std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
@@ -273,7 +292,7 @@ class ServedEngineImpl : public ServedEngine {
     const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
-    model.num_kv_rows = num_workers * checkpoint_->config().num_layers;
+    model.num_kv_rows = num_workers * num_layers_;
     model.kv_block_bytes = plans_.front().kv_block_bytes;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),
@@ -296,6 +315,7 @@ class ServedEngineImpl : public ServedEngine {
   const Flags flags_;
   std::string name_;
   int32_t max_model_len_ = 0;
+  int32_t num_layers_ = 0;  // with those of a draft model
   std::unique_ptr<Checkpoint> checkpoint_;
   std::shared_ptr<Metrics> metrics_;
   std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells metrics_

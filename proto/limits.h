@@ -34,6 +34,8 @@ inline constexpr int32_t kSwapsSlot = -1;
 
 // The most draft tokens of a step: each of them takes a row of what a worker samples.
 inline constexpr int32_t kMaxStepDraftTokens = 256;
+// The most tokens that are guessed for one sequence at a time.
+inline constexpr int32_t kMaxSpeculativeTokens = 64;
 
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;

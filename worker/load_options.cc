@@ -6,6 +6,8 @@
 #include "allocator/piece_codec.h"
 #include "base/numa.h"
 #include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "proto/limits.h"
 
 namespace somnus {
 namespace {
@@ -163,6 +165,15 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDraftModel(const v1::LoadModelRequest& request) {
+  const int32_t most = request.draft_model_path().empty() ? 0 : kMaxSpeculativeTokens;
+  const int32_t least = std::min(1, most);
+  if (request.num_speculative_tokens() >= least && request.num_speculative_tokens() <= most)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("num_speculative_tokens: ", request.num_speculative_tokens(),
+                                                 " is not from ", least, " to ", most));
+}
+
 // `options`: with its device and ranks_on_host.
 absl::StatusOr<PlacementRequest> MakePlacementRequest(const v1::LoadModelRequest& request,
                                                       const WorkerOptions& worker,
@@ -189,6 +200,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
                                             const WorkerOptions& worker) {
   RETURN_IF_ERROR(CheckParallel(request.parallel()));
   RETURN_IF_ERROR(CheckRunOptions(request));
+  RETURN_IF_ERROR(CheckDraftModel(request));
   LoadOptions options;
   ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
   options.device_chunk_bytes =
@@ -211,6 +223,9 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   runner.enforce_eager = request.enforce_eager();
   runner.graph_sizes.assign(request.graph_sizes().begin(), request.graph_sizes().end());
   runner.max_tune_time = absl::Microseconds(request.max_tune_time_us());
+  runner.draft_model_path = request.draft_model_path();
+  runner.num_speculative_tokens = request.num_speculative_tokens();
+  if (request.load_format() == v1::LOAD_FORMAT_DUMMY) runner.draft_format = LoadFormat::kDummy;
   return options;
 }
 

@@ -45,6 +45,10 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
     request.set_group_on_host(flags.replica);
   }
   request.set_numa(flags.numa);
+  if (flags.has_draft_model()) {
+    request.set_draft_model_path(flags.draft_model);
+    request.set_num_speculative_tokens(flags.num_speculative_tokens);
+  }
   return request;
 }
 

@@ -29,11 +29,11 @@ bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {
   return !sequence.owes_prompt_logprobs() && !sequence.avoids_prefix_cache;
 }
 
-void Scheduler::ScheduleWaiting(Draft* draft) {
+void Scheduler::ScheduleWaiting(StepBuilder* builder) {
   int skipped = 0;
   size_t num_reserved = 0;  // slots for forks of this step
   for (auto it = waiting_.begin();
-       it != waiting_.end() && draft->budget > 0 && free_slots_.size() > num_reserved;) {
+       it != waiting_.end() && builder->budget > 0 && free_slots_.size() > num_reserved;) {
     if (waiting_.Refresh(&it)) continue;
     const auto [key, sequence] = *it;
     ++it;
@@ -45,14 +45,14 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     // first.
     if (HasPending(*sequence) || IsKeptApart(*sequence)) return;
     if (sequence->is_swapped && !MaySwapIn(*sequence)) return;
-    if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *draft)) {
+    if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *builder)) {
       ++skipped;
       continue;
     }
-    const Admission admission = CheckPartialPrefills(*sequence, *draft);
+    const Admission admission = CheckPartialPrefills(*sequence, *builder);
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
-    if (admission != Admission::kOk || !HasBytes(*sequence, *draft) || !Admit(sequence, draft)) return;
-    AddPrefill(sequence, draft);
+    if (admission != Admission::kOk || !HasBytes(*sequence, *builder) || !Admit(sequence, builder)) return;
+    AddPrefill(sequence, builder);
     it = waiting_.After(key);
   }
 }
@@ -62,17 +62,17 @@ bool Scheduler::IsKeptApart(const Sequence& sequence) const {
   return sequence.runs_alone || running_.begin()->second->runs_alone;
 }
 
-bool Scheduler::AwaitsPrefix(Sequence* sequence, const Draft& draft) {
+bool Scheduler::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
   if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(*sequence) || sequence->keeps_computed())
     return false;
   const Sequence* source = nullptr;
   int64_t shared = 0;
-  for (const PrefillEntry& prefill : draft.prefills) {
+  for (const PrefillEntry& prefill : builder.prefills) {
     const Sequence& other = *prefill.sequence;
     const bool is_less_urgent = other.effective_priority > sequence->effective_priority;
     if (is_less_urgent || other.request.cache_salt != sequence->request.cache_salt) continue;
     if (other.id == sequence->awaited_id)
-      return draft.step.entries[prefill.entry].start < sequence->awaited_tokens;
+      return builder.step.entries[prefill.entry].start < sequence->awaited_tokens;
     const int64_t common = CommonPrefix(*sequence, other);
     if (common > shared) std::tie(source, shared) = std::tuple(&other, common);
   }
@@ -87,17 +87,17 @@ bool Scheduler::AwaitsPrefix(Sequence* sequence, const Draft& draft) {
   return true;
 }
 
-Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {
+Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const StepBuilder& builder) {
   int64_t num_tokens = sequence.num_to_compute();
   // A prompt with no more tokens than this is completed at once.
-  const int64_t whole = std::min(long_prefill_tokens_, draft.budget);
+  const int64_t whole = std::min(long_prefill_tokens_, builder.budget);
   if (num_tokens <= whole) return Admission::kOk;
   if (UsesPrefixCache(sequence) && !sequence.keeps_computed())
     num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
   if (num_tokens <= whole) return Admission::kOk;
   int32_t num_partial = 0, num_long = 0;
-  for (const PrefillEntry& prefill : draft.prefills) {
-    const bool is_complete = draft.step.entries[prefill.entry].samples;
+  for (const PrefillEntry& prefill : builder.prefills) {
+    const bool is_complete = builder.step.entries[prefill.entry].samples;
     if (is_complete || IsBehind(*prefill.sequence, sequence)) continue;
     ++num_partial;
     num_long += prefill.is_long ? 1 : 0;
@@ -109,11 +109,11 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
 
 // Whether the step's messages have room for the sequence. They always have for the first new one, whose size
 // Check bounds.
-bool Scheduler::HasBytes(const Sequence& sequence, const Draft& draft) const {
-  const bool is_first = draft.plan.request.new_sequences_size() == 0;
-  if (!is_first && draft.writer.Cost(sequence, options_.blocks.block_size) > draft.request_bytes)
+bool Scheduler::HasBytes(const Sequence& sequence, const StepBuilder& builder) const {
+  const bool is_first = builder.plan.request.new_sequences_size() == 0;
+  if (!is_first && builder.writer.Cost(sequence, options_.blocks.block_size) > builder.request_bytes)
     return false;
-  return Chunk(sequence, 1, draft) > 0;
+  return Chunk(sequence, 1, builder) > 0;
 }
 
 // Returns how many tokens are in the cache already; -1 when there are too few blocks.
@@ -129,7 +129,7 @@ int64_t Scheduler::TakeBlocks(Sequence* sequence) {
   return has_room ? sequence->num_computed : -1;
 }
 
-bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
+bool Scheduler::Admit(const SequencePtr& sequence, StepBuilder* builder) {
   if (free_slots_.size() < static_cast<size_t>(NumSlots(*sequence))) return false;
   const auto take_blocks = [&] {
     return sequence->beams == nullptr ? TakeBlocks(sequence.get()) : TakeBeamBlocks(sequence);
@@ -148,10 +148,10 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
     stats_.prefix_cache_queries += sequence->prompt_len();
     stats_.prefix_cache_hits += computed;
     CountMisses(*sequence, options_.blocks, computed, &stats_.prefix_cache_misses);
-    NoteScheduled(sequence, &draft->plan);
+    NoteScheduled(sequence, &builder->plan);
   }
-  draft->request_bytes -= draft->writer.Cost(*sequence, options_.blocks.block_size);
-  draft->writer.Add(*sequence, blocks_.Table(sequence->id));
+  builder->request_bytes -= builder->writer.Cost(*sequence, options_.blocks.block_size);
+  builder->writer.Add(*sequence, blocks_.Table(sequence->id));
   return true;
 }
 

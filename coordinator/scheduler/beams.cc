@@ -90,27 +90,27 @@ int64_t Scheduler::TakeBeamBlocks(const SequencePtr& leader) {
 }
 
 // By value: the caller's pointer may be an element of a map from which it is erased here.
-bool Scheduler::ScheduleBeams(SequencePtr leader, bool* preempted, Draft* draft) {
+bool Scheduler::ScheduleBeams(SequencePtr leader, bool* preempted, StepBuilder* builder) {
   const BeamGroup& group = *leader->beams;
   if (group.sources.empty()) {
-    ScheduleReplays(leader, draft);
+    ScheduleReplays(leader, builder);
     return true;
   }
   const auto num_beams = static_cast<int64_t>(group.sources.size());
   const int64_t bytes = num_beams * SequenceForkBytes(leader->num_computed, options_.blocks.block_size);
-  if (num_beams > draft->budget || bytes > draft->request_bytes) return true;
+  if (num_beams > builder->budget || bytes > builder->request_bytes) return true;
   while (BeamBlocksMissing(*leader, blocks_) > 0) {
     *preempted = true;
     if (!PreemptForDecode(leader)) return false;
   }
   const std::vector<int32_t> copied = MoveBeams(leader, &blocks_, &copies_);
-  for (size_t i = 0; i < copied.size(); ++i) SendBeam(leader, group.places[i], copied[i], draft);
+  for (size_t i = 0; i < copied.size(); ++i) SendBeam(leader, group.places[i], copied[i], builder);
   return true;
 }
 
-void Scheduler::SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, Draft* draft) {
+void Scheduler::SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, StepBuilder* builder) {
   const SequencePtr beam = BeamIn(leader, place);
-  v1::StepRequest& request = draft->plan.request;
+  v1::StepRequest& request = builder->plan.request;
   if (copied >= 0) {
     v1::SequenceFork* branch = request.add_branches();
     branch->set_slot(beam->slot);
@@ -118,14 +118,14 @@ void Scheduler::SendBeam(const SequencePtr& leader, int32_t place, int32_t copie
     branch->set_seed(leader->request.seed);
     const std::vector<int32_t> blocks = blocks_.Table(beam->id);
     branch->mutable_block_ids()->Add(blocks.begin(), blocks.end());
-    draft->request_bytes -= SequenceForkBytes(beam->num_computed, options_.blocks.block_size);
+    builder->request_bytes -= SequenceForkBytes(beam->num_computed, options_.blocks.block_size);
     leader->beams->is_sent[place] = true;
     ++stats_.num_forks;
   }
   std::vector<int32_t> new_blocks;
   SOMNUS_CHECK(blocks_.Grow(beam->id, beam->num_computed + 1, &new_blocks));
   const int64_t start = beam->num_computed;
-  AddEntry(beam, 1, std::move(new_blocks), draft);
+  AddEntry(beam, 1, std::move(new_blocks), builder);
   v1::ScheduledSequence* scheduled = request.mutable_sequences(request.sequences_size() - 1);
   scheduled->add_input_token_ids(beam->tokens.back());
   scheduled->set_start_position(static_cast<int32_t>(start));
@@ -133,7 +133,7 @@ void Scheduler::SendBeam(const SequencePtr& leader, int32_t place, int32_t copie
 
 // Beams that are computed anew after a preemption, or the prompt: single tokens now, more in
 // ScheduleRunningPrefills.
-void Scheduler::ScheduleReplays(const SequencePtr& leader, Draft* draft) {
+void Scheduler::ScheduleReplays(const SequencePtr& leader, StepBuilder* builder) {
   BeamGroup& group = *leader->beams;
   for (const int32_t place : group.places) {
     BeamGroup::Replay& replay = group.replays[place];
@@ -143,29 +143,29 @@ void Scheduler::ScheduleReplays(const SequencePtr& leader, Draft* draft) {
   }
   for (const int32_t place : group.places) {
     const SequencePtr beam = BeamIn(leader, place);
-    const bool is_due = beam->num_to_compute() == 1 && beam->num_pending == 0 && draft->budget > 0;
-    if (is_due && SendReplay(leader, place, draft)) AddEntry(beam, 1, {}, draft);
+    const bool is_due = beam->num_to_compute() == 1 && beam->num_pending == 0 && builder->budget > 0;
+    if (is_due && SendReplay(leader, place, builder)) AddEntry(beam, 1, {}, builder);
   }
 }
 
-void Scheduler::AddBeamPrefills(const SequencePtr& leader, Draft* draft) {
+void Scheduler::AddBeamPrefills(const SequencePtr& leader, StepBuilder* builder) {
   if (!leader->beams->sources.empty()) return;
   for (const int32_t place : leader->beams->places) {
     const SequencePtr beam = BeamIn(leader, place);
-    const bool is_due = beam->num_to_compute() > 1 && draft->budget > 0;
-    if (is_due && SendReplay(leader, place, draft)) AddPrefill(beam, draft);
+    const bool is_due = beam->num_to_compute() > 1 && builder->budget > 0;
+    if (is_due && SendReplay(leader, place, builder)) AddPrefill(beam, builder);
   }
 }
 
 // Sees to it that the workers know the beam in `place`. False: it has to wait.
-bool Scheduler::SendReplay(const SequencePtr& leader, int32_t place, Draft* draft) {
+bool Scheduler::SendReplay(const SequencePtr& leader, int32_t place, StepBuilder* builder) {
   BeamGroup& group = *leader->beams;
   if (!group.replays[place].is_ready) return false;
   if (group.is_sent[place]) return true;
   const Sequence& beam = *BeamIn(leader, place);
-  if (!HasBytes(beam, *draft)) return false;
-  draft->request_bytes -= draft->writer.Cost(beam, options_.blocks.block_size);
-  draft->writer.Add(beam, blocks_.Table(beam.id));
+  if (!HasBytes(beam, *builder)) return false;
+  builder->request_bytes -= builder->writer.Cost(beam, options_.blocks.block_size);
+  builder->writer.Add(beam, blocks_.Table(beam.id));
   group.is_sent[place] = true;
   return true;
 }

@@ -27,12 +27,12 @@ size_t TakeLookahead(const Sequence& sequence, size_t num_draft, int32_t reserve
 
 }  // namespace
 
-void Scheduler::AddDraftTokens(Draft* draft) {
-  v1::StepRequest& request = draft->plan.request;
-  int64_t room = std::min<int64_t>(draft->budget, kMaxStepDraftTokens);
+void Scheduler::AddDraftTokens(StepBuilder* builder) {
+  v1::StepRequest& request = builder->plan.request;
+  int64_t room = std::min<int64_t>(builder->budget, kMaxStepDraftTokens);
   bool has_room = room > 0;
   for (int i = 0; i < request.sequences_size() && room > 0; ++i) {
-    ScheduledEntry& entry = draft->step.entries[i];
+    ScheduledEntry& entry = builder->step.entries[i];
     Sequence& sequence = *entry.sequence;
     // It decodes, and all of its tokens are known.
     const bool may_have = entry.samples && entry.num_tokens == 1 && sequence.num_pending == 1 &&
@@ -51,14 +51,46 @@ void Scheduler::AddDraftTokens(Draft* draft) {
     scheduled->set_num_tokens(static_cast<int32_t>(1 + count));
     Speculation::NoteSent(&sequence, count);
     room -= static_cast<int64_t>(count);
-    draft->budget -= static_cast<int64_t>(count);
-    draft->plan.num_tokens += static_cast<int32_t>(count);
+    builder->budget -= static_cast<int64_t>(count);
+    builder->plan.num_tokens += static_cast<int32_t>(count);
   }
   speculation_.SetHasRoom(has_room);
 }
 
+void Scheduler::AskForProposals(StepBuilder* builder) {
+  v1::StepRequest& request = builder->plan.request;
+  int64_t room = std::min<int64_t>(options_.max_num_batched_tokens, kMaxStepDraftTokens);
+  for (int i = 0; i < request.sequences_size() && room > 0; ++i) {
+    ScheduledEntry& entry = builder->step.entries[i];
+    Sequence& sequence = *entry.sequence;
+    if (!entry.samples || entry.leader != nullptr) continue;
+    entry.num_proposals = speculation_.NumToAsk(sequence, room);
+    if (entry.num_proposals == 0) continue;
+    request.mutable_sequences(i)->set_num_proposals(entry.num_proposals);
+    room -= entry.num_proposals;
+    speculation_.NoteAsked(&sequence);
+    if (entry.draft_tokens.empty()) continue;  // workers propose as far as its blocks reach
+    // Behind a draft blocks are given back anyway, so more of them may be taken ahead.
+    const int64_t end = sequence.num_computed + static_cast<int64_t>(entry.draft_tokens.size());
+    std::vector<int32_t> new_blocks;
+    blocks_.GrowAhead(sequence.id, std::min<int64_t>(end + entry.num_proposals, options_.max_model_len),
+                      num_running(), &new_blocks);
+    request.mutable_sequences(i)->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
+  }
+}
+
+void Scheduler::TakeProposals(const ScheduledEntry& entry, const v1::DraftTokens* proposals) {
+  if (entry.num_proposals == 0 || entry.sequence->state != SequenceState::kRunning) return;
+  absl::Span<const int32_t> tokens;
+  if (proposals != nullptr)
+    tokens = {proposals->token_ids().data(), static_cast<size_t>(proposals->token_ids_size())};
+  speculation_.TakeProposals(entry.sequence.get(),
+                             tokens.subspan(0, static_cast<size_t>(entry.num_proposals)));
+}
+
 absl::Status Scheduler::AcceptDraft(const ScheduledEntry& entry,
-                                    absl::Span<const v1::SampledToken* const> tokens, RequestOutput* output) {
+                                    absl::Span<const v1::SampledToken* const> tokens,
+                                    const v1::DraftTokens* proposals, RequestOutput* output) {
   const SequencePtr& sequence = entry.sequence;
   const size_t num_accepted = tokens.size() - 1;
   for (size_t i = 0; i < num_accepted; ++i) {
@@ -71,6 +103,7 @@ absl::Status Scheduler::AcceptDraft(const ScheduledEntry& entry,
     sequence->num_computed += static_cast<int64_t>(num_accepted);
   for (size_t i = 0; i < tokens.size() && !sequence->finished(); ++i)
     AcceptToken(sequence, *tokens[i], output);
+  TakeProposals(entry, proposals);
   speculation_.NoteDraft(sequence.get(), entry.draft_tokens.size(), num_accepted);
   if (sequence->state == SequenceState::kRunning) blocks_.Shrink(sequence->id, sequence->num_computed);
   return absl::OkStatus();

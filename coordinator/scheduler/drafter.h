@@ -2,6 +2,7 @@
 // Guesses how one sequence goes on, so that one step can check several tokens at once (speculative decoding).
 // A wrong guess costs time and changes nothing. Engine loop thread only.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,9 @@ class Drafter {
   // Sets `draft` to at most `most` tokens that may follow `tokens`, in order; empty: there is no guess.
   // `tokens` begin with those of the call before.
   virtual void Propose(absl::Span<const int32_t> tokens, int32_t most, std::vector<int32_t>* draft) = 0;
+  // The workers' draft model expects `proposals` behind the sequence's first `num_tokens` tokens, which are
+  // all that are known.
+  virtual void TakeProposals(size_t /*num_tokens*/, absl::Span<const int32_t> /*proposals*/) {}
 };
 
 // Makes the drafter of a sequence.

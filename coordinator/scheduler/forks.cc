@@ -28,34 +28,34 @@ SequencePtr Scheduler::ForkSource(const Sequence& sequence) const {
   return source == nullptr || source->forks.empty() ? nullptr : source;
 }
 
-void Scheduler::ForkSequences(Draft* draft) {
-  const size_t num_entries = draft->step.entries.size();
+void Scheduler::ForkSequences(StepBuilder* builder) {
+  const size_t num_entries = builder->step.entries.size();
   for (size_t i = 0; i < num_entries; ++i) {
-    const SequencePtr source = draft->step.entries[i].sequence;
-    if (source->forks.empty() || !draft->step.entries[i].samples) continue;
+    const SequencePtr source = builder->step.entries[i].sequence;
+    if (source->forks.empty() || !builder->step.entries[i].samples) continue;
     bool has_room = true;
     for (const std::weak_ptr<Sequence>& fork : std::exchange(source->forks, {})) {
       const SequencePtr sequence = fork.lock();
       if (sequence == nullptr || sequence->finished()) continue;
       sequence->fork_source.reset();
       // One without room is admitted later, as any other, with what the prefix cache has of the prompt.
-      has_room = has_room && Fork(*source, sequence, draft);
+      has_room = has_room && Fork(*source, sequence, builder);
     }
   }
 }
 
-bool Scheduler::Fork(const Sequence& source, const SequencePtr& sequence, Draft* draft) {
+bool Scheduler::Fork(const Sequence& source, const SequencePtr& sequence, StepBuilder* builder) {
   const int64_t bytes = SequenceForkBytes(source.num_computed, options_.blocks.block_size);
-  if (free_slots_.empty() || bytes > draft->request_bytes || IsKeptApart(*sequence)) return false;
+  if (free_slots_.empty() || bytes > builder->request_bytes || IsKeptApart(*sequence)) return false;
   if (!blocks_.ForkAt(source.id, sequence->id, source.num_computed, &copies_)) return false;
-  draft->request_bytes -= bytes;
+  builder->request_bytes -= bytes;
   blocks_.Withdraw(sequence->id);
   StartRunning(sequence, source.num_computed);
   sequence->num_adopted = static_cast<int32_t>(source.num_computed);
-  NoteScheduled(sequence, &draft->plan);
+  NoteScheduled(sequence, &builder->plan);
   ++stats_.num_forks;
 
-  v1::SequenceFork* message = draft->plan.request.add_forks();
+  v1::SequenceFork* message = builder->plan.request.add_forks();
   message->set_slot(sequence->slot);
   message->set_source_slot(source.slot);
   message->set_seed(sequence->request.seed);
@@ -67,7 +67,7 @@ bool Scheduler::Fork(const Sequence& source, const SequencePtr& sequence, Draft*
   entry.slot = sequence->slot;
   entry.start = sequence->num_computed;
   entry.samples = entry.adopted = true;
-  draft->step.entries.push_back(std::move(entry));
+  builder->step.entries.push_back(std::move(entry));
   ++sequence->num_pending;
   return true;
 }

@@ -28,33 +28,34 @@ StepPlan Scheduler::MakeStep() {
   waiting_.Age(next_step_id_);
   if (options_.accounts != nullptr) OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
-  Draft draft;
-  draft.step.entries.reserve(running_.size());
-  draft.budget = options_.max_num_batched_tokens;
-  draft.request_bytes = draft.reply_bytes = options_.step_bytes;
-  const bool preempted = ScheduleDecodes(&draft);
-  ScheduleRunningPrefills(&draft);
-  if (!preempted) ScheduleWaiting(&draft);
-  SpendRest(&draft);
+  StepBuilder builder;
+  builder.step.entries.reserve(running_.size());
+  builder.budget = options_.max_num_batched_tokens;
+  builder.request_bytes = builder.reply_bytes = options_.step_bytes;
+  const bool preempted = ScheduleDecodes(&builder);
+  ScheduleRunningPrefills(&builder);
+  if (!preempted) ScheduleWaiting(&builder);
+  SpendRest(&builder);
   // A prompt that the rest completed makes room for the next one.
-  if (!preempted) ScheduleWaiting(&draft);
-  SpendRest(&draft);
+  if (!preempted) ScheduleWaiting(&builder);
+  SpendRest(&builder);
   // A step that swaps out is made in any case, so that host blocks never wait for their contents.
-  if (draft.plan.empty() && swap_outs_.empty()) return std::move(draft.plan);
-  draft.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - draft.budget);
+  if (builder.plan.empty() && swap_outs_.empty()) return std::move(builder.plan);
+  builder.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - builder.budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
-  for (const ScheduledEntry& entry : draft.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
-  draft.step.swapped_out = SendSwaps(&draft.plan.request);
-  SendCopies(&draft.plan.request);
-  ForkSequences(&draft);  // once the prefix cache knows the sources' blocks: they need not be hashed again
+  for (const ScheduledEntry& entry : builder.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
+  builder.step.swapped_out = SendSwaps(&builder.plan.request);
+  SendCopies(&builder.plan.request);
+  ForkSequences(&builder);  // once the prefix cache knows the sources' blocks: they need not be hashed again
   speculation_.SetHasRoom(!preempted);
-  if (!preempted) AddDraftTokens(&draft);
-  draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
+  if (!preempted) AddDraftTokens(&builder);
+  if (!preempted) AskForProposals(&builder);
+  builder.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
   freed_slots_.clear();
-  draft.step.step_id = next_step_id_++;
-  draft.plan.request.set_step_id(draft.step.step_id);
-  in_flight_.push_back(std::move(draft.step));
-  return std::move(draft.plan);
+  builder.step.step_id = next_step_id_++;
+  builder.plan.request.set_step_id(builder.step.step_id);
+  in_flight_.push_back(std::move(builder.step));
+  return std::move(builder.plan);
 }
 
 // `num_new`: by how many tokens what is known of the sequence, or what is computed, has grown since the last
@@ -72,12 +73,12 @@ bool Scheduler::WillFinish(const Sequence& sequence) const {
          sequence.num_tokens() >= options_.max_model_len;
 }
 
-bool Scheduler::ScheduleDecodes(Draft* draft) {
+bool Scheduler::ScheduleDecodes(StepBuilder* builder) {
   bool preempted = false;
-  for (auto it = running_.begin(); it != running_.end() && draft->budget > 0; ++it) {
+  for (auto it = running_.begin(); it != running_.end() && builder->budget > 0; ++it) {
     const SequencePtr& sequence = it->second;
     if (sequence->beams != nullptr) {
-      if (!ScheduleBeams(sequence, &preempted, draft)) return true;  // none is left to schedule
+      if (!ScheduleBeams(sequence, &preempted, builder)) return true;  // none is left to schedule
       continue;
     }
     const bool decodes = sequence->num_to_compute() == 1 && !WillFinish(*sequence);
@@ -89,7 +90,7 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
       preempted = true;
       if (!PreemptForDecode(sequence)) return true;  // none is left to schedule
     }
-    AddEntry(sequence, 1, std::move(new_blocks), draft);
+    AddEntry(sequence, 1, std::move(new_blocks), builder);
   }
   return preempted;
 }
@@ -102,49 +103,49 @@ bool Scheduler::PreemptForDecode(const SequencePtr& sequence) {
   return !is_last;
 }
 
-void Scheduler::ScheduleRunningPrefills(Draft* draft) {
+void Scheduler::ScheduleRunningPrefills(StepBuilder* builder) {
   for (const auto& [key, sequence] : running_) {
-    if (draft->budget == 0) return;
+    if (builder->budget == 0) return;
     if (sequence->beams != nullptr) {
-      AddBeamPrefills(sequence, draft);
+      AddBeamPrefills(sequence, builder);
     } else if (sequence->num_to_compute() > 1) {
-      AddPrefill(sequence, draft);
+      AddPrefill(sequence, builder);
     }
   }
 }
 
 // Returns how many of `num_tokens` further tokens of the sequence the step has room for.
-int64_t Scheduler::Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const {
-  const int64_t chunk = std::min(num_tokens, draft.budget);
+int64_t Scheduler::Chunk(const Sequence& sequence, int64_t num_tokens, const StepBuilder& builder) const {
+  const int64_t chunk = std::min(num_tokens, builder.budget);
   if (!sequence.owes_prompt_logprobs()) return chunk;
   return std::min(chunk,
-                  draft.reply_bytes / PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs));
+                  builder.reply_bytes / PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs));
 }
 
 // Takes no blocks: admission has taken them for all of the prompt.
-void Scheduler::AddPrefill(const SequencePtr& sequence, Draft* draft) {
+void Scheduler::AddPrefill(const SequencePtr& sequence, StepBuilder* builder) {
   const int64_t num_tokens = sequence->num_to_compute();
-  const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prefill_tokens_), *draft);
+  const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prefill_tokens_), *builder);
   if (chunk == 0) return;
-  draft->prefills.push_back(
-      {sequence, draft->plan.request.sequences_size(), num_tokens > long_prefill_tokens_});
-  AddEntry(sequence, chunk, {}, draft);
+  builder->prefills.push_back(
+      {sequence, builder->plan.request.sequences_size(), num_tokens > long_prefill_tokens_});
+  AddEntry(sequence, chunk, {}, builder);
 }
 
-void Scheduler::SpendRest(Draft* draft) {
-  std::sort(draft->prefills.begin(), draft->prefills.end(), [](const PrefillEntry& a, const PrefillEntry& b) {
-    return KeyOf(*a.sequence) < KeyOf(*b.sequence);
-  });
-  for (const PrefillEntry& prefill : draft->prefills) {
-    const bool samples = draft->step.entries[prefill.entry].samples;
-    const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *draft);
-    if (rest > 0) ExtendEntry(prefill.entry, rest, draft);
+void Scheduler::SpendRest(StepBuilder* builder) {
+  std::sort(
+      builder->prefills.begin(), builder->prefills.end(),
+      [](const PrefillEntry& a, const PrefillEntry& b) { return KeyOf(*a.sequence) < KeyOf(*b.sequence); });
+  for (const PrefillEntry& prefill : builder->prefills) {
+    const bool samples = builder->step.entries[prefill.entry].samples;
+    const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *builder);
+    if (rest > 0) ExtendEntry(prefill.entry, rest, builder);
   }
 }
 
 void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
-                         Draft* draft) {
-  v1::ScheduledSequence* scheduled = draft->plan.request.add_sequences();
+                         StepBuilder* builder) {
+  v1::ScheduledSequence* scheduled = builder->plan.request.add_sequences();
   scheduled->set_slot(sequence->slot);
   scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
   if (Speculation::TakeNamesInput(sequence.get())) NameInput(*sequence, scheduled);
@@ -154,20 +155,20 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   entry.start = sequence->num_computed;
   if (sequence->beams != nullptr || sequence->beam_place > 0) NoteBeam(&entry);
   entry.adopted = entry.start > 0 && entry.start == sequence->num_adopted;
-  draft->step.entries.push_back(std::move(entry));
-  ExtendEntry(draft->plan.request.sequences_size() - 1, num_tokens, draft);
+  builder->step.entries.push_back(std::move(entry));
+  ExtendEntry(builder->plan.request.sequences_size() - 1, num_tokens, builder);
 }
 
-void Scheduler::ExtendEntry(int index, int64_t num_tokens, Draft* draft) {
-  ScheduledEntry& entry = draft->step.entries[index];
+void Scheduler::ExtendEntry(int index, int64_t num_tokens, StepBuilder* builder) {
+  ScheduledEntry& entry = builder->step.entries[index];
   Sequence& sequence = *entry.sequence;
   entry.num_tokens += num_tokens;
   sequence.num_computed += num_tokens;
   ChargePrompt(&sequence);
-  draft->budget -= num_tokens;
+  builder->budget -= num_tokens;
   if (sequence.owes_prompt_logprobs())
-    draft->reply_bytes -= num_tokens * PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs);
-  draft->plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
+    builder->reply_bytes -= num_tokens * PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs);
+  builder->plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
   if (sequence.num_to_compute() > 0) return;
   entry.samples = true;
   ++sequence.num_pending;

@@ -234,6 +234,7 @@ class Scheduler {
     int64_t num_tokens = 0;
     bool samples = false;
     std::vector<int32_t> draft_tokens;  // computed beyond num_tokens
+    int32_t num_proposals = 0;          // that the workers' draft model is asked for
     SequencePtr leader;                 // of another beam than the first of its group
     int32_t beam = 0;                   // which of the live beams of its group
     bool adopted = false;               // the first entry after an admission with a prefix hit
@@ -255,7 +256,7 @@ class Scheduler {
     bool is_long;  // before the step
   };
   // A step in the making.
-  struct Draft {
+  struct StepBuilder {
     StepPlan plan;
     InFlightStep step;
     int64_t budget = 0;         // tokens left
@@ -269,22 +270,22 @@ class Scheduler {
   bool WillFinish(const Sequence& sequence) const;
   bool UsesPrefixCache(const Sequence& sequence) const;
   // Spends the budget on decodes, the first in its order. Returns whether it preempted a sequence.
-  bool ScheduleDecodes(Draft* draft);
-  void ScheduleRunningPrefills(Draft* draft);
-  void ScheduleWaiting(Draft* draft);
+  bool ScheduleDecodes(StepBuilder* builder);
+  void ScheduleRunningPrefills(StepBuilder* builder);
+  void ScheduleWaiting(StepBuilder* builder);
   void OrderByService();
   static void ChargePrompt(Sequence* sequence);
-  void SpendRest(Draft* draft);
+  void SpendRest(StepBuilder* builder);
   // Preempts less urgent sequences for the first waiting one, when that has no room otherwise.
   void DisplaceForFirstWaiting();
   // Whether a sequence that runs alone, this one or a running one, keeps it from being admitted.
   bool IsKeptApart(const Sequence& sequence) const;
   // Whether prompts of this step compute, now or later, at least half of what a waiting sequence would have
   // to. It compares tokens once for each prompt that the sequence waits for.
-  bool AwaitsPrefix(Sequence* sequence, const Draft& draft);
+  bool AwaitsPrefix(Sequence* sequence, const StepBuilder& builder);
   enum class Admission { kOk, kSkip, kStop };
-  Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
-  bool HasBytes(const Sequence& sequence, const Draft& draft) const;
+  Admission CheckPartialPrefills(const Sequence& sequence, const StepBuilder& builder);
+  bool HasBytes(const Sequence& sequence, const StepBuilder& builder) const;
   int64_t TakeBlocks(Sequence* sequence);
   // Whether the sequence is preempted by swap; counts why not.
   bool PreemptsBySwap(const Sequence& sequence, PreemptionCause cause);
@@ -300,7 +301,7 @@ class Scheduler {
   std::vector<SequencePtr> SendSwaps(v1::StepRequest* request);
   void NoteRefusedSwaps(const InFlightStep& step, const v1::StepReply& reply);
   int32_t BlocksMissing(const Sequence& sequence);
-  bool Admit(const SequencePtr& sequence, Draft* draft);
+  bool Admit(const SequencePtr& sequence, StepBuilder* builder);
   // Takes a slot for a waiting sequence that has blocks.
   void StartRunning(const SequencePtr& sequence, int64_t num_computed);
   // Preempts the last sequence in the order of service, or lets a pin give way where that is the only one.
@@ -311,13 +312,15 @@ class Scheduler {
   // The sequence whose prompt a waiting one waits for; null: it waits for none.
   SequencePtr ForkSource(const Sequence& sequence) const;
   // Begins the forks of sequences that sample their first token in the step.
-  void ForkSequences(Draft* draft);
-  bool Fork(const Sequence& source, const SequencePtr& sequence, Draft* draft);
+  void ForkSequences(StepBuilder* builder);
+  bool Fork(const Sequence& source, const SequencePtr& sequence, StepBuilder* builder);
   void SendCopies(v1::StepRequest* request);
   // Speculative decoding (draft_tokens.cc).
-  void AddDraftTokens(Draft* draft);
+  void AddDraftTokens(StepBuilder* builder);
+  void AskForProposals(StepBuilder* builder);
+  void TakeProposals(const ScheduledEntry& entry, const v1::DraftTokens* proposals);
   absl::Status AcceptDraft(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,
-                           RequestOutput* output);
+                           const v1::DraftTokens* proposals, RequestOutput* output);
   // Beam search (beams.cc).
   static absl::Status CheckBeams(const SchedulerOptions& options, const EngineRequest& request);
   void BeginBeams(const BeamState* state, Sequence* leader) const;
@@ -326,19 +329,19 @@ class Scheduler {
   void ReturnBeamSlots(Sequence* leader);
   int64_t TakeBeamBlocks(const SequencePtr& leader);  // as TakeBlocks
   // False: the group itself was preempted.
-  bool ScheduleBeams(SequencePtr leader, bool* preempted, Draft* draft);
-  void SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, Draft* draft);
-  void ScheduleReplays(const SequencePtr& leader, Draft* draft);
-  void AddBeamPrefills(const SequencePtr& leader, Draft* draft);
-  bool SendReplay(const SequencePtr& leader, int32_t place, Draft* draft);
+  bool ScheduleBeams(SequencePtr leader, bool* preempted, StepBuilder* builder);
+  void SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, StepBuilder* builder);
+  void ScheduleReplays(const SequencePtr& leader, StepBuilder* builder);
+  void AddBeamPrefills(const SequencePtr& leader, StepBuilder* builder);
+  bool SendReplay(const SequencePtr& leader, int32_t place, StepBuilder* builder);
   // Notes which beam of which group an entry is for.
   static void NoteBeam(ScheduledEntry* entry);
   absl::Status ApplyBeam(const ScheduledEntry& entry, const v1::SampledToken& token, RequestOutput* output);
-  int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const;
-  void AddPrefill(const SequencePtr& sequence, Draft* draft);
+  int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const StepBuilder& builder) const;
+  void AddPrefill(const SequencePtr& sequence, StepBuilder* builder);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
-                Draft* draft);
-  void ExtendEntry(int index, int64_t num_tokens, Draft* draft);
+                StepBuilder* builder);
+  void ExtendEntry(int index, int64_t num_tokens, StepBuilder* builder);
   // Tells the block manager which blocks are full, where there can be further ones.
   void CommitBlocks(const Sequence& sequence, int64_t num_new);
   void Preempt(SequencePtr sequence, PreemptionCause cause);

@@ -20,8 +20,10 @@ bool Speculation::IsAwaited(const Sequence& sequence) {
   DraftState* state = sequence.draft.get();
   if (state == nullptr) return false;
   if (state->num_in_flight > 0) return true;
-  if (sequence.num_pending == 0 || !has_room_ || state->length.value() == 0 || state->guess < 0) return false;
+  if (sequence.num_pending == 0 || !has_room_ || state->length.value() == 0) return false;
   if (MostUseful(sequence, sequence.num_pending) < 1) return false;
+  if (options_.asks_workers) return state->num_asking > 0;
+  if (state->guess < 0) return false;
   // What is pending is expected to be the first one.
   state->drafter->Propose(sequence.tokens, 2, &draft_);
   return draft_.size() == 2;
@@ -45,11 +47,36 @@ bool Speculation::TakeNamesInput(Sequence* sequence) {
   return sequence->draft != nullptr && std::exchange(sequence->draft->names_input, false);
 }
 
-void Speculation::NoteToken(Sequence* sequence) {
-  if (!MayDraft(*sequence)) return;
+DraftState& Speculation::StateOf(Sequence* sequence) const {
   if (sequence->draft == nullptr)
     sequence->draft = std::make_shared<DraftState>(options_.num_speculative_tokens);
-  DraftState& state = *sequence->draft;
+  return *sequence->draft;
+}
+
+Drafter& Speculation::DrafterOf(DraftState* state) const {
+  if (state->drafter == nullptr) state->drafter = options_.make_drafter();
+  return *state->drafter;
+}
+
+int32_t Speculation::NumToAsk(const Sequence& sequence, int64_t most) const {
+  if (!options_.asks_workers || !MayDraft(sequence)) return 0;
+  // Where steps have no room for drafts, a guess is enough.
+  const int32_t length = sequence.draft == nullptr || !has_room_ ? 0 : sequence.draft->length.value();
+  most = std::min({most, MostUseful(sequence, sequence.num_pending), int64_t{std::max(1, length)}});
+  return static_cast<int32_t>(std::max<int64_t>(0, most));
+}
+
+void Speculation::NoteAsked(Sequence* sequence) { ++StateOf(sequence).num_asking; }
+
+void Speculation::TakeProposals(Sequence* sequence, absl::Span<const int32_t> proposals) {
+  DraftState& state = StateOf(sequence);
+  state.num_asking = std::max(0, state.num_asking - 1);
+  DrafterOf(&state).TakeProposals(sequence->tokens.size(), proposals);
+}
+
+void Speculation::NoteToken(Sequence* sequence) {
+  if (!MayDraft(*sequence)) return;
+  DraftState& state = StateOf(sequence);
   if (state.guess >= 0) state.length.NoteGuess(sequence->tokens.back() == state.guess);
   Guess(sequence);
 }
@@ -64,8 +91,7 @@ void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_acc
 
 void Speculation::Guess(Sequence* sequence) {
   DraftState& state = *sequence->draft;
-  if (state.drafter == nullptr) state.drafter = options_.make_drafter();
-  state.drafter->Propose(sequence->tokens, 1, &draft_);
+  DrafterOf(&state).Propose(sequence->tokens, 1, &draft_);
   state.guess = draft_.empty() ? -1 : draft_[0];
 }
 
@@ -74,7 +100,7 @@ void Speculation::Leave(Sequence* sequence) {
   DraftState& state = *sequence->draft;
   state.drafter.reset();
   state.guess = -1;
-  state.num_in_flight = 0;
+  state.num_in_flight = state.num_asking = 0;
   state.names_input = false;
 }
 

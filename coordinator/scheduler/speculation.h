@@ -7,6 +7,10 @@
 // draft begins after tokens that are all known. So a sequence that is likely to gain by one waits for its
 // pending token where steps overlap, as long as steps have budget left for it.
 //
+// Drafts may come from the workers, which run a draft model beside the model. A step then asks for so many
+// proposals as the sequence's next draft may have, and for one where it has no drafts, to compare it with the
+// token that is sampled next. The reply brings them, so the sequence waits for it.
+//
 // No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
 // alone, since it may make workers fail.
 
@@ -14,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "coordinator/request/speculation_counts.h"
 #include "coordinator/scheduler/draft_length.h"
 #include "coordinator/scheduler/drafter.h"
@@ -24,6 +29,7 @@ namespace somnus {
 struct SpeculationOptions {
   int32_t num_speculative_tokens = 0;  // of a draft, at most; 0: there are none
   MakeDrafter make_drafter;            // of each sequence
+  bool asks_workers = false;           // its drafts are what the workers' draft model proposes
 };
 
 // A sequence's part.
@@ -32,6 +38,7 @@ struct DraftState {
   std::unique_ptr<Drafter> drafter;  // null: made when it is needed
   int32_t guess = -1;                // what the drafter expects as the next token; -1: nothing
   int32_t num_in_flight = 0;         // draft tokens of the step in flight
+  int32_t num_asking = 0;            // steps in flight that ask for proposals
   bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
 
   explicit DraftState(int32_t most) : length(most) {}
@@ -50,6 +57,13 @@ class Speculation {
   const std::vector<int32_t>& Propose(const Sequence& sequence, int64_t most);
   // The step has that draft, of `num_draft` tokens.
   static void NoteSent(Sequence* sequence, size_t num_draft);
+  // Returns for how many proposals a step asks in which the sequence samples, `most` at most: none where
+  // workers have no draft model, or no draft could follow.
+  int32_t NumToAsk(const Sequence& sequence, int64_t most) const;
+  void NoteAsked(Sequence* sequence);
+  // The reply to a step that has asked: tokens behind those that are known now. To be called before the two
+  // below, of a running sequence.
+  void TakeProposals(Sequence* sequence, absl::Span<const int32_t> proposals);
   // A token of a step without a draft has become the last one of a running sequence; or all those of one with
   // a draft have.
   void NoteToken(Sequence* sequence);
@@ -67,6 +81,8 @@ class Speculation {
   bool MayDraft(const Sequence& sequence) const;
   // How many tokens a draft may have behind what is known, and `num_pending` more.
   int64_t MostUseful(const Sequence& sequence, int32_t num_pending) const;
+  DraftState& StateOf(Sequence* sequence) const;
+  Drafter& DrafterOf(DraftState* state) const;
   void Guess(Sequence* sequence);
 
   const SpeculationOptions options_;

@@ -32,6 +32,7 @@ struct Scheduler::ReplyBySlot {
       : reply(step_reply),
         tokens(Index(reply.tokens(), num_slots)),
         prompt_logprobs(Index(reply.prompt_logprobs(), num_slots)),
+        drafts(Index(reply.drafts(), num_slots)),
         errors(Index(reply.slot_errors(), num_slots)) {}
 
   // What names a slot that does not exist is nobody's.
@@ -61,6 +62,7 @@ struct Scheduler::ReplyBySlot {
   const v1::StepReply& reply;
   const BySlot<v1::SampledToken> tokens;
   const BySlot<v1::PromptLogprobs> prompt_logprobs;
+  const BySlot<v1::DraftTokens> drafts;
   const BySlot<v1::SlotError> errors;
 };
 
@@ -119,8 +121,10 @@ absl::Status Scheduler::ApplyResult(const ScheduledEntry& entry, const ReplyBySl
     return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
   if (entry.owner()->beams != nullptr) return ApplyBeam(entry, *tokens[0], output);
   --entry.sequence->num_pending;
-  if (!entry.draft_tokens.empty()) return AcceptDraft(entry, tokens, output);
+  const v1::DraftTokens* const proposals = ReplyBySlot::Find(reply.drafts, entry.slot);
+  if (!entry.draft_tokens.empty()) return AcceptDraft(entry, tokens, proposals, output);
   AcceptToken(entry.sequence, *tokens[0], output);
+  TakeProposals(entry, proposals);
   if (entry.sequence->state == SequenceState::kRunning) speculation_.NoteToken(entry.sequence.get());
   return absl::OkStatus();
 }

@@ -136,7 +136,7 @@ class Speculation(unittest.TestCase):
             info = cluster.request("GET", "/server_info?config_format=json", port=cluster.admin_port)
             self.assertEqual(info.json["vllm_config"]["speculative_config"],
                              {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 1, "prompt_lookup_max": 4})
-        for flags, message in ((("--speculative=draft",), "--speculative: 'draft'"),
+        for flags, message in ((("--speculative=draft",), "--speculative: draft needs --draft-model"),
                                (("--prompt-lookup-min=5", "--prompt-lookup-max=4"), "--prompt-lookup-min: 5 is more than")):
             cluster = Cluster(tiny(MODEL), *flags, workers=1, wait=False)
             with cluster:

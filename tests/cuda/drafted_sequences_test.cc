@@ -24,15 +24,17 @@ std::vector<MiniRequest> Requests() {
   return requests;
 }
 
+absl::StatusOr<RankDevice> MakeInvariantRank(int rank) {
+  ASSIGN_OR_RETURN(RankDevice made, GpuRanks()(rank));
+  made.device->SetBatchInvariant(true);
+  return made;
+}
+
 TEST(DraftedSequencesTest, HaveTheTokensThatTheyWouldHaveHad) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const MakeRankDevice make = [](int rank) -> absl::StatusOr<RankDevice> {
-    ASSIGN_OR_RETURN(RankDevice made, GpuRanks()(rank));
-    made.device->SetBatchInvariant(true);
-    return made;
-  };
   for (const int world_size : {1, 2}) {
-    auto group = RankGroup::Load("tests/data/tiny/qwen3", world_size, SmallRunnerOptions(), 64, make);
+    auto group =
+        RankGroup::Load("tests/data/tiny/qwen3", world_size, SmallRunnerOptions(), 64, MakeInvariantRank);
     ASSERT_TRUE(group.ok()) << group.status();
     const auto wanted = RunAll(**group, Requests(), {.num_blocks = 64});
     ASSERT_TRUE(wanted.ok()) << wanted.status();
@@ -42,6 +44,25 @@ TEST(DraftedSequencesTest, HaveTheTokensThatTheyWouldHaveHad) {
     for (size_t i = 0; i < results.size(); ++i) ExpectSame(results[i], (*wanted)[i]);
     EXPECT_GT(drafted.num_accepted(), 3);
     EXPECT_LT(drafted.num_accepted(), drafted.num_drafted());
+  }
+}
+
+// A draft model that is the model expects what that samples greedily.
+TEST(DraftedSequencesTest, HaveThemWithADraftModelToo) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ModelRunnerOptions options = SmallRunnerOptions();
+  options.draft_model_path = "tests/data/tiny/qwen3";
+  options.num_speculative_tokens = 3;
+  for (const int world_size : {1, 2}) {
+    auto group = RankGroup::Load("tests/data/tiny/qwen3", world_size, options, 64, MakeInvariantRank);
+    ASSERT_TRUE(group.ok()) << group.status();
+    const auto wanted = RunAll(**group, Requests(), {.num_blocks = 64});
+    ASSERT_TRUE(wanted.ok()) << wanted.status();
+    DraftedSequences drafted(group->get(), Requests(), *wanted, /*seed=*/1, options.num_speculative_tokens);
+    const std::vector<MiniResult> results = drafted.Run();
+    ASSERT_EQ(results.size(), wanted->size());
+    for (size_t i = 0; i < results.size(); ++i) ExpectSame(results[i], (*wanted)[i]);
+    EXPECT_GT(drafted.num_accepted(), 3);
   }
 }
 

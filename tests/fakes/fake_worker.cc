@@ -317,12 +317,16 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     logprobs->add_token_ids(slot.tokens[position + 1]);
     logprobs->add_logprobs(Logprob(state, slot.tokens[position + 1]));
   }
+  const bool samples = end == static_cast<int64_t>(slot.tokens.size());
+  const int first_token = reply->tokens_size();
   if (slot.num_drafts > 0) {
     Check(scheduled, reply);
-  } else if (end == static_cast<int64_t>(slot.tokens.size())) {
+  } else if (samples) {
     Sample(scheduled.slot(), cache_[CacheIndex(slot, end - 1)], reply);
   }
-  return absl::OkStatus();
+  if (scheduled.num_proposals() == 0) return absl::OkStatus();
+  if (!samples) return Broken("proposals of a slot that does not sample");
+  return Propose(scheduled, first_token, reply);
 }
 
 void FakeWorker::Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply) {

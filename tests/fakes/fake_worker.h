@@ -31,6 +31,10 @@ struct FakeWorkerOptions {
   int32_t vocab_size = 1000;
   int32_t num_host_blocks = 1 << 16;  // for swaps: others have no memory
   int32_t nan_token = -1;             // the state after this token is not a number
+  // Of its draft model, which expects what the model samples, but for every wrong_period-th position (0:
+  // none).
+  int32_t max_proposals = 0;
+  int32_t wrong_period = 0;
 };
 
 class FakeWorker {
@@ -78,6 +82,7 @@ class FakeWorker {
   size_t num_slots_in_use() const { return slots_.size(); }
   int64_t num_computed_tokens() const { return num_computed_tokens_; }
   int64_t num_draft_tokens() const { return num_draft_tokens_; }
+  int64_t num_proposals() const { return num_proposals_; }
 
   // Returns the `count` tokens that a correct engine generates after `tokens`: greedily, and without any
   // stop.
@@ -106,6 +111,9 @@ class FakeWorker {
   absl::Status ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) const;
   // Samples at the tokens of a draft, and before them.
   void Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  // Guesses behind what the slot has sampled in this step, whose tokens are the reply's from `first_token`
+  // on. Where a draft model would write its keys and values, the cache's contents are lost.
+  absl::Status Propose(const v1::ScheduledSequence& scheduled, int first_token, v1::StepReply* reply);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
@@ -129,6 +137,7 @@ class FakeWorker {
   int64_t last_step_id_ = 0;
   int64_t num_computed_tokens_ = 0;
   int64_t num_draft_tokens_ = 0;
+  int64_t num_proposals_ = 0;
 };
 
 }  // namespace somnus

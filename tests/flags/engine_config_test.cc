@@ -33,6 +33,22 @@ TEST(EngineConfigTest, HasTheSettingsOfFlagsAndModel) {
   for (const Json& part : config) EXPECT_TRUE(part.is_object()) << part;
 }
 
+TEST(EngineConfigTest, SaysWhereDraftsComeFrom) {
+  Flags flags;
+  flags.num_speculative_tokens = 4;
+  const auto speculation = [&flags] {
+    return Json::parse(EngineConfigJson(flags, {}))["speculative_config"];
+  };
+  EXPECT_EQ(speculation(), Json({{"method", "ngram"},
+                                 {"num_speculative_tokens", 4},
+                                 {"prompt_lookup_min", 2},
+                                 {"prompt_lookup_max", 5}}));
+  flags.speculative = "draft";
+  flags.draft_model = "/models/smaller";
+  EXPECT_EQ(speculation(),
+            Json({{"method", "draft"}, {"num_speculative_tokens", 4}, {"model", "/models/smaller"}}));
+}
+
 TEST(EngineConfigTest, HasNoSecretsAndNoBrokenText) {
   Flags flags;
   flags.model = "/models/\xff";

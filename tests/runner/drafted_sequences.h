@@ -1,6 +1,7 @@
 #pragma once
-// Runs sequences with drafts of which a random part is right, for tests of the runner: their steps mix with
-// others', their lookahead blocks are others each time, and some of their steps have no draft.
+// Runs sequences with drafts of which a random part is right, or which a draft model has proposed, for tests
+// of the runner: their steps mix with others', their lookahead blocks are others each time, and some of their
+// steps have no draft.
 
 #include <gtest/gtest.h>
 
@@ -14,10 +15,15 @@ namespace somnus {
 
 class DraftedSequences {
  public:
-  // `wanted`: what the requests give without drafts. One slot each.
+  // `wanted`: what the requests give without drafts. One slot each. max_proposals: of the draft model; 0:
+  // drafts are made from `wanted`.
   DraftedSequences(RankGroup* group, std::vector<MiniRequest> requests, std::vector<MiniResult> wanted,
-                   uint32_t seed)
-      : group_(*group), requests_(std::move(requests)), wanted_(std::move(wanted)), random_(seed) {
+                   uint32_t seed, int32_t max_proposals = 0)
+      : group_(*group),
+        requests_(std::move(requests)),
+        wanted_(std::move(wanted)),
+        max_proposals_(max_proposals),
+        random_(seed) {
     for (int32_t block = 1; block < 64; ++block) free_blocks_.push_back(block);
     sequences_.resize(requests_.size());
   }
@@ -49,6 +55,7 @@ class DraftedSequences {
     bool names_input = false;
     bool ended = false, freed = false;
     std::vector<int32_t> blocks;
+    std::vector<int32_t> proposals;
   };
 
   bool HasEnded() const {
@@ -80,19 +87,25 @@ class DraftedSequences {
       AddDecode(request, wanted_[slot].tokens, &sequence, scheduled);
     }
     scheduled->set_num_tokens(sequence.num_tokens);
+    if (max_proposals_ > 0) scheduled->set_num_proposals(Below(static_cast<uint32_t>(max_proposals_) + 1));
+    sequence.proposals.clear();
   }
 
   void AddDecode(const MiniRequest& request, const std::vector<int32_t>& wanted, Drafted* sequence,
                  v1::ScheduledSequence* scheduled) {
     const auto num_outputs = static_cast<int32_t>(sequence->result.tokens.size());
-    const int32_t num_drafts = std::min(Below(6), request.max_tokens - num_outputs - 1);
+    int32_t num_drafts = std::min(Below(6), request.max_tokens - num_outputs - 1);
+    const auto num_proposed = static_cast<int32_t>(sequence->proposals.size());
+    if (max_proposals_ > 0) num_drafts = std::min(num_drafts, num_proposed);
     sequence->num_tokens = 1 + num_drafts;
     num_drafted_ += num_drafts;
     if (num_drafts > 0 || sequence->names_input) {
       scheduled->set_start_position(sequence->start);
       scheduled->add_input_token_ids(sequence->result.tokens.back());
-      for (int32_t i = 0; i < num_drafts; ++i)
-        scheduled->add_input_token_ids(Below(5) == 0 ? Below(40) : wanted[num_outputs + i]);
+      for (int32_t i = 0; i < num_drafts; ++i) {
+        const int32_t guess = Below(5) == 0 ? Below(40) : wanted[num_outputs + i];
+        scheduled->add_input_token_ids(max_proposals_ > 0 ? sequence->proposals[i] : guess);
+      }
       scheduled->set_num_draft_tokens(num_drafts);
     }
     sequence->names_input = num_drafts > 0;
@@ -122,6 +135,12 @@ class DraftedSequences {
     ASSERT_GE(count, 1);
     ASSERT_LE(count, is_prompt ? 1 : sequence.num_tokens);
     num_accepted_ += count - 1;
+    for (const v1::DraftTokens& draft : reply.drafts()) {
+      if (draft.slot() != static_cast<int32_t>(slot)) continue;
+      EXPECT_TRUE(sequence.proposals.empty());
+      EXPECT_LE(draft.token_ids_size(), max_proposals_);
+      sequence.proposals.assign(draft.token_ids().begin(), draft.token_ids().end());
+    }
     sequence.start += is_prompt ? sequence.num_tokens : count;
     const auto num_blocks = static_cast<size_t>((sequence.start + 15) / 16);
     for (; sequence.blocks.size() > num_blocks; sequence.blocks.pop_back())
@@ -132,6 +151,7 @@ class DraftedSequences {
   RankGroup& group_;
   const std::vector<MiniRequest> requests_;
   const std::vector<MiniResult> wanted_;
+  const int32_t max_proposals_;
   std::mt19937 random_;
   std::vector<int32_t> free_blocks_;
   std::vector<Drafted> sequences_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/scheduler/speculation.h"
+#include "coordinator/scheduler/worker_drafts.h"
 #include "tests/fakes/fake_worker.h"
 
 namespace somnus {
@@ -35,6 +36,15 @@ inline SpeculationOptions FakeDrafts(
   SpeculationOptions options;
   options.num_speculative_tokens = most;
   options.make_drafter = [is_wrong] { return std::make_unique<FakeDrafter>(is_wrong); };
+  return options;
+}
+
+// Drafts of up to `most` tokens by the worker's draft model, which is wrong as the fake worker's options say.
+inline SpeculationOptions WorkersDrafts(int32_t most) {
+  SpeculationOptions options;
+  options.num_speculative_tokens = most;
+  options.asks_workers = true;
+  options.make_drafter = [] { return std::make_unique<WorkerDrafts>(); };
   return options;
 }
 

@@ -86,8 +86,10 @@ struct Answer {
 
 class Harness {
  public:
-  explicit Harness(const SchedulerOptions& options, size_t depth = 0, int32_t nan_token = -1)
-      : scheduler(options), worker(Fake(options, nan_token)), depth_(depth) {}
+  // wrong_period: of a draft model, as in FakeWorkerOptions.
+  explicit Harness(const SchedulerOptions& options, size_t depth = 0, int32_t nan_token = -1,
+                   int32_t wrong_period = 0)
+      : scheduler(options), worker(Fake(options, nan_token, wrong_period)), depth_(depth) {}
 
   void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
 
@@ -177,9 +179,11 @@ class Harness {
   std::vector<v1::StepRequest> steps;
 
  private:
-  static FakeWorkerOptions Fake(const SchedulerOptions& options, int32_t nan_token) {
+  static FakeWorkerOptions Fake(const SchedulerOptions& options, int32_t nan_token, int32_t wrong_period) {
     FakeWorkerOptions fake;
     fake.nan_token = nan_token;
+    fake.wrong_period = wrong_period;
+    if (options.speculation.asks_workers) fake.max_proposals = options.speculation.num_speculative_tokens;
     fake.num_blocks = options.blocks.num_blocks;
     fake.block_size = options.blocks.block_size;
     fake.max_num_seqs = options.max_num_seqs;

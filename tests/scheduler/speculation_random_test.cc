@@ -53,10 +53,12 @@ SchedulerOptions RandomOptions(std::mt19937* random) {
   return options;
 }
 
-void RunLoad(uint32_t seed, size_t depth, Totals* totals) {
+// asks_workers: drafts come from the workers.
+void RunLoad(uint32_t seed, size_t depth, bool asks_workers, Totals* totals) {
   std::mt19937 random(seed);
-  const SchedulerOptions options = RandomOptions(&random);
-  Harness harness(options, depth);
+  SchedulerOptions options = RandomOptions(&random);
+  if (asks_workers) options.speculation = WorkersDrafts(options.speculation.num_speculative_tokens);
+  Harness harness(options, depth, /*nan_token=*/-1, /*wrong_period=*/static_cast<int32_t>(3 + seed % 17));
   std::map<std::string, EngineRequest> requests;
   std::set<std::string> aborted;
   for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
@@ -114,7 +116,7 @@ TEST(SpeculationRandomTest, EveryAnswerIsExactAtBothDepths) {
   Totals totals;
   for (uint32_t seed = 1; seed <= 120; ++seed) {
     for (size_t depth : {0u, 1u}) {
-      RunLoad(seed, depth, &totals);
+      RunLoad(seed, depth, /*asks_workers=*/false, &totals);
       ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " depth " << depth;
     }
   }
@@ -122,6 +124,24 @@ TEST(SpeculationRandomTest, EveryAnswerIsExactAtBothDepths) {
   EXPECT_GT(totals.drafts, 5000);
   EXPECT_GT(totals.accepted, 5000);
   EXPECT_GT(totals.draft_tokens - totals.accepted, 1000) << "of wrong tokens";
+  EXPECT_GT(totals.preemptions, 500);
+  EXPECT_GT(totals.swaps, 100);
+  EXPECT_GT(totals.forks, 500);
+  EXPECT_GT(totals.losses, 100);
+  EXPECT_GT(totals.sleeps, 100);
+}
+
+TEST(SpeculationRandomTest, EveryAnswerIsExactWithADraftModel) {
+  Totals totals;
+  for (uint32_t seed = 1001; seed <= 1120; ++seed) {
+    for (size_t depth : {0u, 1u}) {
+      RunLoad(seed, depth, /*asks_workers=*/true, &totals);
+      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " depth " << depth;
+    }
+  }
+  EXPECT_GT(totals.drafts, 1000);
+  EXPECT_GT(totals.accepted, 1000);
+  EXPECT_GT(totals.draft_tokens - totals.accepted, 200) << "of wrong tokens";
   EXPECT_GT(totals.preemptions, 500);
   EXPECT_GT(totals.swaps, 100);
   EXPECT_GT(totals.forks, 500);

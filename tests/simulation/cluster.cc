@@ -11,6 +11,7 @@
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/worker_group.h"
+#include "coordinator/scheduler/worker_drafts.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/faults.h"
 #include "tests/simulation/foreseer.h"
@@ -69,6 +70,12 @@ class Cluster {
     flags_.max_num_seqs = static_cast<int32_t>(random_.Between(2, site_.model.max_num_seqs));
     flags_.max_num_batched_tokens = static_cast<int32_t>(random_.Between(8, 48));
     flags_.num_speculative_tokens = 2 * (flags_.max_num_batched_tokens % 4);
+    if (flags_.max_num_seqs % 2 == 0) flags_.speculative = "draft";
+    if (flags_.has_draft_model()) {
+      flags_.draft_model = "draft";
+      site_.model.max_proposals = flags_.num_speculative_tokens;
+      site_.model.wrong_period = 7;
+    }
     flags_.async_scheduling = random_.Chance(0.7);
     flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
     constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
@@ -94,7 +101,11 @@ class Cluster {
     options.scheduler.policy =
         flags_.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
     options.scheduler.speculation.num_speculative_tokens = flags_.num_speculative_tokens;
-    options.scheduler.speculation.make_drafter = [this] { return std::make_unique<Foreseer>(&site_); };
+    options.scheduler.speculation.asks_workers = flags_.has_draft_model();
+    options.scheduler.speculation.make_drafter = [this]() -> std::unique_ptr<Drafter> {
+      if (flags_.has_draft_model()) return std::make_unique<WorkerDrafts>();
+      return std::make_unique<Foreseer>(&site_);
+    };
     options.scheduler.preemption = MaySwap(flags_) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
     options.scheduler.blocks.num_blocks = plan.num_blocks;
     options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;

@@ -106,7 +106,8 @@ class SimulatedRunner : public ModelRunner {
                 .max_model_len = options.max_model_len,
                 .block_size = options.block_size,
                 .vocab_size = site->model.vocab_size,
-                .num_blocks = 0}) {}
+                .num_blocks = 0,
+                .max_proposals = options.num_speculative_tokens}) {}
   ~SimulatedRunner() override {
     for (void* data : {weights_, workspace_, kv_cache_})
       if (data != nullptr) allocator_.Free(data).IgnoreError();
@@ -227,9 +228,8 @@ class SimulatedRunner : public ModelRunner {
   }
   // What the memory of weights holds; 0: nothing that is whole.
   char Weights() {
-    for (char weights = 'a'; weights <= 'z'; ++weights) {
+    for (char weights = 'a'; weights <= 'z'; ++weights)
       if (self_.memory->Holds(weights_, kWeightBytes, weights)) return weights;
-    }
     return 0;
   }
   // The contents of the cache are lost.

@@ -134,6 +134,21 @@ TEST(LoadOptionsTest, WithoutASpillDirTheCheckpointIsTheBackup) {
   EXPECT_FALSE(MakeLoadOptions(request, {})->checkpoint_is_backup);
 }
 
+TEST(LoadOptionsTest, ADraftModelIsReadAsTheModelIs) {
+  v1::LoadModelRequest request = LoadRequest();
+  EXPECT_EQ(MakeLoadOptions(request, {})->runner.num_speculative_tokens, 0);
+  request.set_draft_model_path("/models/small");
+  request.set_num_speculative_tokens(6);
+  for (const v1::LoadFormat format : {v1::LOAD_FORMAT_AUTO, v1::LOAD_FORMAT_DUMMY}) {
+    request.set_load_format(format);
+    const auto options = MakeLoadOptions(request, {});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->runner.draft_model_path, "/models/small");
+    EXPECT_EQ(options->runner.num_speculative_tokens, 6);
+    EXPECT_EQ(options->runner.draft_format == LoadFormat::kDummy, format == v1::LOAD_FORMAT_DUMMY);
+  }
+}
+
 TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
   const auto message = [](const std::function<void(v1::LoadModelRequest*)>& change) {
     v1::LoadModelRequest request = LoadRequest();
@@ -151,6 +166,10 @@ TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
   EXPECT_EQ(message([](auto* r) { r->set_spill_dir("/disk"); }), "spill_dir: is for BACKUP_POLICY_FILE");
   EXPECT_EQ(message([](auto* r) { r->set_device_chunk_bytes(-1); }), "device_chunk_bytes: -1 is negative");
   EXPECT_EQ(message([](auto* r) { r->set_max_tune_time_us(-1); }), "max_tune_time_us: -1 is negative");
+  EXPECT_EQ(message([](auto* r) { r->set_num_speculative_tokens(1); }),
+            "num_speculative_tokens: 1 is not from 0 to 0");
+  EXPECT_EQ(message([](auto* r) { r->set_draft_model_path("/models/small"); }),
+            "num_speculative_tokens: 0 is not from 1 to 64");
   EXPECT_EQ(message([](auto* r) { r->mutable_parallel()->set_rank(1); }), "parallel: rank 1 of 1");
   EXPECT_EQ(message([](auto* r) {
               for (const char* host : {"a", "b"}) r->mutable_parallel()->add_rank_hosts(host);

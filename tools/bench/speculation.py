@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Measures speculative decoding by prompt lookup: the same requests to a server with it and to one without, in turns.
+"""Measures speculative decoding, by prompt lookup or by a draft model: the same requests to a server with it and to one
+without, in turns.
 
-Usage: speculation.py MODEL [--rounds 5] [--concurrency 1] [--max-tokens 200] [--num-speculative-tokens 8] [--json FILE]
+Usage: speculation.py MODEL [--draft-model PATH] [--rounds 5] [--concurrency 1] [--max-tokens 200]
+                      [--num-speculative-tokens 8] [--json FILE]
 Workloads: "edit" (a program with a small change), "quote" (a text again), "story" (free text, greedy), "random" (from
 random tokens, sampled). For each it prints tokens per second, their ratio, which share of guesses was right, and whether
 all tokens were the same. Both servers have one worker with --threads threads; the one that is not asked is idle.
@@ -120,8 +122,13 @@ def measure(name, without, with_drafts, args):
     drafted, accepted = (with_drafts.counter(f"vllm:spec_decode_num_{what}_tokens") - old
                          for what, old in zip(("draft", "accepted"), before))
     return {"workload": name, "concurrency": args.concurrency, "tokens_per_s": speeds["with"], "tokens_per_s_without": speeds["without"],
-            "ratio": statistics.median(ratios), "ratios": ratios, "draft_tokens": drafted, "accepted_tokens": accepted,
+            "draft_model": args.draft_model, "ratio": statistics.median(ratios), "ratios": ratios, "draft_tokens": drafted, "accepted_tokens": accepted,
             "same_tokens": same}
+
+
+def speculation_flags(args):
+    flags = [f"--num-speculative-tokens={args.num_speculative_tokens}"]
+    return flags + ["--speculative=draft", f"--draft-model={args.draft_model}"] if args.draft_model else flags
 
 
 def main():
@@ -131,6 +138,7 @@ def main():
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--num-speculative-tokens", type=int, default=8)
+    parser.add_argument("--draft-model", metavar="PATH", help="guesses come from this model; without it from prompt lookup")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--workloads", default="edit,quote,story,random")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
@@ -139,7 +147,7 @@ def main():
     results = []
     with contextlib.ExitStack() as stack:
         servers = []
-        for more in ([], [f"--num-speculative-tokens={args.num_speculative_tokens}"]):
+        for more in ([], speculation_flags(args)):
             servers.append(Server(args.model, flags + more))
             stack.callback(servers[-1].stop)
         for name in args.workloads.split(","):

@@ -190,10 +190,19 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
     return InvalidStep("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
   }
-  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known, sequence.num_draft_tokens()});
+  RETURN_IF_ERROR(CheckProposals(sequence, end == known));
+  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known, sequence.num_draft_tokens(),
+                        sequence.num_proposals()});
   num_scheduled_tokens_ += n;
   slot.num_computed = end;
   return absl::OkStatus();
+}
+
+absl::Status BatchState::CheckProposals(const v1::ScheduledSequence& sequence, bool samples) const {
+  const int32_t most = samples ? limits_.max_proposals : 0;
+  if (sequence.num_proposals() >= 0 && sequence.num_proposals() <= most) return absl::OkStatus();
+  return InvalidStep("slot ", sequence.slot(), ": ", sequence.num_proposals(),
+                     " proposals, allowed are 0 to ", most);
 }
 
 absl::Status BatchState::Fork(const v1::StepRequest& request) {

@@ -33,6 +33,7 @@ struct BatchLimits {
   int32_t block_size = 0;
   int32_t vocab_size = 0;
   int32_t num_blocks = 0;  // of the KV cache that have memory, the null block included; 0 until it is there
+  int32_t max_proposals = 0;  // of a draft model for one sequence; 0: there is none
 
   // One more than a full sequence needs: a step may be scheduled past its end before the coordinator knows.
   int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }
@@ -84,6 +85,7 @@ struct ScheduledSlot {
   int32_t num_tokens = 0;
   bool samples = false;    // its tokens end within the step
   int32_t num_drafts = 0;  // the last of these tokens that are guesses; it samples at them, and before them
+  int32_t num_proposals = 0;  // that the draft model is to make behind what it samples
 };
 
 // A slot that samples from the logits of another one, whose tokens it has taken over in the current step.
@@ -148,6 +150,7 @@ class BatchState {
   // Behind a draft the blocks are those again that hold the tokens before them.
   absl::Status ReplaceTokens(const v1::ScheduledSequence& sequence);
   absl::Status CheckDraft(const v1::ScheduledSequence& sequence);
+  absl::Status CheckProposals(const v1::ScheduledSequence& sequence, bool samples) const;
   absl::Status ForkSequence(const v1::SequenceFork& fork);
   // Takes a slot for a sequence that begins.
   absl::StatusOr<Slot*> TakeSlot(int32_t slot);

@@ -27,6 +27,7 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
   limits.max_model_len = options.max_model_len;
   limits.block_size = options.block_size;
   limits.vocab_size = config.vocab_size;
+  limits.max_proposals = options.draft_model_path.empty() ? 0 : options.num_speculative_tokens;
   return limits;
 }
 
@@ -83,15 +84,7 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
     return absl::InvalidArgumentError(
         "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
   }
-  if (config_.rope.type != RopeConfig::Type::kNone && config_.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rotary embedding needs an even head_dim, not ", config_.head_dim));
-  }
-  if (config_.family->learned_positions && o.max_model_len > config_.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat("max_model_len ", o.max_model_len, " is more than the ",
-                                                   config_.max_position_embeddings,
-                                                   " positions that the model has"));
-  }
+  RETURN_IF_ERROR(CheckModelRuns(o, config_));
   if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && CacheType() != DataType::kF8E4M3) {
     return absl::InvalidArgumentError(
         "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype) or fp8");
@@ -117,6 +110,10 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   if (communicator_->rank() == 0) LogInfo("weights: {}", weight_types());
   if (options_.read_weights) RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
+  if (!options_.draft_model_path.empty()) {
+    ASSIGN_OR_RETURN(draft_model_,
+                     DraftModel::Load(options_, state_.limits(), device_, communicator_, allocator_));
+  }
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
   context_.communicator = communicator_;
@@ -151,22 +148,10 @@ int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
 }
 
 absl::Status ModelRunnerImpl::AllocateWorkspace() {
-  const int64_t head_cols = shards_.heads.size() * config_.head_dim;
-  OpsLimits limits;
-  limits.max_tokens = options_.max_num_batched_tokens;
-  limits.max_seqs = std::max<int64_t>(
-      options_.max_num_seqs, LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs));
-  limits.max_k = std::max({static_cast<int64_t>(config_.hidden_size),
-                           static_cast<int64_t>(config_.embedding_dim), head_cols, shards_.mlp.size()});
-  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards_.kv_heads.size() * config_.head_dim,
-                           2 * shards_.mlp.size(), shards_.vocab.size()});
-  limits.num_heads = shards_.heads.size();
-  limits.head_dim = config_.head_dim;
-  limits.block_size = options_.block_size;
-  limits.max_model_len = options_.max_model_len;
-  limits.vocab_size = config_.vocab_size;
-  ops_scratch_bytes_ = OpsWorkspaceBytes(*device_, limits);
-
+  const int64_t logit_rows = LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs);
+  ops_scratch_bytes_ = OpsWorkspaceBytes(*device_, OpsLimitsOf(options_, config_, shards_, logit_rows));
+  if (draft_model_ != nullptr)
+    ops_scratch_bytes_ = std::max(ops_scratch_bytes_, draft_model_->ops_workspace_bytes());
   ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
   CarveWorkspace(workspace_region_);
   return BindWorkspace();
@@ -178,6 +163,7 @@ absl::Status ModelRunnerImpl::BindWorkspace() {
   RETURN_IF_ERROR(results_.Bind(device_, results_memory_));
   RETURN_IF_ERROR(side_.Bind(device_, side_memory_));
   RETURN_IF_ERROR(sampler_.Bind(device_, prompt_results_memory_));
+  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->BindWorkspace());
   return FillSmallTables();
 }
 
@@ -204,18 +190,26 @@ absl::Status ModelRunnerImpl::FillSmallTables() {
   return device_->Synchronize();
 }
 
-int64_t ModelRunnerImpl::LayerBlockBytes() const {
-  if (shards_.kv_heads.empty()) return 0;
-  return KvBlockBytes(*device_, CacheType(), options_.block_size, shards_.kv_heads.size(), config_.head_dim);
+std::string ModelRunnerImpl::weight_types() const {
+  if (draft_model_ == nullptr) return plan_.DescribeTypes();
+  return absl::StrCat(plan_.DescribeTypes(), "; draft model: ", draft_model_->weight_types());
 }
 
-int64_t ModelRunnerImpl::kv_block_bytes() const {
+int64_t ModelRunnerImpl::LayerBlockBytes() const {
+  return LayerBlockBytesOf(*device_, options_, config_, shards_);
+}
+
+int64_t ModelRunnerImpl::OwnBlockBytes() const {
   // A rank without heads still counts blocks; 64 bytes keep divisions by this number sane.
   return std::max<int64_t>(64, LayerBlockBytes() * config_.num_layers);
 }
 
+int64_t ModelRunnerImpl::kv_block_bytes() const {
+  return OwnBlockBytes() + (draft_model_ == nullptr ? 0 : draft_model_->kv_block_bytes());
+}
+
 int64_t ModelRunnerImpl::RowBytes(int64_t num_blocks) const {
-  return num_blocks * (shards_.kv_heads.empty() ? kv_block_bytes() : LayerBlockBytes());
+  return num_blocks * (shards_.kv_heads.empty() ? OwnBlockBytes() : LayerBlockBytes());
 }
 
 absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks,
@@ -267,20 +261,9 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_map
   const int64_t num_rows = shards_.kv_heads.empty() ? 1 : config_.num_layers;
   ASSIGN_OR_RETURN(kv_region_, allocator_->AllocateRows(kKvCacheTag, RowBytes(num_blocks), num_rows,
                                                         RowBytes(num_mapped_blocks)));
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    KvCacheView view;
-    view.data = static_cast<uint8_t*>(kv_region_) + layer * num_blocks * LayerBlockBytes();
-    view.dtype = CacheType();
-    view.num_blocks = num_blocks;
-    view.block_size = options_.block_size;
-    view.num_kv_heads = shards_.kv_heads.size();
-    view.head_dim = config_.head_dim;
-    if (!kv_scales_.empty()) {
-      view.k_scale = kv_scales_[layer].k;
-      view.v_scale = kv_scales_[layer].v;
-    }
-    context_.kv_cache.push_back(view);
-  }
+  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->AllocateBlocks(num_blocks, num_mapped_blocks));
+  context_.kv_cache =
+      KvCacheViewsOf(kv_region_, num_blocks, LayerBlockBytes(), options_, config_, shards_, kv_scales_);
   state_.SetNumBlocks(num_mapped_blocks);
   return absl::OkStatus();
 }
@@ -294,9 +277,18 @@ absl::Status ModelRunnerImpl::ResizeKvCache(int32_t num_mapped_blocks) {
   }
   RETURN_IF_ERROR(state_.CheckUnused(num_mapped_blocks));
   RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
-  RETURN_IF_ERROR(allocator_->Resize(kv_region_, RowBytes(num_mapped_blocks)));
+  RETURN_IF_ERROR(ResizeRegions(num_mapped_blocks));
   state_.SetNumBlocks(num_mapped_blocks);
   return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::ResizeRegions(int32_t num_mapped_blocks) {
+  RETURN_IF_ERROR(allocator_->Resize(kv_region_, RowBytes(num_mapped_blocks)));
+  if (draft_model_ == nullptr) return absl::OkStatus();
+  const absl::Status status = draft_model_->ResizeBlocks(num_mapped_blocks);
+  // Only growth fails, and the way back is none.
+  if (!status.ok()) allocator_->Resize(kv_region_, RowBytes(state_.limits().num_blocks)).IgnoreError();
+  return status;
 }
 
 absl::StatusOr<WeightPlan> ModelRunnerImpl::PlanReload(const Checkpoint& checkpoint) const {
@@ -331,7 +323,8 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
   ASSIGN_OR_RETURN(WeightPlan plan, PlanReload(checkpoint));
   allocator_->DropBackups(kWeightsTag);  // they would restore the old weights
   plan.Bind(weights_region_);
-  return LoadWeights(plan, checkpoint, *device_, progress);
+  RETURN_IF_ERROR(LoadWeights(plan, checkpoint, *device_, progress));
+  return draft_model_ == nullptr ? absl::OkStatus() : draft_model_->ReadWeights();
 }
 
 absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
@@ -351,6 +344,8 @@ absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpda
         "an update brings float weights, and these are computed as they are stored: start the server without "
         "--no-dequantize");
   }
+  // Where the model's weights are not there, neither are the draft model's, which no update brings.
+  if (draft_model_ != nullptr && needs_all) RETURN_IF_ERROR(draft_model_->ReadWeights());
   allocator_->DropBackups(kWeightsTag);
   plan->Bind(weights_region_);
   return update;

@@ -46,6 +46,11 @@ struct ModelRunnerOptions {
   // was not measured in time is computed in the library's usual way.
   absl::Duration max_tune_time = absl::Seconds(5);
   bool read_weights = true;  // false: their memory is taken, and nothing is written there
+  // A small model of the same vocabulary, whose guesses steps check; empty: none. Its weights are read anew
+  // whenever the model's are, and where an update brings all of those.
+  std::string draft_model_path;
+  LoadFormat draft_format = LoadFormat::kAuto;
+  int32_t num_speculative_tokens = 0;  // that it guesses for a sequence in a step, at most
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
@@ -78,7 +83,7 @@ class ModelRunner {
                                                            const Progress& progress);
   virtual ~ModelRunner() = default;
 
-  // Bytes of one block over all layers, K and V, this rank's heads.
+  // Bytes of one block over all layers, K and V, this rank's heads; the draft model's among them.
   virtual int64_t kv_block_bytes() const = 0;
   // The types that this rank's weights are computed in, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
   virtual std::string weight_types() const = 0;
@@ -98,8 +103,9 @@ class ModelRunner {
   // sequence has one of the others. After an error nothing has changed.
   virtual absl::Status ResizeKvCache(int32_t num_mapped_blocks) = 0;
 
-  // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`
-  // must stay as it is until the device has done them. InvalidArgument: a block does not exist.
+  // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`,
+  // of kv_block_bytes for each of its blocks, must stay as it is until the device has done them. A draft
+  // model's parts of all its blocks lie behind the model's. InvalidArgument: a block does not exist.
   virtual absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                                   absl::Span<const BlockSwap> swaps) = 0;
 

@@ -12,9 +12,11 @@
 #include "worker/model/kv_scales.h"
 #include "worker/model/weight_plan.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/draft_model.h"
 #include "worker/runner/graph_runner.h"
 #include "worker/runner/logits_head.h"
 #include "worker/runner/model_runner.h"
+#include "worker/runner/model_sizes.h"
 #include "worker/runner/sampler.h"
 #include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
@@ -31,7 +33,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status Init(const Checkpoint& checkpoint, const Progress& progress);
 
   int64_t kv_block_bytes() const override;
-  std::string weight_types() const override { return plan_.DescribeTypes(); }
+  std::string weight_types() const override;
   absl::Status Profile() override;
   absl::StatusOr<GraphReport> ProfileGraphs() override;
   absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool defer_graphs) override;
@@ -57,15 +59,19 @@ class ModelRunnerImpl : public ModelRunner {
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
+  // Of a block, without the draft model's part.
+  int64_t OwnBlockBytes() const;
   // The cache's region has a row for each layer, with a block after the other.
   int64_t RowBytes(int64_t num_blocks) const;
+  absl::Status ResizeRegions(int32_t num_mapped_blocks);
   // What the options say of matrices.
   WeightTypes Types() const { return {options_.dtype, !options_.dequantize}; }
-  DataType CacheType() const { return options_.kv_cache_dtype.value_or(options_.dtype); }
+  DataType CacheType() const { return CacheTypeOf(options_); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
   absl::StatusOr<uint64_t> RunCheck();
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
+  absl::Status CopyBlocksOf(const v1::StepRequest& request, absl::Span<const KvCacheView> layers);
   absl::Status RunModel(StepOutcome* outcome);
   // Records the event by which the step's reply waits for the device.
   absl::Status MarkDone(StepOutcome* outcome);
@@ -74,6 +80,9 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status SampleTokens(const TensorView& hidden);
   absl::Status ComputePromptLogprobs(const TensorView& hidden, v1::StepReply* reply);
   void AppendSampled(StepOutcome* outcome);
+  // The draft model's part of a step (model_runner_drafts.cc), once its tokens are sampled.
+  absl::Status RunDraftModel(StepOutcome* outcome);
+  std::vector<ProposingSlot> SlotsThatPropose(const SampledRows& sampled) const;
   // Waits for the oldest launched step and takes its tokens into the batch state.
   absl::Status SettleOldest();
   // Settles all steps in flight when a scheduled sequence's edits depend on its tokens.
@@ -126,6 +135,7 @@ class ModelRunnerImpl : public ModelRunner {
   StepArrays arrays_;
   LogitsHead head_;
   Sampler sampler_;
+  std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   std::deque<std::shared_ptr<StepOutcome>> in_flight_;
   absl::Status failed_;  // the first error of a step
 };

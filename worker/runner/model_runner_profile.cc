@@ -45,11 +45,14 @@ v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t total_blocks) {
 
 // A step of as many sequences as there may be, one of them with every sampling parameter: every rank then
 // gathers whole logits and runs all of sampling's code. The sequences share a block, since nobody reads what
-// they compute. Slot 0 held the prompt.
-v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
+// they compute. Slot 0 held the prompt. `proposes`: there is a draft model.
+v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size, bool proposes) {
   v1::StepRequest request;
   request.add_freed_slots(0);
-  for (int32_t slot = 0; slot < num_seqs; ++slot) AddSequence(slot, 1, &request)->add_block_ids(1);
+  for (int32_t slot = 0; slot < num_seqs; ++slot) {
+    AddSequence(slot, 1, &request)->add_block_ids(1);
+    if (proposes) request.mutable_sequences(slot)->set_num_proposals(1);
+  }
   AddSampling(&request);
   v1::StepSampling* sampling = AddSampling(&request);
   request.mutable_new_sequences(0)->set_sampling_index(1);
@@ -81,7 +84,7 @@ absl::Status ModelRunnerImpl::Profile() {
   absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
     const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
-    status = Execute(WidestBatch(num_seqs, config_.vocab_size)).status();
+    status = Execute(WidestBatch(num_seqs, config_.vocab_size, state_.limits().max_proposals > 0)).status();
   }
   in_flight_.clear();  // Execute has waited for all of them
   RETURN_IF_ERROR(FreeScratchBlocks());
@@ -92,6 +95,7 @@ absl::Status ModelRunnerImpl::FreeScratchBlocks() {
   state_.Clear();
   state_.SetNumBlocks(0);
   context_.kv_cache.clear();
+  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->FreeBlocks());
   void* scratch = kv_region_;
   kv_region_ = nullptr;
   return allocator_->Free(scratch);

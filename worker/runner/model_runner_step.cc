@@ -54,13 +54,19 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
 
 absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
   RETURN_IF_ERROR(state_.CheckCopies(request));
-  if (shards_.kv_heads.empty()) return absl::OkStatus();
-  const int64_t num_layers = static_cast<int64_t>(context_.kv_cache.size());
+  if (!shards_.kv_heads.empty()) RETURN_IF_ERROR(CopyBlocksOf(request, context_.kv_cache));
+  return draft_model_ == nullptr ? absl::OkStatus() : CopyBlocksOf(request, draft_model_->kv_cache());
+}
+
+absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request,
+                                           absl::Span<const KvCacheView> layers) {
+  if (layers.empty()) return absl::OkStatus();
+  const int64_t num_layers = static_cast<int64_t>(layers.size());
   for (const BlockCopyCall& call : PlanBlockCopies(request.copies())) {
     const int64_t count = static_cast<int64_t>(call.src.size());
     ASSIGN_OR_RETURN(const int32_t* src, side_.Stage(call.src.data(), count));
     ASSIGN_OR_RETURN(const int32_t* dst, side_.Stage(call.dst.data(), count));
-    CopyBlocks(*device_, context_.kv_cache.data(), num_layers, src, dst, count);
+    CopyBlocks(*device_, layers.data(), num_layers, src, dst, count);
   }
   return absl::OkStatus();
 }
@@ -78,9 +84,13 @@ absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPo
                                                      pool.num_blocks));
     }
   }
-  if (shards_.kv_heads.empty()) return absl::OkStatus();
-  somnus::SwapBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()), pool,
-                     direction, swaps.data(), static_cast<int64_t>(swaps.size()));
+  const auto swap = [&](absl::Span<const KvCacheView> layers, int64_t offset) {
+    const KvHostPool own = {static_cast<uint8_t*>(pool.data) + offset, pool.num_blocks};
+    somnus::SwapBlocks(*device_, layers.data(), static_cast<int64_t>(layers.size()), own, direction,
+                       swaps.data(), static_cast<int64_t>(swaps.size()));
+  };
+  if (!shards_.kv_heads.empty()) swap(context_.kv_cache, 0);
+  if (draft_model_ != nullptr) swap(draft_model_->kv_cache(), pool.num_blocks * OwnBlockBytes());
   return absl::OkStatus();
 }
 
@@ -110,7 +120,7 @@ absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
   RETURN_IF_ERROR(MarkDone(outcome));
   outcome->sampled = sampler_.TakeResults();
   AppendSampled(outcome);
-  return absl::OkStatus();
+  return draft_model_ == nullptr ? absl::OkStatus() : RunDraftModel(outcome);
 }
 
 absl::Status ModelRunnerImpl::MarkDone(StepOutcome* outcome) {

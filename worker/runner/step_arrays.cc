@@ -154,10 +154,14 @@ absl::Status StepArrays::Queue(const BatchState& state, SideStage* side) {
 }
 
 const StepInput& StepArrays::QueueInputs() {
-  AttentionBatch& batch = input_.batch;
-  GatherBlockTables(*device_, slot_tables_, seq_slots_.device(), context_len_.device(), batch.num_seqs,
+  GatherBlockTables(*device_, slot_tables_, seq_slots_.device(), context_len_.device(), input_.batch.num_seqs,
                     max_blocks_per_seq_, limits_.block_size, block_tables_);
-  ResolveTokens(*device_, token_ids_.device(), batch.num_tokens, last_tokens_);
+  ResolveTokens(*device_, token_ids_.device(), input_.batch.num_tokens, last_tokens_);
+  return Inputs();
+}
+
+const StepInput& StepArrays::Inputs() {
+  AttentionBatch& batch = input_.batch;
   input_.token_ids = token_ids_.device();
   batch.query_start = query_start_.device();
   batch.context_len = context_len_.device();

@@ -49,6 +49,8 @@ class StepArrays {
   // Queues the ops that a graph records with the model, which read the inputs and nothing else. Returns the
   // model's input, valid until the next Build.
   const StepInput& QueueInputs();
+  // The same, once these ops were queued, by a graph or otherwise.
+  const StepInput& Inputs();
 
   // Rows that sample a token, those of forks last, and rows that decide a prompt token whose logprob was
   // asked for; of the last Build.
@@ -57,6 +59,8 @@ class StepArrays {
   // [S + kMaxStepDraftTokens], on the device: the rows and slots of sample_rows(); slot -1 where a draft is.
   const int32_t* sample_row_indices() const { return sample_row_indices_.device(); }
   const int32_t* sample_slots() const { return sample_slots_.device(); }
+  // [max_num_seqs, max_blocks_per_seq], on the device: each slot's block table.
+  const int32_t* slot_tables() const { return slot_tables_; }
   // [max_num_seqs], on the device: each slot's last sampled token.
   int32_t* last_tokens() const { return last_tokens_; }
 

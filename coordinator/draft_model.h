@@ -1,0 +1,18 @@
+#pragma once
+// What --draft-model must have in common with the model that it guesses for.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+
+namespace somnus {
+
+// Opens the draft model at `path` and returns its configuration. An error names --draft-model: as
+// Checkpoint::Open, or InvalidArgument where its vocabulary is another one than `model`'s, or it has no
+// positions for max_model_len tokens. A tokenizer that cannot be read is not compared.
+absl::StatusOr<ModelConfig> CheckDraftModel(const std::string& path, LoadFormat format,
+                                            const Checkpoint& model, int32_t max_model_len);
+
+}  // namespace somnus
