@@ -37,6 +37,7 @@ Json CachePart(const Flags& flags, const ResolvedSettings& resolved) {
           {"cache_dtype", KvCacheDTypeName(dtype)},
           {"num_blocks", resolved.num_blocks},
           {"enable_prefix_caching", flags.enable_prefix_caching},
+          {"prefix_cache_on_host", CachesOnHost(flags) ? flags.prefix_cache_on_host : "off"},
           {"swap_space_bytes", flags.swap_space_bytes}};
 }
 

@@ -137,6 +137,11 @@ absl::Status CheckModel(const Flags& flags) {
     return absl::InvalidArgumentError(
         "--preemption: swap needs --swap-space, and no --host-memory-budget, which it could not keep");
   }
+  if (flags.prefix_cache_on_host != "off" && !CachesOnHost(flags)) {
+    return absl::InvalidArgumentError(
+        "--prefix-cache-on-host: needs --enable-prefix-caching and --swap-space, and no "
+        "--host-memory-budget, which it could not keep");
+  }
   if (!flags.spill_dir.empty() && flags.backup != v1::BACKUP_POLICY_FILE)
     return absl::InvalidArgumentError("--spill-dir: is for --backup=file");
   return CheckReplicas(flags);

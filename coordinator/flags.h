@@ -106,6 +106,8 @@ struct Flags {
   int32_t max_fair_users = 4096;
   double max_user_queue_share = 0.5;
   std::string preemption = "auto";
+  std::string prefix_cache_on_host = "off";
+  int32_t prefix_cache_step_blocks = 16;
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   int64_t max_waiting_bytes = 256 << 20;
@@ -179,6 +181,11 @@ inline bool KeepsKvOnSleep(const Flags& flags) {
 // take there comes between two steps, and nobody could make room for it.
 inline bool MaySwap(const Flags& flags) {
   return flags.preemption != "recompute" && flags.swap_space_bytes > 0 && flags.host_memory_budget == 0;
+}
+// Whether the prefix cache goes on in host memory, for which the same holds.
+inline bool CachesOnHost(const Flags& flags) {
+  return flags.prefix_cache_on_host != "off" && flags.enable_prefix_caching && flags.swap_space_bytes > 0 &&
+         flags.host_memory_budget == 0;
 }
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);

@@ -55,6 +55,11 @@ SpeculationOptions MakeSpeculationOptions(const Flags& flags) {
   return options;
 }
 
+HostPrefixCaching HostPrefixCachingOf(const Flags& flags) {
+  if (!CachesOnHost(flags)) return HostPrefixCaching::kOff;
+  return flags.prefix_cache_on_host == "on" ? HostPrefixCaching::kOn : HostPrefixCaching::kAuto;
+}
+
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
@@ -63,6 +68,8 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
   options.scheduler.preemption = PreemptionOf(flags);
+  options.scheduler.host_prefix_caching = HostPrefixCachingOf(flags);
+  options.scheduler.max_step_stores = flags.prefix_cache_step_blocks;
   options.scheduler.max_num_partial_prefills = flags.max_num_partial_prefills;
   options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
   options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;

@@ -46,8 +46,17 @@ FlagGroup SleepFlags(Flags* f) {
                        "--batch-invariant)"),
           Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
                        "host memory of each worker for KV blocks: of requests that were preempted "
-                       "(--preemption), and those that a sleep keeps; taken when it is needed; a bare number "
-                       "up to 1024 counts GiB"),
+                       "(--preemption), those that a sleep keeps, and of cached prefixes "
+                       "(--prefix-cache-on-host); taken when it is needed; a bare number up to 1024 counts "
+                       "GiB"),
+          Flag::OneOf<std::string>(
+              "prefix-cache-on-host", &f->prefix_cache_on_host,
+              {{"off", "off"}, {"auto", "auto"}, {"on", "on"}},
+              "cached prefixes go to host memory, as far as --swap-space has room, before others take their "
+              "blocks, and come back for prompts that begin with them; auto: where copying costs less than "
+              "computing again, by the times of steps"),
+          Flag::Int("prefix-cache-step-blocks", &f->prefix_cache_step_blocks, 1, 65536,
+                    "blocks of cached prefixes that one step copies to host memory"),
       }};
 }
 

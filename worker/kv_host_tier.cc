@@ -157,9 +157,7 @@ absl::Status KvHostTier::SwapIn(absl::Span<const BlockSwap> swaps) {
     return absl::FailedPreconditionError(
         absl::StrCat("host block ", swap.host_block, " has nothing that a step has swapped out"));
   }
-  RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps, /*of_transition=*/false));
-  for (const BlockSwap& swap : swaps) swapped_[swap.host_block] = false;
-  return absl::OkStatus();
+  return Copy(SwapDirection::kToDevice, swaps, /*of_transition=*/false);
 }
 
 int32_t KvHostTier::end_of_held() const {

@@ -8,8 +8,8 @@
 // Steps swap blocks out and in, in the order of steps, and wait for nothing. They take whole pieces, which
 // stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds nothing there that
 // is still wanted. Only the coordinator knows when a block that was swapped out is not wanted any more: it
-// says with such a transition which ones are, and until then a block counts as swapped that no step has
-// brought back.
+// says with such a transition which ones are, and until then a block counts as swapped, also when a step has
+// brought it back, which others may do again.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -113,8 +113,7 @@ class KvHostTier {
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
   std::vector<BlockSwap> held_;
   std::vector<int32_t> wanted_;  // host blocks, as the transition that was prepared last names them
-  std::vector<bool>
-      swapped_;  // by host block: a step has swapped a block out to it, and none has brought it back
+  std::vector<bool> swapped_;  // by host block: a step has swapped a block out to it
   double copy_seconds_ = 0;
 };
 

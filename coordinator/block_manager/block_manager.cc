@@ -13,7 +13,8 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
       pool_(options.num_blocks, options.block_size, options.records_events),
       pins_(&pool_, options.block_size),
-      host_pool_(options.num_host_blocks) {}
+      host_pool_(options.num_host_blocks),
+      host_cache_(&host_pool_) {}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -47,7 +48,7 @@ BlockContent BlockManager::ContentAt(BlockTable* table, absl::Span<const int32_t
 }
 
 BlockManager::BlockTable BlockManager::BeginTable(int64_t sequence, absl::Span<const int32_t> tokens,
-                                                  absl::string_view salt, bool use_cache) {
+                                                  absl::string_view salt, bool use_cache, bool reads_host) {
   SOMNUS_CHECK(!tokens.empty() && !tables_.contains(sequence));
   BlockTable table;
   table.salt = std::string(salt);
@@ -59,11 +60,17 @@ BlockManager::BlockTable BlockManager::BeginTable(int64_t sequence, absl::Span<c
   // At least one token must be computed, or there would be no logits to sample from.
   const int64_t max_blocks = (static_cast<int64_t>(tokens.size()) - 1) / options_.block_size;
   while (table.num_committed < max_blocks) {
-    KvBlock* block = pool_.Find(ContentAt(&table, tokens));
-    if (block == nullptr) break;
-    pool_.Reference(block);
-    table.blocks.push_back(block);
-    table.last_content_id = block->content_id;
+    const BlockContent content = ContentAt(&table, tokens);
+    if (KvBlock* block = table.on_host.empty() ? pool_.Find(content) : nullptr; block != nullptr) {
+      pool_.Reference(block);
+      table.blocks.push_back(block);
+      table.last_content_id = block->content_id;
+    } else {
+      const HostPrefixCache::Entry* entry = reads_host ? host_cache_.Find(content) : nullptr;
+      if (entry == nullptr || !entry->is_ready) break;
+      table.on_host.push_back(entry);
+      table.last_content_id = entry->content_id;
+    }
     ++table.num_committed;
   }
   return table;
@@ -75,26 +82,26 @@ void BlockManager::GiveUpTable(int64_t sequence, BlockTable table) {
 }
 
 int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const {
-  const int32_t needed = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
-  return needed + Watermark(ignore_watermark) - pool_.num_free();
+  return Needed(table, num_tokens) + Watermark(ignore_watermark) - pool_.num_free();
 }
 
-bool BlockManager::HasRoom(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) {
-  const int32_t missing = Missing(table, num_tokens, ignore_watermark);
+bool BlockManager::HasRoom(int32_t needed, bool ignore_watermark) {
+  const int32_t missing = needed + Watermark(ignore_watermark) - pool_.num_free();
   if (missing > 0 && missing <= Watermark(ignore_watermark)) ++num_watermark_refusals_;
   return missing <= 0;
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                                bool use_cache, bool ignore_watermark) {
-  BlockTable table = BeginTable(sequence, tokens, salt, use_cache);
+  BlockTable table = BeginTable(sequence, tokens, salt, use_cache, reads_host_);
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  if (!HasRoom(table, num_tokens, ignore_watermark)) {
+  if (!HasRoom(Needed(table, num_tokens), ignore_watermark)) {
     GiveUpTable(sequence, std::move(table));
     return -1;
   }
   const int32_t adopted = table.num_committed;
-  NoteAdopted(table, static_cast<size_t>(adopted));
+  NoteAdopted(table, table.blocks.size());
+  TakeFromHost(tokens, &table);
   const auto size = static_cast<size_t>(BlocksFor(num_tokens));
   while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());
   tables_.emplace(sequence, std::move(table));
@@ -115,7 +122,7 @@ int32_t BlockManager::BlocksMissing(int64_t sequence, absl::Span<const int32_t> 
 
 int32_t BlockManager::CountCached(int64_t sequence, absl::Span<const int32_t> tokens,
                                   absl::string_view salt) {
-  BlockTable table = BeginTable(sequence, tokens, salt, /*use_cache=*/true);
+  BlockTable table = BeginTable(sequence, tokens, salt, /*use_cache=*/true, reads_host_);
   const int32_t cached = table.num_committed * options_.block_size;
   GiveUpTable(sequence, std::move(table));
   return cached;
@@ -173,7 +180,7 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
     if (chain_is_broken) return;
     const BlockContent content = ContentAt(&table, tokens);
     KvBlock* block = table.blocks[table.num_committed];
-    pool_.Remember(block, content);
+    pool_.Remember(block, content, host_cache_.IdOf(content));
     // Where the pool knows another block for this content, that one becomes the parent of what follows, so
     // that both sequences' chains meet again.
     KvBlock* known_block = pool_.Find(content);
@@ -242,17 +249,20 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   chain.salt = std::string(salt);
   const int32_t full = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / options_.block_size);
   while (chain.num_committed < full) {
-    KvBlock* block = pool_.Find(ContentAt(&chain, tokens));
-    if (block == nullptr) break;  // blocks further down the chain cannot be found either
-    chain.last_content_id = block->content_id;
+    const BlockContent content = ContentAt(&chain, tokens);
+    KvBlock* block = pool_.Find(content);
+    chain.last_content_id = block == nullptr ? host_cache_.IdOf(content) : block->content_id;
+    if (chain.last_content_id == 0) break;  // blocks further down the chain cannot be found either
     ++chain.num_committed;
-    pool_.Forget(block, CacheLoss::kBadContents);
+    if (block != nullptr) pool_.Forget(block, CacheLoss::kBadContents);
+    host_cache_.Forget(chain.last_content_id);
   }
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 
 void BlockManager::ResetPrefixCache(CacheLoss cause) {
   pool_.ForgetAll(cause);
+  host_cache_.Clear();
   pins_.DropForgotten(&PinReleases::forgotten);
   // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -27,6 +28,7 @@
 #include "coordinator/block_manager/block_pool.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/host_block_pool.h"
+#include "coordinator/block_manager/host_prefix_cache.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/block_manager/prefix_pins.h"
 
@@ -95,25 +97,61 @@ class BlockManager {
   void Free(int64_t sequence);
   // Sequences that are swapped out have a table of host blocks instead (swap_blocks.cc): whole blocks that
   // hold their computed tokens, copied by steps in order, so that a host block may be given out again as soon
-  // as the step that reads it has been sent. None of a sequence's blocks is shared there.
-  //
-  // Whether the host tier has room for the first `num_computed` tokens of a sequence with a table; kNever:
-  // not even an empty one has.
-  AllocStatus CanSwapOut(int64_t num_computed) const;
-  // Takes host blocks for those tokens, appends the copies to them, and releases the table. CanSwapOut must
+  // as the step that reads it has been sent. A block that several sequences share when they are swapped out
+  // together is one block there, and is shared again by those that come back together.
+  struct Computed {
+    int64_t sequence;    // which has a table
+    int64_t num_tokens;  // its leading tokens whose keys and values are in the cache
+  };
+  // In how many blocks those tokens are; one that is shared counts once.
+  int32_t CountBlocks(absl::Span<const Computed> sequences) const;
+  // Whether the host tier has room for `num_blocks` blocks; kNever: not even an empty one has.
+  AllocStatus CanSwapOut(int32_t num_blocks) const;
+  // Takes host blocks for those tokens, appends the copies to them, and releases the tables. CanSwapOut must
   // have said kOk.
-  void SwapOut(int64_t sequence, int64_t num_computed, std::vector<BlockCopyOp>* swap_outs);
-  // Makes the table of a swapped sequence for all of `tokens`: adopts what the prefix cache has of them, if
-  // `use_cache`, takes blocks for the rest, and appends the copies of what was swapped out and not found. The
-  // host blocks are released. `num_adopted`: tokens that were found, which may be more than were swapped out.
-  // All or nothing: after kLater and kNever nothing has changed.
-  AllocStatus SwapIn(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
-                     bool use_cache, bool ignore_watermark, std::vector<BlockCopyOp>* swap_ins,
-                     int64_t* num_adopted);
+  void SwapOut(absl::Span<const Computed> sequences, std::vector<BlockCopyOp>* swap_outs);
+  // A sequence that is about to have a table again, for all of `tokens`.
+  struct Returning {
+    int64_t sequence;
+    absl::Span<const int32_t> tokens;
+    absl::string_view salt;
+    bool use_cache = false;   // what the prefix cache has of them is adopted
+    int64_t num_shared = 0;   // of one to be computed: leading tokens in blocks that it will have of another
+    int64_t num_adopted = 0;  // SwapIn sets it: tokens that were found, maybe more than were swapped out
+  };
+  struct Room {
+    int32_t missing = 0;  // how many more blocks are needed; 0 or less: there is room
+    int32_t total = 0;    // how many blocks they have then, a shared one once
+  };
+  // What such sequences need together: swapped ones, suspended ones, which have tables, and others.
+  Room RoomFor(absl::Span<const Returning> all, bool ignore_watermark);
+  // Makes the tables of swapped sequences: adopts, takes blocks for the rest, and appends the copies of what
+  // was swapped out and not found. Their host blocks are released. All or nothing: after kLater and kNever
+  // nothing has changed.
+  AllocStatus SwapIn(absl::Span<Returning> all, bool ignore_watermark, std::vector<BlockCopyOp>* swap_ins);
+  // The prefix cache in the host tier (host_hits.cc): cached blocks are copied there before they are given to
+  // others, and copied back where a later sequence begins with them.
+  //
+  // Whether lookups from now on go on there, where the device has no more. What an Allocate finds there
+  // counts as cached: it takes blocks for it, and TakeHostHits returns the copies into them since the last
+  // call.
+  void SetReadsHost(bool reads) { reads_host_ = reads; }
+  std::vector<BlockCopyOp> TakeHostHits() { return std::exchange(host_hits_, {}); }
+  // Stores up to `count` of the cached blocks that are given out next and are not there yet, in a step that
+  // swaps nothing in: appends the copies, and returns the contents for NoteStored.
+  std::vector<uint64_t> StoreCached(int32_t count, int64_t step, std::vector<BlockCopyOp>* swap_outs);
+  // HostPrefixCache::NoteStored.
+  void NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready) {
+    host_cache_.NoteStored(content_ids, step, is_ready);
+  }
+  void ForgetHostCache() { host_cache_.Clear(); }
+  const HostPrefixCache& host_cache() const { return host_cache_; }
+
   // Releases the host blocks of a swapped sequence, which is computed again or has ended.
   void DropSwapped(int64_t sequence);
   int32_t swapped_blocks() const { return num_swapped_blocks_; }
-  // The host blocks of swapped sequences, in ascending order.
+  // The host blocks that steps have swapped out and may still swap in, each once, in ascending order: those
+  // of swapped sequences, and of the prefix cache.
   std::vector<int32_t> SwappedBlocks() const;
   bool is_swapped(int64_t sequence) const { return swapped_.contains(sequence); }
   int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
@@ -162,10 +200,6 @@ class BlockManager {
   // which takes host blocks and changes nothing else. Once the sleep has happened, all contents that were not
   // chosen are forgotten. The host blocks are released when the contents are on the device again, at the same
   // device blocks, or are not wanted any more. Between the choice and the release no block may be allocated.
-  struct Computed {
-    int64_t sequence;    // which has a table
-    int64_t num_tokens;  // its leading tokens whose keys and values are in the cache
-  };
   // Chooses the blocks that hold those tokens, all of a sequence or none, in the order of `sequences`.
   // Returns the sequences for which there is no room, in the host tier or within `limits`. What room is left
   // goes to these sequences' beginnings, as far as they can be adopted, then to pinned blocks, and then to
@@ -200,13 +234,15 @@ class BlockManager {
   const CacheBlockCounts& cache_counts() const { return pool_.counts(); }
   // BlockPool::TakeEvents.
   std::vector<BlockEvent> TakeEvents() { return pool_.TakeEvents(); }
+  int32_t cached_host_blocks() const { return host_cache_.size(); }  // among the used ones
   // How often what was asked for was refused because of the watermark alone.
   int64_t num_watermark_refusals() const { return num_watermark_refusals_; }
   // How many blocks were hashed since the start: what the prefix cache costs.
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
   // Internal when a pool's own check fails, when a block's reference count is not the number of its
-  // occurrences in tables and pins, or when the kept and swapped blocks are not the host blocks in use.
+  // occurrences in tables and pins, or when the host blocks in use are not those of kept, swapped and cached
+  // blocks.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -217,6 +253,8 @@ class BlockManager {
     std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least
     // Of the block known for the last committed content; 0 though num_committed > 0: the chain is broken.
     uint64_t last_content_id = 0;
+    // While it begins: what the host tier has behind `blocks`, and num_committed counts.
+    std::vector<const HostPrefixCache::Entry*> on_host;
   };
 
   struct HostTable {
@@ -228,11 +266,27 @@ class BlockManager {
   BlockContent ContentAt(BlockTable* table, absl::Span<const int32_t> tokens);
   // Begins the table of a sequence that has none: references the cached prefix, and takes nothing else.
   BlockTable BeginTable(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
-                        bool use_cache);
+                        bool use_cache, bool reads_host = false);
+  // Takes blocks for what the host tier has of the sequence's beginning.
+  void TakeFromHost(absl::Span<const int32_t> tokens, BlockTable* table);
+  // The pool of the host tier must have free blocks, or blocks of the prefix cache, which gives one up then.
+  void MakeHostRoom();
   // Undoes BeginTable, but keeps the hashes.
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
-  bool HasRoom(const BlockTable& table, int64_t num_tokens, bool ignore_watermark);
+  // Whether that many blocks can be taken.
+  bool HasRoom(int32_t needed, bool ignore_watermark);
+  int32_t Needed(const BlockTable& table, int64_t num_tokens) const {
+    return BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
+  }
+  // The blocks that a swapped sequence needs beyond those of the prefix cache, which `table` has, and beyond
+  // the host blocks in `seen`, to which its own are added.
+  int32_t NeededToSwapIn(const HostTable& host, const BlockTable& table, int64_t num_tokens,
+                         absl::flat_hash_set<int32_t>* seen) const;
+  // Takes these blocks. `came_back`: those for host blocks, which it may have in common with others.
+  void FillFromHost(const HostTable& host, int64_t num_tokens,
+                    absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
+                    std::vector<BlockCopyOp>* swap_ins);
   // The first `count` blocks of a table were adopted.
   void NoteAdopted(const BlockTable& table, size_t count);
   absl::Status CheckKept() const;
@@ -246,6 +300,9 @@ class BlockManager {
   BlockPool pool_;
   PrefixPins pins_;
   HostBlockPool host_pool_;
+  HostPrefixCache host_cache_;
+  bool reads_host_ = false;
+  std::vector<BlockCopyOp> host_hits_;
   std::vector<KeptBlock> kept_;
   absl::flat_hash_map<int64_t, BlockTable> tables_;
   absl::flat_hash_map<int64_t, HostTable> swapped_;  // of sequences without a table in tables_

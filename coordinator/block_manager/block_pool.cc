@@ -110,7 +110,7 @@ KvBlock* BlockPool::Find(const BlockContent& content) {
   return same ? block : nullptr;
 }
 
-void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
+void BlockPool::Remember(KvBlock* block, const BlockContent& content, uint64_t content_id) {
   SOMNUS_CHECK(block->ref_count > 0 && static_cast<int32_t>(content.tokens.size()) == block_size_);
   if (block->id >= limit_ || block->content_id != 0 || Find(content) != nullptr) return;
   // Another block has the same hash by a collision, or because its parent was evicted since, so that no chain
@@ -120,7 +120,7 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
     Forget(it->second, CacheLoss::kOrphaned);
     index_[content.hash] = block;
   }
-  block->content_id = next_content_id_++;
+  block->content_id = content_id != 0 ? content_id : next_content_id_++;
   block->parent_content_id = content.parent_content_id;
   block->hash = content.hash;
   block->tokens.assign(content.tokens.begin(), content.tokens.end());
@@ -157,6 +157,15 @@ std::vector<int32_t> BlockPool::LastCached(int32_t count) const {
     ids.push_back(block->id);
   }
   return ids;
+}
+
+std::vector<const KvBlock*> BlockPool::FirstCached(int32_t count) const {
+  std::vector<const KvBlock*> blocks;
+  for (const KvBlock* block = list_.next; block != &list_; block = block->next) {
+    if (static_cast<int32_t>(blocks.size()) == count) break;
+    blocks.push_back(block);
+  }
+  return blocks;
 }
 
 absl::Status BlockPool::CheckIntegrity() const {

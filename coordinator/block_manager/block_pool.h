@@ -84,7 +84,8 @@ class BlockPool {
   // Returns the cached or used block with this content, or null.
   KvBlock* Find(const BlockContent& content);
   // Makes a used block's contents known. When the pool knows another block for them already, that one stays.
-  void Remember(KvBlock* block, const BlockContent& content);
+  // `content_id`: of contents that were known before, elsewhere or here; 0: they have a new one.
+  void Remember(KvBlock* block, const BlockContent& content, uint64_t content_id = 0);
   // Forgets the contents of a block, used or cached: it cannot be adopted any more.
   void Forget(KvBlock* block, CacheLoss cause);
   // Forgets the contents of all blocks, used ones too.
@@ -93,6 +94,8 @@ class BlockPool {
   void ForgetAllBut(const std::vector<bool>& stays, CacheLoss cause);
   // The ids of cached blocks, at most `count`, the most recently used first.
   std::vector<int32_t> LastCached(int32_t count) const;
+  // The least recently used ones first: those that are given out next.
+  std::vector<const KvBlock*> FirstCached(int32_t count) const;
 
   int32_t num_free() const { return unknown_.size() + num_cached_; }
   int32_t num_cached() const { return num_cached_; }  // all of them free

@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-HostBlockPool::HostBlockPool(int32_t num_blocks) : is_used_(num_blocks, false) {
+HostBlockPool::HostBlockPool(int32_t num_blocks) : ref_counts_(num_blocks, 0) {
   SOMNUS_CHECK(num_blocks >= 0);
   free_.reserve(num_blocks);
   for (int32_t id = num_blocks - 1; id >= 0; --id) free_.push_back(id);
@@ -17,24 +17,31 @@ int32_t HostBlockPool::Allocate() {
   SOMNUS_CHECK(!free_.empty());
   const int32_t id = free_.back();
   free_.pop_back();
-  is_used_[id] = true;
+  ref_counts_[id] = 1;
   return id;
 }
 
-void HostBlockPool::Release(int32_t id) {
+void HostBlockPool::Reference(int32_t id) {
   SOMNUS_CHECK(is_used(id));
-  is_used_[id] = false;
+  ++ref_counts_[id];
+}
+
+bool HostBlockPool::Release(int32_t id) {
+  SOMNUS_CHECK(is_used(id));
+  if (--ref_counts_[id] > 0) return false;
   free_.push_back(id);
+  return true;
 }
 
 absl::Status HostBlockPool::CheckIntegrity() const {
-  std::vector<bool> is_free(is_used_.size(), false);
+  std::vector<bool> is_free(ref_counts_.size(), false);
   for (const int32_t id : free_) {
     if (is_used(id) || is_free[id])
       return absl::InternalError(absl::StrCat("host block ", id, " is free and used, or free twice"));
     is_free[id] = true;
   }
-  const auto used = static_cast<int32_t>(std::count(is_used_.begin(), is_used_.end(), true));
+  const auto used = static_cast<int32_t>(
+      std::count_if(ref_counts_.begin(), ref_counts_.end(), [](int32_t count) { return count > 0; }));
   if (used != num_used()) {
     return absl::InternalError(absl::StrCat("host blocks do not add up: ", used, " used and ", num_free(),
                                             " free of ", num_total()));

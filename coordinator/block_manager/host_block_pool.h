@@ -1,7 +1,7 @@
 #pragma once
 // The blocks of the host tier as the coordinator sees them: which of them are in use. Every worker has host
 // memory for as many blocks of its KV cache, with the same ids, from 0 on. There is one pool for whatever
-// moves blocks to the host.
+// moves blocks to the host. A block may have several owners: it is in use until the last one releases it.
 //
 // Not thread safe: owned by the engine's loop.
 
@@ -19,19 +19,22 @@ class HostBlockPool {
   // Takes the free block that was given back last; where none was, the one with the lowest id. The pool must
   // not be exhausted.
   int32_t Allocate();
-  void Release(int32_t id);
+  void Reference(int32_t id);
+  // Returns whether the block is free now.
+  bool Release(int32_t id);
 
-  int32_t num_total() const { return static_cast<int32_t>(is_used_.size()); }
+  int32_t num_total() const { return static_cast<int32_t>(ref_counts_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
   int32_t num_used() const { return num_total() - num_free(); }
-  bool is_used(int32_t id) const { return id >= 0 && id < num_total() && is_used_[id]; }
+  int32_t ref_count(int32_t id) const { return id >= 0 && id < num_total() ? ref_counts_[id] : 0; }
+  bool is_used(int32_t id) const { return ref_count(id) > 0; }
 
   // Walks over all blocks. Internal names what does not add up.
   absl::Status CheckIntegrity() const;
 
  private:
   std::vector<int32_t> free_;  // a stack
-  std::vector<bool> is_used_;
+  std::vector<int32_t> ref_counts_;
 };
 
 }  // namespace somnus

@@ -12,14 +12,17 @@ namespace somnus {
 std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences,
                                               const KeepLimits& limits) {
   SOMNUS_CHECK(kept_.empty());
-  const auto room = [&] {  // what is swapped out is in the host's memory, too
+  // What is swapped out is in the host's memory, too. The prefix cache there gives way.
+  const auto room = [&] {
     const int64_t taken = num_swapped_blocks_ + static_cast<int64_t>(kept_.size());
-    return std::max<int64_t>(0, std::min<int64_t>(host_pool_.num_free(), limits.num_blocks - taken));
+    return std::max<int64_t>(
+        0, std::min<int64_t>(host_pool_.num_free() + host_cache_.size(), limits.num_blocks - taken));
   };
   std::vector<bool> chosen(options_.num_blocks, false);
   const auto choose = [&](int32_t id) {
     if (chosen[id]) return;  // another sequence shares it
     chosen[id] = true;
+    MakeHostRoom();
     kept_.push_back({id, host_pool_.Allocate()});
   };
   std::vector<int64_t> without_room;
@@ -42,9 +45,11 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
   for (const int32_t id : pins_.HeldBlocks()) {
     if (room() > 0) choose(id);
   }
-  if (limits.cached_blocks) {
-    for (const int32_t id : pool_.LastCached(static_cast<int32_t>(room()))) choose(id);
+  for (const int32_t id : pool_.LastCached(limits.cached_blocks ? pool_.num_cached() : 0)) {
+    const bool is_on_host = host_cache_.Has(pool_.block(id)->content_id);
+    if (room() > 0 && !is_on_host) choose(id);
   }
+  while (static_cast<int64_t>(host_pool_.num_used()) > limits.num_blocks && host_cache_.Evict()) continue;
   return without_room;
 }
 
@@ -73,23 +78,32 @@ absl::Status BlockManager::CheckKept() const {
     }
     on_device[kept.device_block] = on_host[kept.host_block] = true;
   }
-  int32_t num_swapped = 0;
+  absl::flat_hash_map<int32_t, int32_t> swapped;  // by host block: how many tables have it
   for (const auto& [sequence, table] : swapped_) {
-    for (const int32_t id : table.blocks) {
-      if (!host_pool_.is_used(id) || on_host[id]) {
-        return absl::InternalError(
-            absl::StrCat("sequence ", sequence, " is swapped out to host block ", id, ", which cannot be"));
-      }
-      on_host[id] = true;
-    }
-    num_swapped += static_cast<int32_t>(table.blocks.size());
+    for (const int32_t id : table.blocks) ++swapped[id];
     if (tables_.contains(sequence))
       return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out and has a table"));
   }
+  std::vector<int32_t> cached(host_pool_.num_total(), 0);
+  if (absl::Status status = host_cache_.CheckIntegrity(&cached); !status.ok()) return status;
+  for (int32_t id = 0; id < host_pool_.num_total(); ++id) {
+    if (cached[id] == 0) continue;
+    if (on_host[id] || host_pool_.ref_count(id) != 1 || cached[id] != 1)
+      return absl::InternalError(absl::StrCat("host block ", id, " is cached, and something else"));
+    on_host[id] = true;
+  }
+  for (const auto& [id, count] : swapped) {
+    if (on_host[id] || host_pool_.ref_count(id) != count) {
+      return absl::InternalError(absl::StrCat("host block ", id, " is in the tables of ", count,
+                                              " swapped sequences, which cannot be"));
+    }
+  }
+  const auto num_swapped = static_cast<int32_t>(swapped.size());
   if (num_swapped != num_swapped_blocks_ ||
-      static_cast<int32_t>(kept_.size()) + num_swapped != host_pool_.num_used()) {
+      static_cast<int32_t>(kept_.size()) + num_swapped + host_cache_.size() != host_pool_.num_used()) {
     return absl::InternalError(absl::StrCat(host_pool_.num_used(), " host blocks are used, ", kept_.size(),
-                                            " are kept, ", num_swapped, " swapped"));
+                                            " are kept, ", num_swapped, " swapped, ", host_cache_.size(),
+                                            " cached"));
   }
   return absl::OkStatus();
 }

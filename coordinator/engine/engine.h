@@ -215,6 +215,7 @@ struct EngineStats {
   // Of the host tier, and of what outlived sleeps there.
   int32_t total_host_blocks = 0;
   int32_t used_host_blocks = 0;
+  int32_t cached_host_blocks = 0;  // among these: of the prefix cache
   // Of host memory over all ranks, that a sleep of level 1 would take for KV blocks if it came now, or a step
   // later. 0: it would keep none.
   int64_t keepable_bytes = 0;

@@ -329,6 +329,7 @@ void EngineLoop::PublishStats() {
   stats.cached_blocks = blocks.cache_counts();
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
+  stats.cached_host_blocks = blocks.cached_host_blocks();
   stats.keepable_bytes = KeepableBytes();
   stats.speculation = scheduler_.speculation();
   prefixes_.Publish(scheduler_, &stats);

@@ -34,15 +34,13 @@ void EngineLoop::QuiesceForSleep(const SleepSpec& spec) {
 
 HostTierBlocks EngineLoop::ChooseKept(const SleepSpec& changes) {
   if (!KeepsKv(changes) || !HasKvCache(changes.tags)) return {};
-  HostTierBlocks host;
-  host.swapped = scheduler_.blocks().SwappedBlocks();
-  if (command_->keeps_nothing) return host;
+  if (command_->keeps_nothing) return {{}, scheduler_.blocks().SwappedBlocks()};
   KeepLimits limits;
   limits.cached_blocks = options_.keeps_cached_blocks;
   if (command_->max_kept_bytes.has_value() && options_.kv_block_bytes > 0)
     limits.num_blocks = std::max<int64_t>(0, *command_->max_kept_bytes) / options_.kv_block_bytes;
-  host.kept = scheduler_.ChooseKept(limits);
-  return host;
+  const std::vector<KeptBlock> kept = scheduler_.ChooseKept(limits);
+  return {kept, scheduler_.blocks().SwappedBlocks()};  // cached ones among these may have given way
 }
 
 int64_t EngineLoop::KeepableBytes() const {

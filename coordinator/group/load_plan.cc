@@ -78,6 +78,7 @@ int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_byte
   // time when the others had filled the cache, more can wait together: the k-th largest with a k-th of it,
   // and a thousand of them with less than eight times as much in all.
   constexpr int64_t kMostCaches = 8;
+  if (CachesOnHost(flags)) return PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, kMaxKeptBlocks);
   if (!KeepsKvOnSleep(flags) && !MaySwap(flags)) return 0;
   const int64_t most = TotalBlocks(num_blocks) * (MaySwap(flags) ? kMostCaches : 1);
   return PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, std::min<int64_t>(most, kMaxKeptBlocks));

@@ -197,8 +197,10 @@ class PrometheusMetrics : public Metrics {
         .Set(static_cast<double>(stats.cached_blocks.num_cached()));
     Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
         .Set(stats.total_host_blocks);
-    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept or swapped out there.")
+    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept, swapped out or cached there.")
         .Set(stats.used_host_blocks);
+    Gauge("somnus:kv_host_blocks_cached", "KV blocks of the prefix cache among these.")
+        .Set(stats.cached_host_blocks);
     Advance("somnus:forked_sequences_total",
             "Choices of a prompt that another choice of the same request has computed for them.",
             stats.num_forks);

@@ -36,9 +36,18 @@ inline std::vector<CounterSeries> PreemptionSeries(const EngineStats& stats) {
                     "Tokens of preempted sequences that were not computed again.",
                     {},
                     stats.swaps.in_tokens});
+  series.push_back({"somnus:prefix_cache_host_hits_total",
+                    "Prompt tokens of prefix cache hits that came from host memory.",
+                    {},
+                    stats.swaps.host_hit_tokens});
+  const char* const cached = "Blocks of the prefix cache that were stored in host memory, and that gave way.";
+  series.push_back(
+      {"somnus:prefix_cache_host_blocks_total", cached, {{"event", "stored"}}, stats.swaps.stored_blocks});
+  series.push_back(
+      {"somnus:prefix_cache_host_blocks_total", cached, {{"event", "evicted"}}, stats.swaps.evicted_blocks});
   for (size_t i = 1; i < kSwapObstacles.size(); ++i) {
     series.push_back({"somnus:swaps_declined_total",
-                      "Preempted sequences that are computed again though swapping is on, by reason.",
+                      "Preemptions whose sequences are computed again though swapping is on, by reason.",
                       {{"reason", kSwapObstacles[i]}},
                       stats.swaps.obstacles[i]});
   }

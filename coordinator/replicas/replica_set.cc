@@ -68,6 +68,7 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->cached_blocks.Add(one.cached_blocks);
   sum->total_host_blocks += one.total_host_blocks;
   sum->used_host_blocks += one.used_host_blocks;
+  sum->cached_host_blocks += one.cached_host_blocks;
   sum->keepable_bytes += one.keepable_bytes;
   sum->speculation.Add(one.speculation);
   sum->num_forks += one.num_forks;

@@ -36,30 +36,35 @@ struct PreemptionCounts {
   }
 };
 
-// Why a sequence whose blocks were wanted for others was not swapped out, where swapping is on. It is
-// computed again.
+// Why what was preempted (a sequence, choices of a request together, a beam search), whose blocks were wanted
+// for others, was not swapped out, where swapping is on. It is computed again.
 enum class SwapObstacle {
   kNone,
   kHostFull,    // the host tier has too few free blocks
   kHostMemory,  // a rank's host had no memory for them, now or not long ago
   kStepFull,    // the step would swap too many blocks, or swaps others in
-  kBeams,       // it is a beam search, whose beams share blocks
   kPrice,       // computing it again is cheaper, or no price is known yet
 };
-inline constexpr std::array<const char*, 6> kSwapObstacles = {"none",      "host_full", "host_memory",
-                                                              "step_full", "beams",     "price"};
+inline constexpr std::array<const char*, 5> kSwapObstacles = {"none", "host_full", "host_memory", "step_full",
+                                                              "price"};
 
 struct SwapCounts {
   int64_t out_blocks = 0;
   int64_t in_blocks = 0;
-  int64_t in_tokens = 0;  // that were not computed again
-  int64_t refusals = 0;   // steps whose swap_outs a rank had no memory for
-  std::array<int64_t, kSwapObstacles.size()> obstacles = {};  // sequences
+  int64_t in_tokens = 0;        // that were not computed again
+  int64_t stored_blocks = 0;    // among out_blocks: of the prefix cache
+  int64_t evicted_blocks = 0;   // of these, that gave way to others in host memory
+  int64_t host_hit_tokens = 0;  // of prompts, whose blocks came back from there
+  int64_t refusals = 0;         // steps whose swap_outs a rank had no memory for
+  std::array<int64_t, kSwapObstacles.size()> obstacles = {};  // preemptions
 
   void Add(const SwapCounts& other) {
     out_blocks += other.out_blocks;
     in_blocks += other.in_blocks;
     in_tokens += other.in_tokens;
+    stored_blocks += other.stored_blocks;
+    evicted_blocks += other.evicted_blocks;
+    host_hit_tokens += other.host_hit_tokens;
     refusals += other.refusals;
     for (size_t i = 0; i < kSwapObstacles.size(); ++i) obstacles[i] += other.obstacles[i];
   }

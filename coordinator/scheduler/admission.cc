@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/check.h"
 #include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/prefix_lookups.h"
@@ -32,6 +33,7 @@ bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {
 void Scheduler::ScheduleWaiting(StepBuilder* builder) {
   int skipped = 0;
   size_t num_reserved = 0;  // slots for forks of this step
+  std::shared_ptr<PreemptedTogether> coming_back;
   for (auto it = waiting_.begin();
        it != waiting_.end() && builder->budget > 0 && free_slots_.size() > num_reserved;) {
     if (waiting_.Refresh(&it)) continue;
@@ -44,7 +46,11 @@ void Scheduler::ScheduleWaiting(StepBuilder* builder) {
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
     if (HasPending(*sequence) || IsKeptApart(*sequence)) return;
-    if (sequence->is_swapped && !MaySwapIn(*sequence)) return;
+    const bool waits_for_choices = coming_back != nullptr && coming_back->num_waiting > 0;
+    if (waits_for_choices && sequence->together != coming_back) return;
+    if (!MayComeBack(sequence, free_slots_.size() - num_reserved)) return;
+    if (sequence->together != nullptr) coming_back = sequence->together;
+    if (sequence->is_swapped && !MaySwapIn(WaitingTogether(sequence))) return;
     if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *builder)) {
       ++skipped;
       continue;
@@ -117,11 +123,11 @@ bool Scheduler::HasBytes(const Sequence& sequence, const StepBuilder& builder) c
 }
 
 // Returns how many tokens are in the cache already; -1 when there are too few blocks.
-int64_t Scheduler::TakeBlocks(Sequence* sequence) {
-  if (sequence->is_swapped) return SwapIn(sequence);
+int64_t Scheduler::TakeBlocks(const SequencePtr& sequence) {
+  if (sequence->is_swapped && !SwapIn(sequence)) return -1;
   if (!sequence->is_suspended) {
     return blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
-                            UsesPrefixCache(*sequence), running_.empty());
+                            UsesPrefixCache(*sequence), IgnoresWatermark(*sequence));
   }
   std::vector<int32_t> new_blocks;  // they go with the others
   const bool has_room =
@@ -132,15 +138,17 @@ int64_t Scheduler::TakeBlocks(Sequence* sequence) {
 bool Scheduler::Admit(const SequencePtr& sequence, StepBuilder* builder) {
   if (free_slots_.size() < static_cast<size_t>(NumSlots(*sequence))) return false;
   const auto take_blocks = [&] {
-    return sequence->beams == nullptr ? TakeBlocks(sequence.get()) : TakeBeamBlocks(sequence);
+    SetReadsHost(*sequence);
+    return sequence->beams == nullptr ? TakeBlocks(sequence) : TakeBeamBlocks(sequence);
   };
   int64_t computed = take_blocks();
-  while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence))) {
+  while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence), *sequence)) {
     // No step swaps both ways: it comes back in the next one.
     if (sequence->is_swapped && !swap_outs_.empty()) return false;
     computed = take_blocks();
   }
   if (computed < 0) return false;
+  TakeHostHits(*sequence);
   if (!sequence->keeps_computed()) sequence->num_adopted = static_cast<int32_t>(computed);
   StartRunning(sequence, computed);
   if (!sequence->was_scheduled) {
@@ -161,8 +169,8 @@ void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) 
   running_.emplace(KeyOf(*sequence), sequence);
   sequence->state = SequenceState::kRunning;
   num_suspended_ -= sequence->is_suspended ? 1 : 0;
-  num_swapped_ -= sequence->is_swapped ? 1 : 0;
-  sequence->is_suspended = sequence->is_swapped = false;
+  sequence->is_suspended = false;
+  LeaveTogether(sequence.get());
   sequence->num_computed = num_computed;
   sequence->num_charged = std::max(sequence->num_charged, num_computed);
   sequence->slot = free_slots_.back();
@@ -182,45 +190,56 @@ void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
   plan->first_scheduled.push_back(sequence);
 }
 
-int32_t Scheduler::BlocksMissing(const Sequence& sequence) {
-  if (sequence.beams != nullptr)
-    return BeamBlocksMissingToStart(sequence, UsesPrefixCache(sequence), &blocks_);
-  if (sequence.is_suspended)
-    return blocks_.BlocksMissingToGrow(sequence.id, static_cast<int64_t>(sequence.tokens.size()));
-  return blocks_.BlocksMissing(sequence.id, sequence.tokens, sequence.request.cache_salt,
-                               UsesPrefixCache(sequence), /*ignore_watermark=*/false);
+// Of the sequence, or of all that come back with it.
+int32_t Scheduler::BlocksMissing(const SequencePtr& sequence) {
+  if (sequence->beams != nullptr && !sequence->is_swapped)
+    return BeamBlocksMissingToStart(*sequence, UsesPrefixCache(*sequence), &blocks_);
+  if (sequence->is_suspended && sequence->together == nullptr)
+    return blocks_.BlocksMissingToGrow(sequence->id, static_cast<int64_t>(sequence->tokens.size()));
+  return RoomFor(WaitingTogether(sequence), /*ignore_watermark=*/false).missing;
 }
 
 void Scheduler::DisplaceForFirstWaiting() {
   if (waiting_.empty() || running_.empty()) return;
-  const Sequence& first = *waiting_.begin()->second;
-  const auto is_less_urgent = [&](const Sequence& running) {
-    return running.effective_priority > first.request.priority;
+  const SequencePtr first = waiting_.begin()->second;
+  const auto is_less_urgent = [&](const SequencePtr& running) {
+    return running->effective_priority > first->request.priority;
   };
-  if (HasPending(first) || (first.is_swapped && !MaySwapIn(first)) || ForkSource(first) != nullptr ||
-      !is_less_urgent(*running_.rbegin()->second))
+  const std::vector<SequencePtr> together = WaitingTogether(first);
+  if (std::any_of(together.begin(), together.end(),
+                  [](const SequencePtr& one) { return HasPending(*one); }) ||
+      (first->is_swapped && !MaySwapIn(together)) || ForkSource(*first) != nullptr ||
+      !is_less_urgent(running_.rbegin()->second))
     return;
   const int32_t missing = BlocksMissing(first);
+  size_t slots_wanted = 0, num_slots = free_slots_.size();
+  for (const SequencePtr& one : together) slots_wanted += static_cast<size_t>(NumSlots(*one));
   BlockManager::FreedBlocks freed;
   const auto add_freed = [&](const Sequence& sequence) {
     for (const Sequence* one : WithBlocks(sequence, blocks_)) freed.Add(blocks_, one->id);
   };
   for (auto it = std::next(waiting_.begin()); num_suspended_ > 0 && it != waiting_.end(); ++it) {
-    if (it->second->is_suspended) add_freed(*it->second);  // Admit takes them
+    const bool comes_along = first->together != nullptr && it->second->together == first->together;
+    if (it->second->is_suspended && !comes_along) add_freed(*it->second);  // Admit takes them
   }
-  std::vector<SequencePtr> victims;
-  size_t num_slots = free_slots_.size();
-  const auto has_room = [&] {
-    return freed.count() >= missing && num_slots >= static_cast<size_t>(NumSlots(first));
-  };
+  std::vector<std::vector<SequencePtr>> victims;
+  absl::flat_hash_set<const Sequence*> are_victims;
+  const auto has_room = [&] { return freed.count() >= missing && num_slots >= slots_wanted; };
   for (auto it = running_.rbegin(); it != running_.rend() && !has_room(); ++it) {
-    if (!is_less_urgent(*it->second)) return;
-    add_freed(*it->second);
-    num_slots += static_cast<size_t>(NumSlots(*it->second));
-    victims.push_back(it->second);
+    if (are_victims.contains(it->second.get())) continue;
+    victims.push_back(RunningChoices(it->second));
+    if (!std::all_of(victims.back().begin(), victims.back().end(), is_less_urgent)) return;
+    for (const SequencePtr& one : victims.back()) {
+      are_victims.insert(one.get());
+      add_freed(*one);
+      num_slots += static_cast<size_t>(NumSlots(*one));
+    }
   }
   if (!has_room()) return;
-  for (const SequencePtr& victim : victims) Preempt(victim, PreemptionCause::kPriority);
+  for (const std::vector<SequencePtr>& all : victims) {
+    Preempt(all, PreemptionCause::kPriority);
+    KeepTogether(all);
+  }
 }
 
 }  // namespace somnus

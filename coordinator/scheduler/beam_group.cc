@@ -80,6 +80,15 @@ std::vector<const Sequence*> WithBlocks(const Sequence& sequence, const BlockMan
   return with_blocks;
 }
 
+std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const BlockManager& blocks) {
+  std::vector<const Sequence*> with_blocks = {&sequence};
+  if (sequence.beams == nullptr) return with_blocks;
+  for (const SequencePtr& other : sequence.beams->others) {
+    if (blocks.is_swapped(other->id)) with_blocks.push_back(other.get());
+  }
+  return with_blocks;
+}
+
 void FreeBlocks(Sequence* sequence, BlockManager* blocks) {
   blocks->Free(sequence->id);
   sequence->num_computed = 0;

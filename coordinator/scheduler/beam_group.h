@@ -45,6 +45,8 @@ int32_t NumSlots(const Sequence& sequence);
 bool HasPending(const Sequence& sequence);
 // The sequence, and the others of its group that have tables.
 std::vector<const Sequence*> WithBlocks(const Sequence& sequence, const BlockManager& blocks);
+// The same for tables of host blocks; the first one has one.
+std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const BlockManager& blocks);
 // Frees the blocks of a sequence, or of a group, whose beams then take the first places.
 void FreeBlocks(Sequence* sequence, BlockManager* blocks);
 

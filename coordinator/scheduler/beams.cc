@@ -69,6 +69,7 @@ void Scheduler::ReturnBeamSlots(Sequence* leader) {
 int64_t Scheduler::TakeBeamBlocks(const SequencePtr& leader) {
   MakeOtherBeams(leader);
   BeamGroup& group = *leader->beams;
+  if (leader->is_swapped && !SwapIn(leader)) return -1;
   if (!leader->is_suspended)
     return TakeReplayBlocks(leader, UsesPrefixCache(*leader), running_.empty(), &blocks_);
   if (!group.sources.empty()) {
@@ -89,23 +90,18 @@ int64_t Scheduler::TakeBeamBlocks(const SequencePtr& leader) {
   return leader->num_computed;
 }
 
-// By value: the caller's pointer may be an element of a map from which it is erased here.
-bool Scheduler::ScheduleBeams(SequencePtr leader, bool* preempted, StepBuilder* builder) {
+void Scheduler::ScheduleBeams(const SequencePtr& leader, bool* preempted, StepBuilder* builder) {
   const BeamGroup& group = *leader->beams;
-  if (group.sources.empty()) {
-    ScheduleReplays(leader, builder);
-    return true;
-  }
+  if (group.sources.empty()) return ScheduleReplays(leader, builder);
   const auto num_beams = static_cast<int64_t>(group.sources.size());
   const int64_t bytes = num_beams * SequenceForkBytes(leader->num_computed, options_.blocks.block_size);
-  if (num_beams > builder->budget || bytes > builder->request_bytes) return true;
+  if (num_beams > builder->budget || bytes > builder->request_bytes) return;
   while (BeamBlocksMissing(*leader, blocks_) > 0) {
     *preempted = true;
-    if (!PreemptForDecode(leader)) return false;
+    if (!PreemptForDecode(leader, builder)) return;
   }
   const std::vector<int32_t> copied = MoveBeams(leader, &blocks_, &copies_);
   for (size_t i = 0; i < copied.size(); ++i) SendBeam(leader, group.places[i], copied[i], builder);
-  return true;
 }
 
 void Scheduler::SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, StepBuilder* builder) {
@@ -201,7 +197,7 @@ absl::Status Scheduler::ApplyBeam(const ScheduledEntry& entry, const v1::Sampled
       leader->tokens.insert(leader->tokens.end(), output->beams[0].outputs.begin(),
                             output->beams[0].outputs.end());
     }
-  } else if (leader->state == SequenceState::kRunning) {
+  } else if (leader->state == SequenceState::kRunning || leader->is_swapped) {
     group.sources = std::move(sources);
   } else {
     ResetBeams(leader.get());

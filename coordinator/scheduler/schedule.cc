@@ -1,7 +1,7 @@
 // The half of the Scheduler that makes steps; admission is in admission.cc.
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -9,12 +9,6 @@
 #include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
-namespace {
-
-// Before every key of the order of service.
-constexpr ServiceKey kFirstKey = {std::numeric_limits<int64_t>::min(), 0, 0};
-
-}  // namespace
 
 StepPlan Scheduler::Schedule() {
   StepPlan plan = MakeStep();
@@ -39,11 +33,12 @@ StepPlan Scheduler::MakeStep() {
   // A prompt that the rest completed makes room for the next one.
   if (!preempted) ScheduleWaiting(&builder);
   SpendRest(&builder);
-  // A step that swaps out is made in any case, so that host blocks never wait for their contents.
-  if (builder.plan.empty() && swap_outs_.empty()) return std::move(builder.plan);
+  // A step that swaps is made in any case, so that blocks never wait for their contents.
+  if (builder.plan.empty() && swap_outs_.empty() && swap_ins_.empty()) return std::move(builder.plan);
   builder.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - builder.budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
   for (const ScheduledEntry& entry : builder.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
+  StoreCached(&builder);
   builder.step.swapped_out = SendSwaps(&builder.plan.request);
   SendCopies(&builder.plan.request);
   ForkSequences(&builder);  // once the prefix cache knows the sources' blocks: they need not be hashed again
@@ -75,32 +70,39 @@ bool Scheduler::WillFinish(const Sequence& sequence) const {
 
 bool Scheduler::ScheduleDecodes(StepBuilder* builder) {
   bool preempted = false;
-  for (auto it = running_.begin(); it != running_.end() && builder->budget > 0; ++it) {
-    const SequencePtr& sequence = it->second;
-    if (sequence->beams != nullptr) {
-      if (!ScheduleBeams(sequence, &preempted, builder)) return true;  // none is left to schedule
-      continue;
-    }
-    const bool decodes = sequence->num_to_compute() == 1 && !WillFinish(*sequence);
-    if (!decodes || speculation_.IsAwaited(*sequence)) continue;
-    std::vector<int32_t> new_blocks;
-    // Its blocks hold what is computed, so that it needs another one only where they are full.
-    const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
-    while (is_full && !blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
-      preempted = true;
-      if (!PreemptForDecode(sequence)) return true;  // none is left to schedule
-    }
-    AddEntry(sequence, 1, std::move(new_blocks), builder);
+  for (auto it = running_.begin(); it != running_.end() && builder->budget > 0;) {
+    const auto [key, sequence] = *it;
+    sequence->beams == nullptr ? ScheduleDecode(sequence, &preempted, builder)
+                               : ScheduleBeams(sequence, &preempted, builder);
+    it = preempted ? running_.upper_bound(key) : std::next(it);
   }
   return preempted;
 }
 
-bool Scheduler::PreemptForDecode(const SequencePtr& sequence) {
-  if (PreemptSuspendedBehind(kFirstKey)) return true;
-  const bool is_last = running_.rbegin()->second == sequence;
+void Scheduler::ScheduleDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder) {
+  const bool decodes = sequence->num_to_compute() == 1 && !WillFinish(*sequence);
+  if (!decodes || speculation_.IsAwaited(*sequence)) return;
+  std::vector<int32_t> new_blocks;
+  // Its blocks hold what is computed, so that it needs another one only where they are full.
+  const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
+  while (is_full && !blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
+    *preempted = true;
+    if (!PreemptForDecode(sequence, builder)) return;
+  }
+  AddEntry(sequence, 1, std::move(new_blocks), builder);
+}
+
+bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder) {
+  if (PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
   if (running_.size() == 1 && blocks_.PinsGiveWay(blocks_.pins().size()) >= 0) return true;
-  Preempt(running_.rbegin()->second, PreemptionCause::kNoBlocks);
-  return !is_last;
+  const SequencePtr last = running_.rbegin()->second;
+  std::vector<SequencePtr> victims = RunningChoices(last);
+  const bool has_the_cache = victims.size() == running_.size();
+  if (has_the_cache) victims = {last};
+  for (const SequencePtr& victim : victims) Unschedule(victim, builder);
+  Preempt(victims, PreemptionCause::kNoBlocks);
+  if (!has_the_cache) KeepTogether(victims);
+  return sequence->state == SequenceState::kRunning;
 }
 
 void Scheduler::ScheduleRunningPrefills(StepBuilder* builder) {
@@ -133,9 +135,9 @@ void Scheduler::AddPrefill(const SequencePtr& sequence, StepBuilder* builder) {
 }
 
 void Scheduler::SpendRest(StepBuilder* builder) {
-  std::sort(
-      builder->prefills.begin(), builder->prefills.end(),
-      [](const PrefillEntry& a, const PrefillEntry& b) { return KeyOf(*a.sequence) < KeyOf(*b.sequence); });
+  std::sort(builder->prefills.begin(), builder->prefills.end(), [](const PrefillEntry& a, const PrefillEntry& b) {
+    return KeyOf(*a.sequence) < KeyOf(*b.sequence);
+  });
   for (const PrefillEntry& prefill : builder->prefills) {
     const bool samples = builder->step.entries[prefill.entry].samples;
     const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *builder);

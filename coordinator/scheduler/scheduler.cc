@@ -83,6 +83,7 @@ SequencePtr Scheduler::Add(EngineRequest request) {
     num_preempted_ += sequence->was_scheduled ? 1 : 0;
   }
   LinkFork(sequence);
+  JoinChoices(sequence);
   if (options_.accounts != nullptr) sequence->visit = options_.accounts->Enter(sequence->request.user);
   expiries_.Insert(sequence);
   waiting_.Insert(sequence, next_step_id_);
@@ -111,6 +112,7 @@ void Scheduler::Finish(const SequencePtr& sequence) {
     sequence->is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
     sequence->is_suspended = sequence->is_kept = false;
   }
+  LeaveChoices(sequence.get());
   expiries_.Erase(*sequence);
   sequence->state = SequenceState::kFinished;
   sequence->forks.clear();
@@ -134,22 +136,24 @@ std::vector<SequencePtr> Scheduler::AbortAll() {
   return sequences;
 }
 
-// The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
-void Scheduler::Preempt(SequencePtr sequence, PreemptionCause cause) {
-  const bool swaps = PreemptsBySwap(*sequence, cause);
-  LeaveRunning(sequence.get());
-  swaps ? SwapOut(sequence) : FreeBlocks(sequence.get(), &blocks_);
-  sequence->state = SequenceState::kWaiting;
-  waiting_.Insert(sequence, next_step_id_);
+void Scheduler::Preempt(const std::vector<SequencePtr>& all, PreemptionCause cause) {
+  const bool swaps = PreemptsBySwap(all, cause);
+  for (const SequencePtr& sequence : all) LeaveRunning(sequence.get());
+  if (swaps) SwapOut(all);
+  for (const SequencePtr& sequence : all) {
+    if (!swaps) FreeBlocks(sequence.get(), &blocks_);
+    sequence->state = SequenceState::kWaiting;
+    waiting_.Insert(sequence, next_step_id_);
+    ++num_preempted_;
+  }
   stats_.preemptions.Add(cause, swaps);
-  ++num_preempted_;
 }
 
 void Scheduler::PreemptAll(PreemptionCause cause) {
   SOMNUS_CHECK(in_flight_.empty());
-  while (!running_.empty()) Preempt(running_.rbegin()->second, cause);
+  while (!running_.empty()) Preempt(RunningChoices(running_.rbegin()->second), cause);
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended) PreemptSuspended(sequence, cause);
+    if (sequence->is_suspended) PreemptSuspended(SuspendedChoices(sequence, kFirstServiceKey), cause);
   }
 }
 
@@ -190,7 +194,7 @@ StepPlan Scheduler::FlushFreedSlots() {
   freed_slots_.clear();
   SendCopies(&plan.request);
   plan.request.set_step_id(next_step_id_++);
-  in_flight_.push_back({plan.request.step_id(), {}, {}});
+  in_flight_.push_back({plan.request.step_id(), {}, {}, {}});
   return plan;
 }
 

@@ -25,12 +25,13 @@
 // Preemption. When blocks run out, the last running sequence of the order of service is preempted, whole: its
 // blocks are freed. By recompute it is computed again from its tokens later; by swap its blocks are copied to
 // the host tier first, if that has room, and back when it is admitted again: nothing is computed twice. Which
-// of both is an option, or the cheaper one by prices that somebody measures. Waiting sequences are admitted
-// only in steps in which nobody was preempted so, and no step swaps both ways. Under the priority policy the
-// first waiting sequence also displaces running ones, the least urgent first, when it has no slot or no
-// blocks: only sequences whose effective priority is worse than its request's own priority, and only when
-// that makes enough room. What a sequence gained by waiting thus protects it, but displaces nobody: two
-// sequences never displace each other in turn.
+// of both is an option, or the cheaper one by prices that somebody measures. Running choices of one request
+// go together, and come back together (choices.cc); only one that has the cache to itself gives its choices
+// up one by one. Waiting sequences are admitted only in steps in which nobody was preempted so, and no step
+// swaps both ways. Under the priority policy the first waiting sequence also displaces running ones, the
+// least urgent first, when it has no slot or no blocks: only sequences whose effective priority is worse than
+// its request's own priority, and only when that makes enough room. What a sequence gained by waiting thus
+// protects it, but displaces nobody: two sequences never displace each other in turn.
 //
 // Suspension. A sequence that ran may also wait with its blocks, for a sleep during which they are kept. It
 // goes on where it was: it is sent whole again, and nothing is computed twice. When blocks run out, suspended
@@ -60,8 +61,8 @@
 // whole: its first sequence stands for all, and takes slots for all when it is admitted. The prompt is
 // computed once. Once the candidates of all beams are known, the next step lets slots go on as copies of
 // others, with tokens that it names, and copies the last, partly filled blocks of those that branch; all
-// beams are in one step, and the group is in every other one where steps overlap. Where they were preempted,
-// beams are computed again, each from the first block on that it shares with no earlier one.
+// beams are in one step, and the group is in every other one where steps overlap. Where they were preempted
+// by recompute, beams are computed again, each from the first block on that it shares with no earlier one.
 //
 // Speculative decoding. Once all others have their tokens, budget that is left goes to drafts of sequences
 // that decode (speculation.h). Their blocks are lookahead slots: taken where more are free than what runs may
@@ -93,53 +94,19 @@
 #include "absl/types/span.h"
 #include "base/monotonic.h"
 #include "coordinator/block_manager/block_manager.h"
-#include "coordinator/request/expiry.h"
-#include "coordinator/request/preemption_counts.h"
+#include "coordinator/scheduler/choice_group.h"
 #include "coordinator/scheduler/expiry_queue.h"
 #include "coordinator/scheduler/preemption_cost.h"
 #include "coordinator/scheduler/scheduler_options.h"
+#include "coordinator/scheduler/scheduler_stats.h"
 #include "coordinator/scheduler/sequence.h"
 #include "coordinator/scheduler/speculation.h"
 #include "coordinator/scheduler/step_messages.h"
+#include "coordinator/scheduler/step_plan.h"
 #include "coordinator/scheduler/waiting_queue.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
-
-struct SchedulerStats {
-  PreemptionCounts preemptions;
-  int64_t num_preemptions() const { return preemptions.total(); }
-  SwapCounts swaps;
-  int64_t block_copies = 0;   // of forks
-  int64_t prompt_tokens = 0;  // computed or adopted, of first admissions
-  int64_t generation_tokens = 0;
-  int64_t prefix_cache_queries = 0;     // tokens
-  int64_t prefix_cache_hits = 0;        // tokens
-  CacheMissCounts prefix_cache_misses;  // the others of the queries
-  int64_t num_forks = 0;                // sequences that began as forks, and branches of beams
-  int64_t kept_blocks = 0;              // of the KV cache, that came back after a sleep
-  int64_t kept_tokens = 0;              // of live sequences, that were not computed again after it
-};
-
-// One step, and what the engine needs to know of it.
-struct StepPlan {
-  v1::StepRequest request;
-  int32_t num_tokens = 0;
-  std::vector<SequencePtr> first_scheduled;  // admitted for the first time
-
-  bool empty() const { return request.sequences_size() == 0 && request.swap_outs_size() == 0; }
-};
-
-// What a reply did for one sequence, whose state is kFinished when output.finish_reason is set.
-struct SequenceOutput {
-  SequencePtr sequence;
-  RequestOutput output;
-};
-
-struct ExpiredSequence {
-  SequencePtr sequence;
-  ExpiryCause cause;
-};
 
 class Scheduler {
  public:
@@ -247,6 +214,7 @@ class Scheduler {
     int64_t step_id;
     std::vector<ScheduledEntry> entries;
     std::vector<SequencePtr> swapped_out;
+    std::vector<uint64_t> stored;  // contents of cached blocks that it copies to the host tier
   };
 
   // A prompt's part of a step in the making.
@@ -286,27 +254,53 @@ class Scheduler {
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const StepBuilder& builder);
   bool HasBytes(const Sequence& sequence, const StepBuilder& builder) const;
-  int64_t TakeBlocks(Sequence* sequence);
-  // Whether the sequence is preempted by swap; counts why not.
-  bool PreemptsBySwap(const Sequence& sequence, PreemptionCause cause);
-  SwapObstacle FindSwapObstacle(const Sequence& sequence) const;
-  void SwapOut(const SequencePtr& sequence);
-  // Whether a swapped sequence may come back in the step in the making, if it has room.
-  bool MaySwapIn(const Sequence& sequence);
-  int64_t SwapIn(Sequence* sequence);  // as TakeBlocks
+  int64_t TakeBlocks(const SequencePtr& sequence);
+  // What sequences that leave together, and their beams, have computed.
+  std::vector<BlockManager::Computed> ComputedOf(const std::vector<SequencePtr>& all) const;
+  // Whether they are preempted by swap; counts why not.
+  bool PreemptsBySwap(const std::vector<SequencePtr>& all, PreemptionCause cause);
+  SwapObstacle FindSwapObstacle(const std::vector<SequencePtr>& all) const;
+  void SwapOut(const std::vector<SequencePtr>& all);
+  // Whether those of them that are swapped out may come back in the step in the making, if they have room.
+  bool MaySwapIn(const std::vector<SequencePtr>& all);
+  // The sequence, and those that come back with it, are suspended then. False: they have no room.
+  bool SwapIn(const SequencePtr& sequence);
   // What was swapped out is computed again.
   void DropSwapped(Sequence* sequence);
   void DropAllSwapped();
   // Returns the sequences that the step swaps out.
   std::vector<SequencePtr> SendSwaps(v1::StepRequest* request);
-  void NoteRefusedSwaps(const InFlightStep& step, const v1::StepReply& reply);
-  int32_t BlocksMissing(const Sequence& sequence);
+  void NoteSwaps(const InFlightStep& step, const v1::StepReply& reply);
+  // The prefix cache in the host tier (host_prefix_cache.cc).
+  bool UsesHostCache() const;
+  void SetReadsHost(const Sequence& sequence);
+  void TakeHostHits(const Sequence& sequence);
+  void StoreCached(StepBuilder* builder);
+  // Whether no copy of a fork touches what this step may swap in.
+  bool CopiesAreApart();
+  int32_t BlocksMissing(const SequencePtr& sequence);
   bool Admit(const SequencePtr& sequence, StepBuilder* builder);
   // Takes a slot for a waiting sequence that has blocks.
   void StartRunning(const SequencePtr& sequence, int64_t num_computed);
-  // Preempts the last sequence in the order of service, or lets a pin give way where that is the only one.
-  // False: it has preempted this one.
-  bool PreemptForDecode(const SequencePtr& sequence);
+  // Preempts the last sequence in the order of service with the other choices of its request, or lets a pin
+  // give way where that is the only one. False: it has preempted this one.
+  bool PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder);
+  // `preempted`: it has preempted this or another one.
+  void ScheduleDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
+  // Choices of one request (choices.cc).
+  void JoinChoices(const SequencePtr& sequence);
+  void LeaveChoices(Sequence* sequence);
+  // These return the sequence and those of its request's other choices that run; that were preempted with it
+  // and wait; that are suspended and behind that place.
+  static std::vector<SequencePtr> RunningChoices(const SequencePtr& sequence);
+  static std::vector<SequencePtr> WaitingTogether(const SequencePtr& sequence);
+  static std::vector<SequencePtr> SuspendedChoices(const SequencePtr& sequence, const ServiceKey& behind);
+  static void KeepTogether(const std::vector<SequencePtr>& preempted);
+  BlockManager::Room RoomFor(const std::vector<SequencePtr>& all, bool ignore_watermark);
+  // Whether there is room for all that wait together with a sequence.
+  bool MayComeBack(const SequencePtr& sequence, size_t num_slots);
+  bool IgnoresWatermark(const Sequence& sequence) const;
+  static void Unschedule(const SequencePtr& sequence, StepBuilder* builder);
   void LinkFork(const SequencePtr& sequence);
   void NoteForkOnItsWay(const SequencePtr& fork);
   // The sequence whose prompt a waiting one waits for; null: it waits for none.
@@ -328,8 +322,7 @@ class Scheduler {
   void TakeBeamSlots(const SequencePtr& leader);
   void ReturnBeamSlots(Sequence* leader);
   int64_t TakeBeamBlocks(const SequencePtr& leader);  // as TakeBlocks
-  // False: the group itself was preempted.
-  bool ScheduleBeams(SequencePtr leader, bool* preempted, StepBuilder* builder);
+  void ScheduleBeams(const SequencePtr& leader, bool* preempted, StepBuilder* builder);
   void SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, StepBuilder* builder);
   void ScheduleReplays(const SequencePtr& leader, StepBuilder* builder);
   void AddBeamPrefills(const SequencePtr& leader, StepBuilder* builder);
@@ -344,14 +337,14 @@ class Scheduler {
   void ExtendEntry(int index, int64_t num_tokens, StepBuilder* builder);
   // Tells the block manager which blocks are full, where there can be further ones.
   void CommitBlocks(const Sequence& sequence, int64_t num_new);
-  void Preempt(SequencePtr sequence, PreemptionCause cause);
+  void Preempt(const std::vector<SequencePtr>& all, PreemptionCause cause);
   void PreemptAll(PreemptionCause cause);
   void Suspend(SequencePtr sequence);
-  // Takes a suspended sequence's blocks.
-  void PreemptSuspended(const SequencePtr& sequence, PreemptionCause cause);
-  // Does that with the last suspended one in the order of service, if it is behind `key`. False: there is
-  // none.
-  bool PreemptSuspendedBehind(const ServiceKey& key);
+  // Takes suspended sequences' blocks.
+  void PreemptSuspended(const std::vector<SequencePtr>& all, PreemptionCause cause);
+  // Does that with the last suspended one in the order of service, if it is behind `key`, and the other
+  // choices of its request, unless `taker` is one of these. False: there is none.
+  bool PreemptSuspendedBehind(const ServiceKey& key, const Sequence& taker);
   absl::Status CheckSequences() const;
   absl::Status CheckSuspended() const;
   void LeaveRunning(Sequence* sequence);
@@ -378,11 +371,12 @@ class Scheduler {
   WaitingQueue waiting_;
   std::map<ServiceKey, SequencePtr> running_;
   absl::flat_hash_map<std::string, SequencePtr> live_;  // waiting or running, by request id
-  std::vector<int32_t> free_slots_;                     // a stack
-  std::vector<int32_t> freed_slots_;                    // of which the next step tells the workers
-  std::vector<BlockCopyOp> copies_;                     // of forks, which the next step has to do
-  std::vector<BlockCopyOp> swap_outs_, swap_ins_;       // of the step in the making
-  std::vector<SequencePtr> swapped_out_;                // likewise
+  absl::flat_hash_map<std::string, std::shared_ptr<ChoiceGroup>> choice_groups_;  // by the first one's id
+  std::vector<int32_t> free_slots_;                                               // a stack
+  std::vector<int32_t> freed_slots_;               // of which the next step tells the workers
+  std::vector<BlockCopyOp> copies_;                // of forks, which the next step has to do
+  std::vector<BlockCopyOp> swap_outs_, swap_ins_;  // of the step in the making
+  std::vector<SequencePtr> swapped_out_;           // likewise
   std::deque<InFlightStep> in_flight_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;

@@ -13,6 +13,9 @@ namespace somnus {
 
 enum class SchedulingPolicy { kFcfs, kPriority };
 enum class PreemptionMode { kAuto, kSwap, kRecompute };
+// Whether cached blocks go to the host tier before they are lost. kAuto: where copying costs less than
+// computing again, by the prices.
+enum class HostPrefixCaching { kOff, kAuto, kOn };
 
 struct SchedulerOptions {
   int32_t max_num_seqs = 64;             // slots
@@ -22,11 +25,13 @@ struct SchedulerOptions {
   int64_t step_bytes = kStepBytes;                 // of new sequences, and of prompt log-probabilities
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   PreemptionMode preemption = PreemptionMode::kAuto;  // without a host tier always by recompute
-  int32_t max_num_partial_prefills = 2;               // prompts that one step does not complete, at least 1
-  int32_t max_long_partial_prefills = 1;              // long ones among them, at least 1
-  int32_t long_prefill_token_threshold = 0;           // longer is long; 0: half of max_num_batched_tokens
-  int32_t priority_aging_steps = 512;                 // waited for each better priority; 0: no aging
-  std::shared_ptr<UserAccounts> accounts;             // null: users are not told apart
+  HostPrefixCaching host_prefix_caching = HostPrefixCaching::kOff;
+  int32_t max_step_stores = 16;              // cached blocks that a step copies to the host tier
+  int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
+  int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
+  int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
+  int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
+  std::shared_ptr<UserAccounts> accounts;    // null: users are not told apart
   SpeculationOptions speculation;
   BlockManagerOptions blocks;
 };

@@ -4,6 +4,7 @@
 // only.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/request/request.h"
+#include "coordinator/scheduler/choice_group.h"
 #include "coordinator/scheduler/user_accounts.h"
 
 namespace somnus {
@@ -59,6 +61,10 @@ struct Sequence {
   // those that wait for this one's.
   std::weak_ptr<Sequence> fork_source;
   std::vector<std::weak_ptr<Sequence>> forks;
+  // The choices of its request; null where it has but one.
+  std::shared_ptr<ChoiceGroup> choices;
+  // While it waits, having been preempted with other choices.
+  std::shared_ptr<PreemptedTogether> together;
   // The sequence that computes what this one begins with, while it waits for that; and for how many tokens.
   int64_t awaited_id = 0;
   int64_t awaited_tokens = 0;
@@ -92,11 +98,18 @@ struct Sequence {
 
 using SequencePtr = std::shared_ptr<Sequence>;
 
+// It has come back, or goes on alone.
+inline void LeaveTogether(Sequence* sequence) {
+  if (const auto together = std::exchange(sequence->together, nullptr)) --together->num_waiting;
+}
+
 // The order of service.
 using ServiceKey = std::tuple<int64_t, int64_t, int64_t>;
 inline ServiceKey KeyOf(const Sequence& sequence) {
   return {sequence.effective_priority, sequence.service, sequence.id};
 }
+// Before every key.
+inline constexpr ServiceKey kFirstServiceKey = {std::numeric_limits<int64_t>::min(), 0, 0};
 // Whether it is served later for another reason than that it came later.
 inline bool IsBehind(const Sequence& a, const Sequence& b) {
   return std::pair(a.effective_priority, a.service) > std::pair(b.effective_priority, b.service);

@@ -27,20 +27,29 @@ void Scheduler::SuspendAll() {
   while (!running_.empty()) Suspend(running_.rbegin()->second);
 }
 
-void Scheduler::PreemptSuspended(const SequencePtr& sequence, PreemptionCause cause) {
-  const bool swaps = PreemptsBySwap(*sequence, cause);
-  swaps ? SwapOut(sequence) : FreeBlocks(sequence.get(), &blocks_);
-  sequence->is_suspended = sequence->is_kept = false;
-  --num_suspended_;
+void Scheduler::PreemptSuspended(const std::vector<SequencePtr>& all, PreemptionCause cause) {
+  const bool swaps = PreemptsBySwap(all, cause);
+  if (swaps) SwapOut(all);
+  for (const SequencePtr& sequence : all) {
+    if (!swaps) FreeBlocks(sequence.get(), &blocks_);
+    sequence->is_suspended = sequence->is_kept = false;
+    --num_suspended_;
+  }
+  // What the step in the making brings back for nobody.
+  std::erase_if(swap_ins_, [this](const BlockCopyOp& copy) { return !blocks_.is_used(copy.dst); });
   stats_.preemptions.Add(cause, swaps);
 }
 
-bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
+bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key, const Sequence& taker) {
   if (num_suspended_ == 0) return false;
   const auto end = std::make_reverse_iterator(waiting_.begin());
   for (auto it = std::make_reverse_iterator(waiting_.end()); it != end && it->first > key; ++it) {
     if (!it->second->is_suspended) continue;
-    PreemptSuspended(it->second, PreemptionCause::kNoBlocks);
+    const bool is_same = taker.choices != nullptr && it->second->choices == taker.choices;
+    const std::vector<SequencePtr> victims =
+        is_same ? std::vector<SequencePtr>{it->second} : SuspendedChoices(it->second, key);
+    PreemptSuspended(victims, PreemptionCause::kNoBlocks);
+    if (!is_same) KeepTogether(victims);
     return true;
   }
   return false;
@@ -67,7 +76,7 @@ const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
 
 void Scheduler::ForgetUnkept(bool keeps_swapped) {
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended && !sequence->is_kept) PreemptSuspended(sequence, PreemptionCause::kReset);
+    if (sequence->is_suspended && !sequence->is_kept) PreemptSuspended({sequence}, PreemptionCause::kReset);
   }
   if (!keeps_swapped) DropAllSwapped();
   blocks_.ForgetUnkept();
@@ -96,10 +105,11 @@ void Scheduler::ForgetComputed(CacheLoss cause) {
 }
 
 absl::Status Scheduler::CheckSuspended() const {
-  int32_t num_suspended = 0, num_swapped = 0;
+  int32_t num_suspended = 0, num_swapped = 0, num_tables = 0;
   for (const auto& [key, sequence] : waiting_) {
     if (sequence->is_swapped) {
       ++num_swapped;
+      num_tables += static_cast<int32_t>(WithHostBlocks(*sequence, blocks_).size());
       if (sequence->is_suspended || !blocks_.is_swapped(sequence->id))
         return absl::InternalError(
             absl::StrCat("sequence ", sequence->id, " is swapped out without its blocks"));
@@ -119,7 +129,7 @@ absl::Status Scheduler::CheckSuspended() const {
     }
   }
   if (num_suspended != num_suspended_) return absl::InternalError("suspended sequences do not add up");
-  if (num_swapped != num_swapped_ || num_swapped != blocks_.num_swapped())
+  if (num_swapped != num_swapped_ || num_tables != blocks_.num_swapped())
     return absl::InternalError("swapped sequences do not add up");
   return absl::OkStatus();
 }

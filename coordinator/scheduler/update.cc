@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
   }
   const InFlightStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  NoteRefusedSwaps(step, reply);
+  NoteSwaps(step, reply);
   const ReplyBySlot by_slot(reply, options_.max_num_seqs);
   std::vector<SequenceOutput> outputs;
   outputs.reserve(step.entries.size());
@@ -159,7 +159,7 @@ bool Scheduler::MayShareBlocks(const Sequence& a, const Sequence& b) const {
 // Drops the results in flight and puts the sequence back to waiting.
 void Scheduler::Recompute(const SequencePtr& sequence) {
   DropInFlight(sequence);
-  if (sequence->state == SequenceState::kRunning) Preempt(sequence, PreemptionCause::kFailure);
+  if (sequence->state == SequenceState::kRunning) Preempt({sequence}, PreemptionCause::kFailure);
   if (sequence->is_swapped) DropSwapped(sequence.get());
 }
 

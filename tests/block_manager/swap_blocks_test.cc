@@ -33,6 +33,14 @@ void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& 
   manager->Commit(id, tokens, static_cast<int64_t>(tokens.size()));
 }
 
+AllocStatus SwapIn(BlockManager* manager, int64_t id, const std::vector<int32_t>& tokens, bool use_cache,
+                   bool ignore_watermark, Copies* ins, int64_t* adopted) {
+  BlockManager::Returning returning = {id, tokens, "", use_cache};
+  const AllocStatus status = manager->SwapIn(absl::MakeSpan(&returning, 1), ignore_watermark, ins);
+  *adopted = returning.num_adopted;
+  return status;
+}
+
 std::vector<std::pair<int32_t, int32_t>> Pairs(const Copies& copies) {
   std::vector<std::pair<int32_t, int32_t>> pairs;
   for (const BlockCopyOp& copy : copies) pairs.emplace_back(copy.src, copy.dst);
@@ -45,15 +53,15 @@ TEST(SwapBlocksTest, ComputedBlocksGoToTheHostAndComeBackWhole) {
   BlockManager manager(Options(10, 3));
   ASSERT_EQ(manager.Allocate(1, Tokens(14), "", false, false), 0);
   Copies outs, ins;
-  EXPECT_EQ(manager.CanSwapOut(9), AllocStatus::kOk);
-  manager.SwapOut(1, 9, &outs);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(9)), AllocStatus::kOk);
+  manager.SwapOut({{{1, 9}}}, &outs);
   EXPECT_EQ(Pairs(outs), (List{{1, 0}, {2, 1}, {3, 2}})) << "the fourth has nothing that was computed";
   EXPECT_EQ(manager.used_blocks(), 0);
   EXPECT_EQ(manager.used_host_blocks(), 3);
   EXPECT_EQ(manager.swapped_blocks(), 3);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   int64_t adopted = 0;
-  ASSERT_EQ(manager.SwapIn(1, Tokens(14), "", false, false, &ins, &adopted), AllocStatus::kOk);
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(14), false, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(Pairs(ins), (List{{0, 1}, {1, 2}, {2, 3}}));
   EXPECT_EQ(manager.Table(1), (std::vector<int32_t>{1, 2, 3, 4}));
   EXPECT_EQ(adopted, 0);
@@ -63,15 +71,15 @@ TEST(SwapBlocksTest, ComputedBlocksGoToTheHostAndComeBackWhole) {
 
 TEST(SwapBlocksTest, TheHostTierSaysOkLaterOrNever) {
   BlockManager manager(Options(10, 3));
-  EXPECT_EQ(manager.CanSwapOut(12), AllocStatus::kOk);
-  EXPECT_EQ(manager.CanSwapOut(13), AllocStatus::kNever);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(12)), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(13)), AllocStatus::kNever);
   AddComputed(&manager, 1, Tokens(8));
   Copies outs;
-  manager.SwapOut(1, 8, &outs);
-  EXPECT_EQ(manager.CanSwapOut(4), AllocStatus::kOk);
-  EXPECT_EQ(manager.CanSwapOut(5), AllocStatus::kLater);
+  manager.SwapOut({{{1, 8}}}, &outs);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(4)), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(5)), AllocStatus::kLater);
   manager.DropSwapped(1);
-  EXPECT_EQ(manager.CanSwapOut(12), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(12)), AllocStatus::kOk);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   EXPECT_EQ(BlockManager(Options(10, 0)).CanSwapOut(1), AllocStatus::kNever);
 }
@@ -80,19 +88,19 @@ TEST(SwapBlocksTest, ASwapInIsAllOrNothingAndLeavesTheWatermark) {
   BlockManager manager(Options(11, 10, /*watermark=*/0.2));
   AddComputed(&manager, 1, Tokens(12));
   Copies outs, ins;
-  manager.SwapOut(1, 12, &outs);
+  manager.SwapOut({{{1, 12}}}, &outs);
   ASSERT_GE(manager.Allocate(2, Tokens(24, 100), "", false, true), 0);
   int64_t adopted = 0;
-  EXPECT_EQ(manager.SwapIn(1, Tokens(13), "", false, false, &ins, &adopted), AllocStatus::kLater);
+  EXPECT_EQ(SwapIn(&manager, 1, Tokens(13), false, false, &ins, &adopted), AllocStatus::kLater);
   EXPECT_TRUE(ins.empty());
   EXPECT_EQ(manager.used_blocks(), 6);
   EXPECT_EQ(manager.used_host_blocks(), 3);
   EXPECT_EQ(manager.num_watermark_refusals(), 1) << "four are free, two of which must stay so";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  EXPECT_EQ(manager.SwapIn(1, Tokens(17), "", false, true, &ins, &adopted), AllocStatus::kLater);
+  EXPECT_EQ(SwapIn(&manager, 1, Tokens(17), false, true, &ins, &adopted), AllocStatus::kLater);
   EXPECT_EQ(manager.num_watermark_refusals(), 1) << "five are not there";
-  EXPECT_EQ(manager.SwapIn(1, Tokens(41), "", false, true, &ins, &adopted), AllocStatus::kNever);
-  EXPECT_EQ(manager.SwapIn(1, Tokens(13), "", false, true, &ins, &adopted), AllocStatus::kOk);
+  EXPECT_EQ(SwapIn(&manager, 1, Tokens(41), false, true, &ins, &adopted), AllocStatus::kNever);
+  EXPECT_EQ(SwapIn(&manager, 1, Tokens(13), false, true, &ins, &adopted), AllocStatus::kOk);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -101,11 +109,11 @@ TEST(SwapBlocksTest, WhatTheDeviceStillHasIsNotCopied) {
   AddComputed(&manager, 1, Tokens(10));
   AddComputed(&manager, 2, Tokens(8));  // shares the first two blocks
   Copies outs, ins;
-  manager.SwapOut(1, 10, &outs);
+  manager.SwapOut({{{1, 10}}}, &outs);
   ASSERT_EQ(outs.size(), 3u);
   const int64_t hashed = manager.num_blocks_hashed();
   int64_t adopted = 0;
-  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &adopted), AllocStatus::kOk);
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 8);
   ASSERT_EQ(ins.size(), 1u);
   EXPECT_EQ(ins[0].src, outs[2].dst);
@@ -119,10 +127,10 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   BlockManager manager(Options(20, 10));
   ASSERT_EQ(manager.Allocate(1, Tokens(20), "", true, false), 0);
   Copies outs, ins;
-  manager.SwapOut(1, 4, &outs);  // in the middle of its prompt
+  manager.SwapOut({{{1, 4}}}, &outs);  // in the middle of its prompt
   AddComputed(&manager, 2, Tokens(16));
   int64_t adopted = 0;
-  ASSERT_EQ(manager.SwapIn(1, Tokens(20), "", true, false, &ins, &adopted), AllocStatus::kOk);
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(20), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 16);
   EXPECT_TRUE(ins.empty());
   EXPECT_EQ(manager.used_host_blocks(), 0);
@@ -133,15 +141,15 @@ TEST(SwapBlocksTest, WhatWasForgottenDoesNotComeBackIntoThePrefixCache) {
   BlockManager manager(Options(20, 10));
   AddComputed(&manager, 1, Tokens(10));
   Copies outs, ins;
-  manager.SwapOut(1, 10, &outs);
+  manager.SwapOut({{{1, 10}}}, &outs);
   manager.ResetPrefixCache();
   int64_t adopted = 0;
-  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &adopted), AllocStatus::kOk);
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(ins.size(), 3u);
   manager.Commit(1, Tokens(16), 16);
   EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
-  manager.SwapOut(1, 10, &outs);  // and not by a second time either
-  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &adopted), AllocStatus::kOk);
+  manager.SwapOut({{{1, 10}}}, &outs);  // and not by a second time either
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   manager.Commit(1, Tokens(16), 16);
   EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
@@ -152,7 +160,7 @@ TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
   AddComputed(&manager, 1, Tokens(10));
   AddComputed(&manager, 2, Tokens(12, 100));
   Copies outs, ins;
-  manager.SwapOut(1, 10, &outs);
+  manager.SwapOut({{{1, 10}}}, &outs);
   EXPECT_EQ(manager.ChooseKept({{{2, 12}}}, {}), (std::vector<int64_t>{2})) << "two blocks are left";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   manager.ReleaseKept();
@@ -164,7 +172,7 @@ TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   manager.ReleaseKept();
   int64_t adopted = 0;
-  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &adopted), AllocStatus::kOk);
+  ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(ins.size(), 3u);
   EXPECT_EQ(manager.used_host_blocks(), 0);
 }
@@ -186,9 +194,9 @@ class RandomSwaps {
       live_.erase(it);
     } else if (sequence.is_swapped) {
       SwapIn(it->first, &sequence);
-    } else if (manager_.CanSwapOut(Size(sequence)) == AllocStatus::kOk) {
+    } else if (manager_.CanSwapOut(manager_.BlocksFor(Size(sequence))) == AllocStatus::kOk) {
       Copies copies;
-      manager_.SwapOut(it->first, Size(sequence), &copies);
+      manager_.SwapOut({{{it->first, Size(sequence)}}}, &copies);
       for (const BlockCopyOp& copy : copies) host_[copy.dst] = device_.at(copy.src);
       sequence.is_swapped = true;
       ++num_swaps_;
@@ -226,7 +234,7 @@ class RandomSwaps {
     sequence->tokens.push_back(7);  // sampled while it was swapped out
     Copies copies;
     int64_t adopted = 0;
-    if (manager_.SwapIn(id, sequence->tokens, "", Below(2) == 0, true, &copies, &adopted) !=
+    if (::somnus::SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) !=
         AllocStatus::kOk) {
       sequence->tokens.pop_back();
       ASSERT_EQ(manager_.used_blocks(), used);

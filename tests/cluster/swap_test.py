@@ -132,13 +132,68 @@ class Swap(unittest.TestCase):
             self.assertEqual(cluster.metric("somnus:swaps_declined_total", reason="host_full"), self.preemptions(cluster, "recompute"))
             self.assert_nothing_is_left(cluster)
 
-    def test_beams_are_computed_again_and_others_are_not(self):
+    def test_beams_are_swapped_as_others_are(self):
         with cluster_of(TIGHT, SWAPPING) as cluster:
             beams = together(cluster, [BEAMS, *REQUESTS]).join()
             self.assertEqual(beams, [self.wanted_beams, *self.wanted])
-            self.assertEqual(cluster.metric("somnus:swaps_declined_total"), cluster.metric("somnus:swaps_declined_total", reason="beams"))
-            self.assertEqual(self.preemptions(cluster, "recompute"), cluster.metric("somnus:swaps_declined_total"))
+            self.assertGreater(self.preemptions(cluster, "swap"), 0)
+            # One that comes back and finds no blocks to go on may have to leave in the same step.
+            declined = cluster.metric("somnus:swaps_declined_total")
+            self.assertEqual(declined, cluster.metric("somnus:swaps_declined_total", reason="step_full"))
+            self.assertEqual(self.preemptions(cluster, "recompute"), declined)
             self.assert_nothing_is_left(cluster)
+
+    def returns_after_others(self, cluster):
+        """Asks for a long prompt, for others that take its blocks, and for it again; how many of its tokens came from the host."""
+        returning, others = REQUESTS[3], [i for i in range(len(REQUESTS)) if i not in (3, 4)]
+        self.assertEqual(answers(cluster, returning), self.wanted[3])
+        for i in others:
+            self.assertEqual(answers(cluster, REQUESTS[i]), self.wanted[i])
+        before = cluster.metric("somnus:prefix_cache_host_hits_total")
+        self.assertEqual(answers(cluster, returning), self.wanted[3])
+        return cluster.metric("somnus:prefix_cache_host_hits_total") - before
+
+    def cached_on_host(self, cluster):
+        cluster.wait_idle()
+        return cluster.metric("somnus:kv_host_blocks_cached")
+
+    def test_cached_prefixes_come_back_from_host_memory(self):
+        for more in ((), ("--no-async-scheduling", f"--swap-space={40 * BLOCK_BYTES}")):
+            with self.subTest(more), cluster_of(TIGHT, "--prefix-cache-on-host=on", *more) as cluster:
+                self.assertGreater(self.returns_after_others(cluster), 16)
+                self.assertEqual(together(cluster).join(), self.wanted)
+                self.assertGreater(self.cached_on_host(cluster), 0)
+                self.assertEqual(self.cached_on_host(cluster), self.host_blocks(cluster))
+                self.assertGreater(cluster.metric("somnus:prefix_cache_host_blocks_total", event="stored"), 0)
+                self.admin(cluster, "/reset_prefix_cache")
+                self.assertEqual(self.cached_on_host(cluster), 0)
+                self.assertGreater(self.returns_after_others(cluster), 16)
+                self.admin(cluster, "/sleep?level=1")  # keeps nothing
+                self.assertEqual(self.host_bytes(cluster), (0, 0))
+                self.admin(cluster, "/wake_up")
+                self.assertEqual(self.cached_on_host(cluster), 0)
+
+    def test_cached_prefixes_outlive_a_sleep_that_keeps_the_cache(self):
+        with cluster_of(TIGHT, "--prefix-cache-on-host=on", "--keep-kv-on-sleep") as cluster:
+            self.returns_after_others(cluster)
+            before = self.cached_on_host(cluster)
+            self.admin(cluster, "/sleep?level=1")
+            self.assertGreater(cluster.metric("somnus:kv_host_blocks_cached"), 0)
+            self.admin(cluster, "/wake_up")
+            self.assertEqual(self.cached_on_host(cluster), before)
+            self.assertGreater(self.returns_after_others(cluster), 16)
+            self.admin(cluster, "/sleep?level=2")
+            self.assertEqual(self.host_blocks(cluster), 0)
+            self.admin(cluster, "/wake_up")
+            self.assertEqual(answers(cluster, REQUESTS[3]), self.wanted[3])
+
+    def test_a_killed_worker_takes_what_was_cached_in_host_memory(self):
+        with cluster_of(TIGHT, "--prefix-cache-on-host=on", SWAPPING) as cluster:
+            self.returns_after_others(cluster)
+            os.kill(cluster.worker_pids()[0], signal.SIGKILL)
+            self.assertEqual(together(cluster).join(), self.wanted)
+            cluster.wait_ready()
+            self.assertEqual(self.cached_on_host(cluster), self.host_blocks(cluster))
 
     def test_a_sleep_that_keeps_the_cache_keeps_what_is_swapped_out(self):
         with cluster_of(TIGHT, SWAPPING, "--keep-kv-on-sleep") as cluster:

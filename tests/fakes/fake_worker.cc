@@ -119,7 +119,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   return reply;
 }
 
-// A block is brought back once, by a step after the one that has swapped it out.
+// What was swapped out stays there, so that several steps may bring it back.
 absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* reply) {
   if (!request.swap_outs().empty() && !request.swap_ins().empty()) return Broken("swaps in both directions");
   const bool has_no_room =
@@ -139,7 +139,6 @@ absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* rep
     if (host == swapped_.end()) return Broken(absl::StrCat("nothing was swapped out to ", swap.src()));
     if (swap.dst() <= 0 || swap.dst() >= num_blocks_) return Broken(absl::StrCat("swaps in ", swap.dst()));
     SetBlock(swap.dst(), host->second);
-    swapped_.erase(host);
     ++num_swapped_in_;
   }
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 // every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
 // that a step breaks is an error. Not thread safe.
 //
-// Its host tier takes one byte for each block that a step has swapped out.
+// Its host tier takes one byte for each block that a step has swapped out to.
 //
 // Not-a-number is a scripted state that every later state of its prefix inherits, also through the cache; a
 // sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: it

@@ -45,5 +45,17 @@ TEST(CacheFlagsTest, PreemptionBySwapNeedsRoomThatNobodyElseCountsOn) {
   EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags({"m", "--preemption=discard"}).status()));
 }
 
+TEST(CacheFlagsTest, CachedPrefixesInHostMemoryNeedTheSameRoom) {
+  EXPECT_FALSE(CachesOnHost(*ParseFlags({"m"}))) << "it takes host memory, and is asked for";
+  const std::string on = "--prefix-cache-on-host=on";
+  EXPECT_TRUE(CachesOnHost(*ParseFlags({"m", on})));
+  EXPECT_TRUE(CachesOnHost(*ParseFlags({"m", "--prefix-cache-on-host=auto", "--preemption=recompute"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags({"m", on, "--swap-space=0"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags({"m", on, "--no-enable-prefix-caching"}).status()));
+  const std::vector<std::string> models = {"--model=a=x", "--model=b=y", "--host-memory-budget=1GiB", on};
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags(models).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags({"m", "--prefix-cache-step-blocks=0"}).status()));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -45,6 +45,9 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   stats.swaps.in_tokens = 80;
   stats.copied_blocks = 4;
   stats.watermark_refusals = 6;
+  stats.swaps.stored_blocks = 4;
+  stats.swaps.evicted_blocks = 3;
+  stats.swaps.host_hit_tokens = 32;
   stats.swaps.obstacles[static_cast<size_t>(SwapObstacle::kHostFull)] = 1;
   const std::string text = metrics->Serialize(stats);
   const auto count = [&](const std::string& labels, const std::string& name) {
@@ -63,6 +66,11 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   EXPECT_TRUE(Has(text, count(engine + model, "swapped_tokens_total") + " 80"));
   EXPECT_TRUE(Has(text, count(engine + model, "copied_blocks_total") + " 4"));
   EXPECT_TRUE(Has(text, count(engine + model, "watermark_refusals_total") + " 6"));
+  EXPECT_TRUE(Has(text, count(engine + model, "prefix_cache_host_hits_total") + " 32"));
+  EXPECT_TRUE(
+      Has(text, count(engine + "event=\"stored\"," + model, "prefix_cache_host_blocks_total") + " 4"));
+  EXPECT_TRUE(
+      Has(text, count(engine + "event=\"evicted\"," + model, "prefix_cache_host_blocks_total") + " 3"));
   EXPECT_TRUE(Has(text, count(engine + model + ",reason=\"host_full\"", "swaps_declined_total") + " 1"));
 }
 

@@ -52,6 +52,7 @@ class RandomRun {
   }
 
   void Disturb() {
+    harness_.worker.RefuseSwaps(Below(8) == 0);
     switch (Below(5)) {
       case 0: {
         if (requests_.empty()) return;
@@ -82,12 +83,14 @@ class RandomRun {
 };
 
 TEST(BeamsRandomTest, ExactAnswersWhateverHappens) {
-  int64_t num_preemptions = 0, num_branches = 0, num_steps = 0;
+  int64_t num_preemptions = 0, num_branches = 0, num_steps = 0, num_swaps = 0;
   for (uint32_t seed = 1; seed <= 1200; ++seed) {
     std::mt19937 random(seed);
     SchedulerOptions options = SmallOptions(/*num_blocks=*/static_cast<int32_t>(66 + random() % 60));
     options.blocks.enable_prefix_caching = random() % 2 == 0;
     options.blocks.num_host_blocks = static_cast<int32_t>(random() % 60);
+    options.preemption = random() % 3 != 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    options.host_prefix_caching = random() % 2 == 0 ? HostPrefixCaching::kOn : HostPrefixCaching::kOff;
     options.blocks.watermark = random() % 2 == 0 ? 0.05 : 0;
     options.policy = random() % 2 == 0 ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
     options.priority_aging_steps = 30;
@@ -97,11 +100,13 @@ TEST(BeamsRandomTest, ExactAnswersWhateverHappens) {
     run.Run(25);
     if (::testing::Test::HasFailure()) return;
     num_preemptions += run.harness().scheduler.stats().num_preemptions();
+    num_swaps += run.harness().scheduler.stats().swaps.in_blocks;
     num_steps += static_cast<int64_t>(run.harness().steps.size());
     for (const v1::StepRequest& step : run.harness().steps) num_branches += step.branches_size();
   }
   EXPECT_GT(num_preemptions, 2000);
   EXPECT_GT(num_branches, 50000);
+  EXPECT_GT(num_swaps, 2000);
   RecordProperty("steps", static_cast<int>(num_steps));
 }
 

@@ -141,6 +141,29 @@ TEST(BeamsTest, AGroupIsPreemptedWhole) {
   }
 }
 
+TEST(BeamsTest, AGroupIsSwappedWhole) {
+  for (const size_t depth : {0, 1}) {
+    SchedulerOptions options = SmallOptions(/*num_blocks=*/26);
+    options.preemption = PreemptionMode::kSwap;
+    options.blocks.num_host_blocks = 100;
+    Harness harness(options, depth);
+    std::vector<EngineRequest> requests = {MakeRequest("first", 8, 40, 500), BeamRequest("b", 4, 13, 20)};
+    ParamsOf(&requests[1])->ignore_eos = true;
+    requests.push_back(BeamRequest("last", 3, 17, 20, 700));
+    ParamsOf(&requests[2])->ignore_eos = true;
+    RunExact(requests, &harness);
+    const SchedulerStats& stats = harness.scheduler.stats();
+    EXPECT_GT(stats.preemptions.by_swap[0], 0);
+    EXPECT_EQ(stats.num_preemptions(), stats.preemptions.by_swap[0]);
+    EXPECT_EQ(stats.swaps.in_blocks, stats.swaps.out_blocks) << "they share the same blocks again";
+    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+    for (const v1::StepRequest& step : harness.steps) {
+      std::set<int32_t> sources;
+      for (const v1::BlockCopy& copy : step.swap_outs()) EXPECT_TRUE(sources.insert(copy.src()).second);
+    }
+  }
+}
+
 // It needs slots for all its beams, and nobody overtakes it.
 TEST(BeamsTest, AGroupWaitsForAllItsSlots) {
   SchedulerOptions options = SmallOptions(200);

@@ -220,6 +220,8 @@ struct RandomRun {
     options.blocks.watermark = Below(2) * 0.05;
     options.blocks.enable_prefix_caching = Below(3) != 0;
     options.max_num_batched_tokens = 8 + Below(40);
+    options.host_prefix_caching = static_cast<HostPrefixCaching>(Below(3));
+    options.max_step_stores = 1 + Below(8);
     return options;
   }
   int32_t Below(int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); }
@@ -258,7 +260,7 @@ struct RandomRun {
 };
 
 TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
-  int64_t num_swaps = 0, num_swapped_tokens = 0;
+  int64_t num_swaps = 0, num_swapped_tokens = 0, num_host_hits = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     RandomRun run(seed, depth());
     for (int i = 0; i < 200; ++i) {
@@ -271,16 +273,19 @@ TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
     run.harness.RunToEnd();
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
     const Scheduler& scheduler = run.harness.scheduler;
-    EXPECT_EQ(scheduler.blocks().used_blocks() + scheduler.blocks().used_host_blocks(), 0);
+    EXPECT_EQ(scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(scheduler.blocks().used_host_blocks(), scheduler.blocks().cached_host_blocks());
     for (const auto& [id, request] : run.requests)
       ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
     for (const v1::StepRequest& step : run.harness.steps)
       ASSERT_TRUE(step.swap_outs().empty() || step.swap_ins().empty());
     num_swaps += run.harness.worker.num_swapped_in();
     num_swapped_tokens += scheduler.stats().swaps.in_tokens;
+    num_host_hits += scheduler.stats().swaps.host_hit_tokens;
   }
   EXPECT_GT(num_swaps, 3000);
   EXPECT_GT(num_swapped_tokens, 10000);
+  EXPECT_GT(num_host_hits, 1000);
 }
 
 }  // namespace

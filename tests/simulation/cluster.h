@@ -17,9 +17,10 @@ struct Outcome {
   int64_t num_sleeps = 0;
   int64_t num_weights_changes = 0;
   int64_t num_resizes = 0;
-  int64_t num_pins = 0;            // of prefixes
-  int64_t num_swapped_blocks = 0;  // that came back
-  double seconds = 0;              // of virtual time
+  int64_t num_pins = 0;             // of prefixes
+  int64_t num_swapped_blocks = 0;   // that came back
+  int64_t num_host_hit_tokens = 0;  // of the prefix cache in the host tier
+  double seconds = 0;               // of virtual time
 };
 
 Outcome RunCluster(uint64_t seed, bool verbose);

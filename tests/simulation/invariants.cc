@@ -30,15 +30,16 @@ void Invariants::CheckResidency(bool quiet) {
   EngineStats stats = engine_.Stats();
   if (!IsAtRest(stats.state)) return;
   GroupBytes bytes;
+  const bool swaps = MaySwap(flags_) || CachesOnHost(flags_);
   const std::vector<Member> members = Members(stats.group_epoch);
   for (const Member& member : members) {
     for (const auto& [tag, count] : member.status.bytes_by_tag()) bytes.resident[tag] += count;
     for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
     CheckTags(member, stats);
     CheckSize(member, stats.mapped_blocks);
-    if (stats.state == EngineState::kAwake && !MaySwap(flags_)) CheckHostTier(member);
+    if (stats.state == EngineState::kAwake && !swaps) CheckHostTier(member);
   }
-  if (MaySwap(flags_) && stats.state == EngineState::kAwake && !quiet) {
+  if (swaps && stats.state == EngineState::kAwake && !quiet) {
     bytes.host.erase(kKvCacheTag);
     stats.host_bytes.erase(kKvCacheTag);
   }

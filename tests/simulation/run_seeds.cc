@@ -19,7 +19,8 @@ constexpr uint64_t kSeedsOfOneProcess = 100;
 struct Record {
   uint64_t seed, trace;
   int num_requests, num_faults;
-  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks;
+  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks,
+      num_host_hit_tokens;
   char violation[400];
 };
 
@@ -38,6 +39,7 @@ void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
     record.num_resizes = outcome.num_resizes;
     record.num_pins = outcome.num_pins;
     record.num_swapped_blocks = outcome.num_swapped_blocks;
+    record.num_host_hit_tokens = outcome.num_host_hit_tokens;
     std::snprintf(record.violation, sizeof(record.violation), "%s", outcome.violation.c_str());
     if (write(out, &record, sizeof(record)) != sizeof(record)) _exit(1);
     if (!outcome.violation.empty()) _exit(0);
@@ -69,6 +71,7 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
     summary->num_resizes += record.num_resizes;
     summary->num_pins += record.num_pins;
     summary->num_swapped_blocks += record.num_swapped_blocks;
+    summary->num_host_hit_tokens += record.num_host_hit_tokens;
     if (record.violation[0] != '\0') summary->failures.emplace_back(record.seed, record.violation);
   }
   close(ends[0]);
@@ -89,7 +92,8 @@ std::string Summary::Describe() const {
                                   num_recoveries, " recoveries, ", num_sleeps, " sleeps, ",
                                   num_weights_changes, " changes of weights, ", num_resizes, " resizes, ",
                                   num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ",
-                                  failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
+                                  num_host_hit_tokens, " cached tokens from host memory, ", failures.size(),
+                                  " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
   for (const auto& [seed, violation] : failures)
     absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster -- --seed=", seed,
                     " --verbose  # ", violation);

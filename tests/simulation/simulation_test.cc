@@ -31,6 +31,7 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   EXPECT_GT(summary.num_resizes, kSeedsOfOneTest);
   EXPECT_GT(summary.num_pins, kSeedsOfOneTest / 2);
   EXPECT_GT(summary.num_swapped_blocks, kSeedsOfOneTest / 10);
+  EXPECT_GT(summary.num_host_hit_tokens, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(TenThousand, SeedsTest, testing::Range<uint64_t>(0, 4));

@@ -1,0 +1,79 @@
+#pragma once
+// The second level of the prefix cache: contents of cached blocks that are also, or only, in host blocks.
+//
+// A content is the same one on both sides: it keeps its content id when it is copied, so that a chain of
+// blocks may be found partly on the device and partly here. As there, a hit is decided by comparison and not
+// by the hash. What a step copies here is ready once all ranks have replied to that step.
+//
+// What is least recently used goes first, when something else needs its host block; blocks of sequences that
+// are swapped out, or kept over a sleep, come before all of it.
+//
+// Ownership: each entry has one reference to its host block; borrows the pool. Not thread safe: owned by the
+// block manager.
+
+#include <cstdint>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "coordinator/block_manager/block_pool.h"
+#include "coordinator/block_manager/host_block_pool.h"
+
+namespace somnus {
+
+class HostPrefixCache {
+ public:
+  struct Entry {
+    uint64_t content_id = 0;
+    uint64_t parent_content_id = 0;
+    uint64_t hash = 0;
+    std::vector<int32_t> tokens;
+    std::string salt;
+    int32_t host_block = -1;
+    int64_t step = 0;       // that copies it here
+    bool is_ready = false;  // it may be copied back
+  };
+
+  explicit HostPrefixCache(HostBlockPool* pool) : pool_(pool) {}
+  HostPrefixCache(const HostPrefixCache&) = delete;
+
+  // Null when the content is not here.
+  const Entry* Find(const BlockContent& content) const;
+  // The id of a content that is here, or 0.
+  uint64_t IdOf(const BlockContent& content) const;
+  // A content that is here is used.
+  void Use(uint64_t content_id);
+  bool Has(uint64_t content_id) const { return by_id_.contains(content_id); }
+  // Takes a free host block for a block with known contents, that are not here; returns it. The pool must not
+  // be exhausted.
+  int32_t Store(const KvBlock& block, int64_t step);
+  // All ranks have what the step has copied here; or one of them has not, and it is forgotten.
+  void NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready);
+  // Gives up what is least recently used, if there is anything.
+  bool Evict();
+  void Forget(uint64_t content_id);
+  void Clear();
+
+  int32_t size() const { return static_cast<int32_t>(entries_.size()); }
+  std::vector<int32_t> HostBlocks() const;
+  // Since the start.
+  int64_t num_stored() const { return num_stored_; }
+  int64_t num_evicted() const { return num_evicted_; }
+
+  // Internal names what does not add up; adds its references to `counts`, by host block.
+  absl::Status CheckIntegrity(std::vector<int32_t>* counts) const;
+
+ private:
+  using Entries = std::list<Entry>;  // the least recently used first
+
+  void Erase(Entries::iterator entry);
+
+  HostBlockPool* const pool_;
+  Entries entries_;
+  absl::flat_hash_map<uint64_t, Entries::iterator> by_hash_, by_id_;
+  int64_t num_stored_ = 0, num_evicted_ = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,228 @@
+// The prefix cache in the host tier: what the device loses is found there, and nothing else.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "coordinator/block_manager/block_manager.h"
+
+namespace somnus {
+namespace {
+
+using Copies = std::vector<BlockCopyOp>;
+
+std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks) {
+  BlockManagerOptions options;
+  options.num_blocks = num_blocks;
+  options.block_size = 4;
+  options.watermark = 0;
+  options.num_host_blocks = num_host_blocks;
+  return options;
+}
+
+// A manager that reads the host's cache, and whose stores are ready at once.
+struct Manager : BlockManager {
+  Manager(int32_t num_blocks, int32_t num_host_blocks) : BlockManager(Options(num_blocks, num_host_blocks)) {
+    SetReadsHost(true);
+  }
+  // Computes a sequence and ends it. Returns how many tokens were found.
+  int32_t Compute(int64_t id, const std::vector<int32_t>& tokens) {
+    const int32_t cached = Allocate(id, tokens, "", true, false);
+    EXPECT_GE(cached, 0);
+    Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+    Free(id);
+    Check();
+    return cached;
+  }
+  Copies Store(int32_t count) {
+    Copies outs;
+    const std::vector<uint64_t> stored = StoreCached(count, ++step, &outs);
+    EXPECT_EQ(stored.size(), outs.size());
+    NoteStored(stored, step, true);
+    Check();
+    return outs;
+  }
+  void Check() const {
+    const absl::Status status = CheckIntegrity();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  int64_t step = 0;
+};
+
+TEST(HostHitsTest, WhatTheDeviceLosesIsFound) {
+  Manager manager(1 + 4, 10);
+  manager.Compute(1, Tokens(12));
+  const Copies outs = manager.Store(16);
+  EXPECT_EQ(outs.size(), 3u);
+  EXPECT_EQ(manager.used_host_blocks(), 3);
+  EXPECT_EQ(manager.cached_host_blocks(), 3);
+  EXPECT_TRUE(manager.Store(16).empty()) << "they are there";
+  manager.Compute(2, Tokens(16, 100));
+  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 12);
+  EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 12);
+  const Copies ins = manager.TakeHostHits();
+  ASSERT_EQ(ins.size(), 3u);
+  // The first of the sequence was the last to be given up.
+  std::map<int32_t, int32_t> host_of;
+  for (const BlockCopyOp& out : outs) host_of[out.src] = out.dst;
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ins[i].dst, manager.Table(3)[i]);
+  EXPECT_TRUE(manager.TakeHostHits().empty());
+  manager.Check();
+  // And others share them.
+  EXPECT_EQ(manager.CountCached(4, Tokens(13), ""), 12);
+  manager.Free(3);
+  EXPECT_TRUE(manager.Store(16).size() <= 1u) << "the copies have stayed there";
+}
+
+TEST(HostHitsTest, OnlyOnceAllRanksHaveThem) {
+  Manager manager(1 + 4, 10);
+  manager.Compute(1, Tokens(12));
+  Copies outs;
+  const std::vector<uint64_t> stored = manager.StoreCached(2, 1, &outs);
+  ASSERT_EQ(stored.size(), 2u);
+  manager.Compute(2, Tokens(16, 100));
+  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
+  manager.NoteStored(stored, 1, false);
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  manager.Check();
+}
+
+TEST(HostHitsTest, WhoDoesNotReadItFindsNothing) {
+  Manager manager(1 + 4, 10);
+  manager.Compute(1, Tokens(12));
+  manager.Store(16);
+  manager.Compute(2, Tokens(16, 100));
+  manager.SetReadsHost(false);
+  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
+  EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 0);
+  EXPECT_TRUE(manager.TakeHostHits().empty());
+  // What it computes is the content that is known there already.
+  manager.Commit(3, Tokens(13), 13);
+  manager.Free(3);
+  EXPECT_TRUE(manager.Store(16).empty());
+  EXPECT_EQ(manager.cached_host_blocks(), 3);
+}
+
+TEST(HostHitsTest, AChainGoesOnOverBothSides) {
+  Manager manager(1 + 6, 10);
+  manager.Compute(1, Tokens(16));
+  EXPECT_EQ(manager.Store(2).size(), 2u) << "tails go first";
+  manager.Compute(2, Tokens(16, 100));  // takes two unknown blocks and the two tails
+  EXPECT_EQ(manager.Allocate(3, Tokens(17), "", true, false), 16);
+  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  manager.Check();
+}
+
+TEST(HostHitsTest, SequencesThatAreSwappedOutComeFirst) {
+  Manager manager(1 + 8, 4);
+  manager.Compute(1, Tokens(16));
+  EXPECT_EQ(manager.Store(16).size(), 4u);
+  ASSERT_GE(manager.Allocate(2, Tokens(12, 100), "", true, false), 0);
+  EXPECT_EQ(manager.CanSwapOut(4), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(5), AllocStatus::kNever);
+  Copies outs;
+  manager.SwapOut({{{2, 12}}}, &outs);
+  manager.Check();
+  EXPECT_EQ(manager.swapped_blocks(), 3);
+  EXPECT_EQ(manager.cached_host_blocks(), 1);
+  EXPECT_EQ(manager.SwappedBlocks().size(), 4u);
+  EXPECT_EQ(manager.host_cache().num_evicted(), 3);
+  EXPECT_EQ(manager.CanSwapOut(2), AllocStatus::kLater);
+  manager.DropSwapped(2);
+  manager.Check();
+}
+
+TEST(HostHitsTest, ASleepKeepsWhatItHasNoCopyOf) {
+  Manager manager(1 + 8, 6);
+  manager.Compute(1, Tokens(16));
+  EXPECT_EQ(manager.Store(2).size(), 2u);
+  EXPECT_TRUE(manager.ChooseKept({}, {}).empty());
+  EXPECT_EQ(manager.kept().size(), 2u);
+  manager.Check();
+  manager.ForgetUnkept();
+  manager.ReleaseKept();
+  manager.Check();
+  EXPECT_EQ(manager.Allocate(3, Tokens(17), "", true, false), 16);
+  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  manager.Free(3);
+  // A limit is for both.
+  EXPECT_TRUE(manager.ChooseKept({}, {.num_blocks = 1}).empty());
+  EXPECT_LE(manager.used_host_blocks(), 1);
+  manager.Check();
+}
+
+TEST(HostHitsTest, WhatIsForgottenIsForgottenThereToo) {
+  for (const bool all : {false, true}) {
+    Manager manager(1 + 4, 10);
+    manager.Compute(1, Tokens(12));
+    manager.Store(16);
+    manager.Compute(2, Tokens(16, 100));
+    all ? manager.ResetPrefixCache() : manager.ForgetPrefix(Tokens(12), "");
+    EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
+    EXPECT_EQ(manager.cached_host_blocks(), 0);
+    manager.Check();
+  }
+}
+
+// Contents are modelled: what is found is what was computed, wherever it has been.
+TEST(HostHitsTest, RandomLoadsFindTheirOwn) {
+  int64_t hits = 0, evictions = 0;
+  for (uint32_t seed = 1; seed <= 150; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int32_t bound) {
+      return static_cast<int32_t>(random() % static_cast<uint32_t>(bound));
+    };
+    Manager manager(10 + below(20), below(40));
+    std::map<int32_t, std::vector<int32_t>> device, host;
+    std::map<int64_t, std::vector<int32_t>> live;
+    for (int64_t id = 1; id <= 150; ++id) {
+      manager.SetReadsHost(below(5) != 0);
+      const std::vector<int32_t> tokens = Tokens(1 + below(30), below(6) * 50);
+      const int32_t cached = manager.Allocate(id, tokens, "", true, true);
+      for (const BlockCopyOp& copy : manager.TakeHostHits()) {
+        device[copy.dst] = host.at(copy.src);
+        ++hits;
+      }
+      if (cached >= 0) {
+        const std::vector<int32_t> table = manager.Table(id);
+        for (size_t i = 0; i < table.size(); ++i) {
+          const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(4 * i);
+          const std::vector<int32_t> own(begin, std::min(begin + 4, tokens.end()));
+          if (static_cast<int32_t>(4 * (i + 1)) <= cached) {
+            ASSERT_EQ(device[table[i]], own) << "seed " << seed;
+          }
+          device[table[i]] = own;
+        }
+        manager.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+        live[id] = tokens;
+      }
+      while (!live.empty() && (cached < 0 || below(2) == 0)) {
+        manager.Free(live.begin()->first);
+        live.erase(live.begin());
+        if (cached < 0) break;
+      }
+      Copies outs;
+      const std::vector<uint64_t> stored = manager.StoreCached(1 + below(6), id, &outs);
+      for (const BlockCopyOp& copy : outs) host[copy.dst] = device.at(copy.src);
+      manager.NoteStored(stored, id, below(10) != 0);
+      if (below(60) == 0) manager.ForgetPrefix(tokens, "");
+      if (below(90) == 0) manager.ResetPrefixCache();
+      manager.Check();
+      ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    }
+    evictions += manager.host_cache().num_evicted();
+  }
+  EXPECT_GT(hits, 2000);
+  EXPECT_GT(evictions, 1000);
+}
+
+}  // namespace
+}  // namespace somnus
