@@ -22,6 +22,7 @@
 namespace somnus {
 
 class MappedFile;
+struct PackedWeight;  // checkpoint/packed_weight.h
 
 // One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
 // layer), also for GGUF, whose reader reverses the file's dimensions.
@@ -38,6 +39,11 @@ struct TensorInfo {
   int32_t permuted_head_dim = 0;
   // The map that `data` points into; ReadRows checks that it is still whole.
   const MappedFile* source = nullptr;
+  // Not null for a matrix that quantization_config describes: the numbers, scales and zero points that it is
+  // made of, each a tensor of its own in the files. `data`, `bytes` and `source` are those of the numbers as
+  // they are packed there; `type` is what ReadStoredRows makes of them, kF32 where no type of blocks can hold
+  // them.
+  std::shared_ptr<const PackedWeight> packed;
 };
 
 enum class LoadFormat {

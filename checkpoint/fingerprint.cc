@@ -27,7 +27,7 @@ namespace somnus {
 namespace {
 
 // Another number whenever the same files get another fingerprint.
-constexpr uint64_t kMethod = 1;
+constexpr uint64_t kMethod = 2;
 constexpr size_t kMaxSampledTensors = 512;
 constexpr uint64_t kSampleBytes = 4096;
 
@@ -67,15 +67,16 @@ absl::Status AddWholeFile(const std::string& path, Sha256* hash) {
 
 // A file counts by its place in the table's order, which the names in an index decide, and by its size. Its
 // own name does not: two hosts may call one GGUF file differently.
-void AddTable(const std::vector<const TensorInfo*>& tensors, Sha256* hash) {
+template <typename Tensor, typename AddType>
+void AddTable(const std::vector<const Tensor*>& tensors, Sha256* hash, const AddType& add_type) {
   absl::flat_hash_map<const MappedFile*, uint64_t> files;
   hash->Add(uint64_t{tensors.size()});
-  for (const TensorInfo* tensor : tensors) {
+  for (const Tensor* tensor : tensors) {
     const auto [file, is_new] = files.emplace(tensor->source, files.size());
     if (is_new) hash->Add(tensor->source->size());
     hash->Add(file->second);
     hash->Add(tensor->name);
-    hash->Add(static_cast<uint64_t>(tensor->type));
+    add_type(*tensor);
     hash->Add(uint64_t{tensor->shape.size()});
     for (const int64_t dim : tensor->shape) hash->Add(static_cast<uint64_t>(dim));
     hash->Add(static_cast<uint64_t>(tensor->data - tensor->source->data()));
@@ -83,10 +84,11 @@ void AddTable(const std::vector<const TensorInfo*>& tensors, Sha256* hash) {
   }
 }
 
-absl::Status AddSamples(const std::vector<const TensorInfo*>& tensors, Sha256* hash) {
+template <typename Tensor>
+absl::Status AddSamples(const std::vector<const Tensor*>& tensors, Sha256* hash) {
   const size_t count = std::min(tensors.size(), kMaxSampledTensors);
   for (size_t i = 0; i < count; ++i) {
-    const TensorInfo& tensor = *tensors[i * tensors.size() / count];
+    const Tensor& tensor = *tensors[i * tensors.size() / count];
     const uint64_t bytes = std::min(tensor.bytes, kSampleBytes), last = tensor.bytes - bytes;
     for (const uint64_t begin : {uint64_t{0}, last / 2, last}) {
       hash->Add(absl::string_view(reinterpret_cast<const char*>(tensor.data + begin), bytes));
@@ -97,13 +99,25 @@ absl::Status AddSamples(const std::vector<const TensorInfo*>& tensors, Sha256* h
   return absl::OkStatus();
 }
 
+absl::Status AddTensors(const std::vector<const TensorInfo*>& tensors, Sha256* hash) {
+  AddTable(tensors, hash,
+           [hash](const TensorInfo& tensor) { hash->Add(static_cast<uint64_t>(tensor.type)); });
+  return AddSamples(tensors, hash);
+}
+
+// Those that quantized weights are made of.
+absl::Status AddRawTensors(const std::vector<const RawTensor*>& tensors, Sha256* hash) {
+  AddTable(tensors, hash, [hash](const RawTensor& tensor) { hash->Add(absl::string_view(tensor.dtype)); });
+  return AddSamples(tensors, hash);
+}
+
 absl::Status AddDirectory(const std::string& path, LoadFormat format, Sha256* hash) {
   RETURN_IF_ERROR(AddWholeFile(path + "/config.json", hash));
   if (format == LoadFormat::kDummy) return absl::OkStatus();
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(path, &tensors));
-  AddTable(tensors.All(), hash);
-  return AddSamples(tensors.All(), hash);
+  RETURN_IF_ERROR(AddTensors(tensors.All(), hash));
+  return AddRawTensors(tensors.AllRaw(), hash);
 }
 
 // The bytes before the first tensor's data: metadata, and descriptions of all tensors.
@@ -125,8 +139,7 @@ absl::Status AddGguf(const std::string& path, Sha256* hash) {
   TensorTable tensors;
   RETURN_IF_ERROR(AddGgufTensors(*family, *gguf, *file, &tensors));
   RETURN_IF_ERROR(AddGgufSplits(*family, path, *gguf, num_parts, &tensors).status());
-  AddTable(tensors.All(), hash);
-  return AddSamples(tensors.All(), hash);
+  return AddTensors(tensors.All(), hash);
 }
 
 }  // namespace

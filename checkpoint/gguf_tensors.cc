@@ -51,7 +51,10 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
   for (const GgufTensor& tensor : gguf.tensors()) {
     const std::string name = CanonicalGgufName(family, tensor.name);
     if (!tensor.type.has_value()) {
-      RETURN_IF_ERROR(tensors->AddUnsupported(name, gguf.name(), UnsupportedTypeName(tensor.ggml_type)));
+      RETURN_IF_ERROR(tensors->AddRaw({.name = name,
+                                       .dtype = UnsupportedTypeName(tensor.ggml_type),
+                                       .shape = tensor.shape,
+                                       .file = gguf.name()}));
       continue;
     }
     TensorInfo info{name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()};

@@ -9,6 +9,7 @@
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
+#include "checkpoint/packed_tensors.h"
 #include "checkpoint/safetensors.h"
 
 namespace somnus {
@@ -31,6 +32,7 @@ bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_
   const TensorInfo* embedding = tensors.Find(embedding_name);
   const TensorInfo* head = tensors.Find(head_name);
   if (embedding == nullptr || head == nullptr) return tensors.Has(head_name);
+  if (head->packed != nullptr || embedding->packed != nullptr) return true;
   return head->type != embedding->type || head->shape != embedding->shape ||
          std::memcmp(head->data, embedding->data, head->bytes) != 0;
 }
@@ -42,6 +44,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   config.name = ResolvedName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
+  RETURN_IF_ERROR(AddPackedTensors(config, &tensors));
   const std::string embedding = TensorName(*config.family, TensorRole::kEmbedding) + ".weight";
   const std::string head = TensorName(*config.family, TensorRole::kHead) + ".weight";
   if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding, head)) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/hf_quantization.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mapped_file.h"
 
@@ -52,9 +53,7 @@ void ReadStoredType(JsonFields* fields, std::optional<StorageType>* type) {
 
 absl::Status ReadModel(JsonFields* fields, ModelConfig* model) {
   ASSIGN_OR_RETURN(model->family, FindFamilyOf(fields));
-  if (fields->Has("quantization_config")) {
-    return fields->Unsupported("quantization_config", "a quantized Hugging Face checkpoint");
-  }
+  RETURN_IF_ERROR(ReadQuantization(fields, &model->quantization));
   return model->family->read_config(fields, model);
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
+#include "checkpoint/packed_weight.h"
 
 namespace somnus {
 namespace {
@@ -61,6 +62,7 @@ MappedCheckpoint::MappedCheckpoint(ModelConfig config, TensorTable tensors)
 absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                         int64_t col_begin, int64_t col_end, float* out) const {
   RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
+  if (tensor.packed != nullptr) return ReadPackedRows(tensor, row_begin, row_end, col_begin, col_end, out);
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
     DequantizeRange(tensor.type, tensor.data, begin, end, out);
     out += end - begin;
@@ -77,6 +79,7 @@ absl::Status MappedCheckpoint::ReadStoredRows(const TensorInfo& tensor, int64_t 
         tensor.file, ": tensor ", tensor.name, ": columns [", col_begin, ", ", col_end, ") cut blocks of ",
         StorageTypeName(tensor.type), ", which have ", block.elements, " elements"));
   }
+  if (tensor.packed != nullptr) return ReadPackedBlocks(tensor, row_begin, row_end, col_begin, col_end, out);
   auto* to = static_cast<uint8_t*>(out);
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
     const size_t bytes = static_cast<size_t>((end - begin) / block.elements * block.bytes);

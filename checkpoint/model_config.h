@@ -54,6 +54,20 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
 };
 
+// A Hugging Face checkpoint's quantization_config, as far as its tensors' own shapes do not say it.
+struct QuantizationConfig {
+  enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8 };
+  Method method = Method::kNone;
+  bool float8 = false;        // weights are of fp8 (e4m3)
+  int32_t bits = 0;           // of a weight; 0: the tensors say it
+  int64_t group_size = 0;     // inputs that share a scale; 0: the tensors say it; -1: all
+  int64_t block_rows = 0;     // of fp8: outputs that do, in blocks of block_rows x group_size; 0: no blocks
+  bool symmetric = true;      // no zero points
+  bool zeros_less_1 = false;  // GPTQ's first format: a zero point is stored as the number below it
+
+  bool operator==(const QuantizationConfig&) const = default;
+};
+
 // Far above any known vocabulary. Bounds the tables that are kept for each token of it.
 inline constexpr int32_t kMaxVocabSize = 1 << 21;
 
@@ -88,6 +102,7 @@ struct ModelConfig {
   std::vector<int32_t> eos_token_ids;
   int32_t pad_token_id = -1;
   GenerationDefaults generation;
+  QuantizationConfig quantization;
 };
 
 }  // namespace somnus

@@ -25,7 +25,7 @@ constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.in
 struct DtypeInfo {
   const char* name;
   int64_t bytes;
-  std::optional<StorageType> type;  // empty: a valid type that no model here can use
+  std::optional<StorageType> type;  // empty: a valid type that no model computes with by itself
 };
 
 constexpr DtypeInfo kDtypes[] = {
@@ -276,7 +276,8 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
     if (wanted != nullptr && !wanted(entry.name)) continue;
     const std::string name = CanonicalName(entry.name);
     if (!dtype->type.has_value()) {
-      RETURN_IF_ERROR(tensors->AddUnsupported(name, file.name(), entry.dtype));
+      RETURN_IF_ERROR(tensors->AddRaw({name, entry.dtype, entry.shape, data + entry.begin,
+                                       static_cast<uint64_t>(entry.end - entry.begin), file.name(), &file}));
       continue;
     }
     TensorInfo tensor{name,

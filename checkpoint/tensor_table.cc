@@ -1,5 +1,6 @@
 #include "checkpoint/tensor_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,16 +16,22 @@ std::string ShapeString(const std::vector<int64_t>& shape) {
 
 absl::Status TensorTable::Add(TensorInfo tensor) {
   RETURN_IF_ERROR(CheckIsNew(tensor.name, tensor.file));
+  return AddPacked(std::move(tensor));
+}
+
+absl::Status TensorTable::AddPacked(TensorInfo tensor) {
+  if (by_name_.contains(tensor.name)) return CheckIsNew(tensor.name, tensor.file);
   auto owned = std::make_unique<TensorInfo>(std::move(tensor));
   by_name_.emplace(owned->name, owned.get());
   tensors_.push_back(std::move(owned));
   return absl::OkStatus();
 }
 
-absl::Status TensorTable::AddUnsupported(const std::string& name, const std::string& file,
-                                         const std::string& type) {
-  RETURN_IF_ERROR(CheckIsNew(name, file));
-  unsupported_[name] = absl::StrCat(file, ": tensor ", name, " has type ", type);
+absl::Status TensorTable::AddRaw(RawTensor tensor) {
+  RETURN_IF_ERROR(CheckIsNew(tensor.name, tensor.file));
+  auto owned = std::make_unique<RawTensor>(std::move(tensor));
+  const std::string name = owned->name;
+  raw_[name] = std::move(owned);
   return absl::OkStatus();
 }
 
@@ -43,6 +50,18 @@ const TensorInfo* TensorTable::Find(absl::string_view name) const {
   return it == by_name_.end() ? nullptr : it->second;
 }
 
+const RawTensor* TensorTable::FindRaw(absl::string_view name) const {
+  const auto it = raw_.find(name);
+  return it == raw_.end() ? nullptr : it->second.get();
+}
+
+std::vector<const RawTensor*> TensorTable::AllRaw() const {
+  std::vector<const RawTensor*> all;
+  for (const auto& [name, tensor] : raw_) all.push_back(tensor.get());
+  std::sort(all.begin(), all.end(), [](const RawTensor* a, const RawTensor* b) { return a->name < b->name; });
+  return all;
+}
+
 std::vector<const TensorInfo*> TensorTable::All() const {
   std::vector<const TensorInfo*> all;
   all.reserve(tensors_.size());
@@ -53,9 +72,9 @@ std::vector<const TensorInfo*> TensorTable::All() const {
 absl::Status TensorTable::Expect(const std::string& name, const std::vector<int64_t>& shape) const {
   const TensorInfo* tensor = Find(name);
   if (tensor == nullptr) {
-    const auto it = unsupported_.find(name);
-    if (it != unsupported_.end()) {
-      return absl::UnimplementedError(absl::StrCat(it->second, ", which is not supported"));
+    if (const RawTensor* raw = FindRaw(name); raw != nullptr) {
+      return absl::UnimplementedError(
+          absl::StrCat(raw->file, ": tensor ", name, " has type ", raw->dtype, ", which is not supported"));
     }
     return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing from the checkpoint"));
   }

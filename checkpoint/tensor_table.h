@@ -17,23 +17,39 @@ namespace somnus {
 // `shape` as "[2, 3]".
 std::string ShapeString(const std::vector<int64_t>& shape);
 
+// A tensor of a type that no model computes with by itself: integers, 8-bit floats.
+struct RawTensor {
+  std::string name;
+  std::string dtype;  // as safetensors names it
+  std::vector<int64_t> shape;
+  const uint8_t* data = nullptr;  // in the map; may be unaligned
+  uint64_t bytes = 0;
+  std::string file;
+  const MappedFile* source = nullptr;
+};
+
 // The tensors of a checkpoint and the maps that they point into. Move-only data; no locking.
 class TensorTable {
  public:
   // InvalidArgument when the name is taken.
   absl::Status Add(TensorInfo tensor);
-  // Records a tensor whose type cannot be read, so that Expect returns the right error. InvalidArgument when
-  // the name is taken.
-  absl::Status AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
+  // Records a tensor whose type cannot be read by itself: quantized weights are made of such, and Expect
+  // returns the right error for others. InvalidArgument when the name is taken.
+  absl::Status AddRaw(RawTensor tensor);
+  // As Add, of a matrix that is made of others, one of which may have its name and is hidden by it.
+  absl::Status AddPacked(TensorInfo tensor);
   // Sets TensorInfo::permuted_head_dim of a tensor, if it is there.
   void SetPermuted(absl::string_view name, int32_t head_dim);
   // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 
   const TensorInfo* Find(absl::string_view name) const;
+  const RawTensor* FindRaw(absl::string_view name) const;
+  // By name.
+  std::vector<const RawTensor*> AllRaw() const;
   // True when the checkpoint has the tensor, in a type that can be read or not. For optional tensors: one
   // that is there and cannot be read is an error, not absence.
-  bool Has(absl::string_view name) const { return by_name_.contains(name) || unsupported_.contains(name); }
+  bool Has(absl::string_view name) const { return by_name_.contains(name) || raw_.contains(name); }
   std::vector<const TensorInfo*> All() const;
   // Ok when the tensor is there with exactly this shape; NotFound, Unimplemented or InvalidArgument
   // otherwise.
@@ -45,7 +61,7 @@ class TensorTable {
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::unique_ptr<TensorInfo>> tensors_;  // pointers stay valid while the table grows
   absl::flat_hash_map<std::string, TensorInfo*> by_name_;
-  absl::flat_hash_map<std::string, std::string> unsupported_;  // name -> "type in file"
+  absl::flat_hash_map<std::string, std::unique_ptr<RawTensor>> raw_;
 };
 
 // Ok when every tensor that a model of this configuration needs is there, in the right shape.

@@ -36,6 +36,23 @@ absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
   return type;
 }
 
+// What weights become; of int4 the blocks with a minimum, which are never less exact.
+absl::StatusOr<std::optional<DataType>> ToQuantizedType(v1::WeightQuantization quantization) {
+  switch (quantization) {
+    case v1::WEIGHT_QUANTIZATION_NONE:
+      return std::optional<DataType>();
+    case v1::WEIGHT_QUANTIZATION_INT8:
+      return DataType::kQ8_0;
+    case v1::WEIGHT_QUANTIZATION_INT4:
+      return DataType::kQ4_1;
+    case v1::WEIGHT_QUANTIZATION_FP8:
+      return DataType::kF8E4M3;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("quantization: ", static_cast<int>(quantization), " is none that is known here"));
+  }
+}
+
 absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
   if (parallel.world_size() < 1 || parallel.rank() < 0 || parallel.rank() >= parallel.world_size()) {
     return absl::InvalidArgumentError(
@@ -216,6 +233,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   ASSIGN_OR_RETURN(runner.dtype, ToDataType(request.dtype()));
   ASSIGN_OR_RETURN(runner.kv_cache_dtype, ToCacheDataType(request.kv_cache_dtype()));
   runner.dequantize = request.dequantize();
+  ASSIGN_OR_RETURN(runner.quantize, ToQuantizedType(request.quantization()));
   runner.max_num_seqs = request.max_num_seqs();
   runner.max_num_batched_tokens = request.max_num_batched_tokens();
   runner.max_model_len = request.max_model_len();

@@ -229,6 +229,61 @@ TEST(HfConfig, RefusesWhatItDoesNotKnow) {
               HasSubstr("UNIMPLEMENTED: config.json: hidden_act: gelu"));
 }
 
+TEST(HfConfig, Quantization) {
+  using Method = QuantizationConfig::Method;
+  EXPECT_EQ(Good(Llama()).quantization, QuantizationConfig());
+  const auto of = [](const char* text) {
+    return Good(With(Llama(), "quantization_config", json::parse(text))).quantization;
+  };
+  QuantizationConfig q =
+      of(R"({"quant_method":"gptq","bits":4,"group_size":128,"sym":true,"desc_act":true})");
+  EXPECT_EQ(q.method, Method::kGptq);
+  EXPECT_EQ(q.bits, 4);
+  EXPECT_EQ(q.group_size, 128);
+  EXPECT_TRUE(q.symmetric && q.zeros_less_1 && !q.float8);
+  EXPECT_FALSE(
+      of(R"({"quant_method":"gptq","bits":8,"group_size":-1,"checkpoint_format":"gptq_v2"})").zeros_less_1);
+  q = of(R"({"quant_method":"awq","w_bit":4,"q_group_size":64,"version":"GEMM","zero_point":true})");
+  EXPECT_EQ(q.method, Method::kAwq);
+  EXPECT_EQ(q.group_size, 64);
+  q = of(R"({"quant_method":"fp8","activation_scheme":"static","weight_block_size":[128,64]})");
+  EXPECT_EQ(q.method, Method::kFp8);
+  EXPECT_TRUE(q.float8);
+  EXPECT_EQ(q.block_rows, 128);
+  EXPECT_EQ(q.group_size, 64);
+  q = of(R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{
+      "weights":{"num_bits":4,"type":"int","strategy":"group","group_size":32,"symmetric":false}}}})");
+  EXPECT_EQ(q.method, Method::kCompressedTensors);
+  EXPECT_EQ(q.bits, 4);
+  EXPECT_EQ(q.group_size, 32);
+  EXPECT_FALSE(q.symmetric);
+}
+
+TEST(HfConfig, QuantizationThatIsNotReadNamesTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"quant_method":"bitsandbytes","load_in_4bit":true})",
+       "UNIMPLEMENTED: config.json: quantization_config.quant_method: bitsandbytes is not supported; gptq, "
+       "awq"},
+      {R"({"quant_method":"hqq"})", "quantization_config.quant_method: hqq"},
+      {R"({"bits":4})", "INVALID_ARGUMENT: config.json: quantization_config.quant_method: missing"},
+      {R"({"quant_method":4})", "quantization_config.quant_method: not a string"},
+      {R"([])", "quantization_config: not an object"},
+      {R"({"quant_method":"gptq","bits":3})", "quantization_config.bits: 3 bits"},
+      {R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})", "checkpoint_format: marlin"},
+      {R"({"quant_method":"gptq","bits":4,"dynamic":{"+:.*":{"bits":8}}})", "quantization_config.dynamic"},
+      {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "quantization_config.version: gemv"},
+      {R"({"quant_method":"awq","bits":4,"zero_point":false})", "quantization_config.zero_point"},
+      {R"({"quant_method":"fp8","fmt":"e5m2"})", "quantization_config.fmt: e5m2"},
+      {R"({"quant_method":"fp8","weight_block_size":[128,0]})", "quantization_config.weight_block_size"},
+      {R"({"quant_method":"compressed-tensors","format":"marlin-24"})",
+       "quantization_config.format: marlin-24"},
+      {R"({"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":4,"type":"float"}}}})",
+       "quantization_config.config_groups.a.weights.num_bits"},
+  };
+  for (const auto& [text, error] : cases)
+    EXPECT_THAT(ErrorOf(With(Llama(), "quantization_config", json::parse(text))), HasSubstr(error));
+}
+
 TEST(HfConfig, BadValuesAreNamed) {
   const std::pair<const char*, json> cases[] = {{"hidden_size", 0},
                                                 {"hidden_size", -64},

@@ -36,7 +36,7 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
     models { name: "a" path: "x/y=z" workers: "local:2" dtype: "float32" max_model_len: 512 pinned: true }
     models {
       name: "b" path: "y" priority: -3 ttft_target: "2s" tpot_target: "50ms" kv_cache_memory_bytes: "1MiB"
-      dequantize: false max_num_seqs: 7 flags: "--block_size=32" flags: "--async-scheduling"
+      dequantize: false quantization: "int8" max_num_seqs: 7 flags: "--block_size=32" flags: "--async-scheduling"
       flags: "--idle-sleep-s=5" flags: "--idle-sleep-level=2"
     }
   )");
@@ -64,6 +64,8 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[1].dtype, v1::DTYPE_UNSPECIFIED) << "that is of the other one";
   EXPECT_EQ(each[1].kv_cache_memory_bytes, 1 << 20);
   EXPECT_FALSE(each[1].dequantize);
+  EXPECT_EQ(each[1].quantization, v1::WEIGHT_QUANTIZATION_INT8);
+  EXPECT_EQ(each[0].quantization, v1::WEIGHT_QUANTIZATION_NONE);
   EXPECT_EQ(each[1].max_num_seqs, 7);
   EXPECT_EQ(each[1].block_size, 32);
   EXPECT_EQ(each[1].idle_sleep, absl::Seconds(5));

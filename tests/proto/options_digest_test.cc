@@ -36,6 +36,9 @@ TEST(OptionsDigest, TellsOptionsApart) {
   other.set_max_num_seqs(65);
   EXPECT_NE(OptionsDigest(other), digest);
   other = Request();
+  other.set_quantization(v1::WEIGHT_QUANTIZATION_INT8);
+  EXPECT_NE(OptionsDigest(other), digest);
+  other = Request();
   other.mutable_parallel()->set_rank(0);
   EXPECT_NE(OptionsDigest(other), digest);
 }

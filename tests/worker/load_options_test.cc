@@ -17,6 +17,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   request.set_memory_utilization(0.25);
   request.set_enforce_eager(true);
   request.set_dequantize(true);
+  request.set_quantization(v1::WEIGHT_QUANTIZATION_INT4);
   for (const int32_t size : {1, 8}) request.add_graph_sizes(size);
   request.set_max_tune_time_us(1500);
   request.set_backup(v1::BACKUP_POLICY_FILE);
@@ -34,6 +35,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_EQ(options->memory_utilization, 0.25);
   EXPECT_TRUE(options->runner.enforce_eager);
   EXPECT_TRUE(options->runner.dequantize);
+  EXPECT_EQ(options->runner.quantize, DataType::kQ4_1);
   EXPECT_EQ(options->runner.graph_sizes, (std::vector<int32_t>{1, 8}));
   EXPECT_EQ(options->runner.max_tune_time, absl::Microseconds(1500));
   EXPECT_EQ(options->runner.dtype, DataType::kF32);
@@ -58,6 +60,7 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_EQ(options->backup, BackupPolicy::kRelease);
   EXPECT_FALSE(options->runner.enforce_eager);
   EXPECT_FALSE(options->runner.dequantize);
+  EXPECT_FALSE(options->runner.quantize.has_value());
   for (const char* host : {"a", "b", "a"}) request.mutable_parallel()->add_rank_hosts(host);
   options = MakeLoadOptions(request, {.device = DeviceKind::kCuda});
   ASSERT_TRUE(options.ok());

@@ -2,12 +2,13 @@
 // do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--no-dequantize] [--rounds=3]
-//                [--json=FILE]
+//                [--quantization=int8] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,7 @@ struct BenchFlags {
   int32_t threads = 2;
   std::string dtype = "bfloat16";
   bool dequantize = true;
+  std::optional<DataType> quantize;
   std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
   int32_t prompt_tokens = 128;
   int32_t new_tokens = 64;
@@ -181,6 +183,7 @@ absl::Status Main() {
   options.model = Given().model;
   ASSIGN_OR_RETURN(options.dtype, ParseDtype(Given().dtype));
   options.dequantize = Given().dequantize;
+  options.quantize = Given().quantize;
   options.load_format = Given().load_format;
   const std::vector<Workload> loads = Workloads();
   options.threads = Given().threads;
@@ -232,6 +235,10 @@ FlagTable Flags(BenchFlags* f) {
                                  {{"bfloat16", "bfloat16"}, {"float16", "float16"}, {"float32", "float32"}},
                                  "type of activations, and of weights that are not computed as stored"),
         Flag::Switch("dequantize", &f->dequantize, "compute no weight as it is stored"),
+        Flag::OneOf<std::optional<DataType>>(
+            "quantization", &f->quantize,
+            {{"none", std::nullopt}, {"int8", DataType::kQ8_0}, {"int4", DataType::kQ4_1}},
+            "what the layers' matrices become at load, where they would become --dtype"),
         Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
         Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
         Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "worker/model/quantize_rows.h"
 #include "worker/model/weight_upload.h"
 
 namespace somnus {
@@ -51,7 +52,7 @@ void AddVectorJobs(const WeightPlan::Vector& vector, const TensorInfo* tensor, s
 std::vector<Job> MakeJobs(const WeightPlan& plan, bool matrices) {
   std::vector<Job> jobs;
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
-    if (matrices) AddMatrixJobs(matrix, {0, matrix.target->n}, &jobs);
+    if (matrices || IsQuantized(matrix.target->dtype)) AddMatrixJobs(matrix, {0, matrix.target->n}, &jobs);
   }
   for (const WeightPlan::Vector& vector : plan.vectors()) AddVectorJobs(vector, nullptr, &jobs);
   return jobs;
@@ -94,16 +95,32 @@ absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, 
   return absl::OkStatus();
 }
 
-// Likewise as stored. A block has fewer bytes than its values would have as f32, so they fit the scratch.
+// Rows of one source as blocks of the weight's type: as they are stored where that is the type, and else
+// quantized here. A block has fewer bytes than its values have as f32, so both fit the rows' place in the
+// scratch.
+absl::Status ReadBlocks(const Checkpoint& checkpoint, const WeightSource& source, int64_t row_begin,
+                        int64_t row_end, DataType type, float* scratch, uint8_t* to) {
+  const TensorInfo& tensor = *source.tensor;
+  const Range& cols = source.cols;
+  if (!checkpoint.is_dummy() && QuantizedType(tensor.type) == type)
+    return checkpoint.ReadStoredRows(tensor, row_begin, row_end, cols.begin, cols.end, to);
+  RETURN_IF_ERROR(checkpoint.ReadRows(tensor, row_begin, row_end, cols.begin, cols.end, scratch));
+  QuantizeBlocks(type, scratch, (row_end - row_begin) * cols.size(), to);
+  return absl::OkStatus();
+}
+
+// Likewise of a quantized weight. Sources are read in the order of their rows, and blocks are written at or
+// before the place that the values of the same rows are read to.
 absl::Status LoadQuantizedRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
-                               uint8_t* scratch) {
+                               float* scratch) {
   const LinearWeight& weight = *job.matrix->target;
   const int64_t row_bytes = MatrixRowBytes(weight.dtype, weight.k);
+  auto* const blocks = reinterpret_cast<uint8_t*>(scratch);
   RETURN_IF_ERROR(ReadSources(job, [&](const WeightSource& source, int64_t begin, int64_t end, int64_t row) {
-    return checkpoint.ReadStoredRows(*source.tensor, begin, end, source.cols.begin, source.cols.end,
-                                     scratch + row * row_bytes);
+    return ReadBlocks(checkpoint, source, begin, end, weight.dtype, scratch + row * weight.k,
+                      blocks + row * row_bytes);
   }));
-  PackQuantizedRows(device, weight, job.rows.begin, job.rows.size(), scratch);
+  PackQuantizedRows(device, weight, job.rows.begin, job.rows.size(), blocks);
   return absl::OkStatus();
 }
 
@@ -115,16 +132,19 @@ absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Jo
   if (job.part != nullptr) return LoadVectorPart(checkpoint, device, job, scratch->data());
   if (!IsQuantized(job.matrix->target->dtype))
     return LoadMatrixRows(checkpoint, device, job, scratch->data());
-  return LoadQuantizedRows(checkpoint, device, job, reinterpret_cast<uint8_t*>(scratch->data()));
+  return LoadQuantizedRows(checkpoint, device, job, scratch->data());
 }
 
-// The range of the numbers keeps the magnitude of what they multiply.
+// Of a dummy checkpoint, but for quantized ones, which are read. The range of the numbers keeps the magnitude
+// of what they multiply.
 void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   uint64_t seed = 0;
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
     const LinearWeight& weight = *matrix.target;
+    ++seed;
+    if (IsQuantized(weight.dtype)) continue;
     const int64_t count = PackedWeightBytes(device, weight.dtype, weight.n, weight.k) / SizeOf(weight.dtype);
-    FillRandom(device, weight.data, weight.dtype, count, ++seed,
+    FillRandom(device, weight.data, weight.dtype, count, seed,
                std::sqrt(3.0f / static_cast<float>(weight.k)));
   }
 }

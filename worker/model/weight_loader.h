@@ -1,6 +1,7 @@
 #pragma once
 // Fills a rank's weights region from a checkpoint. For a synchronous device (a CPU) rows are read as f32, or
-// as they are stored, and packed, ranges of rows in parallel; for an asynchronous one see weight_upload.h.
+// as they are stored, quantized where the plan says so, and packed, ranges of rows in parallel; for an
+// asynchronous one see weight_upload.h.
 
 #include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"
@@ -11,10 +12,10 @@
 namespace somnus {
 
 // Reads, converts and packs everything, on NumLoadThreads threads. `plan` is bound, and was created from a
-// checkpoint of the same model. The device itself makes the matrices of a dummy checkpoint. Host memory
-// beside the checkpoint's maps: 512 KiB, or 64 rows if they are more, for each thread; for an asynchronous
-// device as weight_upload.h says, whose copies have ended at the return. An error names the tensor, and the
-// region's contents are then undefined.
+// checkpoint of the same model. The device itself makes the matrices of a dummy checkpoint that are not
+// quantized. Host memory beside the checkpoint's maps: 512 KiB, or 64 rows if they are more, for each thread;
+// for an asynchronous device as weight_upload.h says, whose copies have ended at the return. An error names
+// the tensor, and the region's contents are then undefined.
 absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
                          const LoadProgress& progress);
 

@@ -25,7 +25,35 @@ int64_t CountOf(const std::vector<WeightSource>& sources) {
   return count;
 }
 
-// The type of weights that are stored as `type`; nothing for types that no device computes with.
+const char* TypeName(DataType type) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "Q8_0",
+                                    "Q4_0",    "Q4_1",     "Q5_0",    "Q5_1",  "IQ4_NL",   "MXFP4",
+                                    "Q2_K",    "Q3_K",     "Q4_K",    "Q5_K",  "Q6_K"};
+  static_assert(std::size(kNames) == kNumDataTypes);
+  return kNames[static_cast<int>(type)];
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::Status CheckTensors(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  return ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorInfo* tensor = checkpoint.Find(name);
+    if (tensor == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config.name));
+    }
+    if (tensor->shape == shape) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShapeText(tensor->shape),
+                                                   " in ", tensor->file, ", but the config asks for ",
+                                                   ShapeText(shape)));
+  });
+}
+
+}  // namespace
+
 std::optional<DataType> QuantizedType(StorageType type) {
   switch (type) {
     case StorageType::kQ8_0:
@@ -56,35 +84,6 @@ std::optional<DataType> QuantizedType(StorageType type) {
       return std::nullopt;
   }
 }
-
-const char* TypeName(DataType type) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "Q8_0",
-                                    "Q4_0",    "Q4_1",     "Q5_0",    "Q5_1",  "IQ4_NL",   "MXFP4",
-                                    "Q2_K",    "Q3_K",     "Q4_K",    "Q5_K",  "Q6_K"};
-  static_assert(std::size(kNames) == kNumDataTypes);
-  return kNames[static_cast<int>(type)];
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-absl::Status CheckTensors(const Checkpoint& checkpoint) {
-  const ModelConfig& config = checkpoint.config();
-  return ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorInfo* tensor = checkpoint.Find(name);
-    if (tensor == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config.name));
-    }
-    if (tensor->shape == shape) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShapeText(tensor->shape),
-                                                   " in ", tensor->file, ", but the config asks for ",
-                                                   ShapeText(shape)));
-  });
-}
-
-}  // namespace
 
 class WeightPlanBuilder {
  public:
@@ -148,16 +147,23 @@ class WeightPlanBuilder {
     return offset;
   }
 
-  DataType TypeOf(const WeightSource& source) const {
-    const std::optional<DataType> type = QuantizedType(source.tensor->type);
-    if (!types_.keep_quantized || checkpoint_.is_dummy() || !type || !ComputesQuantized(device_, *type))
-      return types_.dtype;
-    const int64_t block = QuantBlockValues(*type);
-    return source.cols.begin % block == 0 && source.cols.end % block == 0 ? *type : types_.dtype;
+  // Of a matrix; `in_layer`: it is one of a layer.
+  DataType TypeOf(const WeightSource& source, bool in_layer) const {
+    const std::optional<DataType> stored = QuantizedType(source.tensor->type);
+    const bool keeps = types_.keep_quantized && !checkpoint_.is_dummy();
+    if (keeps && stored.has_value() && ComputesBlocks(source, *stored)) return *stored;
+    const bool quantizes = in_layer && types_.quantize.has_value();
+    return quantizes && ComputesBlocks(source, *types_.quantize) ? *types_.quantize : types_.dtype;
+  }
+
+  // Whether the device computes with the type, and this rank's columns are whole blocks of it.
+  bool ComputesBlocks(const WeightSource& source, DataType type) const {
+    const int64_t block = QuantBlockValues(type);
+    return ComputesQuantized(device_, type) && source.cols.begin % block == 0 && source.cols.end % block == 0;
   }
 
   void AddMatrix(TensorRole role, int32_t layer, LinearWeight* target, const float** bias = nullptr) {
-    AddPart(SourcesOf({role}, layer, /*biases=*/false), target);
+    AddPart(SourcesOf({role}, layer, /*biases=*/false), role >= TensorRole::kAttentionNorm, target);
     if (bias != nullptr) AddSources(bias, SourcesOf({role}, layer, /*biases=*/true));
   }
 
@@ -167,17 +173,18 @@ class WeightPlanBuilder {
     LinearWeight* next = target->parts;
     std::vector<WeightSource> part;
     for (WeightSource& source : SourcesOf(roles, layer, /*biases=*/false)) {
-      if (!part.empty() && TypeOf(part.back()) != TypeOf(source)) AddPart(std::exchange(part, {}), next++);
+      if (!part.empty() && TypeOf(part.back(), true) != TypeOf(source, true))
+        AddPart(std::exchange(part, {}), true, next++);
       part.push_back(std::move(source));
     }
-    AddPart(std::move(part), next);
+    AddPart(std::move(part), true, next);
     AddSources(bias, SourcesOf(roles, layer, /*biases=*/true));
   }
 
   // Sources of one type as one packed matrix.
-  void AddPart(std::vector<WeightSource> sources, LinearWeight* target) {
+  void AddPart(std::vector<WeightSource> sources, bool in_layer, LinearWeight* target) {
     if (sources.empty()) return;
-    target->dtype = TypeOf(sources[0]);
+    target->dtype = TypeOf(sources[0], in_layer);
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n > 0 && target->k > 0) {

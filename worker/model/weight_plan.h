@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,14 @@ struct WeightTypes {
   // Quantized tensors keep their type where the device computes with it and the rank's columns are whole
   // blocks. All others get `dtype`.
   bool keep_quantized = false;
+  // --quantization: what the layers' matrices become that would get `dtype`, if the device computes with it
+  // and the rank's columns are whole blocks. The embedding, the output matrix and OPT's projections between
+  // layers and embedding never do.
+  std::optional<DataType> quantize;
 };
+
+// The type of weights that are stored as `type`; nothing for types that no device computes with.
+std::optional<DataType> QuantizedType(StorageType type);
 
 // Where a part of a fused matrix comes from.
 struct WeightSource {

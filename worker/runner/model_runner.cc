@@ -89,7 +89,22 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
     return absl::InvalidArgumentError(
         "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype) or fp8");
   }
-  return absl::OkStatus();
+  return CheckQuantization();
+}
+
+absl::Status ModelRunnerImpl::CheckQuantization() const {
+  const std::optional<DataType> type = options_.quantize;
+  if (!type.has_value()) return absl::OkStatus();
+  if (*type == DataType::kF8E4M3) {
+    if (config_.quantization.float8) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--quantization=fp8: ", config_.name,
+                     " is not a checkpoint of fp8, and nothing here computes with weights of fp8: int8 takes "
+                     "as little memory and is more exact"));
+  }
+  if (ComputesQuantized(*device_, *type)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--quantization: int8 and int4 are for CPUs: a GPU computes with --dtype alone");
 }
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {

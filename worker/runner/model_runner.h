@@ -31,6 +31,9 @@ struct ModelRunnerOptions {
   // Of activations into linears, and of weights that are not computed as they are stored.
   DataType dtype = DataType::kBF16;
   bool dequantize = true;  // no weight is computed as it is stored
+  // --quantization: kQ8_0 (int8) or kQ4_1 (int4), which the matrices of the layers become that would get
+  // dtype; kF8E4M3: the checkpoint has to be of fp8.
+  std::optional<DataType> quantize;
   // Empty: dtype. A GPU takes dtype or kF8E4M3, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 64;  // slots
@@ -139,7 +142,8 @@ class ModelRunner {
   // undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
   // Weights that come by chunks, each written over the old one as soon as it is whole, while no step is under
-  // way. Drops backups of the old ones. `needs_all` as of UpdatedTensors. FailedPrecondition: the weights are
+  // way. Drops backups of the old ones. They are quantized as those of the load. `needs_all` as of
+  // UpdatedTensors. FailedPrecondition: the weights are
   // computed as a file stores them. The update must end before the runner does.
   virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.

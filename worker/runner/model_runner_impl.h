@@ -65,7 +65,8 @@ class ModelRunnerImpl : public ModelRunner {
   int64_t RowBytes(int64_t num_blocks) const;
   absl::Status ResizeRegions(int32_t num_mapped_blocks);
   // What the options say of matrices.
-  WeightTypes Types() const { return {options_.dtype, !options_.dequantize}; }
+  WeightTypes Types() const { return {options_.dtype, !options_.dequantize, options_.quantize}; }
+  absl::Status CheckQuantization() const;
   DataType CacheType() const { return CacheTypeOf(options_); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);

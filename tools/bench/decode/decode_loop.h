@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,7 +27,9 @@ struct DecodeLoopOptions {
   bool enforce_eager = false;
   bool batch_invariant = false;
   DataType dtype = DataType::kBF16;
-  bool dequantize = true;  // as ModelRunnerOptions::dequantize
+  // As ModelRunnerOptions has them.
+  bool dequantize = true;
+  std::optional<DataType> quantize;
   int threads = 2;
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
