@@ -12,8 +12,9 @@ from cluster.harness import ROOT, SOMNUS, Cluster, expected, tiny
 MODEL = "qwen2"
 FLOAT32, INT8, INT4 = "--dtype=float32", "--quantization=int8", "--quantization=int4"
 PACKED = os.path.join(ROOT, "tests", "data", "packed")
-# How far log-probabilities of the tiny models, whose random weights make large logits, may move on average.
-BOUNDS = {INT8: 0.2, INT4: 1.5}
+# How far log-probabilities of the tiny model, whose random weights make large logits, may move on average (measured in the
+# runner: 0.13 and 1.2, the same on one and two ranks).
+BOUNDS = {INT8: 0.3, INT4: 2.0}
 # Two ranks add in another order than one, after which an activation may round to the next of 255 steps. Below this
 # distance of the two best either token is right.
 TIE = 0.3
