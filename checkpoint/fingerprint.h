@@ -16,9 +16,9 @@ namespace somnus {
 // start, in the middle and at the end. What the tokenizer reads is not part of it, unless a GGUF file holds
 // it, because workers see token ids alone.
 //
-// `path` and `format` as in Checkpoint::Open: a dummy is its config.json alone. Reads at most about 12 MiB and
-// the headers. Errors name the file: NotFound, InvalidArgument, Unimplemented, DataLoss, as Checkpoint::Open.
-// Thread safe.
+// `path` and `format` as in Checkpoint::Open: a dummy is its config.json alone. Reads at most about 12 MiB
+// and the headers. Errors name the file: NotFound, InvalidArgument, Unimplemented, DataLoss, as
+// Checkpoint::Open. Thread safe.
 absl::StatusOr<std::string> CheckpointFingerprint(const std::string& path,
                                                   LoadFormat format = LoadFormat::kAuto);
 

@@ -40,7 +40,7 @@ struct Flags {
   std::string served_model_name;  // empty: the model's directory or file name
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  bool dequantize = true;         // no weight is computed as it is stored
+  bool dequantize = true;  // no weight is computed as it is stored
   v1::WeightQuantization quantization = v1::WEIGHT_QUANTIZATION_NONE;
   int32_t max_model_len = 0;      // 0: the model's own
   bool generation_config = true;  // sampling defaults are the model's
