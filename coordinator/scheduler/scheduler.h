@@ -64,6 +64,9 @@
 // beams are in one step, and the group is in every other one where steps overlap. Where they were preempted
 // by recompute, beams are computed again, each from the first block on that it shares with no earlier one.
 //
+// The host's prefix cache (host_prefix_cache.cc). Steps copy cached blocks to the host tier before they are
+// lost, and the step that admits a sequence copies back what it begins with.
+//
 // Speculative decoding. Once all others have their tokens, budget that is left goes to drafts of sequences
 // that decode (speculation.h). Their blocks are lookahead slots: taken where more are free than what runs may
 // need next, and given back where the draft was wrong. Tokens of a draft count as computed only once they are
