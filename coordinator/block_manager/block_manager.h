@@ -200,7 +200,9 @@ class BlockManager {
   // which takes host blocks, for which cached ones there give way, and changes nothing else. Once the sleep
   // has happened, all contents that were not chosen are forgotten. The host blocks are released when the
   // contents are on the device again, at the same device blocks, or are not wanted any more. Between the
-  // choice and the release no block may be allocated. Chooses the blocks that hold those tokens, all of a
+  // choice and the release no block may be allocated.
+  //
+  // Chooses the blocks that hold those tokens, all of a
   // sequence or none, in the order of `sequences`. Returns the sequences for which there is no room, in the
   // host tier or within `limits`. What room is left goes to these sequences' beginnings, as far as they can
   // be adopted, then to pinned blocks, and then to cached ones, the most recently used first. Nothing may
