@@ -158,7 +158,7 @@ class Swap(unittest.TestCase):
         return cluster.metric("somnus:kv_host_blocks_cached")
 
     def test_cached_prefixes_come_back_from_host_memory(self):
-        for more in ((), ("--no-async-scheduling", f"--swap-space={40 * BLOCK_BYTES}")):
+        for more in ((), ("--no-async-scheduling", f"--swap-space={80 * BLOCK_BYTES}")):
             with self.subTest(more), cluster_of(TIGHT, "--prefix-cache-on-host=on", *more) as cluster:
                 self.assertGreater(self.returns_after_others(cluster), 16)
                 self.assertEqual(together(cluster).join(), self.wanted)
