@@ -113,7 +113,7 @@ class KvHostTier {
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
   std::vector<BlockSwap> held_;
   std::vector<int32_t> wanted_;  // host blocks, as the transition that was prepared last names them
-  std::vector<bool> swapped_;  // by host block: a step has swapped a block out to it
+  std::vector<bool> swapped_;    // by host block: a step has swapped a block out to it
   double copy_seconds_ = 0;
 };
 

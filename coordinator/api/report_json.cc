@@ -10,14 +10,10 @@ using Json = nlohmann::ordered_json;
 Json RankTagsJson(const RankReport& rank) {
   Json tags = Json::object();
   for (const auto& [tag, bytes] : rank.tags) {
-    tags[tag] = {{"freed_bytes", bytes.freed_bytes},
-                 {"backed_up_bytes", bytes.backed_up_bytes},
-                 {"discarded_bytes", bytes.discarded_bytes},
-                 {"mapped_bytes", bytes.mapped_bytes},
-                 {"resident_bytes", bytes.resident_bytes},
-                 {"host_bytes", bytes.host_bytes},
-                 {"file_bytes", bytes.file_bytes},
-                 {"sleeping_bytes", bytes.sleeping_bytes}};
+    tags[tag] = {{"freed_bytes", bytes.freed_bytes},         {"backed_up_bytes", bytes.backed_up_bytes},
+                 {"discarded_bytes", bytes.discarded_bytes}, {"mapped_bytes", bytes.mapped_bytes},
+                 {"resident_bytes", bytes.resident_bytes},   {"host_bytes", bytes.host_bytes},
+                 {"file_bytes", bytes.file_bytes},           {"sleeping_bytes", bytes.sleeping_bytes}};
   }
   return tags;
 }

@@ -1,7 +1,7 @@
 #pragma once
 // How long a client gives its request: the HTTP headers X-Request-Timeout and X-SLO-TTFT-Ms, the deadline of
-// a gRPC call, its field ttft_target_s and its metadata x-slo-ttft-ms. They become times of the coordinator's monotonic clock when
-// the request has been received; from then on no other clock counts. Pure functions.
+// a gRPC call, its field ttft_target_s and its metadata x-slo-ttft-ms. They become times of the coordinator's
+// monotonic clock when the request has been received; from then on no other clock counts. Pure functions.
 
 #include <optional>
 #include <string>

@@ -135,9 +135,9 @@ void Scheduler::AddPrefill(const SequencePtr& sequence, StepBuilder* builder) {
 }
 
 void Scheduler::SpendRest(StepBuilder* builder) {
-  std::sort(builder->prefills.begin(), builder->prefills.end(), [](const PrefillEntry& a, const PrefillEntry& b) {
-    return KeyOf(*a.sequence) < KeyOf(*b.sequence);
-  });
+  std::sort(
+      builder->prefills.begin(), builder->prefills.end(),
+      [](const PrefillEntry& a, const PrefillEntry& b) { return KeyOf(*a.sequence) < KeyOf(*b.sequence); });
   for (const PrefillEntry& prefill : builder->prefills) {
     const bool samples = builder->step.entries[prefill.entry].samples;
     const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *builder);
