@@ -80,8 +80,10 @@ TEST_P(ReplicaExpiryTest, AnExpiredRequestLeavesRoomAtItsReplica) {
   options_.scheduler.max_num_seqs = 1;
   Start(2, &observer_);
   for (const auto& executor : executors_) executor->Hold(true);
-  const std::vector<Ticket> runs = {SubmitWith("a", 5, absl::Seconds(1001)),
-                                    SubmitWith("b", 5, absl::Seconds(1001))};
+  // Prompts that begin alike would go to one replica, which has one slot.
+  const std::vector<Ticket> runs = {
+      SubmitWith("a", 5, absl::Seconds(1001)),
+      SubmitWith("b", 5, absl::Seconds(1001), absl::InfiniteDuration(), /*first=*/500)};
   Await([&] { return observer_.num_scheduled == 2; });
   now_ms_ += 1000;
   for (const auto& executor : executors_) executor->Hold(false);
