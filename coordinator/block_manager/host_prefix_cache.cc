@@ -35,7 +35,6 @@ int32_t HostPrefixCache::Store(const KvBlock& block, int64_t step) {
   entry.step = step;
   const auto place = entries_.insert(entries_.end(), std::move(entry));
   by_hash_[block.hash] = by_id_[block.content_id] = place;
-  ++num_stored_;
   return place->host_block;
 }
 

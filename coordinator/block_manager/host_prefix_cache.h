@@ -58,9 +58,7 @@ class HostPrefixCache {
 
   int32_t size() const { return static_cast<int32_t>(entries_.size()); }
   std::vector<int32_t> HostBlocks() const;
-  // Since the start.
-  int64_t num_stored() const { return num_stored_; }
-  int64_t num_evicted() const { return num_evicted_; }
+  int64_t num_evicted() const { return num_evicted_; }  // since the start
 
   // Internal names what does not add up; adds its references to `counts`, by host block.
   absl::Status CheckIntegrity(std::vector<int32_t>* counts) const;
@@ -73,7 +71,7 @@ class HostPrefixCache {
   HostBlockPool* const pool_;
   Entries entries_;
   absl::flat_hash_map<uint64_t, Entries::iterator> by_hash_, by_id_;
-  int64_t num_stored_ = 0, num_evicted_ = 0;
+  int64_t num_evicted_ = 0;
 };
 
 }  // namespace somnus

@@ -18,12 +18,6 @@ namespace {
 // prefix. It bounds the search.
 constexpr int kMaxSkipped = 64;
 
-int64_t CommonPrefix(const Sequence& a, const Sequence& b) {
-  const size_t length = std::min(a.tokens.size(), b.tokens.size());
-  return std::mismatch(a.tokens.begin(), a.tokens.begin() + length, b.tokens.begin()).first -
-         a.tokens.begin();
-}
-
 }  // namespace
 
 bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {

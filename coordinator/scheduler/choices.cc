@@ -9,6 +9,7 @@
 
 #include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/choice_group.h"
+#include "coordinator/scheduler/prefix_lookups.h"
 #include "coordinator/scheduler/scheduler.h"
 
 namespace somnus {
@@ -23,12 +24,6 @@ std::vector<SequencePtr> Members(const SequencePtr& sequence, const Wanted& is_w
     if (one == sequence || is_wanted(*one)) members.push_back(std::move(one));
   }
   return members;
-}
-
-int64_t CommonTokens(const Sequence& a, const Sequence& b) {
-  const size_t length = std::min(a.tokens.size(), b.tokens.size());
-  return std::mismatch(a.tokens.begin(), a.tokens.begin() + length, b.tokens.begin()).first -
-         a.tokens.begin();
 }
 
 }  // namespace
@@ -103,7 +98,7 @@ BlockManager::Room Scheduler::RoomFor(const std::vector<SequencePtr>& all, bool 
     BlockManager::Returning& next = returning.emplace_back(
         BlockManager::Returning{one->id, one->tokens, one->request.cache_salt, UsesPrefixCache(*one)});
     if (one->keeps_computed() || !next.use_cache || !options_.blocks.enable_prefix_caching) continue;
-    if (first != nullptr) next.num_shared = CommonTokens(*first, *one);
+    if (first != nullptr) next.num_shared = CommonPrefix(*first, *one);
     if (first == nullptr) first = one.get();
   }
   return blocks_.RoomFor(returning, ignore_watermark);

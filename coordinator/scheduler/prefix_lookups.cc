@@ -4,6 +4,12 @@
 
 namespace somnus {
 
+int64_t CommonPrefix(const Sequence& a, const Sequence& b) {
+  const size_t length = std::min(a.tokens.size(), b.tokens.size());
+  return std::mismatch(a.tokens.begin(), a.tokens.begin() + length, b.tokens.begin()).first -
+         a.tokens.begin();
+}
+
 void CountMisses(const Sequence& sequence, const BlockManagerOptions& blocks, int64_t num_found,
                  CacheMissCounts* counts) {
   const int64_t length = sequence.prompt_len();

@@ -1,5 +1,5 @@
 #pragma once
-// Conversions between the scheduler's types and the step messages of proto/worker.proto.
+// Conversions between the scheduler's types and the step messages of proto/step.proto.
 
 #include <cstdint>
 #include <map>

@@ -3,17 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 #include <random>
+
+#include "tests/block_manager/small_blocks.h"
 
 namespace somnus {
 namespace {
-
-std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
-  std::vector<int32_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 BlockManagerOptions Options(int32_t num_blocks, int32_t block_size = 4, double watermark = 0) {
   BlockManagerOptions options;

@@ -3,34 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 #include <random>
 
-#include "coordinator/block_manager/block_manager.h"
+#include "tests/block_manager/small_blocks.h"
 
 namespace somnus {
 namespace {
 
 using Copies = std::vector<BlockCopyOp>;
 
-std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
-  std::vector<int32_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks) {
-  BlockManagerOptions options;
-  options.num_blocks = num_blocks;
-  options.block_size = 4;
-  options.watermark = 0;
-  options.num_host_blocks = num_host_blocks;
-  return options;
-}
-
 // A manager that reads the host's cache, and whose stores are ready at once.
 struct Manager : BlockManager {
-  Manager(int32_t num_blocks, int32_t num_host_blocks) : BlockManager(Options(num_blocks, num_host_blocks)) {
+  Manager(int32_t num_blocks, int32_t num_host_blocks)
+      : BlockManager(SmallBlocks(num_blocks, num_host_blocks)) {
     SetReadsHost(true);
   }
   // Computes a sequence and ends it. Returns how many tokens were found.

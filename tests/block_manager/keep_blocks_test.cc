@@ -3,28 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 
-#include "coordinator/block_manager/block_manager.h"
+#include "tests/block_manager/small_blocks.h"
 
 namespace somnus {
 namespace {
-
-std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
-  std::vector<int32_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks) {
-  BlockManagerOptions options;
-  options.num_blocks = num_blocks;
-  options.block_size = 4;
-  options.watermark = 0;
-  options.num_host_blocks = num_host_blocks;
-  return options;
-}
 
 // A sequence whose tokens are all computed.
 void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& tokens) {
@@ -55,7 +39,7 @@ TEST(HostBlockPoolTest, TheLowestComeFirstAndThenTheLastReleased) {
 }
 
 TEST(KeepBlocksTest, SequencesComeFirstWithWhatTheyHaveComputedAndThenTheCache) {
-  BlockManager manager(Options(20, 10));
+  BlockManager manager(SmallBlocks(20, 10));
   AddComputed(&manager, 1, Tokens(8));
   manager.Free(1);  // blocks 1 and 2 are cached
   AddComputed(&manager, 2, Tokens(6, 100));
@@ -78,7 +62,7 @@ TEST(KeepBlocksTest, SequencesComeFirstWithWhatTheyHaveComputedAndThenTheCache) 
 }
 
 TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
-  BlockManager manager(Options(30, 4));
+  BlockManager manager(SmallBlocks(30, 4));
   for (const int32_t first : {0, 50, 100}) {  // the last one is the most recently used
     AddComputed(&manager, 1 + first, Tokens(8, first));
     manager.Free(1 + first);
@@ -95,7 +79,7 @@ TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
 
 // Of one that is preempted, what it can adopt again is kept as far as there is room.
 TEST(KeepBlocksTest, ASequenceIsKeptWholeOrNotAtAll) {
-  BlockManager manager(Options(30, 4));
+  BlockManager manager(SmallBlocks(30, 4));
   AddComputed(&manager, 1, Tokens(8));
   manager.Free(1);
   AddComputed(&manager, 3, Tokens(14, 100));
@@ -112,7 +96,7 @@ TEST(KeepBlocksTest, ASequenceIsKeptWholeOrNotAtAll) {
 }
 
 TEST(KeepBlocksTest, OfAChainTheBeginningIsKept) {
-  BlockManager manager(Options(30, 2));
+  BlockManager manager(SmallBlocks(30, 2));
   AddComputed(&manager, 1, Tokens(16));
   manager.Free(1);
   EXPECT_TRUE(manager.ChooseKept({}).empty());
@@ -121,7 +105,7 @@ TEST(KeepBlocksTest, OfAChainTheBeginningIsKept) {
 }
 
 TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
-  BlockManager manager(Options(30, 3));
+  BlockManager manager(SmallBlocks(30, 3));
   AddComputed(&manager, 1, Tokens(8));
   std::vector<int32_t> longer = Tokens(12);
   AddComputed(&manager, 2, longer);
@@ -131,7 +115,7 @@ TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
 }
 
 TEST(KeepBlocksTest, LimitsAreKeptWhereTheTierHasMoreRoom) {
-  BlockManager manager(Options(30, 20));
+  BlockManager manager(SmallBlocks(30, 20));
   AddComputed(&manager, 1, Tokens(8));
   manager.Free(1);  // two cached blocks
   AddComputed(&manager, 2, Tokens(6, 100));
@@ -148,7 +132,7 @@ TEST(KeepBlocksTest, LimitsAreKeptWhereTheTierHasMoreRoom) {
 }
 
 TEST(KeepBlocksTest, WithoutAHostTierNothingIsKept) {
-  BlockManager manager(Options(30, 0));
+  BlockManager manager(SmallBlocks(30, 0));
   AddComputed(&manager, 1, Tokens(8));
   EXPECT_EQ(manager.ChooseKept({{1, 8}}), (std::vector<int64_t>{1}));
   manager.Free(1);
@@ -159,7 +143,7 @@ TEST(KeepBlocksTest, WithoutAHostTierNothingIsKept) {
 }
 
 TEST(KeepBlocksTest, AResetInBetweenForgetsTheCacheAndTheSleepCanBeUndone) {
-  BlockManager manager(Options(30, 8));
+  BlockManager manager(SmallBlocks(30, 8));
   AddComputed(&manager, 1, Tokens(8));
   manager.Free(1);
   manager.ChooseKept({});
@@ -179,7 +163,7 @@ TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](uint32_t bound) { return static_cast<int32_t>(random() % bound); };
-    BlockManager manager(Options(20 + below(20), below(25)));
+    BlockManager manager(SmallBlocks(20 + below(20), below(25)));
     std::vector<BlockManager::Computed> live;
     for (int64_t id = 1; id <= 60; ++id) {
       const std::vector<int32_t> tokens = Tokens(1 + below(20), below(4) * 100);

@@ -4,20 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 
-#include "coordinator/block_manager/block_manager.h"
+#include "tests/block_manager/small_blocks.h"
 
 namespace somnus {
 namespace {
-
-std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
-  std::vector<int32_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks = 0) {
   BlockManagerOptions options;

@@ -2,9 +2,7 @@
 levels, preemptions and killed workers; and a model that cannot guess is refused with the name of the flag."""
 import os
 import shutil
-import signal
 import tempfile
-import time
 import unittest
 
 from cluster import speculation_test as plain
@@ -67,35 +65,10 @@ class DraftModel(unittest.TestCase):
                 cluster.wait_idle()
 
     def test_preemption_and_sleep(self):
-        for keep in ((), ("--keep-kv-on-sleep",)):
-            with self.subTest(keep=keep), Cluster(tiny(plain.MODEL), *SAME, *draft(plain.MODEL), *keep, workers=2) as cluster:
-                def sleep(ended):
-                    while not ended():
-                        for path in ("/sleep?level=1&mode=keep", "/wake_up"):
-                            self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
-                for _ in range(3):
-                    self.assertEqual(plain.together(cluster), self.wanted)
-                self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
-                self.assertEqual(plain.together(cluster, sleep), self.wanted)
-                self.assertGreater(cluster.metric(ACCEPTED), 100)
-                cluster.wait_idle()
+        plain.check_preemption_and_sleep(self, (*SAME, *draft(plain.MODEL)))
 
     def test_a_killed_worker(self):
-        with Cluster(tiny(plain.MODEL), "--max-recoveries=1000000", *SAME, *draft(plain.MODEL), workers=2) as cluster:
-            struck = 0
-            for attempt in range(20):
-                def kill(ended):
-                    nonlocal struck
-                    time.sleep(0.01 * attempt)
-                    os.kill(cluster.worker_pids()[attempt % 2], signal.SIGKILL)
-                    struck += not ended()
-                self.assertEqual(plain.together(cluster, kill), self.wanted)
-                cluster.wait_ready()
-                if struck >= 3:
-                    break
-            self.assertGreaterEqual(struck, 2)
-            self.assertGreater(cluster.metric(ACCEPTED), 50)
-            cluster.wait_idle()
+        plain.check_killed_workers(self, (*SAME, *draft(plain.MODEL)), strikes=3, accepted=50)
 
     def test_what_the_server_says_of_itself(self):
         with Cluster(tiny(plain.MODEL), *SAME, *draft(plain.MODEL), workers=1) as cluster:

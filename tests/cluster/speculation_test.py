@@ -2,11 +2,11 @@
 sleeps in the middle of it, and killed workers."""
 import os
 import signal
-import threading
 import time
 import unittest
 
 from cluster.harness import Cluster, tiny
+from cluster.together import Together
 
 MODEL = "qwen3"
 DRAFTS = ("--num-speculative-tokens=6", "--prompt-lookup-min=1", "--prompt-lookup-max=4")
@@ -45,20 +45,45 @@ def answers(cluster, body):
 
 def together(cluster, during=lambda ended: None):
     """The answers to all requests at once; during(ended) is called while they run."""
-    results = [None] * len(REQUESTS)
+    asked = Together(cluster, REQUESTS, answers)
+    during(asked.ended)
+    return asked.join()
 
-    def run(index):
-        try:
-            results[index] = answers(cluster, REQUESTS[index])
-        except BaseException as error:  # it is compared with what was wanted, and shown
-            results[index] = error
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(REQUESTS))]
-    for thread in threads:
-        thread.start()
-    during(lambda: not any(thread.is_alive() for thread in threads))
-    for thread in threads:
-        thread.join(180)
-    return results
+
+def check_preemption_and_sleep(case, flags):
+    """The answers of `case` while requests are preempted, and while the engine falls asleep and wakes."""
+    for keep in ((), ("--keep-kv-on-sleep",)):
+        with case.subTest(keep=keep), Cluster(tiny(MODEL), *flags, *keep, workers=2) as cluster:
+            def sleep(ended):
+                while not ended():
+                    for path in ("/sleep?level=1&mode=keep", "/wake_up"):
+                        case.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+            for _ in range(3):
+                case.assertEqual(together(cluster), case.wanted)
+            case.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
+            case.assertEqual(together(cluster, sleep), case.wanted)
+            case.assertGreater(cluster.metric(ACCEPTED), 100)
+            cluster.wait_idle()
+
+
+def check_killed_workers(case, flags, strikes, accepted):
+    """The answers of `case` while workers are killed, in up to 20 attempts until `strikes` have come in the middle of requests.
+    More than `accepted` guesses must have been right."""
+    with Cluster(tiny(MODEL), "--max-recoveries=1000000", *flags, workers=2) as cluster:
+        struck = 0
+        for attempt in range(20):
+            def kill(ended):
+                nonlocal struck
+                time.sleep(0.01 * attempt)
+                os.kill(cluster.worker_pids()[attempt % 2], signal.SIGKILL)
+                struck += not ended()
+            case.assertEqual(together(cluster, kill), case.wanted)
+            cluster.wait_ready()
+            if struck >= strikes:
+                break
+        case.assertGreaterEqual(struck, 2)
+        case.assertGreater(cluster.metric(ACCEPTED), accepted)
+        cluster.wait_idle()
 
 
 class Speculation(unittest.TestCase):
@@ -101,35 +126,10 @@ class Speculation(unittest.TestCase):
             cluster.wait_idle()
 
     def test_preemption_and_sleep(self):
-        for keep in ((), ("--keep-kv-on-sleep",)):
-            with self.subTest(keep=keep), Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, *keep, workers=2) as cluster:
-                def sleep(ended):
-                    while not ended():
-                        for path in ("/sleep?level=1&mode=keep", "/wake_up"):
-                            self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
-                for _ in range(3):
-                    self.assertEqual(together(cluster), self.wanted)
-                self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
-                self.assertEqual(together(cluster, sleep), self.wanted)
-                self.assertGreater(cluster.metric(ACCEPTED), 100)
-                cluster.wait_idle()
+        check_preemption_and_sleep(self, (*SMALL_CACHE, *DRAFTS))
 
     def test_a_killed_worker(self):
-        with Cluster(tiny(MODEL), "--max-recoveries=1000000", *SMALL_CACHE, *DRAFTS, workers=2) as cluster:
-            struck = 0
-            for attempt in range(20):
-                def kill(ended):
-                    nonlocal struck
-                    time.sleep(0.01 * attempt)
-                    os.kill(cluster.worker_pids()[attempt % 2], signal.SIGKILL)
-                    struck += not ended()
-                self.assertEqual(together(cluster, kill), self.wanted)
-                cluster.wait_ready()
-                if struck >= 4:
-                    break
-            self.assertGreaterEqual(struck, 2)
-            self.assertGreater(cluster.metric(ACCEPTED), 100)
-            cluster.wait_idle()
+        check_killed_workers(self, (*SMALL_CACHE, *DRAFTS), strikes=4, accepted=100)
 
     def test_what_the_server_says_of_itself(self):
         with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=2) as cluster:

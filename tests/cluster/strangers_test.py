@@ -34,7 +34,7 @@ NOISE = (TLS_HELLO, HTTP2_PREFACE, HTTP_SLEEP, b"GET / HTTP/1.1\r\n\r\n", b"\x00
 
 
 def setUpModule():
-    stubs.generate("model", "transition", "weights", "control", "cluster", "worker")
+    stubs.generate("model", "transition", "weights", "control", "cluster", "step", "worker")
     global services
     from proto import cluster_pb2, control_pb2, weights_pb2, worker_pb2
     services = [service for module in (worker_pb2, cluster_pb2, control_pb2, weights_pb2)

@@ -60,7 +60,7 @@ class RankIsKilled(unittest.TestCase):
     # (the calls before, the call, its moments). Level 1 keeps the weights in a copy here, so that a sleep saves it in
     # Prepare, and a wake-up restores it; the copy is retained until level 2 discards it.
     CASES = (
-        ((), sleep(1), ("Plan", "Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
+        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
         ((sleep(2), WAKE), sleep(1), ("save",)),
         ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
         ((), sleep(2), ("Prepare", "Prepare:done", "Commit", "unmap#2", "Commit:done")),

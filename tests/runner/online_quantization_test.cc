@@ -1,7 +1,6 @@
 // Models whose layers are quantized at load (--quantization), and models of packed checkpoints: the types
 // that they are computed in, how near the results are, sleep, reload and updates.
 
-#include <cmath>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -9,6 +8,7 @@
 #include "tests/checkpoint/packed_weights.h"
 #include "tests/model/weight_chunks.h"
 #include "tests/runner/mini_engine.h"
+#include "tests/runner/near_logprobs.h"
 #include "tests/runner/quantized_gguf.h"
 #include "tests/runner/rank_group.h"
 #include "tests/runner/same_bits.h"
@@ -53,19 +53,6 @@ MiniResult RunOne(RankGroup& group) {
   return results.ok() ? (*results)[0] : MiniResult();
 }
 
-std::vector<float> PromptLogprobs(RankGroup& group) {
-  std::vector<float> logprobs;
-  for (const v1::StepLogprobs& entry : RunOne(group).prompt_logprobs) logprobs.push_back(entry.logprobs(0));
-  return logprobs;
-}
-
-double MeanDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += std::fabs(a[i] - b[i]);
-  return sum / static_cast<double>(a.size());
-}
-
 TEST(OnlineQuantization, IsOfTheLayersMatricesAlone) {
   const auto int8 = Load(kModel, 1, Options(DataType::kQ8_0)),
              int4 = Load(kModel, 1, Options(DataType::kQ4_1));
@@ -82,13 +69,13 @@ TEST(OnlineQuantization, IsNearTheModelOnAnyNumberOfRanks) {
       WriteQuantizedGguf({.layers = StorageType::kQ5_1, .embedding = StorageType::kQ8_0});
   const auto exact = Load(path, 1, Options(std::nullopt));
   ASSERT_TRUE(exact);
-  const std::vector<float> reference = PromptLogprobs(*exact);
+  const std::vector<float> reference = PromptLogprobs(RunOne(*exact));
   for (const int world_size : {1, 2}) {
     const auto int8 = Load(path, world_size, Options(DataType::kQ8_0));
     const auto int4 = Load(path, world_size, Options(DataType::kQ4_1));
     ASSERT_TRUE(int8 && int4);
-    const double of_int8 = MeanDifference(PromptLogprobs(*int8), reference);
-    const double of_int4 = MeanDifference(PromptLogprobs(*int4), reference);
+    const double of_int8 = MeanDifference(PromptLogprobs(RunOne(*int8)), reference);
+    const double of_int4 = MeanDifference(PromptLogprobs(RunOne(*int4)), reference);
     EXPECT_LT(of_int8, 0.1) << world_size;
     EXPECT_GT(of_int8, 1e-5) << "nothing was quantized";
     EXPECT_LT(of_int4, 1.0) << world_size;
@@ -100,7 +87,7 @@ TEST(OnlineQuantization, IsNearTheModelOnAnyNumberOfRanks) {
 TEST(OnlineQuantization, WhatAShardCutsWithinABlockStaysAsItIs) {
   const auto one = Load(kModel, 1, Options(DataType::kQ8_0)), two = Load(kModel, 2, Options(DataType::kQ8_0));
   ASSERT_TRUE(one && two);
-  EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*one)), 0.2);
+  EXPECT_LT(MeanDifference(PromptLogprobs(RunOne(*two)), PromptLogprobs(RunOne(*one))), 0.2);
 }
 
 TEST(OnlineQuantization, SleepsAndWakesAtBothLevels) {
@@ -149,12 +136,12 @@ TEST(PackedModel, IsComputedAsItIsStoredOrExpanded) {
     const bool blocks = type != StorageType::kF32;
     EXPECT_EQ(stored->runner(0).weight_types().find("Q") != std::string::npos, blocks);
     EXPECT_THAT(expanded->runner(0).weight_types(), Not(HasSubstr("Q")));
-    const std::vector<float> reference = PromptLogprobs(*expanded);
+    const std::vector<float> reference = PromptLogprobs(RunOne(*expanded));
     for (const int world_size : {1, 2}) {
       const auto group = Load(PackedGolden(name), world_size, Options(std::nullopt, /*dequantize=*/false));
       ASSERT_TRUE(group);
       // Activations are off by 0.3 % of their blocks' largest.
-      EXPECT_LT(MeanDifference(PromptLogprobs(*group), reference), 0.15) << world_size;
+      EXPECT_LT(MeanDifference(PromptLogprobs(RunOne(*group)), reference), 0.15) << world_size;
     }
   }
 }
@@ -166,7 +153,7 @@ TEST(PackedModel, TakesQuantization) {
     const auto int8 = Load(PackedGolden(name), 1, Options(DataType::kQ8_0));
     ASSERT_TRUE(exact && int8);
     EXPECT_THAT(int8->runner(0).weight_types(), HasSubstr("Q8_0"));
-    EXPECT_LT(MeanDifference(PromptLogprobs(*int8), PromptLogprobs(*exact)), 0.2) << name;
+    EXPECT_LT(MeanDifference(PromptLogprobs(RunOne(*int8)), PromptLogprobs(RunOne(*exact))), 0.2) << name;
   }
 }
 

@@ -1,12 +1,12 @@
 // A model that is computed as its GGUF file stores it: which types that gives, how near the results are to
 // those of the dequantized weights, and sleep. invariance_test.cc has its batch invariance.
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "checkpoint/storage_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runner/near_logprobs.h"
 #include "tests/runner/quantized_gguf.h"
 #include "tests/runner/same_bits.h"
 
@@ -50,19 +50,6 @@ MiniResult RunLong(RankGroup& group) {
   return results.ok() ? (*results)[0] : MiniResult();
 }
 
-std::vector<float> PromptLogprobs(RankGroup& group) {
-  std::vector<float> logprobs;
-  for (const v1::StepLogprobs& entry : RunLong(group).prompt_logprobs) logprobs.push_back(entry.logprobs(0));
-  return logprobs;
-}
-
-double MeanDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += std::fabs(a[i] - b[i]);
-  return sum / static_cast<double>(a.size());
-}
-
 TEST(QuantizedModel, IsComputedAsItIsStored) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_1});
   const auto stored = Load(path, 1, Options()), expanded = Load(path, 1, Options(/*dequantize=*/true));
@@ -95,12 +82,12 @@ TEST(QuantizedModel, IsNearTheDequantizedOne) {
                                                  .intermediate = large ? 512 : 192});
     const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
     ASSERT_TRUE(expanded);
-    const std::vector<float> reference = PromptLogprobs(*expanded);
+    const std::vector<float> reference = PromptLogprobs(RunLong(*expanded));
     for (const int world_size : {1, 2, 3, 4}) {
       SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", ranks " << world_size);
       const auto stored = Load(path, world_size, Options());
       ASSERT_TRUE(stored);
-      const double difference = MeanDifference(PromptLogprobs(*stored), reference);
+      const double difference = MeanDifference(PromptLogprobs(RunLong(*stored)), reference);
       // Each activation is off by 0.3 % of its block's largest; a part that is left out gives 0.5 and more.
       EXPECT_LT(difference, 0.05);
       EXPECT_GT(difference, 1e-5) << "nothing was quantized";
@@ -119,11 +106,11 @@ TEST(QuantizedModel, ComputesFusedMatricesOfSeveralTypes) {
                                                .intermediate = 512});
   const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
   ASSERT_TRUE(expanded);
-  const std::vector<float> reference = PromptLogprobs(*expanded);
+  const std::vector<float> reference = PromptLogprobs(RunLong(*expanded));
   for (const int world_size : {1, 2, 3}) {
     const auto stored = Load(path, world_size, Options());
     ASSERT_TRUE(stored);
-    EXPECT_LT(MeanDifference(PromptLogprobs(*stored), reference), 0.05) << world_size << " ranks";
+    EXPECT_LT(MeanDifference(PromptLogprobs(RunLong(*stored)), reference), 0.05) << world_size << " ranks";
     if (world_size > 1) continue;
     // Of a layer 425984 values are Q4_K, 131072 Q5_0 and 32768 Q6_K, which the embedding is too.
     EXPECT_EQ(stored->runner(0).weight_types(), "Q4_K 0.5 MiB, Q5_0 0.2 MiB, Q6_K 0.2 MiB");
@@ -141,7 +128,7 @@ TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlock) {
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("float32"));
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("Q4_0"));
   }
-  EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*expanded)), 0.05);
+  EXPECT_LT(MeanDifference(PromptLogprobs(RunLong(*two)), PromptLogprobs(RunLong(*expanded))), 0.05);
 }
 
 // Of 256 columns of the attention's output each of two ranks has half a block of a K type; the MLP's 512 are
@@ -156,7 +143,7 @@ TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlockOf256) {
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("float32 0.2 MiB"));
     EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("Q6_K 0.4 MiB"));
   }
-  EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*expanded)), 0.05);
+  EXPECT_LT(MeanDifference(PromptLogprobs(RunLong(*two)), PromptLogprobs(RunLong(*expanded))), 0.05);
 }
 
 TEST(QuantizedModel, SleepsAndWakesAtBothLevels) {

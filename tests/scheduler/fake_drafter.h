@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "coordinator/scheduler/speculation.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "tests/fakes/fake_worker.h"
+#include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
 
@@ -46,6 +48,18 @@ inline SpeculationOptions WorkersDrafts(int32_t most) {
   options.asks_workers = true;
   options.make_drafter = [] { return std::make_unique<WorkerDrafts>(); };
   return options;
+}
+
+inline SchedulerOptions WithDrafts(SpeculationOptions speculation, int32_t num_blocks = 64) {
+  SchedulerOptions options = SmallOptions(num_blocks);
+  options.speculation = std::move(speculation);
+  return options;
+}
+
+inline int32_t DraftTokens(const v1::StepRequest& step) {
+  int32_t count = 0;
+  for (const v1::ScheduledSequence& sequence : step.sequences()) count += sequence.num_draft_tokens();
+  return count;
 }
 
 }  // namespace somnus

@@ -11,18 +11,6 @@
 namespace somnus {
 namespace {
 
-SchedulerOptions WithDrafts(SpeculationOptions speculation, int32_t num_blocks = 64) {
-  SchedulerOptions options = SmallOptions(num_blocks);
-  options.speculation = std::move(speculation);
-  return options;
-}
-
-int32_t DraftTokens(const v1::StepRequest& step) {
-  int32_t count = 0;
-  for (const v1::ScheduledSequence& sequence : step.sequences()) count += sequence.num_draft_tokens();
-  return count;
-}
-
 int32_t NumTokens(const v1::StepRequest& step) {
   int32_t count = 0;
   for (const v1::ScheduledSequence& sequence : step.sequences()) count += sequence.num_tokens();

@@ -14,15 +14,7 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 SchedulerOptions WithDraftModel(int32_t most, int32_t num_blocks = 64) {
-  SchedulerOptions options = SmallOptions(num_blocks);
-  options.speculation = WorkersDrafts(most);
-  return options;
-}
-
-int32_t DraftTokens(const v1::StepRequest& step) {
-  int32_t count = 0;
-  for (const v1::ScheduledSequence& sequence : step.sequences()) count += sequence.num_draft_tokens();
-  return count;
+  return WithDrafts(WorkersDrafts(most), num_blocks);
 }
 
 int32_t NumProposals(const v1::StepRequest& step) {

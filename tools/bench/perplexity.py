@@ -11,7 +11,8 @@ of both programs can be compared where they read the same GGUF file. The log-pro
 /v1/completions with the 20 likeliest tokens of each position.
 
 `mean_kl` is the mean over positions of the Kullback-Leibler divergence from the other run's distribution, in nats. Tokens
-that one of the two has not listed count as one, so it is a lower bound of the whole distribution's. `same_top` is the share of positions with the same likeliest token.
+that one of the two has not listed count as one, so it is a lower bound of the whole distribution's. `same_top` is the
+share of positions with the same likeliest token.
 """
 import argparse
 import json

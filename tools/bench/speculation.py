@@ -122,8 +122,8 @@ def measure(name, without, with_drafts, args):
     drafted, accepted = (with_drafts.counter(f"vllm:spec_decode_num_{what}_tokens") - old
                          for what, old in zip(("draft", "accepted"), before))
     return {"workload": name, "concurrency": args.concurrency, "tokens_per_s": speeds["with"], "tokens_per_s_without": speeds["without"],
-            "draft_model": args.draft_model, "ratio": statistics.median(ratios), "ratios": ratios, "draft_tokens": drafted, "accepted_tokens": accepted,
-            "same_tokens": same}
+            "draft_model": args.draft_model, "ratio": statistics.median(ratios), "ratios": ratios, "draft_tokens": drafted,
+            "accepted_tokens": accepted, "same_tokens": same}
 
 
 def speculation_flags(args):

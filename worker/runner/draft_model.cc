@@ -1,7 +1,6 @@
 #include "worker/runner/draft_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
-#include "worker/model/rope_table.h"
 #include "worker/model/weight_loader.h"
 #include "worker/runner/model_sizes.h"
 
@@ -89,11 +87,7 @@ absl::Status DraftModel::Init(const Checkpoint& checkpoint) {
   if (CacheTypeOf(options_) == DataType::kF8E4M3) {
     ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
   }
-  rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim);
-  for (const double frequency : rope_frequencies_) {
-    if (!std::isfinite(frequency))
-      return absl::InvalidArgumentError("the config's rope parameters give no finite frequencies");
-  }
+  RETURN_IF_ERROR(tables_.Init(config_, &shards_, options_.max_model_len));
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
@@ -131,10 +125,7 @@ int64_t DraftModel::CarveWorkspace(void* base) {
   context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype,
                                     SumType(*device_, options_.dtype), options_.max_num_batched_tokens);
   head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows_);
-  const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
-  rope_cos_ = carver.Take<float>(rope_size);
-  rope_sin_ = carver.Take<float>(rope_size);
-  kv_head_of_head_ = carver.Take<int32_t>(shards_.heads.size());
+  tables_.Carve(&carver);
   block_tables_ = carver.Take<int32_t>(int64_t{limits_.max_num_seqs} * limits_.max_blocks_per_seq());
   proposed_ = carver.Take<int32_t>(int64_t{limits_.max_num_seqs} * options_.num_speculative_tokens);
   return carver.bytes();
@@ -142,27 +133,7 @@ int64_t DraftModel::CarveWorkspace(void* base) {
 
 absl::Status DraftModel::BindWorkspace() {
   RETURN_IF_ERROR(inputs_.Bind(device_, inputs_memory_));
-  context_.rope = {};
-  const auto rope_size = static_cast<size_t>(options_.max_model_len) * rope_frequencies_.size();
-  if (rope_size > 0) {
-    context_.rope = {rope_cos_, rope_sin_};
-    if (!device_->asynchronous()) {
-      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_cos_, rope_sin_);
-    } else if (rope_host_.empty()) {
-      rope_host_.resize(2 * rope_size);
-      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_host_.data(),
-                    rope_host_.data() + rope_size);
-    }
-  }
-  if (!rope_host_.empty()) {
-    const auto bytes = static_cast<int64_t>(rope_size * sizeof(float));
-    device_->CopyToDevice(rope_cos_, rope_host_.data(), bytes);
-    device_->CopyToDevice(rope_sin_, rope_host_.data() + rope_size, bytes);
-  }
-  device_->CopyToDevice(kv_head_of_head_, shards_.kv_head_of_head.data(),
-                        static_cast<int64_t>(shards_.kv_head_of_head.size() * sizeof(int32_t)));
-  context_.kv_head_of_head = kv_head_of_head_;
-  return device_->Synchronize();
+  return tables_.Fill(device_, &context_);
 }
 
 int64_t DraftModel::ops_workspace_bytes() const {

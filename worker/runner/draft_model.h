@@ -28,6 +28,7 @@
 #include "worker/runner/batch_state.h"
 #include "worker/runner/logits_head.h"
 #include "worker/runner/model_runner.h"
+#include "worker/runner/small_tables.h"
 #include "worker/runner/staging.h"
 
 namespace somnus {
@@ -89,6 +90,7 @@ class DraftModel {
   void BuildInputs(absl::Span<const ProposingSlot> sequences, absl::Span<const size_t> order);
   // Guesses the tokens `index` places behind the last ones of the first `count` sequences.
   absl::Status ProposeNext(int32_t index, int64_t count);
+
   const ModelConfig config_;
   const ModelRunnerOptions options_;
   const BatchLimits limits_;
@@ -106,15 +108,11 @@ class DraftModel {
   void* kv_region_ = nullptr;
 
   // Views into workspace.
-  float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
-  float* rope_sin_ = nullptr;           // likewise
-  int32_t* kv_head_of_head_ = nullptr;  // [H]
-  int32_t* block_tables_ = nullptr;     // [S, max_blocks_per_seq]
-  int32_t* proposed_ = nullptr;         // [num_speculative_tokens, S]
+  int32_t* block_tables_ = nullptr;  // [S, max_blocks_per_seq]
+  int32_t* proposed_ = nullptr;      // [num_speculative_tokens, S]
   void* inputs_memory_ = nullptr;
 
-  std::vector<double> rope_frequencies_;
-  std::vector<float> rope_host_;  // both tables
+  SmallTables tables_;
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
   LogitsHead head_;

@@ -3,7 +3,6 @@
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -12,7 +11,6 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
-#include "worker/model/rope_table.h"
 #include "worker/model/weight_loader.h"
 #include "worker/model/weight_ranges.h"
 #include "worker/runner/model_runner_impl.h"
@@ -114,11 +112,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
     ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
     if (communicator_->rank() == 0) LogKvScales(kv_scales_);
   }
-  rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim);
-  for (double frequency : rope_frequencies_) {
-    if (!std::isfinite(frequency))
-      return absl::InvalidArgumentError("the config's rope parameters give no finite frequencies");
-  }
+  RETURN_IF_ERROR(tables_.Init(config_, &shards_, options_.max_model_len));
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
@@ -155,10 +149,7 @@ int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
   arrays_.Carve(&carver);
   head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows);
   sampler_.Carve(&carver, *device_);
-  const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
-  rope_cos_ = carver.Take<float>(rope_size);
-  rope_sin_ = carver.Take<float>(rope_size);
-  kv_head_of_head_ = carver.Take<int32_t>(shards_.heads.size());
+  tables_.Carve(&carver);
   return carver.bytes();
 }
 
@@ -179,30 +170,7 @@ absl::Status ModelRunnerImpl::BindWorkspace() {
   RETURN_IF_ERROR(side_.Bind(device_, side_memory_));
   RETURN_IF_ERROR(sampler_.Bind(device_, prompt_results_memory_));
   if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->BindWorkspace());
-  return FillSmallTables();
-}
-
-absl::Status ModelRunnerImpl::FillSmallTables() {
-  context_.rope = {};
-  const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
-  if (rope_size > 0) {
-    context_.rope = {rope_cos_, rope_sin_};
-    if (!device_->asynchronous()) {
-      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_cos_, rope_sin_);
-    } else if (rope_host_.empty()) {
-      rope_host_.resize(2 * rope_size);
-      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_host_.data(),
-                    rope_host_.data() + rope_size);
-    }
-  }
-  if (!rope_host_.empty()) {
-    device_->CopyToDevice(rope_cos_, rope_host_.data(), rope_size * 4);
-    device_->CopyToDevice(rope_sin_, rope_host_.data() + rope_size, rope_size * 4);
-  }
-  device_->CopyToDevice(kv_head_of_head_, shards_.kv_head_of_head.data(),
-                        static_cast<int64_t>(shards_.kv_head_of_head.size()) * 4);
-  context_.kv_head_of_head = kv_head_of_head_;
-  return device_->Synchronize();
+  return tables_.Fill(device_, &context_);
 }
 
 std::string ModelRunnerImpl::weight_types() const {

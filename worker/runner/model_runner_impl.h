@@ -55,7 +55,6 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<WeightPlan> PlanReload(const Checkpoint& checkpoint) const;
   absl::Status AllocateWorkspace();
   absl::Status BindWorkspace();
-  absl::Status FillSmallTables();
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
@@ -114,16 +113,12 @@ class ModelRunnerImpl : public ModelRunner {
   // Views into workspace.
   void* ops_scratch_ = nullptr;
   int64_t ops_scratch_bytes_ = 0;
-  float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
-  float* rope_sin_ = nullptr;           // likewise
-  int32_t* kv_head_of_head_ = nullptr;  // [H]
-  void* inputs_memory_ = nullptr;       // of inputs_, below, as the three that follow
+  void* inputs_memory_ = nullptr;  // of inputs_, below, as the three that follow
   void* results_memory_ = nullptr;
   void* prompt_results_memory_ = nullptr;
   void* side_memory_ = nullptr;
 
-  std::vector<double> rope_frequencies_;
-  std::vector<float> rope_host_;  // both tables; refills a device's own memory after a wake-up
+  SmallTables tables_;
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
   GraphRunner graphs_;
