@@ -57,11 +57,13 @@ class ClientRequest::BeamSink : public OutputSink {
   void OnOutput(RequestOutput output) override {
     if (output.finish_reason == FinishReason::kNone) return;  // a step of the search
     std::vector<Beam> beams = std::exchange(output.beams, {});
+    OutputQueue::Outputs answers;
     for (int32_t i = 0; i < count_; ++i) {
       RequestOutput answer = output;
       if (static_cast<size_t>(i) < beams.size()) answer.beams.push_back(std::move(beams[i]));
-      queue_->Push(first_ + i, std::move(answer));
+      answers.emplace_back(first_ + i, std::move(answer));
     }
+    queue_->PushAll(std::move(answers));
   }
 
  private:

@@ -18,20 +18,28 @@ int64_t Bytes(const RequestOutput& output) {
 }  // namespace
 
 void OutputQueue::Push(int32_t index, RequestOutput output) {
+  Outputs one;
+  one.emplace_back(index, std::move(output));
+  PushAll(std::move(one));
+}
+
+void OutputQueue::PushAll(Outputs outputs) {
   {
     absl::MutexLock lock(&mutex_);
-    if (bytes_ > max_bytes_ && output.finish_reason == FinishReason::kNone) {
-      overflowed_ = true;
-    } else {
-      bytes_ += Bytes(output);
-      outputs_.emplace_back(index, std::move(output));
+    for (auto& [index, output] : outputs) {
+      if (bytes_ > max_bytes_ && output.finish_reason == FinishReason::kNone) {
+        overflowed_ = true;
+      } else {
+        bytes_ += Bytes(output);
+        outputs_.emplace_back(index, std::move(output));
+      }
     }
     if (std::exchange(signalled_, true)) return;
   }
   on_ready_();
 }
 
-std::vector<std::pair<int32_t, RequestOutput>> OutputQueue::TakeAll() {
+OutputQueue::Outputs OutputQueue::TakeAll() {
   absl::MutexLock lock(&mutex_);
   signalled_ = false;
   bytes_ = 0;

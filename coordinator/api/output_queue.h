@@ -21,16 +21,19 @@ class OutputQueue {
   OutputQueue(int64_t max_bytes, std::function<void()> on_ready)
       : max_bytes_(max_bytes), on_ready_(std::move(on_ready)) {}
 
-  // `index`: of the choice.
+  using Outputs = std::vector<std::pair<int32_t, RequestOutput>>;  // with the index of the choice
+
   void Push(int32_t index, RequestOutput output);
-  std::vector<std::pair<int32_t, RequestOutput>> TakeAll();
+  // Whoever takes one of them takes all.
+  void PushAll(Outputs outputs);
+  Outputs TakeAll();
   bool overflowed() const;
 
  private:
   const int64_t max_bytes_;
   const std::function<void()> on_ready_;
   mutable absl::Mutex mutex_;
-  std::vector<std::pair<int32_t, RequestOutput>> outputs_ ABSL_GUARDED_BY(mutex_);
+  Outputs outputs_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool signalled_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;

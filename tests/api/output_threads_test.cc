@@ -289,6 +289,18 @@ TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   EXPECT_EQ(queue.TakeAll().size(), 1u);
 }
 
+TEST(OutputQueue, WhatIsPushedTogetherIsTakenTogether) {
+  std::vector<size_t> taken;
+  OutputQueue* place = nullptr;
+  OutputQueue queue(10'000, [&] { taken.push_back(place->TakeAll().size()); });
+  place = &queue;
+  OutputQueue::Outputs outputs;
+  for (int32_t index = 0; index < 3; ++index) outputs.emplace_back(index, RequestOutput());
+  queue.PushAll(std::move(outputs));
+  queue.Push(3, RequestOutput());
+  EXPECT_EQ(taken, (std::vector<size_t>{3, 1}));
+}
+
 TEST(OutputThreads, StopDropsWhatWaitsAndWhatComesLater) {
   Gate gate;
   gate.Close();
