@@ -49,13 +49,14 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
                     const float* rows);
 
 // Whether this device computes with weights of the quantized `type` as they are stored. They then have that
-// dtype, a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; Linear rounds its
-// activations to 8 bits, kQuantBlock at a time. A device that does not must be given such weights as another
-// type.
+// dtype, a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; but for kF8E4M3, Linear
+// rounds its activations to 8 bits, kQuantBlock at a time. A device that does not must be given such weights
+// as another type.
 bool ComputesQuantized(const Device& device, DataType type);
 
 // As PackWeightRows, of a quantized weight that the device computes with. `rows` are as in a GGUF file:
-// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each.
+// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. Of kF8E4M3 no number is NaN, and either
+// each row has one scale, or each 32 rows from a multiple of 32 on have the same scales.
 void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                        const uint8_t* rows);
 

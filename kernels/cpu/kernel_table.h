@@ -18,8 +18,9 @@ inline constexpr int64_t kSlackBytes = 64;
 // y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
 // Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
 // Quantized ones: quantized_layout.h.
+// Those of fp8: F8NumbersAt.
 // x: bf16 when KernelTable::native_bf16 is set and the weight is bf16; blocks of quantize_row when the weight
-// is quantized; else f32.
+// is quantized and not fp8; else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -103,11 +104,14 @@ struct AttentionKernels {
 
 struct KernelTable {
   const char* name;
-  bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
+  bool native_bf16;  // with bf16 weights, Linear reads activations as bf16; with fp8 weights it can
 
   // Indexed by the DataType of the weight; null for types that weights do not have.
   void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
                                 int64_t panel_begin, int64_t panel_end);
+  // The same with weights of fp8 and x in bf16; null without native_bf16.
+  void (*linear_f8_bf16)(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                         int64_t panel_end);
   int64_t quantized_bytes;
   int64_t max_tile_rows;    // rows that one pass over a panel serves
   int64_t row_block_bytes;  // of x in bf16: stay in a core's L2 cache while the panels pass by
@@ -168,8 +172,14 @@ static inline int64_t ElementBytes(DataType type) {
   return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
 }
 
+// A panel of fp8 weights is f32 [32], the columns' scales; f32 [k / 32], the scales of as many values of all
+// columns, padded to 64 bytes; and, from here on, the numbers, [k / 2][32][2]. A weight is its number times
+// both scales, one of which is 1: either the columns have scales or the blocks of the panel have them.
+static inline int64_t F8NumbersAt(int64_t k) { return kPanelWidth * 4 + RoundUp(k / kQuantBlock * 4, 64); }
+
 // Bytes of one panel.
 static inline int64_t PanelBytes(DataType type, int64_t k) {
+  if (type == DataType::kF8E4M3) return F8NumbersAt(k) + k * kPanelWidth;
   if (IsQuantized(type)) return kPanelWidth * MatrixRowBytes(type, k);
   return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
 }

@@ -17,6 +17,15 @@ bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
   return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
 }
 
+// Whether activations are rounded to 8 bits for such weights.
+bool TakesBytes(DataType weight) { return IsQuantized(weight) && weight != DataType::kF8E4M3; }
+
+auto KernelOf(const KernelTable& kernels, DataType weight, DataType x) {
+  return weight == DataType::kF8E4M3 && x == DataType::kBF16 && kernels.native_bf16
+             ? kernels.linear_f8_bf16
+             : kernels.linear[static_cast<int>(weight)];
+}
+
 // Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
@@ -92,12 +101,12 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
                   .bias = bias,
                   .y = static_cast<float*>(y.data),
                   .y_stride = y.stride};
-  if (IsQuantized(w.dtype)) {
+  if (TakesBytes(w.dtype)) {
     QuantizeX(cpu, x, w.dtype, &args);
   } else {
     PrepareX(cpu, x, &args);
   }
-  const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
+  const auto kernel = KernelOf(cpu.kernels(), w.dtype, x.dtype);
   const int64_t block_rows =
       std::max(cpu.kernels().max_tile_rows, cpu.kernels().row_block_bytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;

@@ -28,9 +28,9 @@ inline const std::map<std::string, StorageType>& PackedGoldens() {
       {"compressed4", StorageType::kQ4_0},
       {"compressed4-zeros", StorageType::kQ4_1},
       {"compressed-int8", StorageType::kQ8_0},
-      {"compressed-fp8", StorageType::kF32},
-      {"fp8", StorageType::kF32},
-      {"fp8-blocks", StorageType::kF32},
+      {"compressed-fp8", StorageType::kF8E4M3},
+      {"fp8", StorageType::kF8E4M3},
+      {"fp8-blocks", StorageType::kF8E4M3},
   };
   return *goldens;
 }

@@ -102,10 +102,10 @@ absl::Status ReadBlocks(const Checkpoint& checkpoint, const WeightSource& source
                         int64_t row_end, DataType type, float* scratch, uint8_t* to) {
   const TensorInfo& tensor = *source.tensor;
   const Range& cols = source.cols;
-  if (!checkpoint.is_dummy() && QuantizedType(tensor.type) == type)
+  if (!checkpoint.is_dummy() && TakesStoredBlocks(source, type))
     return checkpoint.ReadStoredRows(tensor, row_begin, row_end, cols.begin, cols.end, to);
   RETURN_IF_ERROR(checkpoint.ReadRows(tensor, row_begin, row_end, cols.begin, cols.end, scratch));
-  QuantizeBlocks(type, scratch, (row_end - row_begin) * cols.size(), to);
+  QuantizeRows(type, scratch, row_end - row_begin, cols.size(), to);
   return absl::OkStatus();
 }
 
