@@ -56,8 +56,8 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
 };
 
-// How a checkpoint says that it is quantized: a Hugging Face one's quantization_config, as far as its tensors'
-// own shapes do not say it; of a GGUF file, which says it of each tensor, the method alone.
+// How a checkpoint says that it is quantized: a Hugging Face one's quantization_config, as far as its
+// tensors' own shapes do not say it; of a GGUF file, which says it of each tensor, the method alone.
 struct QuantizationConfig {
   enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8, kGguf };
   Method method = Method::kNone;
