@@ -30,7 +30,7 @@ enum class DataType {
 inline constexpr int kNumDataTypes = 17;
 
 // Of the type of a weight.
-constexpr bool IsQuantized(DataType type) { return type >= DataType::kF8E4M3; }
+constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0 || type == DataType::kF8E4M3; }
 
 // Of an element of a type that is no GGUF type; of kF8E4M3 without its scale.
 constexpr int64_t SizeOf(DataType type) {
@@ -45,8 +45,9 @@ inline constexpr int64_t kQuantBlock = 32;
 // scale and the numbers.
 constexpr int64_t QuantBlockValues(DataType type) { return type >= DataType::kQ2_K ? 256 : 32; }
 constexpr int64_t QuantBlockBytes(DataType type) {
-  constexpr int64_t kBytes[] = {36, 34, 18, 20, 22, 24, 18, 17, 84, 110, 144, 176, 210};
-  return kBytes[static_cast<int>(type) - static_cast<int>(DataType::kF8E4M3)];
+  if (type == DataType::kF8E4M3) return 36;
+  constexpr int64_t kBytes[] = {34, 18, 20, 22, 24, 18, 17, 84, 110, 144, 176, 210};
+  return kBytes[static_cast<int>(type) - static_cast<int>(DataType::kQ8_0)];
 }
 
 // Bytes of a dense row of k values.

@@ -19,8 +19,8 @@ inline constexpr int64_t kSlackBytes = 64;
 // Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
 // Quantized ones: quantized_layout.h.
 // Those of fp8: F8NumbersAt.
-// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16; blocks of quantize_row when the weight
-// is quantized and not fp8; else f32.
+// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16, and of linear_f8_bf16; blocks of
+// quantize_row when the weight is quantized and not fp8; else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -104,12 +104,12 @@ struct AttentionKernels {
 
 struct KernelTable {
   const char* name;
-  bool native_bf16;  // with bf16 weights, Linear reads activations as bf16; with fp8 weights it can
+  bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
 
   // Indexed by the DataType of the weight; null for types that weights do not have.
   void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
                                 int64_t panel_begin, int64_t panel_end);
-  // The same with weights of fp8 and x in bf16; null without native_bf16.
+  // The same with weights of fp8 and x in bf16; null where bf16 has no products of its own.
   void (*linear_f8_bf16)(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                          int64_t panel_end);
   int64_t quantized_bytes;
