@@ -169,6 +169,21 @@ TEST(QuantizeRows, ARowOfFloat8WithoutANumberIsNaN) {
   }
 }
 
+TEST(QuantizeRows, APartOfAFloat8RowIsAsInTheWholeOne) {
+  constexpr int64_t kCols = 5 * kBlock, kBytes = QuantBlockBytes(DataType::kF8E4M3);
+  std::vector<float> row = Normal(kCols, 0.1f);
+  row[kCols - 1] = 3;  // which only the last part has
+  std::vector<uint8_t> whole(5 * kBytes), part(2 * kBytes);
+  QuantizeRows(DataType::kF8E4M3, row.data(), 1, kCols, whole.data());
+  QuantizeFloat8Part(row.data(), kCols, kBlock, 3 * kBlock, part.data());
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + kBytes));
+  // Of a row that ends within a block.
+  QuantizeFloat8Part(row.data(), kCols - 1, kBlock, 3 * kBlock, part.data());
+  float scale;
+  std::memcpy(&scale, part.data(), sizeof(scale));
+  EXPECT_LT(scale, 1.0f / 448);
+}
+
 TEST(RoundToHalf, EveryHalfIsItsOwn) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const uint8_t bytes[] = {static_cast<uint8_t>(bits), static_cast<uint8_t>(bits >> 8)};

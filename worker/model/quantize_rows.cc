@@ -153,17 +153,17 @@ void ToF8E4M3(const Block& x, float scale, uint8_t* out) {
   }
 }
 
-// Values [begin, begin + kBlock) of memory that need not be aligned.
-Block BlockAt(const float* values) {
-  Block x;
-  std::memcpy(&x, reinterpret_cast<const uint8_t*>(values), sizeof(x));
+// Values from memory that need not be aligned, with zeros behind the first `count`.
+Block BlockAt(const float* values, int64_t count = kBlock) {
+  Block x = {};
+  std::memcpy(&x, reinterpret_cast<const uint8_t*>(values), static_cast<size_t>(count) * sizeof(float));
   return x;
 }
 
 float Float8Scale(const float* row, int64_t cols) {
   float largest = 0, odd = 0;
   for (int64_t i = 0; i < cols; i += kBlock) {
-    const Block x = BlockAt(row + i);
+    const Block x = BlockAt(row + i, std::min<int64_t>(kBlock, cols - i));
     float low, high;
     RangeOf(x, &low, &high);
     largest = std::max(largest, std::max(high, -low));
@@ -184,18 +184,26 @@ void EachBlock(DataType type, const float* values, int64_t count, void* out, con
   }
 }
 
+// One row, or a part of one.
+void PutFloat8(const float* values, float scale, int64_t count, void* out) {
+  EachBlock(DataType::kF8E4M3, values, count, out,
+            [scale](const Block& x, uint8_t* block) { ToF8E4M3(x, scale, block); });
+}
+
 }  // namespace
 
 void QuantizeRows(DataType type, const float* values, int64_t num_rows, int64_t cols, void* out) {
   SOMNUS_CHECK(CanQuantizeTo(type) && cols % kBlock == 0);
   if (type == DataType::kQ8_0) return EachBlock(type, values, num_rows * cols, out, ToQ8_0);
   if (type == DataType::kQ4_1) return EachBlock(type, values, num_rows * cols, out, ToQ4_1);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const float* const from = values + row * cols;
-    const float scale = Float8Scale(from, cols);
-    EachBlock(type, from, cols, static_cast<uint8_t*>(out) + row * MatrixRowBytes(type, cols),
-              [scale](const Block& x, uint8_t* block) { ToF8E4M3(x, scale, block); });
-  }
+  for (int64_t row = 0; row < num_rows; ++row)
+    PutFloat8(values + row * cols, Float8Scale(values + row * cols, cols), cols,
+              static_cast<uint8_t*>(out) + row * MatrixRowBytes(type, cols));
+}
+
+void QuantizeFloat8Part(const float* row, int64_t cols, int64_t begin, int64_t end, void* out) {
+  SOMNUS_CHECK((end - begin) % kBlock == 0);
+  PutFloat8(row + begin, Float8Scale(row, cols), end - begin, out);
 }
 
 }  // namespace somnus

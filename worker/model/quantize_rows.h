@@ -28,4 +28,9 @@ constexpr bool CanQuantizeTo(DataType type) {
 // read.
 void QuantizeRows(DataType type, const float* values, int64_t num_rows, int64_t cols, void* out);
 
+// Columns [begin, end), a multiple of kQuantBlock, of one row of `cols` values as kF8E4M3, with the scale of
+// the whole row, so that a rank's part has the numbers that it has without other ranks. `out` is not where
+// `row` is.
+void QuantizeFloat8Part(const float* row, int64_t cols, int64_t begin, int64_t end, void* out);
+
 }  // namespace somnus
