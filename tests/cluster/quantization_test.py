@@ -124,14 +124,17 @@ class Packed(unittest.TestCase):
 
     def test_as_stored_and_expanded(self):
         prompt = [3 + i * 7 % 40 for i in range(40)]
-        for name, stored in (("gptq4", "Q4_0"), ("awq4", "Q4_1"), ("compressed-int8", "Q8_0"), ("fp8-blocks", "fp8_e4m3")):
+        goldens = {"gptq4": "Q4_0", "awq4": "Q4_1", "compressed-int8": "Q8_0", "fp8-blocks": "fp8_e4m3"}
+        for name, stored in goldens.items():
             logprobs = {}
             for flag in ("--dequantize", "--no-dequantize"):
                 with Cluster(self.golden(name), FLOAT32, flag, workers=1) as cluster:
                     logprobs[flag] = prompt_logprobs(cluster, prompt)
                     self.assertEqual(stored in cluster.cli("status").stdout, flag == "--no-dequantize")
             moved = [abs(a - b) for a, b in zip(*logprobs.values())]
-            self.assertTrue(0 < sum(moved) / len(moved) < 0.2, f"{name}: {moved}")
+            # Fp8 rounds no activations: what moves is the order of sums.
+            self.assertLess(sum(moved) / len(moved), 1e-3 if stored == "fp8_e4m3" else 0.2, f"{name}: {moved}")
+            self.assertEqual(sum(moved) > 1e-3, stored != "fp8_e4m3", f"{name}: {moved}")
 
     def test_the_names_of_methods_say_what_is_there(self):
         prompt = [3 + i * 7 % 40 for i in range(40)]
