@@ -11,10 +11,13 @@ namespace somnus {
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
-      pool_(options.num_blocks, options.block_size, options.records_events),
+      recorder_(options.records_events ? std::make_unique<BlockEventRecorder>() : nullptr),
+      pool_(options.num_blocks, options.block_size, recorder_.get()),
       pins_(&pool_, options.block_size),
       host_pool_(options.num_host_blocks),
-      host_cache_(&host_pool_) {}
+      host_cache_(&host_pool_, recorder_.get()) {
+  if (recorder_ != nullptr) recorder_->NoteCleared();
+}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -260,9 +263,19 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 
+std::vector<BlockEvent> BlockManager::TakeEvents() {
+  return recorder_ == nullptr ? std::vector<BlockEvent>() : recorder_->Take();
+}
+
+void BlockManager::NoteIfCleared(bool had_any) {
+  if (recorder_ != nullptr && had_any && !CachesAny()) recorder_->NoteCleared();
+}
+
 void BlockManager::ResetPrefixCache(CacheLoss cause) {
+  const bool had_any = CachesAny();
   pool_.ForgetAll(cause);
   host_cache_.Clear();
+  NoteIfCleared(had_any);
   pins_.DropForgotten(&PinReleases::forgotten);
   // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {
