@@ -322,4 +322,29 @@ absl::Status BlockManager::CheckIntegrity() const {
   return CheckKept();
 }
 
+absl::Status BlockManager::CheckNextBlocks() {
+  const int32_t first = next_checked_, end = std::min(options_.num_blocks, first + kCheckedBlocks);
+  next_checked_ = end == options_.num_blocks ? 0 : end;
+  if (absl::Status status = pool_.CheckBlocks(first, end); !status.ok()) return status;
+  const auto num_kept = static_cast<int32_t>(kept_.size());
+  if (num_kept + num_swapped_blocks_ + host_cache_.size() != host_pool_.num_used()) {
+    return absl::InternalError(absl::StrCat(host_pool_.num_used(), " host blocks are used, ", num_kept,
+                                            " kept, ", num_swapped_blocks_, " swapped out, ",
+                                            host_cache_.size(), " cached"));
+  }
+  if (!tables_.empty()) return absl::OkStatus();
+  if (pool_.num_used() != pins_.num_blocks()) {
+    return absl::InternalError(absl::StrCat("no sequence has blocks, and pins have ", pins_.num_blocks(),
+                                            ", but ", pool_.num_used(), " are used"));
+  }
+  for (int32_t id = first; id < end; ++id) {
+    if (const int32_t references = pool_.block(id)->ref_count; references != pins_.num_holders(id)) {
+      return absl::InternalError(absl::StrCat("no sequence has blocks, and ", pins_.num_holders(id),
+                                              " pins have block ", id, ", but it has ", references,
+                                              " references"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace somnus

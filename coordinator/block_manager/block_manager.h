@@ -249,6 +249,11 @@ class BlockManager {
   // occurrences in tables and pins, or when the host blocks in use are not those of kept, swapped and cached
   // blocks.
   absl::Status CheckIntegrity() const;
+  // What an engine can afford while requests may come: of that the counts, and the blocks behind those of the
+  // last call, kCheckedBlocks at most. While no sequence has a table it sees every reference that was not
+  // given back.
+  static constexpr int32_t kCheckedBlocks = 4096;
+  absl::Status CheckNextBlocks();
 
  private:
   struct BlockTable {
@@ -319,6 +324,7 @@ class BlockManager {
   int64_t num_watermark_refusals_ = 0;
   absl::flat_hash_map<int64_t, std::vector<uint64_t>> waiting_hashes_;  // by sequence without a table
   int64_t num_blocks_hashed_ = 0;
+  int32_t next_checked_ = 0;  // the block that CheckNextBlocks begins with
 };
 
 }  // namespace somnus

@@ -188,6 +188,22 @@ absl::Status BlockPool::CheckIntegrity() const {
   return absl::OkStatus();
 }
 
+absl::Status BlockPool::CheckBlocks(int32_t first, int32_t end) const {
+  if (num_total() < TotalBlocks(limit_) || num_total() > TotalBlocks(static_cast<int64_t>(blocks_.size())) ||
+      counts_.num_cached() != static_cast<int64_t>(index_.size())) {
+    return absl::InternalError(absl::StrCat("blocks do not add up: ", num_free(), " free and ", num_used_,
+                                            " used of ", limit_, "; ", counts_.num_cached(), " are known, ",
+                                            index_.size(), " indexed"));
+  }
+  for (int32_t id = first; id < end; ++id) {
+    const KvBlock& block = blocks_[id];
+    if (absl::Status status = CheckBlock(block); !status.ok()) return status;
+    if (block.next != nullptr && (block.next->prev != &block || block.prev->next != &block))
+      return absl::InternalError(absl::StrCat("the list of cached blocks is broken at block ", id));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BlockPool::CheckBlock(const KvBlock& block) const {
   const bool listed = block.next != nullptr, is_free = listed || unknown_.contains(block.id);
   if (block.id == kNullBlock) {

@@ -110,6 +110,8 @@ class BlockPool {
   // Walks over all blocks. Internal names what does not add up: free or used or beyond the limit, links,
   // counts, or the index.
   absl::Status CheckIntegrity() const;
+  // Of that what can be said of the counts, and of the blocks with ids from `first` up to `end`, alone.
+  absl::Status CheckBlocks(int32_t first, int32_t end) const;
 
  private:
   // A block becomes free, or stops being so; what is known of it does not change in between.

@@ -139,6 +139,8 @@ class Harness {
   void Check() {
     const absl::Status integrity = scheduler.CheckIntegrity();
     ASSERT_TRUE(integrity.ok()) << integrity;
+    const absl::Status some = scheduler.CheckSome();
+    ASSERT_TRUE(some.ok()) << some;
     replayed_.Apply(scheduler.TakeCacheEvents());
     replayed_.ExpectIs(scheduler.blocks(), num_blocks_);
   }
