@@ -6,14 +6,15 @@
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a
-// scale, some also a minimum.
+// kF8E4M3 and kI8: of a KV cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that
+// share a scale, some also a minimum.
 enum class DataType {
   kF32,
   kBF16,
   kF16,
   kI32,
   kF8E4M3,
+  kI8,
   kQ8_0,
   kQ4_0,
   kQ4_1,
@@ -27,13 +28,14 @@ enum class DataType {
   kQ5_K,
   kQ6_K,
 };
-inline constexpr int kNumDataTypes = 17;
+inline constexpr int kNumDataTypes = 18;
 
 constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0; }
 
 // Of a type that is not quantized.
 constexpr int64_t SizeOf(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+  if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
 }
 
 // Activations that are rounded to 8 bits together; each block of a quantized type has a multiple of so many

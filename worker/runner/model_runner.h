@@ -34,7 +34,7 @@ struct ModelRunnerOptions {
   // --quantization: kQ8_0 (int8) or kQ4_1 (int4), which the matrices of the layers become that would get
   // dtype; kF8E4M3: the checkpoint has to be of fp8.
   std::optional<DataType> quantize;
-  // Empty: dtype. A GPU takes dtype or kF8E4M3, the CPU any type.
+  // Empty: dtype. A GPU takes dtype, kF8E4M3 or kI8, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 64;  // slots
   int32_t max_num_batched_tokens = 512;
