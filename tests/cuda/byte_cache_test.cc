@@ -170,12 +170,12 @@ class Pair {
 class ByteCacheTest : public testing::TestWithParam<std::tuple<DataType, DataType>> {};
 std::string CacheName(DataType cache) { return cache == DataType::kI8 ? "i8" : "f8"; }
 constexpr DataType kByteTypes[] = {DataType::kF8E4M3, DataType::kI8};
+std::string ByteCacheName(const testing::TestParamInfo<std::tuple<DataType, DataType>>& info) {
+  return std::string(NameOf(std::get<0>(info.param))) + "_" + CacheName(std::get<1>(info.param));
+}
 INSTANTIATE_TEST_SUITE_P(Types, ByteCacheTest,
                          testing::Combine(testing::ValuesIn(kActTypes), testing::ValuesIn(kByteTypes)),
-                         [](const auto& info) {
-                           const auto [act, cache] = info.param;
-                           return std::string(NameOf(act)) + "_" + CacheName(cache);
-                         });
+                         ByteCacheName);
 
 // The rotated q is kept in f32 on the CPU, in act on CUDA: a score is off by epsilon * |q| |k| * scale, which
 // is about epsilon here and three times that at worst; so is the weight, and |V| is at most 3. Then weights
