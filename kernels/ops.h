@@ -121,8 +121,14 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
 // its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
-// the null block (base/null_block.h): what is written there is never read. dtype: act's, or kF8E4M3, which
-// stores value / scale, saturated; on the CPU any type.
+// the null block (base/null_block.h): what is written there is never read. dtype: act's, kF8E4M3, which
+// stores value / scale, saturated, with one scale for all keys and one for all values, or kI8; on the CPU any
+// type.
+//
+// kI8: a token's K of one head has a scale of its own, f32, and so has its V: the largest magnitude / 127.
+// What is stored is value * (127 / largest), rounded to nearest even, and the scale lies in the same block,
+// so that whoever copies the block copies both. Where the largest magnitude is below kLeastI8Magnitude the
+// head is zeros and its scale 0; where a value is not finite the scale is NaN.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;
@@ -133,6 +139,7 @@ struct KvCacheView {
   float k_scale = 1;  // of kF8E4M3
   float v_scale = 1;
 };
+inline constexpr float kLeastI8Magnitude = 0x1p-100f;
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 

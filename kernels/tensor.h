@@ -6,14 +6,16 @@
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. From kQ8_0 on: of
-// weights only, GGUF's types of blocks of values that share a scale, some also a minimum.
+// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. kI8: of a KV cache
+// only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also a
+// minimum.
 enum class DataType {
   kF32,
   kBF16,
   kF16,
   kI32,
   kF8E4M3,
+  kI8,
   kQ8_0,
   kQ4_0,
   kQ4_1,
@@ -27,14 +29,15 @@ enum class DataType {
   kQ5_K,
   kQ6_K,
 };
-inline constexpr int kNumDataTypes = 17;
+inline constexpr int kNumDataTypes = 18;
 
 // Of the type of a weight.
 constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0 || type == DataType::kF8E4M3; }
 
 // Of an element of a type that is no GGUF type; of kF8E4M3 without its scale.
 constexpr int64_t SizeOf(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+  if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
 }
 
 // Activations that are rounded to 8 bits together; each block of a quantized type has a multiple of so many

@@ -169,7 +169,8 @@ bool AmxIsRefused();
 static inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 static inline int64_t ElementBytes(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+  if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
 }
 
 // A panel of fp8 weights is f32 [32], the columns' scales; f32 [k / 32], the scales of as many values of all
@@ -184,9 +185,10 @@ static inline int64_t PanelBytes(DataType type, int64_t k) {
   return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
 }
 
-// One KV head of one block is K, then V. bf16: K [head_dim / 2][block][2], V [block / 2][head_dim][2]: pairs
-// feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim]. V's rows are padded to
-// 16 dims.
+// One KV head of one block is its scales (kI8 only), K, V. Scales: f32 of K [block], then of V [block], each
+// padded to 16 tokens, so that vectors are read whole. bf16: K [head_dim / 2][block][2], V [block /
+// 2][head_dim][2]: pairs feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim].
+// V's rows are padded to 16 dims.
 static inline int64_t PaddedHeadDim(int64_t head_dim) { return RoundUp(head_dim, 16); }
 static inline int64_t KBytes(DataType type, int64_t block_size, int64_t head_dim) {
   return (type == DataType::kBF16 ? RoundUp(head_dim, 2) : head_dim) * block_size * ElementBytes(type);
@@ -195,8 +197,14 @@ static inline int64_t VBytes(DataType type, int64_t block_size, int64_t head_dim
   return (type == DataType::kBF16 ? RoundUp(block_size, 2) : block_size) * PaddedHeadDim(head_dim) *
          ElementBytes(type);
 }
+// Of K or of V.
+static inline int64_t ScaleBytes(DataType type, int64_t block_size) {
+  return type == DataType::kI8 ? RoundUp(block_size, 16) * 4 : 0;
+}
 static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t head_dim) {
-  return RoundUp(KBytes(type, block_size, head_dim) + VBytes(type, block_size, head_dim), 64);
+  return RoundUp(2 * ScaleBytes(type, block_size) + KBytes(type, block_size, head_dim) +
+                     VBytes(type, block_size, head_dim),
+                 64);
 }
 
 // An f8e4m3 is read by putting its bits at their places in an f16, which has another exponent bias: what is

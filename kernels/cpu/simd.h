@@ -37,6 +37,7 @@ typedef uint8_t VB __attribute__((vector_size(kW), may_alias));
 typedef int8_t VBs __attribute__((vector_size(kW), may_alias));
 typedef int16_t VHs __attribute__((vector_size(kW * 2), may_alias));
 typedef uint8_t VBu __attribute__((vector_size(kW), may_alias, aligned(1)));
+typedef int8_t VBsu __attribute__((vector_size(kW), may_alias, aligned(1)));
 
 #define SOMNUS_INLINE inline __attribute__((always_inline))
 
@@ -203,6 +204,20 @@ struct F8 {
   static constexpr DataType kType = DataType::kF8E4M3;
   using Type = uint8_t;
   static SOMNUS_INLINE void Put(uint8_t* p, VF v) { *reinterpret_cast<VBu*>(p) = ToF8(v); }
+};
+
+// Rounds to nearest even; |x| is at most 127. NaN becomes 0.
+SOMNUS_INLINE VBs ToI8(VF x) {
+  const VI i = (VI)(x + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  return __builtin_convertvector(i, VBs);
+}
+SOMNUS_INLINE VF FromI8(VBs b) { return __builtin_convertvector(__builtin_convertvector(b, VI), VF); }
+
+// For caches alone: written here, read by TileI8.
+struct I8 {
+  static constexpr DataType kType = DataType::kI8;
+  using Type = int8_t;
+  static SOMNUS_INLINE void Put(int8_t* p, VF v) { *reinterpret_cast<VBsu*>(p) = ToI8(v); }
 };
 
 // The first n <= kW values of an element type; parts go through a buffer.

@@ -38,6 +38,13 @@ struct TileF8 : TileF32 {
   static SOMNUS_INLINE B LoadB(const char* p) { return {FromF8(*reinterpret_cast<const VBu*>(p))}; }
 };
 
+// For caches alone. The products are with the integers; a token's scale is multiplied afterwards.
+struct TileI8 : TileF32 {
+  using E = I8;
+  static constexpr int kBBytes = kW;
+  static SOMNUS_INLINE B LoadB(const char* p) { return {FromI8(*reinterpret_cast<const VBsu*>(p))}; }
+};
+
 #if defined(__AVX512BF16__)
 struct TileBF16 {
   using E = BF16;

@@ -26,9 +26,9 @@ int64_t CountOf(const std::vector<WeightSource>& sources) {
 }
 
 const char* TypeName(DataType type) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "Q8_0",
-                                    "Q4_0",    "Q4_1",     "Q5_0",    "Q5_1",  "IQ4_NL",   "MXFP4",
-                                    "Q2_K",    "Q3_K",     "Q4_K",    "Q5_K",  "Q6_K"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "int8",
+                                    "Q8_0",    "Q4_0",     "Q4_1",    "Q5_0",  "Q5_1",     "IQ4_NL",
+                                    "MXFP4",   "Q2_K",     "Q3_K",    "Q4_K",  "Q5_K",     "Q6_K"};
   static_assert(std::size(kNames) == kNumDataTypes);
   return kNames[static_cast<int>(type)];
 }

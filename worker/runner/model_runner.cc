@@ -83,9 +83,10 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
         "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
   }
   RETURN_IF_ERROR(CheckModelRuns(o, config_));
-  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && CacheType() != DataType::kF8E4M3) {
+  const bool eight_bits = CacheType() == DataType::kF8E4M3 || CacheType() == DataType::kI8;
+  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && !eight_bits) {
     return absl::InvalidArgumentError(
-        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype) or fp8");
+        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
   }
   return CheckQuantization();
 }
