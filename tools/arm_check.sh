@@ -3,7 +3,7 @@
 # for each instruction set, on an emulated CPU that has no better one. Prints one line for each run, then
 # "N passed, N failed" of test cases; exits non-zero when one failed or did not run, or when something did not compile.
 # Usage: tools/arm_check.sh [TEST ...]      (linear_test, ...; all of tests/kernels and tests/base when none is named)
-# Needs the packages of "tools/setup.sh arm". Debian's arm64 libraries are fetched once (4 MB), by lists of its own, and
+# Needs the packages of "tools/setup.sh arm". Debian's arm64 libraries are fetched once (5 MB, by lists of its own), and
 # are not installed. Everything it writes is in $SOMNUS_CACHE/arm.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -14,7 +14,7 @@ arm=$SOMNUS_CACHE/arm
 libraries=$arm/libraries      # Debian's packages, unpacked
 build=$arm/build
 triple=aarch64-linux-gnu
-packages=(libabsl-dev libgtest-dev libgmock-dev libspdlog-dev libfmt-dev libssl-dev)
+packages=(libabsl-dev libgtest-dev libgmock-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libssl-dev)
 
 # The emulated CPU of each instruction set, and the cases of tests/kernels that run on it: not again those of lesser sets.
 cpus=(cortex-a72 neoverse-n1 max)
@@ -68,11 +68,12 @@ test_program() {
 }
 
 makefile() {
-  local source isa objects=()
-  printf 'CXX := %s-g++\nFLAGS := -std=c++20 -O2 -g0 -ffp-contract=off -Wall -Wextra -Werror -Wno-unused-parameter' "$triple"
+  local source isa objects=() folder=$libraries/usr/lib/$triple
+  printf 'CXX := %s-g++\nFLAGS := -std=c++20 -O2 -g0 -ffp-contract=off -fsigned-char -Wall -Wextra -Werror -Wno-unused-parameter' "$triple"
   printf ' -Wno-missing-field-initializers -I. -isystem %s -isystem %s\n' "$libraries/usr/include" "$libraries/usr/include/$triple"
-  printf 'LIBRARIES := -L%s -lgtest_main -lgmock -lgtest -Wl,--start-group %s -lspdlog -lfmt -Wl,--end-group -lpthread -ldl\n' \
-    "$libraries/usr/lib/$triple" "$(cd "$libraries/usr/lib/$triple" && printf '%s ' libabsl_*.a | sed 's/lib\([^ ]*\)\.a/-l\1/g')"
+  printf 'LIBRARIES := -L%s -Wl,-rpath,%s -lgtest_main -lgmock -lgtest' "$folder" "$folder"
+  printf ' -Wl,--as-needed -lspdlog -lfmt -Wl,--start-group %s -Wl,--end-group -lpthread -ldl\n' \
+    "$(cd "$folder" && printf '%s ' libabsl_*.a | sed 's/lib\([^ ]*\)\.a/-l\1/g')"
   printf 'all: %s\n' "${programs[*]/#/$build/}"
   for source in base/*.cc kernels/*.cc kernels/cuda/absent.cc kernels/cpu/[!k]*.cc checkpoint/dequantize.cc; do object "$source"; done
   for isa in "${!march_of[@]}"; do object "kernels/cpu/kernels_$isa.cc" "$kernel_flags -march=${march_of[$isa]}"; done

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kMatrixK = 4;
 constexpr int64_t kPairBytes = kPanelWidth * 4;  // of a panel, for two values of k
 constexpr int kMaxMatrixRows = 10;
-constexpr int MatrixVectors(int rows) { return rows <= 2 ? 8 : rows <= 6 ? 4 : 2; }
+constexpr int MatrixVectors(int rows) { return rows <= 2 ? 8 : rows <= 4 ? 4 : 2; }
 
 // Sums of rows 2 * p and 2 * p + 1: of column vector v {row, row + 1} x {column 0, column 1} and x {2, 3}.
 template <int kPairs, int kVectors>
@@ -46,7 +46,7 @@ SOMNUS_INLINE void MatrixStep(const bfloat16x8_t (&x)[kPairs], const char* low, 
 template <int kPairs, int kVectors>
 SOMNUS_INLINE void MatrixTail(const char* const (&x)[2 * kPairs], int64_t left, const char* w,
                               MatrixSums<kPairs, kVectors>& sums) {
-  constexpr char kZeros[kVectors * kW * 4] = {};
+  alignas(16) static constexpr char kZeros[kVectors * kW * 4] = {};
   bfloat16x8_t both[kPairs];
 #pragma GCC unroll 8
   for (int p = 0; p < kPairs; ++p) {

@@ -126,7 +126,7 @@ constexpr int kMaxRows = 4;
 #endif
 #if SOMNUS_NEON
 // As many chains as multiply-adds are under way at once: a single row has a whole panel.
-constexpr int TileVectors(int rows) { return rows == 1 ? 8 : rows <= 4 ? 4 : 2; }
+constexpr int TileVectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 #else
 constexpr int TileVectors(int) { return 2; }
 #endif
