@@ -54,7 +54,8 @@ object() {
   local source=$1 object=$build/${1%.cc}.o
   shift
   mkdir -p "${object%/*}"
-  printf '%s: %s\n\t$(CXX) $(FLAGS) %s -MMD -MP -c %s -o $@\n-include %s\n' "$object" "$source" "$*" "$source" "${object%.o}.d"
+  printf '%s: %s %s\n\t$(CXX) $(FLAGS) %s -MMD -MP -c %s -o $@\n' "$object" "$source" "$build/Makefile" "$*" "$source"
+  printf -- '-include %s\n' "${object%.o}.d"
   objects+=("$object")
 }
 
@@ -67,6 +68,7 @@ test_program() {
     "$build/${1%.cc}.o" "$build/libsomnus.a"
 }
 
+# The rules, of which every object depends: flags that change compile everything again.
 makefile() {
   local source isa objects=() folder=$libraries/usr/lib/$triple
   printf 'CXX := %s-g++\nFLAGS := -std=c++20 -O2 -g0 -ffp-contract=off -fsigned-char -Wall -Wextra -Werror -Wno-unused-parameter' "$triple"
@@ -74,14 +76,13 @@ makefile() {
   printf 'LIBRARIES := -L%s -Wl,-rpath,%s -lgtest_main -lgmock -lgtest' "$folder" "$folder"
   printf ' -Wl,--as-needed -lspdlog -lfmt -Wl,--start-group %s -Wl,--end-group -lpthread -ldl\n' \
     "$(cd "$folder" && printf '%s ' libabsl_*.a | sed 's/lib\([^ ]*\)\.a/-l\1/g')"
-  printf 'all: %s\n' "${programs[*]/#/$build/}"
   for source in base/*.cc kernels/*.cc kernels/cuda/absent.cc kernels/cpu/[!k]*.cc checkpoint/dequantize.cc; do object "$source"; done
   for isa in "${!march_of[@]}"; do object "kernels/cpu/kernels_$isa.cc" "$kernel_flags -march=${march_of[$isa]}"; done
   printf '%s: %s\n\trm -f $@ && %s-ar rcs $@ %s\n' "$build/libsomnus.a" "${objects[*]}" "$triple" "${objects[*]}"
   for source in tests/kernels/*_test.cc tests/base/*_test.cc; do test_program "$source"; done
 }
 
-# run NAME CPU FILTER: adds the cases that passed and failed to the counts. A run of no case at all has failed.
+# run NAME CPU FILTER: adds a line with the cases that passed and failed to $counts. A run of no case at all has failed.
 run() {
   local name=$1 cpu=$2 log=$build/$1.$2.log code=0 good bad
   qemu-aarch64 -L "/usr/$triple" -cpu "$cpu" "$build/$name" --gtest_filter="$3" >"$log" 2>&1 </dev/null || code=$?
@@ -91,7 +92,13 @@ run() {
   ((code == 0 && good > 0)) || ((bad > 0)) || bad=1
   ((bad == 0)) || tail -n 40 "$log"
   printf '%-24s %-12s %4d passed, %d failed\n' "$name" "$cpu" "$good" "$bad"
-  passed=$((passed + good)) failed=$((failed + bad))
+  printf '%d %d\n' "$good" "$bad" >>"$counts"
+}
+
+# start NAME CPU FILTER: the same beside others, as many as there are CPUs.
+start() {
+  if (($(jobs -rp | wc -l) >= $(nproc))); then wait -n || true; fi
+  run "$@" &
 }
 
 programs=()
@@ -103,14 +110,24 @@ done
 
 fetch_libraries
 mkdir -p "$build"
-makefile >"$build/Makefile"
+makefile >"$build/Makefile.new"
+if cmp -s "$build/Makefile.new" "$build/Makefile"; then rm "$build/Makefile.new"; else mv "$build/Makefile.new" "$build/Makefile"; fi
 say "compiling for aarch64"
-make -s -j"$(build_jobs)" -f "$build/Makefile" all || die "it does not compile for aarch64"
+make -s -j"$(build_jobs)" -f "$build/Makefile" "${programs[@]/#/$build/}" || die "it does not compile for aarch64"
 
-passed=0 failed=0
+counts=$build/counts
+: >"$counts"
+runs=0
 for name in "${programs[@]}"; do
-  if [[ -e tests/base/$name.cc ]]; then run "$name" max '*'; continue; fi
-  for cpu in "${cpus[@]}"; do run "$name" "$cpu" "${cases_of[$cpu]}"; done
+  if [[ -e tests/base/$name.cc ]]; then
+    start "$name" max '*'
+    runs=$((runs + 1))
+    continue
+  fi
+  for cpu in "${cpus[@]}"; do start "$name" "$cpu" "${cases_of[$cpu]}"; done
+  runs=$((runs + ${#cpus[@]}))
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
-((failed == 0))
+wait
+# A run that left no line has failed.
+awk -v runs="$runs" '{ passed += $1; failed += $2 }
+  END { failed += runs - NR; printf "%d passed, %d failed\n", passed, failed; exit failed != 0 }' "$counts"
