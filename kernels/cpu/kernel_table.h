@@ -153,8 +153,13 @@ struct KernelTable {
   void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
 };
 
+// Each of one architecture, and null where the CPU cannot run them.
+#if defined(__aarch64__)
+const KernelTable* NeonKernels();  // never null
+const KernelTable* NeonDotprodKernels();
+const KernelTable* NeonBf16Kernels();
+#else
 const KernelTable& PortableKernels();
-// Null where they are not compiled in or the CPU cannot run them.
 const KernelTable* Avx2Kernels();
 const KernelTable* AvxVnniKernels();
 const KernelTable* Avx512Kernels();
@@ -163,6 +168,7 @@ const KernelTable* Avx512Bf16Kernels();
 const KernelTable* AmxKernels();
 // Whether AmxKernels() is null because the operating system refuses what the CPU has.
 bool AmxIsRefused();
+#endif
 
 // ---- Layout of packed weights and of cache blocks
 

@@ -10,7 +10,8 @@ namespace somnus {
 namespace {
 
 constexpr int kBlock = static_cast<int>(kQuantBlock);
-// Four values at a time, which every x86-64 has vectors for, so that sums have the same order everywhere.
+// Four values at a time, which every x86-64 and aarch64 has vectors for, so that sums have the same order
+// everywhere.
 using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));
 constexpr int kLanes = 4, kVectors = kBlock / kLanes;
