@@ -6,9 +6,9 @@
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. kI8: of a KV cache
-// only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also a
-// minimum.
+// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. kI8: of a KV
+// cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also
+// a minimum.
 enum class DataType {
   kF32,
   kBF16,

@@ -26,22 +26,23 @@ struct F8Sums {
 template <typename P, int kRows, bool kAhead>
 inline __attribute__((noinline)) void F8Tile(const char* x, int64_t x_stride, const char* w,
                                              const F8Piece& piece, F8Sums* sums, int64_t row) {
+  constexpr int kVectors = TileVectors(kRows);
   const VF scale = Set(piece.scale);
-  for (int64_t c = 0; c < kPanelWidth; c += kTileVectors * kW) {
-    VF acc[kRows][kTileVectors] = {};
-    const char* b[kTileVectors];
-    for (int v = 0; v < kTileVectors; ++v) b[v] = w + (c / kW + v) * P::kBBytes;
+  for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW) {
+    VF acc[kRows][kVectors] = {};
+    const char* b[kVectors];
+    for (int v = 0; v < kVectors; ++v) b[v] = w + (c / kW + v) * P::kBBytes;
     if (!piece.first) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kTileVectors; ++v) acc[r][v] = Load(sums->run[row + r] + c + v * kW);
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = Load(sums->run[row + r] + c + v * kW);
       }
     }
-    Tile<P, kRows, kTileVectors, kAhead>(x, x_stride, b, kPanelWidth / kW * P::kBBytes,
-                                         piece.count() / P::kStepK, acc, AheadBytes(kRows));
+    Tile<P, kRows, kVectors, kAhead>(x, x_stride, b, kPanelWidth / kW * P::kBBytes, piece.count() / P::kStepK,
+                                     acc, AheadBytes(kRows));
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kTileVectors; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         float* const run = sums->run[row + r] + c + v * kW;
         float* const total = sums->total[row + r] + c + v * kW;
         if (piece.last) {
