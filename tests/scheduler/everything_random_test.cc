@@ -98,7 +98,7 @@ class RandomRun {
     options.blocks.enable_prefix_caching = Below(6) != 0;
     options.blocks.watermark = Below(2) * 0.05;
     options.blocks.num_host_blocks = Below(60);
-    if (Below(2) == 0) options.accounts = std::make_shared<UserAccounts>(8);
+    if (Below(2) == 0) options.accounts = UserAccounts::Create(8);
     if (Below(4) == 0) return options;
     const auto seed = static_cast<uint64_t>(random_());
     const auto is_wrong = [seed](int64_t position) { return (seed + 7919 * position) % 4 == 0; };
