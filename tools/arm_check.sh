@@ -16,9 +16,11 @@ build=$arm/build
 triple=aarch64-linux-gnu
 packages=(libabsl-dev libgtest-dev libgmock-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libssl-dev)
 
-# The emulated CPU of each instruction set, and the cases of tests/kernels that run on it: not again those of lesser sets.
+# The emulated CPU of each instruction set, and the cases of tests/kernels that do not run on it: those of lesser sets, and
+# one that starts its own program again, which the kernel does not know to run with qemu.
 cpus=(cortex-a72 neoverse-n1 max)
-declare -A cases_of=([cortex-a72]='*' [neoverse-n1]='-*/neon' [max]='-*/neon:*/neon_dotprod')
+restarts='*.BlocksThatAreNotThereAreABrokenInvariant/*'
+declare -A not_on=([cortex-a72]=$restarts [neoverse-n1]="$restarts:*/neon" [max]="$restarts:*/neon:*/neon_dotprod")
 
 # The flags of kernels/cpu/BUILD.bazel.
 declare -A march_of=([neon]=armv8-a [neon_dotprod]=armv8.2-a+dotprod [neon_bf16]=armv8.2-a+dotprod+bf16)
@@ -124,7 +126,7 @@ for name in "${programs[@]}"; do
     runs=$((runs + 1))
     continue
   fi
-  for cpu in "${cpus[@]}"; do start "$name" "$cpu" "${cases_of[$cpu]}"; done
+  for cpu in "${cpus[@]}"; do start "$name" "$cpu" "-${not_on[$cpu]}"; done
   runs=$((runs + ${#cpus[@]}))
 done
 wait
