@@ -122,9 +122,10 @@ class Tiny(unittest.TestCase):
             again = [cluster.tokens(one["prompt"], ignore_eos=True) for one in cases]
             self.assertGreater(cluster.metric("vllm:prefix_cache_hits_total"), 160)
         self.assertEqual(again, alone)
-        # The last cache holds little more than one longest sequence.
+        # The last cache holds little more than one longest sequence; heads of 16 numbers have a scale of four bytes each.
+        smallest = {FP8: "40KiB", INT8: "56KiB"}[dtype]
         for flags in (("--max-num-batched-tokens=16", "--max-num-seqs=4"), ("--no-async-scheduling", "--no-enable-prefix-caching"),
-                      ("--kv-cache-memory-bytes=40KiB", "--max-model-len=256")):
+                      (f"--kv-cache-memory-bytes={smallest}", "--max-model-len=256")):
             with self.subTest(flags=flags), Cluster(tiny(MODEL), FLOAT32, dtype, *flags, workers=1) as cluster:
                 streams = [cluster.open_stream(one["prompt"], return_token_ids=True) for one in cases]
                 got = [[token for event in stream.events() for choice in event["choices"]

@@ -18,7 +18,7 @@ MODEL = "llama-uneven"
 BLOCK = 16
 # 4 sequences of 512 tokens are 128 blocks of 16.
 FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=256", "--max-kv-events=4096")
-BLOCK_BYTES = 6144  # of one rank, in float32
+BLOCK_BYTES = 6144  # of a rank with two of the three KV heads, in float32
 PROMPT = [(17 * number) % 500 + 3 for number in range(100)]  # 6 full blocks, and 4 tokens
 END_S = 60
 
@@ -234,7 +234,8 @@ class KvEvents(unittest.TestCase):
             wait_until(by_http.ended, END_S, "the end of the stream")
 
     def test_what_goes_on_in_host_memory_is_in_another_medium(self):
-        with Cluster(tiny(MODEL), *FLAGS, "--prefix-cache-on-host=on", f"--swap-space={200 * BLOCK_BYTES}", workers=1) as cluster, \
+        swap_space = f"--swap-space={200 * BLOCK_BYTES * 3 // 2}"  # the only rank has all heads
+        with Cluster(tiny(MODEL), *FLAGS, "--prefix-cache-on-host=on", swap_space, workers=1) as cluster, \
                 HttpFollower(cluster) as by_http, GrpcFollower(cluster) as by_grpc:
             router = by_http.router
 
