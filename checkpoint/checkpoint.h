@@ -44,6 +44,9 @@ struct TensorInfo {
   // they are packed there; `type` is what ReadStoredRows makes of them, kF32 where no type of blocks can hold
   // them.
   std::shared_ptr<const PackedWeight> packed;
+  // Of kF8E4M3: a row has several scales, and shares them with the others of its block of a multiple of 32
+  // rows, the first of which begins with row 0.
+  bool scaled_by_blocks = false;
 };
 
 enum class LoadFormat {

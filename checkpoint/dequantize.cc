@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/float8.h"
 #include "base/half_float.h"
 #include "checkpoint/storage_type.h"
 
@@ -218,6 +219,13 @@ void ConvertQ6_K(const uint8_t* src, float* out) {
   }
 }
 
+// Block: float d; f8e4m3 q[32].
+void ConvertF8E4M3(const uint8_t* block, float* out) {
+  float scale;
+  std::memcpy(&scale, block, sizeof(scale));
+  for (int i = 0; i < kBlock; ++i) out[i] = Float8ToFloat(block[sizeof(scale) + i]) * scale;
+}
+
 using ConvertBlock = void (*)(const uint8_t*, float*);
 
 template <StorageType kType, ConvertBlock kConvert>
@@ -247,6 +255,7 @@ constexpr void (*kConverters[])(const uint8_t*, int64_t, float*) = {
     ConvertBlocks<StorageType::kQ4_K, ConvertQ4_K>,
     ConvertBlocks<StorageType::kQ5_K, ConvertQ5_K>,
     ConvertBlocks<StorageType::kQ6_K, ConvertQ6_K>,
+    ConvertBlocks<StorageType::kF8E4M3, ConvertF8E4M3>,
 };
 static_assert(std::size(kConverters) == std::size(kStorageTypeInfos));
 

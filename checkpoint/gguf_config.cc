@@ -182,6 +182,7 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
                                            const TensorTable& tensors) {
   ModelConfig config;
   config.family = &family;
+  config.quantization.method = QuantizationConfig::Method::kGguf;
   ArchFields fields(gguf, family.gguf_architecture);
   RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
   RETURN_IF_ERROR(RefuseOptions(gguf, fields, config));

@@ -23,7 +23,7 @@ constexpr uint64_t kMaxAlignment = 1 << 20;
 
 std::optional<StorageType> StorageTypeOf(uint32_t ggml_type) {
   for (const StorageTypeInfo& info : kStorageTypeInfos) {
-    if (info.ggml_type == ggml_type) return info.type;
+    if (info.ggml_type == ggml_type && ggml_type != kNoGgmlType) return info.type;
   }
   return std::nullopt;
 }

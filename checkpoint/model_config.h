@@ -8,7 +8,8 @@
 
 namespace somnus {
 
-// Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension.
+// Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension;
+// kF8E4M3 is what fp8 checkpoints are read as: blocks of an f32 scale and 32 numbers (base/float8.h).
 enum class StorageType {
   kF32,
   kF16,
@@ -24,7 +25,8 @@ enum class StorageType {
   kQ3_K,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kF8E4M3
 };
 
 struct Family;  // checkpoint/family.h
@@ -54,9 +56,10 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
 };
 
-// A Hugging Face checkpoint's quantization_config, as far as its tensors' own shapes do not say it.
+// How a checkpoint says that it is quantized: a Hugging Face one's quantization_config, as far as its
+// tensors' own shapes do not say it; of a GGUF file, which says it of each tensor, the method alone.
 struct QuantizationConfig {
-  enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8 };
+  enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8, kGguf };
   Method method = Method::kNone;
   bool float8 = false;        // weights are of fp8 (e4m3)
   int32_t bits = 0;           // of a weight; 0: the tensors say it

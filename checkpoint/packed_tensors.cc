@@ -255,10 +255,14 @@ class PackedTensorBuilder {
     return absl::OkStatus();
   }
 
+  // Whether each row has one scale, or blocks of multiples of 32 rows have them.
+  bool HasF8Blocks() const { return groups_ == 1 || weight_->block_rows % kBlock == 0; }
+
   StorageType BlockType() const {
     const bool whole = weight_->group_of_col.empty() && cols_ % kBlock == 0 &&
                        (weight_->group_size % kBlock == 0 || groups_ == 1);
-    if (weight_->float8 || !whole) return StorageType::kF32;
+    if (!whole) return StorageType::kF32;
+    if (weight_->float8) return HasF8Blocks() ? StorageType::kF8E4M3 : StorageType::kF32;
     if (bits_ == 8) return symmetric_ ? StorageType::kQ8_0 : StorageType::kF32;
     return symmetric_ ? StorageType::kQ4_0 : StorageType::kQ4_1;
   }
@@ -266,6 +270,7 @@ class PackedTensorBuilder {
   TensorInfo Finish() {
     TensorInfo tensor{name_, BlockType(), {rows_, cols_}, main_.data, main_.bytes, main_.file};
     tensor.source = main_.source;
+    tensor.scaled_by_blocks = tensor.type == StorageType::kF8E4M3 && groups_ > 1;
     tensor.packed = std::move(weight_);
     return tensor;
   }

@@ -17,9 +17,10 @@ namespace somnus {
 //   Q4_0   4 bits, symmetric: exact
 //   Q4_1   4 bits with zero points: the product of scale and zero point is rounded to half precision
 //   Q8_0   8 bits, symmetric: exact
-// Scales that are stored as bfloat16 or float32 are rounded to half precision. It is F32, with all values
-// exact, of 8 bits with zero points, fp8, inputs that are sorted into groups (GPTQ's desc_act), and where 32
-// does not divide the groups or the inputs.
+//   F8_E4M3  fp8 with a scale for each row, for all of them, or for blocks of multiples of 32 rows: exact
+// Scales that are stored as bfloat16 or float32 are rounded to half precision, but not those of fp8. It is
+// F32, with all values exact, of 8 bits with zero points, fp8 with several scales in a row of its own, inputs
+// that are sorted into groups (GPTQ's desc_act), and where 32 does not divide the groups or the inputs.
 absl::Status AddPackedTensors(const ModelConfig& config, TensorTable* tensors);
 
 }  // namespace somnus

@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "base/float8.h"
 #include "base/half_float.h"
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
@@ -125,22 +126,16 @@ int64_t EndOfGroup(const PackedWeight& w, int64_t col) {
   return w.group_of_col.empty() ? (col / w.group_size + 1) * w.group_size : col + 1;
 }
 
-// The value of each byte as a float of 8 bits, a sign, an exponent of 4 and 3 bits: 448 is the largest, there
-// are no infinities.
-std::array<float, 256> MakeFloat8Values() {
-  std::array<float, 256> values;
-  for (int bits = 0; bits < 256; ++bits) {
-    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-    float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    if (exponent == 15 && mantissa == 7) value = NAN;
-    values[static_cast<size_t>(bits)] = bits & 0x80 ? -value : value;
-  }
+// By the number.
+constexpr std::array<float, 256> MakeFloat8Values() {
+  std::array<float, 256> values{};
+  for (size_t bits = 0; bits < values.size(); ++bits)
+    values[bits] = Float8ToFloat(static_cast<uint8_t>(bits));
   return values;
 }
 
 void ConvertRow(const PackedWeight& w, int64_t row, const Tile& tile, const uint8_t* numbers, float* out) {
-  static const std::array<float, 256> kFloat8 = MakeFloat8Values();
+  static constexpr std::array<float, 256> kFloat8 = MakeFloat8Values();
   for (int64_t col = tile.col_begin; col < tile.col_end;) {
     const int64_t group = GroupOf(w, col), end = std::min(EndOfGroup(w, col), tile.col_end);
     const float scale = ScaleAt(w, row, group);
@@ -168,11 +163,21 @@ void PutNibbles(const uint8_t* numbers, uint8_t* to) {
   for (int i = 0; i < 16; ++i) to[i] = static_cast<uint8_t>(numbers[i] | numbers[i + 16] << 4);
 }
 
+absl::Status PutF8Block(const TensorInfo& tensor, int64_t row, float scale, const uint8_t* numbers,
+                        uint8_t* to) {
+  if (!std::isfinite(scale)) return Bad(tensor, row, absl::StrCat("a scale is ", scale));
+  if (std::any_of(numbers, numbers + kBlock, IsFloat8Nan)) return Bad(tensor, row, "a weight is NaN");
+  std::memcpy(to, &scale, sizeof(scale));
+  std::memcpy(to + sizeof(scale), numbers, kBlock);
+  return absl::OkStatus();
+}
+
 // 32 elements that share a scale, as a block of the tensor's type (checkpoint/dequantize.cc).
 absl::Status PutBlock(const TensorInfo& tensor, int64_t row, int64_t group, const uint8_t* numbers,
                       uint8_t* to) {
   const PackedWeight& w = *tensor.packed;
   const float scale = ScaleAt(w, row, group);
+  if (tensor.type == StorageType::kF8E4M3) return PutF8Block(tensor, row, scale, numbers, to);
   const int32_t zero = ZeroAt(w, row, group);
   const float minimum = -scale * static_cast<float>(zero);
   if (!(std::fabs(scale) < 65520 && std::fabs(minimum) < 65520))

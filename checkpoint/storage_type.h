@@ -15,6 +15,9 @@ struct BlockSize {
   int64_t bytes;
 };
 
+// Of a type that GGUF files do not have.
+inline constexpr uint32_t kNoGgmlType = 0xffffffff;
+
 struct StorageTypeInfo {
   StorageType type;
   const char* name;
@@ -31,7 +34,7 @@ inline constexpr StorageTypeInfo kStorageTypeInfos[] = {
     {StorageType::kIQ4_NL, "IQ4_NL", 20, {32, 18}}, {StorageType::kMXFP4, "MXFP4", 39, {32, 17}},
     {StorageType::kQ2_K, "Q2_K", 10, {256, 84}},    {StorageType::kQ3_K, "Q3_K", 11, {256, 110}},
     {StorageType::kQ4_K, "Q4_K", 12, {256, 144}},   {StorageType::kQ5_K, "Q5_K", 13, {256, 176}},
-    {StorageType::kQ6_K, "Q6_K", 14, {256, 210}},
+    {StorageType::kQ6_K, "Q6_K", 14, {256, 210}},   {StorageType::kF8E4M3, "F8_E4M3", kNoGgmlType, {32, 36}},
 };
 
 constexpr const StorageTypeInfo& InfoOf(StorageType type) {

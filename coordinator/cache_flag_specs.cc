@@ -8,6 +8,10 @@
 namespace somnus {
 namespace {
 
+constexpr char kDTypes[] =
+    "auto (the model's), bfloat16, float16, float32, fp8 = fp8_e4m3 or int8 = int8_per_token_head, with a "
+    "scale for each token and head";
+
 // Of the loop and its queue.
 std::vector<Flag> LoopFlags(Flags* f) {
   return {
@@ -39,8 +43,7 @@ FlagGroup CacheFlags(Flags* f) {
               "min-kv-cache-memory-bytes", &f->min_kv_cache_memory_bytes, 0, int64_t{1} << 50,
               "of each worker, that the KV cache keeps when other models need memory; at least what one "
               "sequence of --max-model-len takes (--elastic-kv-cache)"),
-          Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype,
-                       "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3"),
+          Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype, kDTypes),
           Flag::Switch("enable-prefix-caching", &f->enable_prefix_caching,
                        "share the KV cache of equal prompt prefixes"),
           Flag::Number("max-pinned-prefix-share", &f->max_pinned_prefix_share, 0, 1,

@@ -40,14 +40,12 @@ FlagGroup ModelFlags(Flags* f) {
               "dequantize", &f->dequantize,
               "quantized weights become --dtype at load; with --no-dequantize a CPU computes with those of "
               "a GGUF file, or of a quantized checkpoint, as they are stored"),
-          Flag::OneOf(
-              "quantization", &f->quantization,
-              {{"none", v1::WEIGHT_QUANTIZATION_NONE},
-               {"int8", v1::WEIGHT_QUANTIZATION_INT8},
-               {"int4", v1::WEIGHT_QUANTIZATION_INT4},
-               {"fp8", v1::WEIGHT_QUANTIZATION_FP8}},
-              "int8, int4: a CPU quantizes the matrices of the layers at load, where they would become "
-              "--dtype; fp8: the checkpoint has to be of fp8, which becomes --dtype"),
+          Flag::OneOf("quantization", &f->quantization, QuantizationNames(),
+                      "int8, int4, fp8: a CPU quantizes the matrices of the layers at load, where they would "
+                      "become --dtype, and computes with those of an fp8 checkpoint as they are stored; awq, "
+                      "gptq (also awq_marlin, gptq_marlin), compressed-tensors, gguf: the checkpoint has to "
+                      "be so quantized, and nothing else changes")
+              .Shows("METHOD"),
           Flag::Int("max-model-len", &f->max_model_len, 1, kMaxIntFlag / 2,
                     "tokens of prompt and output together")
               .Default("the model's own"),

@@ -14,6 +14,7 @@
 #include "base/flags.h"
 #include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
+#include "coordinator/quantization.h"
 #include "coordinator/residency/residency_policy.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
@@ -41,7 +42,7 @@ struct Flags {
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   bool dequantize = true;  // no weight is computed as it is stored
-  v1::WeightQuantization quantization = v1::WEIGHT_QUANTIZATION_NONE;
+  Quantization quantization = Quantization::kNone;
   int32_t max_model_len = 0;      // 0: the model's own
   bool generation_config = true;  // sampling defaults are the model's
   uint64_t seed = 0;

@@ -22,6 +22,7 @@
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
+#include "coordinator/quantization.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/scheduler/ngram_lookup.h"
@@ -161,6 +162,7 @@ class ServedEngineImpl : public ServedEngine {
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
+    RETURN_IF_ERROR(CheckQuantization(flags_.quantization, config));
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
     num_layers_ = config.num_layers;
     if (flags_.has_draft_model()) {

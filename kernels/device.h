@@ -21,11 +21,29 @@ enum class DeviceKind { kCpu, kCuda };
 
 // Instruction sets of the CPU backend. Results of different ones differ in the last bits; each is batch
 // invariant.
-enum class CpuIsa { kBest, kPortable, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
-// Those that have kernels, each better than those before it.
+enum class CpuIsa {
+  kBest,
+  // x86-64
+  kPortable,
+  kAvx2,
+  kAvxVnni,
+  kAvx512,
+  kAvx512Vnni,
+  kAvx512Bf16,
+  kAmx,
+  // aarch64
+  kNeon,
+  kNeonDotprod,
+  kNeonBf16
+};
+// Those that have kernels in this build, each better than those before it; every CPU has the first.
+#if defined(__aarch64__)
+inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kNeon, CpuIsa::kNeonDotprod, CpuIsa::kNeonBf16};
+#else
 inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kPortable, CpuIsa::kAvx2,       CpuIsa::kAvxVnni,
                                       CpuIsa::kAvx512,   CpuIsa::kAvx512Vnni, CpuIsa::kAvx512Bf16,
                                       CpuIsa::kAmx};
+#endif
 // "avx512_bf16", as in SOMNUS_CPU_ISA; "best" for kBest.
 absl::string_view CpuIsaName(CpuIsa isa);
 // The name of the one that kBest stands for in this process; an error is that of Device::CreateCpu.

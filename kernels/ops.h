@@ -49,13 +49,14 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
                     const float* rows);
 
 // Whether this device computes with weights of the quantized `type` as they are stored. They then have that
-// dtype, a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; Linear rounds its
-// activations to 8 bits, kQuantBlock at a time. A device that does not must be given such weights as another
-// type.
+// dtype, a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; but for kF8E4M3, Linear
+// rounds its activations to 8 bits, kQuantBlock at a time. A device that does not must be given such weights
+// as another type.
 bool ComputesQuantized(const Device& device, DataType type);
 
 // As PackWeightRows, of a quantized weight that the device computes with. `rows` are as in a GGUF file:
-// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each.
+// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. Of kF8E4M3 no number is NaN, and either
+// each row has one scale, or each 32 rows from a multiple of 32 on have the same scales.
 void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                        const uint8_t* rows);
 
@@ -120,8 +121,14 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
 // its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
-// the null block (base/null_block.h): what is written there is never read. dtype: act's, or kF8E4M3, which
-// stores value / scale, saturated; on the CPU any type.
+// the null block (base/null_block.h): what is written there is never read. dtype: act's, kF8E4M3, which
+// stores value / scale, saturated, with one scale for all keys and one for all values, or kI8; on the CPU any
+// type.
+//
+// kI8: a token's K of one head has a scale of its own, f32, and so has its V: the largest magnitude / 127.
+// What is stored is value * (127 / largest), rounded to nearest even, and the scale lies in the same block,
+// so that whoever copies the block copies both. Where the largest magnitude is below kLeastI8Magnitude the
+// head is zeros and its scale 0; where a value is not finite the scale is NaN.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;
@@ -132,6 +139,7 @@ struct KvCacheView {
   float k_scale = 1;  // of kF8E4M3
   float v_scale = 1;
 };
+inline constexpr float kLeastI8Magnitude = 0x1p-100f;
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 

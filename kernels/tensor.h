@@ -6,14 +6,16 @@
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a
-// scale, some also a minimum.
+// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. kI8: of a KV
+// cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also
+// a minimum.
 enum class DataType {
   kF32,
   kBF16,
   kF16,
   kI32,
   kF8E4M3,
+  kI8,
   kQ8_0,
   kQ4_0,
   kQ4_1,
@@ -27,22 +29,26 @@ enum class DataType {
   kQ5_K,
   kQ6_K,
 };
-inline constexpr int kNumDataTypes = 17;
+inline constexpr int kNumDataTypes = 18;
 
-constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0; }
+// Of the type of a weight.
+constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0 || type == DataType::kF8E4M3; }
 
-// Of a type that is not quantized.
+// Of an element of a type that is no GGUF type; of kF8E4M3 without its scale.
 constexpr int64_t SizeOf(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+  if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
 }
 
 // Activations that are rounded to 8 bits together; each block of a quantized type has a multiple of so many
 // values.
 inline constexpr int64_t kQuantBlock = 32;
 
-// Values of one block of a quantized type: the K types' "super-blocks" have 256.
+// Values of one block of a quantized type: the K types' "super-blocks" have 256. A block of kF8E4M3 is an f32
+// scale and the numbers.
 constexpr int64_t QuantBlockValues(DataType type) { return type >= DataType::kQ2_K ? 256 : 32; }
 constexpr int64_t QuantBlockBytes(DataType type) {
+  if (type == DataType::kF8E4M3) return 36;
   constexpr int64_t kBytes[] = {34, 18, 20, 22, 24, 18, 17, 84, 110, 144, 176, 210};
   return kBytes[static_cast<int>(type) - static_cast<int>(DataType::kQ8_0)];
 }

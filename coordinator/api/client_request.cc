@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/api/best_of.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -23,7 +24,7 @@ int64_t ParamsBytes(const GenerateParams& params) {
   // Each choice has a copy of the stop strings.
   size_t stop_bytes = 0;
   for (const std::string& stop : params.output.stop) stop_bytes += sizeof(std::string) + stop.size();
-  bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.n));
+  bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.num_candidates()));
   return static_cast<int64_t>(bytes);
 }
 
@@ -79,13 +80,19 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
       max_queued_bytes_(max_queued_bytes) {
   for (const GenerateParams::Prompt& prompt : params_->prompts) {
     prompt_tokens_ += prompt.ids.size();
-    for (int32_t i = 0; i < params_->n; ++i) {
+    for (int32_t i = 0; i < params_->num_candidates(); ++i) {
       choices_.push_back(Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
                                 OutputProcessor(model_->tokenizer.get(), params_->output)});
     }
   }
-  open_ = num_choices();
+  open_ = static_cast<int32_t>(choices_.size());
+  if (params_->num_candidates() > params_->n) {
+    best_of_ = std::make_unique<BestOf>(static_cast<int32_t>(params_->prompts.size()), params_->n,
+                                        params_->num_candidates());
+  }
 }
+
+int64_t ClientRequest::held_bytes() const { return best_of_ == nullptr ? 0 : best_of_->held_bytes(); }
 
 ClientRequest::~ClientRequest() {
   LeaveOpenRequests();
@@ -98,16 +105,17 @@ void ClientRequest::LeaveOpenRequests() {
 
 EngineRequest ClientRequest::MakeRequest(int32_t index,
                                          const std::shared_ptr<const SamplingParams>& sampling) const {
-  const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
+  const int32_t num_candidates = params_->num_candidates(), candidate = index % num_candidates;
+  const GenerateParams::Prompt& prompt = params_->prompts[index / num_candidates];
   EngineRequest request;
   request.id = choices_[index].engine_id;
   request.prompt = prompt.ids;
   request.sampling = sampling;
   request.max_tokens = prompt.max_tokens;
-  request.seed = params_->seed + index % params_->n;
+  request.seed = params_->seed + candidate;
   request.cache_salt = params_->cache_salt;
   request.user = params_->user;
-  if (index % params_->n > 0) request.fork_of = choices_[index - index % params_->n].engine_id;
+  if (candidate > 0) request.fork_of = choices_[index - candidate].engine_id;
   request.priority = params_->priority;
   request.deadline = params_->times.deadline;
   request.first_token_by = params_->times.first_token_by;
@@ -120,12 +128,14 @@ EngineRequest ClientRequest::MakeRequest(int32_t index,
 absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
-  const auto sampling = std::make_shared<const SamplingParams>(params_->sampling);
-  const int64_t num_requests = HasBeams() ? num_choices() / params_->n : num_choices();
+  auto sampling = std::make_shared<SamplingParams>(params_->sampling);
+  if (best_of_ != nullptr) sampling->num_logprobs = std::max(0, sampling->num_logprobs);
+  const auto num_choices = static_cast<int32_t>(choices_.size());
+  const int64_t num_requests = HasBeams() ? num_choices / params_->n : num_choices;
   const int64_t held_bytes = ParamsBytes(*params_) / num_requests;
   std::vector<EngineRequest> requests;
   std::vector<std::string> engine_ids;
-  for (int32_t index = 0; index < num_choices(); ++index) {
+  for (int32_t index = 0; index < num_choices; ++index) {
     if (choices_[index].engine_id.empty()) continue;
     EngineRequest request = MakeRequest(index, sampling);
     request.arrival = now;
@@ -158,7 +168,8 @@ std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
   for (auto& [index, output] : queue_->TakeAll()) {
     if (choices_[index].processor.finished()) continue;  // made before the engine saw the abort
-    updates.push_back(Process(index, std::move(output)));
+    ChoiceUpdate update = Process(index, std::move(output));
+    best_of_ == nullptr ? updates.push_back(std::move(update)) : best_of_->Add(std::move(update), &updates);
   }
   if (queue_->overflowed()) Abort();
   return updates;
@@ -170,7 +181,7 @@ ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
   ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
   const OutputDelta& delta = update.delta;
   if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
-  if (index % params_->n == 0 && !choice.counted_cache) {
+  if (index % params_->num_candidates() == 0 && !choice.counted_cache) {
     choice.counted_cache = true;
     cached_tokens_ += delta.num_cached_tokens;
   }

@@ -1,7 +1,7 @@
 #pragma once
-// One client request on its way through the engine: each of the n choices of each prompt becomes an engine
-// request, and a beam search of a prompt, whose answers are the choices, becomes one; their outputs are
-// collected, and become text off the engine's loop.
+// One client request on its way through the engine: each of the n choices of each prompt, or with best_of
+// each of the candidates to become them, becomes an engine request, and a beam search of a prompt, whose
+// answers are the choices, becomes one; their outputs are collected, and become text off the engine's loop.
 //
 // Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take turns ids into
 // text and searches stop strings, so it runs neither on an I/O thread nor on the engine's: over HTTP it runs
@@ -25,6 +25,7 @@
 
 namespace somnus {
 
+class BestOf;
 class Metrics;
 
 struct ChoiceUpdate {
@@ -47,7 +48,6 @@ class ClientRequest {
   std::vector<ChoiceUpdate> Take();
   void Abort();
 
-  int32_t num_choices() const { return static_cast<int32_t>(choices_.size()); }
   bool done() const { return open_ == 0; }
   bool overflowed() const { return queue_->overflowed(); }  // not before Submit
 
@@ -55,10 +55,13 @@ class ClientRequest {
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  // Of outputs that were taken from the engine and that Take holds back.
+  int64_t held_bytes() const;
 
  private:
   class Sink;
   class BeamSink;
+  // Or a candidate, of which index / num_candidates() is the prompt, too.
   struct Choice {
     std::string engine_id;  // empty: another choice's request makes it
     OutputProcessor processor;
@@ -76,6 +79,7 @@ class ClientRequest {
   const int64_t max_queued_bytes_;
   std::shared_ptr<OutputQueue> queue_;  // set by Submit
   std::vector<Choice> choices_;
+  std::unique_ptr<BestOf> best_of_;  // null: every candidate is a choice
   int32_t open_ = 0;
   int64_t open_request_ = 0;  // its key among the model's open requests; 0: it is not there
   std::atomic<bool> aborted_{false};

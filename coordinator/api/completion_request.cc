@@ -106,8 +106,10 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
   const std::optional<int64_t> asked = fields.Int("max_tokens", params.echo ? 0 : 1);
   params.echo_only = asked == 0;
   if (fields.ok()) ReadPrompts(&fields, model, limits, &params);
-  if (fields.ok() && params.prompts.size() * params.n > static_cast<size_t>(limits.max_sequences)) {
-    fields.Fail("n", absl::StrCat("prompts times n must be at most ", limits.max_sequences));
+  const size_t num_sequences = params.prompts.size() * static_cast<size_t>(params.num_candidates());
+  if (fields.ok() && num_sequences > static_cast<size_t>(limits.max_sequences)) {
+    const char* field = params.best_of > params.n ? "best_of" : "n";
+    fields.Fail(field, absl::StrCat("prompts times ", field, " must be at most ", limits.max_sequences));
   }
   if (fields.ok())
     FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);

@@ -3,6 +3,7 @@
 // validated and complete, or an error that names the field. Tokenizing takes time, so this is not for an I/O
 // thread. Thread safe.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -34,6 +35,9 @@ struct GenerateParams {
   };
   std::vector<Prompt> prompts;
   int32_t n = 1;
+  // Of each prompt as many are computed, and the n likeliest are the choices (best_of.h), which needs the
+  // log-probabilities of their tokens; not above n: all that are computed are the choices.
+  int32_t best_of = 1;
   SamplingParams sampling;
   uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
   OutputOptions output;
@@ -56,6 +60,9 @@ struct GenerateParams {
   std::string user;  // as UserOfField or UserOfKey (api_key.h) make it; empty: nobody is named
   RequestTimes times;
   std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
+
+  // That are computed of each prompt.
+  int32_t num_candidates() const { return std::max(n, best_of); }
 };
 
 using GenerateOrError = std::variant<GenerateParams, ApiError>;

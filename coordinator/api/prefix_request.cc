@@ -23,7 +23,7 @@ GenerateOrError ForPrompt(GenerateOrError parsed) {
   if (params == nullptr) return parsed;
   if (params->prompts.size() != 1) return BadRequest("prompt", "prompt must be one prompt");
   params->prompts[0].max_tokens = 1;
-  params->n = 1;
+  params->n = params->best_of = 1;
   params->sampling = SamplingParams();
   params->sampling.temperature = 0;
   params->output = OutputOptions();

@@ -226,6 +226,17 @@ void ReadStreaming(FieldReader* fields, GenerateParams* params) {
   if (!inner.ok()) fields->Fail("stream_options", inner.error().message);
 }
 
+void ReadBestOf(FieldReader* fields, const ApiLimits& limits, bool has_beams, GenerateParams* params) {
+  const std::optional<int64_t> best_of = fields->Int("best_of", 1, limits.max_n);
+  if (!best_of.has_value() || *best_of == params->n || !fields->ok()) return;
+  if (*best_of < params->n) return fields->Fail("best_of", "best_of must be at least n");
+  if (has_beams) return fields->Fail("best_of", "a beam search has n beams, and no other best_of");
+  if (params->stream) return fields->Fail("best_of", "the best of several cannot be streamed");
+  if (params->sampling.temperature == 0.0f)
+    return fields->Fail("best_of", "best_of must be n with temperature 0: all would be the same");
+  params->best_of = static_cast<int32_t>(*best_of);
+}
+
 }  // namespace
 
 std::string NewResponseId(absl::string_view prefix) {
@@ -253,13 +264,10 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f && !has_beams) {
     fields->Fail("n", "n must be 1 with temperature 0: all choices would be the same");
   }
-  if (const auto best_of = fields->Int("best_of", 1, limits.max_n);
-      best_of.has_value() && *best_of != params->n) {
-    fields->Fail("best_of", "best_of other than n is not supported");
-  }
   ReadStops(fields, model, limits, params);
   ReadPriority(fields, params);
   ReadStreaming(fields, params);
+  ReadBestOf(fields, limits, has_beams, params);
   params->echo = fields->Bool("echo").value_or(false);
   params->return_token_ids = fields->Bool("return_token_ids").value_or(false);
   params->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
@@ -276,7 +284,8 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
   int64_t tokens = 0;
   for (const GenerateParams::Prompt& prompt : params.prompts)
     tokens += static_cast<int64_t>(prompt.ids.size());
-  if (tokens * params.n * (params.sampling.num_prompt_logprobs + 1) > limits.max_prompt_logprobs) {
+  if (tokens * params.num_candidates() * (params.sampling.num_prompt_logprobs + 1) >
+      limits.max_prompt_logprobs) {
     // With echo, logprobs asks for them, too.
     const char* field = fields->Has("prompt_logprobs") ? "prompt_logprobs" : "logprobs";
     fields->Fail(field, absl::StrCat("the request asks for more than ", limits.max_prompt_logprobs,

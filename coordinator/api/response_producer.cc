@@ -79,7 +79,8 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
   if (request_.overflowed()) return Fail({503, "The server is too busy to write the response.", ""}, bytes);
-  if (const std::optional<ApiError> error = held_.Hold(writer_->held_bytes())) return Fail(*error, bytes);
+  if (const std::optional<ApiError> error = held_.Hold(writer_->held_bytes() + request_.held_bytes()))
+    return Fail(*error, bytes);
   if (!request_.done()) return;
   *bytes += writer_->Finish(Usage());
   ended_ = true;

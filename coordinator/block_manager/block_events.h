@@ -1,6 +1,10 @@
 #pragma once
 // What enters and leaves the prefix cache, in order, for whoever follows it from outside: events that,
-// replayed from the first one on, give what is cached. Values, and what records them. Not thread safe.
+// replayed from the first one on, give what is cached in each medium. Values, and what records them. Not
+// thread safe.
+//
+// A content keeps its id when it is copied from one medium to the other, and may be in both: each of them has
+// its own events.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +18,7 @@ namespace somnus {
 // Where a cached block is.
 enum class CacheMedium {
   kDevice,  // in the KV cache
-  kHost,    // in a tier of host memory behind it
+  kHost,    // in the host tier behind it, from where it can be copied back
 };
 
 struct BlockEvent {
@@ -25,7 +29,7 @@ struct BlockEvent {
   };
   Kind kind = Kind::kCleared;
   CacheMedium medium = CacheMedium::kDevice;
-  // Of blocks, which are unique over the cache's life. Stored: a chain, each of them is the next one's
+  // Of contents, which are unique over the cache's life. Stored: a chain, each of them is the next one's
   // parent.
   std::vector<uint64_t> content_ids;
   // Of what was stored.
@@ -49,7 +53,8 @@ struct CachedContent {
   absl::string_view salt;  // of a first block
 };
 
-// Owned by the block pool; whoever wants events takes them after every step.
+// Owned by the block manager, whose pool and host cache note what they do; whoever wants events takes them
+// after every step.
 class BlockEventRecorder {
  public:
   // Blocks of one chain that come one after the other make one event.

@@ -11,10 +11,13 @@ namespace somnus {
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
-      pool_(options.num_blocks, options.block_size, options.records_events),
+      recorder_(options.records_events ? std::make_unique<BlockEventRecorder>() : nullptr),
+      pool_(options.num_blocks, options.block_size, recorder_.get()),
       pins_(&pool_, options.block_size),
       host_pool_(options.num_host_blocks),
-      host_cache_(&host_pool_) {}
+      host_cache_(&host_pool_, recorder_.get()) {
+  if (recorder_ != nullptr) recorder_->NoteCleared();
+}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -260,9 +263,19 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 
+std::vector<BlockEvent> BlockManager::TakeEvents() {
+  return recorder_ == nullptr ? std::vector<BlockEvent>() : recorder_->Take();
+}
+
+void BlockManager::NoteIfCleared(bool had_any) {
+  if (recorder_ != nullptr && had_any && !CachesAny()) recorder_->NoteCleared();
+}
+
 void BlockManager::ResetPrefixCache(CacheLoss cause) {
+  const bool had_any = CachesAny();
   pool_.ForgetAll(cause);
   host_cache_.Clear();
+  NoteIfCleared(had_any);
   pins_.DropForgotten(&PinReleases::forgotten);
   // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {
@@ -307,6 +320,31 @@ absl::Status BlockManager::CheckIntegrity() const {
     }
   }
   return CheckKept();
+}
+
+absl::Status BlockManager::CheckNextBlocks() {
+  const int32_t first = next_checked_, end = std::min(options_.num_blocks, first + kCheckedBlocks);
+  next_checked_ = end == options_.num_blocks ? 0 : end;
+  if (absl::Status status = pool_.CheckBlocks(first, end); !status.ok()) return status;
+  const auto num_kept = static_cast<int32_t>(kept_.size());
+  if (num_kept + num_swapped_blocks_ + host_cache_.size() != host_pool_.num_used()) {
+    return absl::InternalError(absl::StrCat(host_pool_.num_used(), " host blocks are used, ", num_kept,
+                                            " kept, ", num_swapped_blocks_, " swapped out, ",
+                                            host_cache_.size(), " cached"));
+  }
+  if (!tables_.empty()) return absl::OkStatus();
+  if (pool_.num_used() != pins_.num_blocks()) {
+    return absl::InternalError(absl::StrCat("no sequence has blocks, and pins have ", pins_.num_blocks(),
+                                            ", but ", pool_.num_used(), " are used"));
+  }
+  for (int32_t id = first; id < end; ++id) {
+    if (const int32_t references = pool_.block(id)->ref_count; references != pins_.num_holders(id)) {
+      return absl::InternalError(absl::StrCat("no sequence has blocks, and ", pins_.num_holders(id),
+                                              " pins have block ", id, ", but it has ", references,
+                                              " references"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -15,6 +15,7 @@
 // loop alone uses it. No call blocks; a call with an unknown id is a broken invariant.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -235,8 +236,9 @@ class BlockManager {
   int32_t used_host_blocks() const { return host_pool_.num_used(); }
   const BlockPool& pool() const { return pool_; }
   const CacheBlockCounts& cache_counts() const { return pool_.counts(); }
-  // BlockPool::TakeEvents.
-  std::vector<BlockEvent> TakeEvents() { return pool_.TakeEvents(); }
+  // Returns what has entered and left the prefix cache, on both sides, since the last call. The first event
+  // says that it is empty. Nothing unless it is recorded, and then it has to be taken again and again.
+  std::vector<BlockEvent> TakeEvents();
   int32_t cached_host_blocks() const { return host_cache_.size(); }  // among the used ones
   // How often what was asked for was refused because of the watermark alone.
   int64_t num_watermark_refusals() const { return num_watermark_refusals_; }
@@ -247,6 +249,11 @@ class BlockManager {
   // occurrences in tables and pins, or when the host blocks in use are not those of kept, swapped and cached
   // blocks.
   absl::Status CheckIntegrity() const;
+  // What an engine can afford while requests may come: of that the counts, and the blocks behind those of the
+  // last call, kCheckedBlocks at most. While no sequence has a table it sees every reference that was not
+  // given back.
+  static constexpr int32_t kCheckedBlocks = 4096;
+  absl::Status CheckNextBlocks();
 
  private:
   struct BlockTable {
@@ -292,6 +299,9 @@ class BlockManager {
                     std::vector<BlockCopyOp>* swap_ins);
   // The first `count` blocks of a table were adopted.
   void NoteAdopted(const BlockTable& table, size_t count);
+  // What was cached is not any more, if anything was: `had_any`.
+  void NoteIfCleared(bool had_any);
+  bool CachesAny() const { return pool_.counts().num_cached() > 0 || host_cache_.size() > 0; }
   absl::Status CheckKept() const;
   // How many blocks admission leaves free.
   int32_t Watermark(bool ignored) const {
@@ -300,6 +310,7 @@ class BlockManager {
   BlockTable& TableOf(int64_t sequence);
 
   const BlockManagerOptions options_;
+  const std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
   BlockPool pool_;
   PrefixPins pins_;
   HostBlockPool host_pool_;
@@ -313,6 +324,7 @@ class BlockManager {
   int64_t num_watermark_refusals_ = 0;
   absl::flat_hash_map<int64_t, std::vector<uint64_t>> waiting_hashes_;  // by sequence without a table
   int64_t num_blocks_hashed_ = 0;
+  int32_t next_checked_ = 0;  // the block that CheckNextBlocks begins with
 };
 
 }  // namespace somnus

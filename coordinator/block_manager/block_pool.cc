@@ -13,15 +13,16 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
   return XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), seed);
 }
 
-BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, bool records_events)
-    : block_size_(block_size), blocks_(num_blocks), unknown_(num_blocks), limit_(num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder)
+    : block_size_(block_size),
+      blocks_(num_blocks),
+      unknown_(num_blocks),
+      limit_(num_blocks),
+      recorder_(recorder) {
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
   for (int32_t id = kNullBlock + 1; id < num_blocks; ++id) unknown_.Insert(id);
-  if (!records_events) return;
-  recorder_ = std::make_unique<BlockEventRecorder>();
-  recorder_->NoteCleared();
 }
 
 void BlockPool::AddFree(KvBlock* block) {
@@ -131,23 +132,15 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content, uint64_t c
 }
 
 void BlockPool::ForgetAll(CacheLoss cause) {
-  const bool had_any = !index_.empty();
   for (KvBlock& block : blocks_) {
     if (block.content_id != 0) Forget(&block, cause);
   }
-  if (had_any && recorder_ != nullptr) recorder_->NoteCleared();
 }
 
 void BlockPool::ForgetAllBut(const std::vector<bool>& stays, CacheLoss cause) {
-  const bool had_any = !index_.empty();
   for (KvBlock& block : blocks_) {
     if (block.content_id != 0 && !stays[block.id]) Forget(&block, cause);
   }
-  if (had_any && index_.empty() && recorder_ != nullptr) recorder_->NoteCleared();
-}
-
-std::vector<BlockEvent> BlockPool::TakeEvents() {
-  return recorder_ == nullptr ? std::vector<BlockEvent>() : recorder_->Take();
 }
 
 std::vector<int32_t> BlockPool::LastCached(int32_t count) const {
@@ -191,6 +184,22 @@ absl::Status BlockPool::CheckIntegrity() const {
                                             ", free without known contents ", unknown, "; counted ",
                                             num_used_, ", ", num_cached_, ", ", unknown_.size(), "; ", known,
                                             " are known, ", index_.size(), " indexed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockPool::CheckBlocks(int32_t first, int32_t end) const {
+  if (num_total() < TotalBlocks(limit_) || num_total() > TotalBlocks(static_cast<int64_t>(blocks_.size())) ||
+      counts_.num_cached() != static_cast<int64_t>(index_.size())) {
+    return absl::InternalError(absl::StrCat("blocks do not add up: ", num_free(), " free and ", num_used_,
+                                            " used of ", limit_, "; ", counts_.num_cached(), " are known, ",
+                                            index_.size(), " indexed"));
+  }
+  for (int32_t id = first; id < end; ++id) {
+    const KvBlock& block = blocks_[id];
+    if (absl::Status status = CheckBlock(block); !status.ok()) return status;
+    if (block.next != nullptr && (block.next->prev != &block || block.prev->next != &block))
+      return absl::InternalError(absl::StrCat("the list of cached blocks is broken at block ", id));
   }
   return absl::OkStatus();
 }

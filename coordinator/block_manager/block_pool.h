@@ -18,7 +18,6 @@
 // owned by the engine's loop.
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,9 +60,9 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 
 class BlockPool {
  public:
-  // `num_blocks` counts the null block. `records_events`: what enters and leaves the cache is recorded, from
-  // an event on that says that it is empty, and has to be taken again and again.
-  BlockPool(int32_t num_blocks, int32_t block_size, bool records_events = false);
+  // `num_blocks` counts the null block. What enters and leaves the cache is noted to `recorder`, which is
+  // borrowed; null: nobody wants events.
+  BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder = nullptr);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -107,12 +106,12 @@ class BlockPool {
   int64_t num_used_forgotten() const { return num_used_forgotten_; }
   // Of blocks whose contents became known and were forgotten, whether they were used or not.
   const CacheBlockCounts& counts() const { return counts_; }
-  // Returns what has entered and left the cache since the last call. Nothing where it is not recorded.
-  std::vector<BlockEvent> TakeEvents();
 
   // Walks over all blocks. Internal names what does not add up: free or used or beyond the limit, links,
   // counts, or the index.
   absl::Status CheckIntegrity() const;
+  // Of that what can be said of the counts, and of the blocks with ids from `first` up to `end`, alone.
+  absl::Status CheckBlocks(int32_t first, int32_t end) const;
 
  private:
   // A block becomes free, or stops being so; what is known of it does not change in between.
@@ -133,7 +132,7 @@ class BlockPool {
   int64_t num_used_forgotten_ = 0;
   absl::flat_hash_map<uint64_t, KvBlock*> index_;
   CacheBlockCounts counts_;
-  std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
+  BlockEventRecorder* const recorder_;  // may be null
 };
 
 }  // namespace somnus

@@ -39,12 +39,20 @@ int32_t HostPrefixCache::Store(const KvBlock& block, int64_t step) {
 }
 
 void HostPrefixCache::NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready) {
-  for (const uint64_t id : content_ids) {
-    const auto found = by_id_.find(id);
+  // Events tell parents before their children, and a chain in one.
+  for (auto id = content_ids.rbegin(); id != content_ids.rend(); ++id) {
+    const auto found = by_id_.find(*id);
     // It may have been evicted since, and stored again by a later step.
     if (found == by_id_.end() || found->second->step != step) continue;
-    found->second->is_ready = is_ready;
-    if (!is_ready) Erase(found->second);
+    if (!is_ready) {
+      Erase(found->second);
+      continue;
+    }
+    Entry& entry = *found->second;
+    entry.is_ready = true;
+    if (recorder_ == nullptr) continue;
+    recorder_->NoteStored({entry.content_id, entry.parent_content_id, entry.tokens, entry.salt},
+                          CacheMedium::kHost);
   }
 }
 
@@ -64,6 +72,7 @@ void HostPrefixCache::Clear() {
 }
 
 void HostPrefixCache::Erase(Entries::iterator entry) {
+  if (entry->is_ready && recorder_ != nullptr) recorder_->NoteRemoved(entry->content_id, CacheMedium::kHost);
   pool_->Release(entry->host_block);
   by_hash_.erase(entry->hash);
   by_id_.erase(entry->content_id);

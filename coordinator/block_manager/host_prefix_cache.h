@@ -9,7 +9,7 @@
 // are swapped out, or kept over a sleep, come before all of it.
 //
 // Ownership: each entry has one reference to its host block; borrows the pool. Not thread safe: owned by the
-// block manager.
+// block manager. What can be found here, and cannot any more, is noted to the recorder of events.
 
 #include <cstdint>
 #include <list>
@@ -18,6 +18,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "coordinator/block_manager/block_events.h"
 #include "coordinator/block_manager/block_pool.h"
 #include "coordinator/block_manager/host_block_pool.h"
 
@@ -36,7 +37,9 @@ class HostPrefixCache {
     bool is_ready = false;  // it may be copied back
   };
 
-  explicit HostPrefixCache(HostBlockPool* pool) : pool_(pool) {}
+  // Borrows both; without a recorder nobody wants events.
+  explicit HostPrefixCache(HostBlockPool* pool, BlockEventRecorder* recorder = nullptr)
+      : pool_(pool), recorder_(recorder) {}
   HostPrefixCache(const HostPrefixCache&) = delete;
 
   // Null when the content is not here.
@@ -49,7 +52,8 @@ class HostPrefixCache {
   // Takes a free host block for a block with known contents, that are not here; returns it. The pool must not
   // be exhausted.
   int32_t Store(const KvBlock& block, int64_t step);
-  // All ranks have what the step has copied here; or one of them has not, and it is forgotten.
+  // All ranks have what the step has copied here; or one of them has not, and it is forgotten. In the order
+  // of BlockPool::FirstCached: children before their parents.
   void NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready);
   // Gives up what is least recently used, if there is anything.
   bool Evict();
@@ -58,17 +62,19 @@ class HostPrefixCache {
 
   int32_t size() const { return static_cast<int32_t>(entries_.size()); }
   std::vector<int32_t> HostBlocks() const;
-  int64_t num_evicted() const { return num_evicted_; }  // since the start
+  const std::list<Entry>& entries() const { return entries_; }  // the least recently used first
+  int64_t num_evicted() const { return num_evicted_; }          // since the start
 
   // Internal names what does not add up; adds its references to `counts`, by host block.
   absl::Status CheckIntegrity(std::vector<int32_t>* counts) const;
 
  private:
-  using Entries = std::list<Entry>;  // the least recently used first
+  using Entries = std::list<Entry>;
 
   void Erase(Entries::iterator entry);
 
   HostBlockPool* const pool_;
+  BlockEventRecorder* const recorder_;
   Entries entries_;
   absl::flat_hash_map<uint64_t, Entries::iterator> by_hash_, by_id_;
   int64_t num_evicted_ = 0;

@@ -56,7 +56,9 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
 void BlockManager::ForgetUnkept() {
   std::vector<bool> stays(options_.num_blocks, false);
   for (const KeptBlock& kept : kept_) stays[kept.device_block] = true;
+  const bool had_any = CachesAny();
   pool_.ForgetAllBut(stays, CacheLoss::kSleep);
+  NoteIfCleared(had_any);
   pins_.DropForgotten(&PinReleases::forgotten);
 }
 

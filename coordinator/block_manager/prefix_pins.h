@@ -50,6 +50,11 @@ class PrefixPins {
   int32_t size() const { return static_cast<int32_t>(pins_.size()); }
   // That pins hold, each once.
   int32_t num_blocks() const { return static_cast<int32_t>(num_holders_.size()); }
+  // How many pins hold a block.
+  int32_t num_holders(int32_t block) const {
+    const auto found = num_holders_.find(block);
+    return found == num_holders_.end() ? 0 : found->second;
+  }
   // Their ids, in the order of the pins, and from each one's first on; one that several hold more than once.
   std::vector<int32_t> HeldBlocks() const;
   // Of the pin with an index, in the order in which they were added: its id, and how many blocks it holds.

@@ -127,7 +127,7 @@ bool EngineLoop::Step() {
 void EngineLoop::CheckIdle() {
   if (idle_checked_) return;
   idle_checked_ = true;
-  absl::Status integrity = scheduler_.CheckIntegrity();
+  absl::Status integrity = scheduler_.CheckSome();
   if (!integrity.ok()) Fail(absl::InternalError(absl::StrCat("integrity check: ", integrity.message())));
 }
 

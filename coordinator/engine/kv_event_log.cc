@@ -65,7 +65,7 @@ void KvEventLog::Apply(const BlockEvent& event, Cached* cached) const {
     content->parent_content_id = parent;
     content->tokens.assign(tokens, tokens + options_.block_size);
     if (parent == 0) content->salt = event.salt;
-    // Ids grow, so that most of them come last.
+    // Ids grow, so that most of them come last of their medium, and in a cache of one medium last of all.
     cached->insert_or_assign(cached->end(), std::pair(event.medium, id), std::move(content));
     tokens += options_.block_size;
     parent = id;

@@ -7,6 +7,7 @@
 #include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/kv_cache_dtype.h"
+#include "coordinator/quantization.h"
 #include "proto/limits.h"
 
 namespace somnus {
@@ -23,7 +24,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
   request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
   request.set_dequantize(flags.dequantize);
-  request.set_quantization(flags.quantization);
+  request.set_quantization(WeightQuantizationOf(flags.quantization));
   request.set_max_num_seqs(flags.max_num_seqs);
   request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
   request.set_max_model_len(max_model_len);

@@ -204,6 +204,12 @@ absl::Status Scheduler::CheckIntegrity() const {
   return CheckSuspended();
 }
 
+absl::Status Scheduler::CheckSome() {
+  RETURN_IF_ERROR(blocks_.CheckNextBlocks());
+  RETURN_IF_ERROR(CheckSequences());
+  return CheckSuspended();
+}
+
 absl::Status Scheduler::CheckSequences() const {
   if (live_.size() != running_.size() + waiting_.size())
     return absl::InternalError("sequences do not add up");

@@ -195,6 +195,9 @@ class Scheduler {
   // Internal unless blocks add up, tables belong to running and suspended sequences, and every slot is used
   // once.
   absl::Status CheckIntegrity() const;
+  // The same of sequences, and of blocks BlockManager::CheckNextBlocks: its time does not grow with their
+  // number.
+  absl::Status CheckSome();
 
  private:
   struct ScheduledEntry {

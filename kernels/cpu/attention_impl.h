@@ -6,6 +6,9 @@
 // order. A query's result thus depends on its position and its cache alone.
 // Keys and values at or beyond a query's limit never enter its sums, not even with weight zero: they may be
 // another request's NaN.
+//
+// With an int8 cache the products are of f32 and integers: a score is multiplied by its token's scale of K
+// when it is whole, and a weight by the scale of V once it has entered the sum of weights.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -14,6 +17,8 @@ namespace {
 struct Piece {
   const char* k;
   const char* v;
+  const float* k_scales;  // of an int8 cache alone
+  const float* v_scales;
   int64_t position;
   int64_t tokens;
   int64_t column;
@@ -40,6 +45,7 @@ struct Attention {
   using ActType = typename Act::Type;
   static constexpr int64_t kPair = P::kStepK;
   static constexpr int64_t kActBytes = sizeof(ActType);
+  static constexpr bool kScaled = E::kType == DataType::kI8;  // each token by itself
 
   const AttentionArgs& args;
   const AttentionItem& item;
@@ -47,6 +53,7 @@ struct Attention {
   const int64_t head_dim = args.cache.head_dim;
   const int64_t dims = PaddedHeadDim(head_dim);
   const int64_t head_bytes = KvHeadBytes(E::kType, block_size, head_dim);
+  const int64_t scale_bytes = ScaleBytes(E::kType, block_size);
   const int64_t v_row_bytes = dims * kPair * static_cast<int64_t>(sizeof(typename E::Type));
 
   // Of the section that is being added.
@@ -112,8 +119,11 @@ struct Attention {
           static_cast<const char*>(args.cache.data) +
           (item.blocks[chunk.end / block_size] * args.cache.num_kv_heads + item.kv_head) * head_bytes;
       Piece& piece = chunk.pieces[chunk.num_pieces++];
-      piece.k = head + offset * kPair * static_cast<int64_t>(sizeof(typename E::Type));
-      piece.v = head + KBytes(E::kType, block_size, head_dim) + offset / kPair * v_row_bytes;
+      const char* const data = head + 2 * scale_bytes;
+      piece.k = data + offset * kPair * static_cast<int64_t>(sizeof(typename E::Type));
+      piece.v = data + KBytes(E::kType, block_size, head_dim) + offset / kPair * v_row_bytes;
+      piece.k_scales = reinterpret_cast<const float*>(head) + offset;
+      piece.v_scales = reinterpret_cast<const float*>(head + scale_bytes) + offset;
       piece.position = chunk.end;
       piece.tokens = Min(block_size - offset, kPieceTokens);
       piece.column = column;
@@ -126,28 +136,33 @@ struct Attention {
   // With few rows the loop is bound by memory, and blocks lie anywhere: prefetches this chunk's values and
   // the next one's keys.
   void Ask(const Chunk& chunk, const Chunk& next) const {
-    const int64_t k_bytes = KBytes(E::kType, block_size, head_dim);
+    const int64_t k_bytes = 2 * scale_bytes + KBytes(E::kType, block_size, head_dim);
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const int64_t v_bytes = chunk.pieces[p].tokens / kPair * v_row_bytes;
       for (int64_t i = 0; i < v_bytes; i += 64) __builtin_prefetch(chunk.pieces[p].v + i, 0, 2);
     }
     if (next.end == chunk.end || block_size > kPieceTokens) return;
     for (int p = 0; p < next.num_pieces; ++p) {
-      for (int64_t i = 0; i < k_bytes; i += 64) __builtin_prefetch(next.pieces[p].k + i, 0, 2);
+      const char* const k = next.pieces[p].k - 2 * scale_bytes;
+      for (int64_t i = 0; i < k_bytes; i += 64) __builtin_prefetch(k + i, 0, 2);
     }
   }
 
   template <int kRows, int kVectors>
-  void ScoreTile(int64_t row, const char* const (&k)[kVectors], const int64_t (&columns)[kVectors]) {
+  void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
+                 const int64_t (&columns)[kVectors]) {
     VF s[kRows][kVectors] = {};
     Tile<P, kRows, kVectors>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
                              block_size * kPair * static_cast<int64_t>(sizeof(typename E::Type)),
                              (head_dim + kPair - 1) / kPair, s);
+    VF factors[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) factors[v] = kScaled ? Load(scales[v]) * args.scale : Set(args.scale);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        Store(scores + (row + r) * kPieceTokens + columns[v], s[r][v] * args.scale);
+        Store(scores + (row + r) * kPieceTokens + columns[v], s[r][v] * factors[v]);
       }
     }
   }
@@ -157,19 +172,21 @@ struct Attention {
   void Score(const Chunk& chunk, int64_t row) {
     const int64_t limit = limits[row + kRows - 1];
     const char* k[2];
+    const float* scales[2];
     int64_t columns[2];
     int waiting = 0;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
       for (int64_t t = 0; t < piece.tokens && piece.position + t < limit; t += kW) {
         k[waiting] = piece.k + t / kW * P::kBBytes;
+        scales[waiting] = piece.k_scales + t;
         columns[waiting] = piece.column + t;
         if (++waiting < 2) continue;
-        ScoreTile<kRows, 2>(row, k, columns);
+        ScoreTile<kRows, 2>(row, k, scales, columns);
         waiting = 0;
       }
     }
-    if (waiting == 1) ScoreTile<kRows, 1>(row, {k[0]}, {columns[0]});
+    if (waiting == 1) ScoreTile<kRows, 1>(row, {k[0]}, {scales[0]}, {columns[0]});
   }
 
   static SOMNUS_INLINE VF MaskFrom(VF v, int64_t count, float fill) {
@@ -179,13 +196,14 @@ struct Attention {
     return lane < static_cast<int32_t>(count) ? v : Set(fill);
   }
 
-  // Calls fn(column, count) for each vector of tokens that the row sees; count of its lanes are visible.
+  // Calls fn(column, count, v_scales) for each vector of tokens that the row sees; count of its lanes are
+  // visible.
   template <typename Fn>
   SOMNUS_INLINE void ForVisible(const Chunk& chunk, int64_t limit, const Fn& fn) {
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
       const int64_t tokens = Min(piece.tokens, limit - piece.position);
-      for (int64_t t = 0; t < tokens; t += kW) fn(piece.column + t, tokens - t);
+      for (int64_t t = 0; t < tokens; t += kW) fn(piece.column + t, tokens - t, piece.v_scales + t);
     }
   }
 
@@ -194,15 +212,15 @@ struct Attention {
     const float* s = scores + row * kPieceTokens;
     ActType* w = weights + row * kPieceTokens;
     VF top = Set(max[row]);
-    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count) {
+    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count, const float*) {
       top = MaxV(MaskFrom(Load(s + column), count, -__builtin_inff()), top);
     });
     const float new_max = ReduceMax(top);
     VF total = {};
-    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count) {
+    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count, const float* v_scales) {
       const VF p = MaskFrom(Exp(Load(s + column) - new_max), count, 0);
       total += p;
-      Act::Put(w + column, p);
+      Act::Put(w + column, kScaled ? p * Load(v_scales) : p);
     });
     const float decay = Exp(Set(max[row] - new_max))[0];
     sum[row] = sum[row] * decay + ReduceAdd(total);

@@ -120,6 +120,8 @@ const AttentionKernels& AttentionFor(const KvCacheView& cache) {
       return AttentionOf<Attention<TileF16>>::kKernels;
     case DataType::kF8E4M3:
       return AttentionOf<Attention<TileF8>>::kKernels;
+    case DataType::kI8:
+      return AttentionOf<Attention<TileI8>>::kKernels;
     default:
       return AttentionOf<Attention<TileF32>>::kKernels;
   }

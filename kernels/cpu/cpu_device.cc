@@ -20,6 +20,16 @@ constexpr int kMaxThreads = 1024;
 // Null for an instruction set that this CPU lacks.
 const cpu::KernelTable* KernelsOf(CpuIsa isa) {
   switch (isa) {
+#if defined(__aarch64__)
+    case CpuIsa::kNeon:
+      return cpu::NeonKernels();
+    case CpuIsa::kNeonDotprod:
+      return cpu::NeonDotprodKernels();
+    case CpuIsa::kNeonBf16:
+      return cpu::NeonBf16Kernels();
+#else
+    case CpuIsa::kPortable:
+      return &cpu::PortableKernels();
     case CpuIsa::kAvx2:
       return cpu::Avx2Kernels();
     case CpuIsa::kAvxVnni:
@@ -32,16 +42,19 @@ const cpu::KernelTable* KernelsOf(CpuIsa isa) {
       return cpu::Avx512Bf16Kernels();
     case CpuIsa::kAmx:
       return cpu::AmxKernels();
+#endif
     default:
-      return &cpu::PortableKernels();
+      return nullptr;
   }
 }
 
 // Why KernelsOf(isa) is null: "... is what this CPU lacks".
 absl::string_view WhoLacks(CpuIsa isa) {
-  return isa == CpuIsa::kAmx && cpu::AmxIsRefused()
-             ? "the operating system refuses to this process (a stack for signals that is too small?)"
-             : "this CPU lacks";
+#if !defined(__aarch64__)
+  if (isa == CpuIsa::kAmx && cpu::AmxIsRefused())
+    return "the operating system refuses to this process (a stack for signals that is too small?)";
+#endif
+  return "this CPU lacks";
 }
 
 // The names of those that have kernels, or of those that this CPU has too.
@@ -84,8 +97,9 @@ absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
 }  // namespace
 
 absl::string_view CpuIsaName(CpuIsa isa) {
-  constexpr absl::string_view kNames[] = {"best",   "portable",    "avx2",        "avx_vnni",
-                                          "avx512", "avx512_vnni", "avx512_bf16", "amx"};
+  constexpr absl::string_view kNames[] = {"best",   "portable",     "avx2",        "avx_vnni",
+                                          "avx512", "avx512_vnni",  "avx512_bf16", "amx",
+                                          "neon",   "neon_dotprod", "neon_bf16"};
   return kNames[static_cast<int>(isa)];
 }
 

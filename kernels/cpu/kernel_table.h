@@ -18,8 +18,9 @@ inline constexpr int64_t kSlackBytes = 64;
 // y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
 // Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
 // Quantized ones: quantized_layout.h.
-// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16; blocks of quantize_row when the weight
-// is quantized; else f32.
+// Those of fp8: F8NumbersAt.
+// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16, and of linear_f8_bf16; blocks of
+// quantize_row when the weight is quantized and not fp8; else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -108,6 +109,9 @@ struct KernelTable {
   // Indexed by the DataType of the weight; null for types that weights do not have.
   void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
                                 int64_t panel_begin, int64_t panel_end);
+  // The same with weights of fp8 and x in bf16; null where bf16 has no products of its own.
+  void (*linear_f8_bf16)(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                         int64_t panel_end);
   int64_t quantized_bytes;
   int64_t max_tile_rows;    // rows that one pass over a panel serves
   int64_t row_block_bytes;  // of x in bf16: stay in a core's L2 cache while the panels pass by
@@ -149,8 +153,13 @@ struct KernelTable {
   void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
 };
 
+// Each of one architecture, and null where the CPU cannot run them.
+#if defined(__aarch64__)
+const KernelTable* NeonKernels();  // never null
+const KernelTable* NeonDotprodKernels();
+const KernelTable* NeonBf16Kernels();
+#else
 const KernelTable& PortableKernels();
-// Null where they are not compiled in or the CPU cannot run them.
 const KernelTable* Avx2Kernels();
 const KernelTable* AvxVnniKernels();
 const KernelTable* Avx512Kernels();
@@ -159,24 +168,33 @@ const KernelTable* Avx512Bf16Kernels();
 const KernelTable* AmxKernels();
 // Whether AmxKernels() is null because the operating system refuses what the CPU has.
 bool AmxIsRefused();
+#endif
 
 // ---- Layout of packed weights and of cache blocks
 
 static inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 static inline int64_t ElementBytes(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+  if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
 }
+
+// A panel of fp8 weights is f32 [32], the columns' scales; f32 [k / 32], the scales of as many values of all
+// columns, padded to 64 bytes; and, from here on, the numbers, [k / 2][32][2]. A weight is its number times
+// both scales, one of which is 1: either the columns have scales or the blocks of the panel have them.
+static inline int64_t F8NumbersAt(int64_t k) { return kPanelWidth * 4 + RoundUp(k / kQuantBlock * 4, 64); }
 
 // Bytes of one panel.
 static inline int64_t PanelBytes(DataType type, int64_t k) {
+  if (type == DataType::kF8E4M3) return F8NumbersAt(k) + k * kPanelWidth;
   if (IsQuantized(type)) return kPanelWidth * MatrixRowBytes(type, k);
   return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
 }
 
-// One KV head of one block is K, then V. bf16: K [head_dim / 2][block][2], V [block / 2][head_dim][2]: pairs
-// feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim]. V's rows are padded to
-// 16 dims.
+// One KV head of one block is its scales (kI8 only), K, V. Scales: f32 of K [block], then of V [block], each
+// padded to 16 tokens, so that vectors are read whole. bf16: K [head_dim / 2][block][2], V [block /
+// 2][head_dim][2]: pairs feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim].
+// V's rows are padded to 16 dims.
 static inline int64_t PaddedHeadDim(int64_t head_dim) { return RoundUp(head_dim, 16); }
 static inline int64_t KBytes(DataType type, int64_t block_size, int64_t head_dim) {
   return (type == DataType::kBF16 ? RoundUp(head_dim, 2) : head_dim) * block_size * ElementBytes(type);
@@ -185,8 +203,14 @@ static inline int64_t VBytes(DataType type, int64_t block_size, int64_t head_dim
   return (type == DataType::kBF16 ? RoundUp(block_size, 2) : block_size) * PaddedHeadDim(head_dim) *
          ElementBytes(type);
 }
+// Of K or of V.
+static inline int64_t ScaleBytes(DataType type, int64_t block_size) {
+  return type == DataType::kI8 ? RoundUp(block_size, 16) * 4 : 0;
+}
 static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t head_dim) {
-  return RoundUp(KBytes(type, block_size, head_dim) + VBytes(type, block_size, head_dim), 64);
+  return RoundUp(2 * ScaleBytes(type, block_size) + KBytes(type, block_size, head_dim) +
+                     VBytes(type, block_size, head_dim),
+                 64);
 }
 
 // An f8e4m3 is read by putting its bits at their places in an f16, which has another exponent bias: what is

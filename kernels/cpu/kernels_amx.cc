@@ -1,5 +1,5 @@
-// Kernels for CPUs with AMX (Sapphire Rapids and later): those of AVX-512 with BF16, but for the products of
-// bf16 weights and attention, which tiles compute.
+// Kernels for CPUs with AMX (Sapphire Rapids and later): those of AVX-512 with BF16, but for attention and
+// the products of bf16 weights, and of fp8 weights with bf16, which tiles compute.
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +13,8 @@
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/amx_linear_impl.h"
+#include "kernels/cpu/float8_weights_impl.h"
+#include "kernels/cpu/amx_float8_impl.h"
 #include "kernels/cpu/amx_attention_impl.h"
 // clang-format on
 
@@ -41,6 +43,7 @@ const KernelTable* AmxKernels() {
     KernelTable t = *Avx512Bf16Kernels();
     t.name = "amx";
     t.linear[static_cast<int>(DataType::kBF16)] = amx::TileLinearRange;
+    t.linear_f8_bf16 = amx::TileF8Range;
     t.attention_for = amx::TileAttentionFor;
     t.max_tile_rows = 2 * amx::kTileRows;
     t.row_block_bytes = 768 << 10;

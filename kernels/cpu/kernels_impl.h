@@ -9,6 +9,8 @@
 #include "kernels/cpu/quantized_act_impl.h"
 #include "kernels/cpu/quantized_weights_impl.h"
 #include "kernels/cpu/quantized_impl.h"
+#include "kernels/cpu/float8_weights_impl.h"
+#include "kernels/cpu/float8_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
@@ -44,6 +46,7 @@ constexpr KernelTable MakeTable(const char* name) {
       .fill_random = FillRandom,
   };
   SetQuantized(table);
+  SetFloat8(table);
   return table;
 }
 

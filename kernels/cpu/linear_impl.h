@@ -72,7 +72,7 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
       const int64_t row = row_begin + rows * tile / tiles;
       const int64_t ahead = tiles == 1 ? AheadBytes(rows) : tile == tiles - 1 ? next : 0;
       WithRows(row_begin + rows * (tile + 1) / tiles - row, [&]<int kRows>() {
-        LinearPanel<P, kRows, kTileVectors>(args, w, row, panel * kPanelWidth, ahead);
+        LinearPanel<P, kRows, TileVectors(kRows)>(args, w, row, panel * kPanelWidth, ahead);
       });
     }
   }

@@ -13,8 +13,21 @@ namespace {
 
 int64_t NumPanels(int64_t n) { return (n + kPanelWidth - 1) / kPanelWidth; }
 
-bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
-  return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
+// Whether products with weights of the type read activations as bf16.
+bool ReadsBf16(const KernelTable& kernels, DataType weight) {
+  return weight == DataType::kF8E4M3 ? kernels.linear_f8_bf16 != nullptr : kernels.native_bf16;
+}
+
+bool TakesActAsIs(const KernelTable& kernels, DataType weight, DataType x) {
+  return x == DataType::kF32 || (x == DataType::kBF16 && ReadsBf16(kernels, weight));
+}
+
+// Whether activations are rounded to 8 bits for such weights.
+bool TakesBytes(DataType weight) { return IsQuantized(weight) && weight != DataType::kF8E4M3; }
+
+auto KernelOf(const KernelTable& kernels, DataType weight, DataType x) {
+  const bool f8_bf16 = weight == DataType::kF8E4M3 && x == DataType::kBF16 && ReadsBf16(kernels, weight);
+  return f8_bf16 ? kernels.linear_f8_bf16 : kernels.linear[static_cast<int>(weight)];
 }
 
 // Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
@@ -37,10 +50,10 @@ void QuantizeX(CpuDevice& device, const TensorView& x, DataType weight, LinearAr
 
 // Sets args->x to x as the kernel takes it: x itself, or a copy in the workspace, as f32 or with another
 // stride.
-void PrepareX(CpuDevice& device, const TensorView& x, LinearArgs* args) {
+void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArgs* args) {
   const char* const from = static_cast<const char*>(x.data);
   const int64_t stride = x.stride * ElementBytes(x.dtype);
-  const bool as_is = TakesActAsIs(device, x.dtype);
+  const bool as_is = TakesActAsIs(device.kernels(), weight, x.dtype);
   if (as_is && (x.rows <= kRowsAtBadStride || stride % kBadStride != 0)) {
     args->x = from;
     args->x_stride = stride;
@@ -92,12 +105,12 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
                   .bias = bias,
                   .y = static_cast<float*>(y.data),
                   .y_stride = y.stride};
-  if (IsQuantized(w.dtype)) {
+  if (TakesBytes(w.dtype)) {
     QuantizeX(cpu, x, w.dtype, &args);
   } else {
-    PrepareX(cpu, x, &args);
+    PrepareX(cpu, x, w.dtype, &args);
   }
-  const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
+  const auto kernel = KernelOf(cpu.kernels(), w.dtype, x.dtype);
   const int64_t block_rows =
       std::max(cpu.kernels().max_tile_rows, cpu.kernels().row_block_bytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;

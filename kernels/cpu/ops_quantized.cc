@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/float8_panels.h"
 #include "kernels/cpu/quantized_blocks.h"
 #include "kernels/cpu/quantized_layout.h"
 #include "kernels/ops.h"
@@ -24,6 +25,7 @@ bool ComputesQuantized(const Device& device, DataType type) {
 
 void PackQuantizedRows(const Device&, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                        const uint8_t* rows) {
+  if (weight.dtype == DataType::kF8E4M3) return PackF8Rows(weight, row_begin, num_rows, rows);
   const int64_t blocks = weight.k / QuantBlockValues(weight.dtype);
   const int64_t block_bytes = QuantBlockBytes(weight.dtype);
   QuantBlockNumbers numbers;
@@ -43,6 +45,7 @@ void PackQuantizedRows(const Device&, const LinearWeight& weight, int64_t row_be
 }
 
 void UnpackQuantizedRow(const LinearWeight& weight, int64_t row, float* out) {
+  if (weight.dtype == DataType::kF8E4M3) return UnpackF8Row(weight, row, out);
   const int64_t values = QuantBlockValues(weight.dtype);
   QuantBlockNumbers numbers;
   for (int64_t b = 0; b < weight.k / values; ++b) {

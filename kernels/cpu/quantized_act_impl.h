@@ -9,8 +9,8 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// Whether instructions multiply bytes without sign and with, and add up groups of four in 32 bits.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+// Whether DotBytes multiplies bytes and adds up groups of four in 32 bits.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || SOMNUS_NEON
 #define SOMNUS_DOT_BYTES 1
 #else
 #define SOMNUS_DOT_BYTES 0
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kActHeaderBytes = 12;
 // SSE2 multiplies 16-bit numbers only: there the values are such, of each four the even ones, then the odd
 // ones. Weights are taken apart in the same way.
-#if defined(__AVX2__)
+#if defined(__AVX2__) || SOMNUS_NEON
 constexpr int kParts = 1;
 #else
 constexpr int kParts = 2;
@@ -27,10 +27,10 @@ constexpr int kParts = 2;
 constexpr int kWords = kQuantGroups * kParts;  // 32-bit words of a block of values
 constexpr int64_t kActBlockBytes = kActHeaderBytes + kWords * 4;
 
-// AVX2 and AVX-512 alone add up such products in 16 bits: bytes that would be too large without sign are
-// taken as signed numbers there, and so without offset.
+// AVX2 and AVX-512 alone add up such products in 16 bits, and NEON multiplies bytes with sign only: bytes
+// that would be too large are taken as signed numbers there, and so without offset.
 constexpr bool TakenAsSigned(DataType type) {
-#if defined(__AVX2__) && !SOMNUS_DOT_BYTES
+#if (defined(__AVX2__) && !SOMNUS_DOT_BYTES) || SOMNUS_NEON
   return LayoutOf(type).offset == 128;
 #else
   return false;
@@ -41,6 +41,8 @@ constexpr int32_t OffsetHere(DataType type) { return TakenAsSigned(type) ? 0 : L
 SOMNUS_INLINE uint32_t ReduceMaxBits(VU v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_epu32((__m512i)v);
+#elif SOMNUS_NEON
+  return vmaxvq_u32((uint32x4_t)v);
 #else
   uint32_t best = v[0];
   for (int i = 1; i < kW; ++i) best = v[i] > best ? v[i] : best;
@@ -51,6 +53,8 @@ SOMNUS_INLINE uint32_t ReduceMaxBits(VU v) {
 SOMNUS_INLINE int32_t ReduceAddInts(VI v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_epi32((__m512i)v);
+#elif SOMNUS_NEON
+  return vaddvq_s32((int32x4_t)v);
 #else
   int32_t sum = 0;
   for (int i = 0; i < kW; ++i) sum += v[i];
@@ -61,6 +65,10 @@ SOMNUS_INLINE int32_t ReduceAddInts(VI v) {
 SOMNUS_INLINE void StoreQuantized(char* out, VI q) {
 #if defined(__AVX2__)
   const VBs bytes = __builtin_convertvector(q, VBs);
+  __builtin_memcpy(out, &bytes, kW);
+#elif SOMNUS_NEON
+  const int16x4_t halves = vmovn_s32((int32x4_t)q);
+  const uint32_t bytes = vget_lane_u32((uint32x2_t)vmovn_s16(vcombine_s16(halves, halves)), 0);
   __builtin_memcpy(out, &bytes, kW);
 #else
   const int16_t halves[] = {static_cast<int16_t>(q[0]), static_cast<int16_t>(q[2]),

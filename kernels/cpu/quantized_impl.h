@@ -69,6 +69,17 @@ SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
 SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
   return (VI)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
 }
+#elif defined(__ARM_FEATURE_DOTPROD)
+SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
+  return (VI)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)a);
+}
+#elif SOMNUS_NEON
+// Sums of two products fit 16 bits: they are 2 * 127 * 128 at most.
+SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
+  const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)a));
+  const int16x8_t high = vmull_high_s8((int8x16_t)w, (int8x16_t)a);
+  return (VI)vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, high));
+}
 #endif
 
 // Four activations of a row, in each lane.
@@ -166,6 +177,8 @@ constexpr int kMaxStoredRows = 4;
 // Two vectors are a whole panel where a vector has 16 lanes: memory is then read as it lies.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 constexpr int QuantVectors(int rows) { return rows <= 2 ? 2 : 1; }
+#elif SOMNUS_NEON
+constexpr int QuantVectors(int rows) { return rows <= 2 ? 4 : 2; }
 #else
 constexpr int QuantVectors(int) { return 2; }
 #endif
@@ -249,6 +262,10 @@ constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
 constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
 #elif defined(__AVXVNNI__)
 constexpr int kExpandedTileRows = 6, kExpandedVectors = 1;
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
+#elif SOMNUS_NEON
+constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
 #else
 constexpr int kExpandedTileRows = 4, kExpandedVectors = 1;
 #endif

@@ -18,6 +18,11 @@ SOMNUS_INLINE VU HighBit(const char* p) {
   const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
   const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), bit);
   return (VU)_mm256_and_si256(_mm256_cmpeq_epi8(spread, bit), _mm256_set1_epi8(value));
+#elif SOMNUS_NEON
+  const uint8x8_t first = vld1_dup_u8(reinterpret_cast<const uint8_t*>(p));
+  const uint8x8_t second = vld1_dup_u8(reinterpret_cast<const uint8_t*>(p) + 1);
+  const uint8x16_t bit = (uint8x16_t)vdupq_n_u64(0x8040201008040201);
+  return (VU)vandq_u8(vtstq_u8(vcombine_u8(first, second), bit), vdupq_n_u8(value));
 #else
   uint16_t bits;
   __builtin_memcpy(&bits, p, 2);
@@ -33,6 +38,10 @@ SOMNUS_INLINE VU FromBytes(const char* p) {
   return (VU)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #elif defined(__AVX2__)
   return (VU)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#elif SOMNUS_NEON
+  uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return (VU)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
 #else
   int32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -44,15 +53,19 @@ SOMNUS_INLINE VU FromBytes(const char* p) {
 // The bytes of indices of a table of 16 values, with `offset` added.
 template <typename Table>
 SOMNUS_INLINE VU LookUp(const Table& table, int offset, VU indices) {
-#if defined(__AVX2__)
+#if defined(__AVX2__) || SOMNUS_NEON
   uint8_t shifted[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) shifted[i] = static_cast<uint8_t>(table[i] + offset);
+#if SOMNUS_NEON
+  return (VU)vqtbl1q_u8(vld1q_u8(shifted), (uint8x16_t)indices);
+#else
   __m128i values;
   __builtin_memcpy(&values, shifted, 16);
+#endif
 #if defined(__AVX512F__)
   return (VU)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), (__m512i)indices);
-#else
+#elif defined(__AVX2__)
   return (VU)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), (__m256i)indices);
 #endif
 #else

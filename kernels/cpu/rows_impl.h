@@ -147,10 +147,29 @@ inline void Rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
-// Converts `n` values to what a cache of E holds; `inverse`, 1 / scale, is used for f8e4m3 alone.
+// Stores a head's scale in an int8 cache, and returns what its values are multiplied by: 127 / the largest
+// magnitude.
+inline float PutI8Scale(float* to, const float* x, int64_t n) {
+  VU top = {};
+  for (int64_t i = 0; i < n; i += kW) {
+    const VU magnitude = (VU)Get<F32>(x + i, n - i) & 0x7fffffffu;  // as integers: NaN is the largest
+    top = (VI)magnitude > (VI)top ? magnitude : top;
+  }
+  const uint32_t bits = ReduceMaxBits(top);
+  float largest;
+  __builtin_memcpy(&largest, &bits, 4);
+  if (bits >= 0x7f800000u) {
+    *to = __builtin_nanf("");
+    return 0;
+  }
+  *to = largest < kLeastI8Magnitude ? 0 : largest / 127;
+  return largest < kLeastI8Magnitude ? 0 : 127 / largest;
+}
+
+// Converts `n` values to what a cache of E holds; `inverse` is used for types of 8 bits alone.
 template <typename E>
 SOMNUS_INLINE void PutCached(typename E::Type (&part)[kW], const float* x, int64_t n, float inverse) {
-  if constexpr (E::kType == DataType::kF8E4M3) {
+  if constexpr (sizeof(typename E::Type) == 1) {
     E::Put(part, Get<F32>(x, n) * inverse);
   } else {
     E::Put(part, Get<F32>(x, n));
@@ -189,12 +208,18 @@ void WriteCache(const QkArgs& args, int32_t slot, const float* k, const float* v
   const KvCacheView& cache = args.cache;
   const int64_t d = cache.head_dim;
   const int64_t head_bytes = KvHeadBytes(E::kType, cache.block_size, d), offset = slot % cache.block_size;
-  const float k_inverse = 1.0f / cache.k_scale, v_inverse = 1.0f / cache.v_scale;
+  const int64_t scale_bytes = ScaleBytes(E::kType, cache.block_size);
+  float k_inverse = 1.0f / cache.k_scale, v_inverse = 1.0f / cache.v_scale;
   char* block = static_cast<char*>(cache.data) + slot / cache.block_size * cache.num_kv_heads * head_bytes;
   for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
-    char* head = block + h * head_bytes;
-    WriteK<E>(reinterpret_cast<Type*>(head), k + h * d, d, cache.block_size, offset, k_inverse);
-    WriteV<E>(reinterpret_cast<Type*>(head + KBytes(E::kType, cache.block_size, d)), v + h * d, d, offset,
+    char* const head = block + h * head_bytes;
+    if constexpr (E::kType == DataType::kI8) {
+      k_inverse = PutI8Scale(reinterpret_cast<float*>(head) + offset, k + h * d, d);
+      v_inverse = PutI8Scale(reinterpret_cast<float*>(head + scale_bytes) + offset, v + h * d, d);
+    }
+    char* const data = head + 2 * scale_bytes;
+    WriteK<E>(reinterpret_cast<Type*>(data), k + h * d, d, cache.block_size, offset, k_inverse);
+    WriteV<E>(reinterpret_cast<Type*>(data + KBytes(E::kType, cache.block_size, d)), v + h * d, d, offset,
               v_inverse);
   }
 }
@@ -214,7 +239,13 @@ void QkNormRopeCache(const QkArgs& args, int64_t row_begin, int64_t row_end) {
       }
     }
     const auto write = [&](auto e) { WriteCache<decltype(e)>(args, args.slots[t], k, k + num_kv_heads * d); };
-    args.cache.dtype == DataType::kF8E4M3 ? write(F8{}) : WithElement(args.cache.dtype, write);
+    if (args.cache.dtype == DataType::kF8E4M3) {
+      write(F8{});
+    } else if (args.cache.dtype == DataType::kI8) {
+      write(I8{});
+    } else {
+      WithElement(args.cache.dtype, write);
+    }
   }
 }
 

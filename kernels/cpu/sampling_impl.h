@@ -93,6 +93,10 @@ SOMNUS_INLINE VU MulHigh(VU a, uint32_t b) {
   const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32((__m512i)a, m), 32);
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), m);
   return (VU)_mm512_mask_blend_epi32(0xaaaa, even, odd);
+#elif SOMNUS_NEON
+  const uint32x4_t x = (uint32x4_t)a, m = vdupq_n_u32(b);
+  const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(m)), high = vmull_high_u32(x, m);
+  return (VU)vuzp2q_u32((uint32x4_t)low, (uint32x4_t)high);
 #else
   for (int i = 0; i < kW; ++i) a[i] = static_cast<uint32_t>(static_cast<uint64_t>(a[i]) * b >> 32);
   return a;

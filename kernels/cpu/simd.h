@@ -2,7 +2,13 @@
 // namespace in SOMNUS_ISA and sets its compiler flags, so that no function of one set can stand in for
 // another's. No include guard: this is a part of those units. Uses no standard templates for the same reason.
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#define SOMNUS_NEON 1
+#else
 #include <immintrin.h>
+#define SOMNUS_NEON 0
+#endif
 
 #include <cstdint>
 #include <cstring>
@@ -37,6 +43,7 @@ typedef uint8_t VB __attribute__((vector_size(kW), may_alias));
 typedef int8_t VBs __attribute__((vector_size(kW), may_alias));
 typedef int16_t VHs __attribute__((vector_size(kW * 2), may_alias));
 typedef uint8_t VBu __attribute__((vector_size(kW), may_alias, aligned(1)));
+typedef int8_t VBsu __attribute__((vector_size(kW), may_alias, aligned(1)));
 
 #define SOMNUS_INLINE inline __attribute__((always_inline))
 
@@ -64,6 +71,8 @@ SOMNUS_INLINE VF Fma(VF a, VF b, VF c) {
   return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
   return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif SOMNUS_NEON
+  return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
@@ -104,11 +113,13 @@ SOMNUS_INLINE VH ToBf16(VF x) { return __builtin_convertvector(Bf16Bits(x), VH);
 SOMNUS_INLINE VH ToBf16Fast(VF x) {
 #if defined(__AVX512BF16__)
   return (VH)_mm512_cvtneps_pbh((__m512)x);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return (VH)vcvt_bf16_f32((float32x4_t)x);
 #else
   return ToBf16(x);
 #endif
 }
-#if !defined(__F16C__)
+#if !defined(__F16C__) && !SOMNUS_NEON
 inline uint16_t ToF16Scalar(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, 4);
@@ -132,6 +143,8 @@ SOMNUS_INLINE VF FromF16(VH h) {
   return (VF)_mm512_cvtph_ps((__m256i)h);
 #elif defined(__F16C__)
   return (VF)_mm256_cvtph_ps((__m128i)h);
+#elif SOMNUS_NEON
+  return (VF)vcvt_f32_f16((float16x4_t)h);
 #else
   // Scaling by 2^112 rebiases the exponent and normalizes subnormal numbers.
   const VU wide = __builtin_convertvector(h, VU), magnitude = wide & 0x7fffu;
@@ -144,6 +157,8 @@ SOMNUS_INLINE VH ToF16(VF x) {
   return (VH)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
   return (VH)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#elif SOMNUS_NEON
+  return (VH)vcvt_f16_f32((float32x4_t)x);
 #else
   VH h;
   for (int i = 0; i < kW; ++i) h[i] = ToF16Scalar(x[i]);
@@ -156,7 +171,14 @@ SOMNUS_INLINE VH ToF16(VF x) {
 // Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
 // and as fast for subnormal numbers as for others.
 SOMNUS_INLINE VF FromF8(VB b) {
-  const VH wide = (VH) __builtin_convertvector((VBs)b, VHs) << 7;  // the sign twice, exponent and mantissa
+#if SOMNUS_NEON  // GCC 12 converts vectors of four bytes one by one.
+  uint32_t bytes;
+  __builtin_memcpy(&bytes, &b, 4);
+  const VHs signs = (VHs)vget_low_s16(vmovl_s8(vcreate_s8(bytes)));
+#else
+  const VHs signs = __builtin_convertvector((VBs)b, VHs);
+#endif
+  const VH wide = (VH)signs << 7;  // the sign twice, exponent and mantissa
   const VH magnitude = wide & 0x3f80;
   // Among the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
   return FromF16((wide & 0xbf80) | ((magnitude + 0x80) & 0x4000));
@@ -203,6 +225,20 @@ struct F8 {
   static constexpr DataType kType = DataType::kF8E4M3;
   using Type = uint8_t;
   static SOMNUS_INLINE void Put(uint8_t* p, VF v) { *reinterpret_cast<VBu*>(p) = ToF8(v); }
+};
+
+// Rounds to nearest even; |x| is at most 127. NaN becomes 0.
+SOMNUS_INLINE VBs ToI8(VF x) {
+  const VI i = (VI)(x + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  return __builtin_convertvector(i, VBs);
+}
+SOMNUS_INLINE VF FromI8(VBs b) { return __builtin_convertvector(__builtin_convertvector(b, VI), VF); }
+
+// For caches alone: written here, read by TileI8.
+struct I8 {
+  static constexpr DataType kType = DataType::kI8;
+  using Type = int8_t;
+  static SOMNUS_INLINE void Put(int8_t* p, VF v) { *reinterpret_cast<VBsu*>(p) = ToI8(v); }
 };
 
 // The first n <= kW values of an element type; parts go through a buffer.

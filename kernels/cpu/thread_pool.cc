@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "base/cpus.h"
 #include "base/monotonic.h"
+#include "base/pause.h"
 
 namespace somnus::cpu {
 namespace {
@@ -15,12 +16,6 @@ namespace {
 constexpr absl::Duration kSpinTime = absl::Microseconds(100);
 constexpr int kPauses = 64;  // between two looks at the clock
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 // Waits actively; returns whether `done` has come within kSpinTime.
 template <typename Done>
 bool SpinUntil(const Done& done) {
@@ -28,7 +23,7 @@ bool SpinUntil(const Done& done) {
   const MonotonicTime end = MonotonicNow() + kSpinTime;
   do {
     for (int i = 0; i < kPauses; ++i) {
-      Pause();
+      PauseCpu();
       if (done()) return true;
     }
   } while (MonotonicNow() < end);

@@ -38,6 +38,13 @@ struct TileF8 : TileF32 {
   static SOMNUS_INLINE B LoadB(const char* p) { return {FromF8(*reinterpret_cast<const VBu*>(p))}; }
 };
 
+// For caches alone. The products are with the integers; a token's scale is multiplied afterwards.
+struct TileI8 : TileF32 {
+  using E = I8;
+  static constexpr int kBBytes = kW;
+  static SOMNUS_INLINE B LoadB(const char* p) { return {FromI8(*reinterpret_cast<const VBsu*>(p))}; }
+};
+
 #if defined(__AVX512BF16__)
 struct TileBF16 {
   using E = BF16;
@@ -60,6 +67,30 @@ struct TileBF16 {
   static SOMNUS_INLINE B FirstOfPair(B b) { return {_mm512_and_si512(b.w, _mm512_set1_epi32(0xffff))}; }
   static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
     return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a.x, (__m512bh)b.w);
+  }
+};
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+struct TileBF16 {
+  using E = BF16;
+  static constexpr int kStepK = 2;
+  static constexpr int kABytes = 4;
+  static constexpr int kBBytes = kW * 4;
+  using ActElement = BF16;
+  struct A {
+    VU x;
+  };
+  struct B {
+    VU w;
+  };
+  static SOMNUS_INLINE A LoadA(const char* p) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, p, 4);
+    return {SetU(pair)};
+  }
+  static SOMNUS_INLINE B LoadB(const char* p) { return {LoadU(p)}; }
+  static SOMNUS_INLINE B FirstOfPair(B b) { return {b.w & 0xffffu}; }
+  static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
+    return (VF)vbfdotq_f32((float32x4_t)acc, (bfloat16x8_t)a.x, (bfloat16x8_t)b.w);
   }
 };
 #else
@@ -88,17 +119,27 @@ struct TileBF16 {
 };
 #endif
 
-// Vectors and rows of the largest tile: kMaxRows * kTileVectors accumulators stay in registers.
+// Rows of the largest tile, and vectors of one of `rows` rows: so many accumulators stay in registers.
 #if defined(__AVX512BF16__)
 constexpr int kMaxRows = 14;
 #elif defined(__AVX512F__)
 constexpr int kMaxRows = 12;  // bf16 weights take four vectors
 #elif defined(__AVX2__)
 constexpr int kMaxRows = 5;
+#elif SOMNUS_NEON
+constexpr int kMaxRows = 8;
 #else
 constexpr int kMaxRows = 4;
 #endif
-constexpr int kTileVectors = 2;
+#if SOMNUS_NEON
+// As many chains as multiply-adds are under way at once: a single row has a whole panel.
+constexpr int TileVectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+#else
+constexpr int TileVectors(int) { return 2; }
+#endif
+// A step prefetches one of so many vectors of a tile: once for each cache line.
+template <typename P>
+constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;
 
 // acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
 // v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
@@ -120,7 +161,7 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
     for (int v = 0; v < kVectors; ++v) w[v] = P::LoadB(b[v]);
     if constexpr (kAhead) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(b[v] + ahead, 0, 2);
+      for (int v = 0; v < kVectors; v += kPrefetchVectors<P>) __builtin_prefetch(b[v] + ahead, 0, 2);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {

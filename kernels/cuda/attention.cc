@@ -2,6 +2,7 @@
 // plain kernel takes what they cannot.
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/cache_layout.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
@@ -71,6 +72,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.num_kv_heads = static_cast<int>(cache.num_kv_heads);
   params.head_dim = static_cast<int>(cache.head_dim);
   params.block_size = static_cast<int>(cache.block_size);
+  params.run_size = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
+  params.run_header = CacheRunHeader(cache.dtype, cache.block_size) / SizeOf(cache.dtype);
   params.scale_log2 = static_cast<float>(static_cast<double>(scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
   params.v_scale = f8 ? cache.v_scale : 1.0f;
   params.cache = cache.data;

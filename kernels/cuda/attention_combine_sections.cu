@@ -129,11 +129,12 @@ void Start(CudaDevice& device, const AttentionShape& shape, const AttentionParam
 
 void CombineSections(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      const PrefillParts& parts) {
-  const bool f8 = shape.cache == DataType::kF8E4M3;
+  // A cache of 8 bits decides the order of dims alone (OutputDim), and that is one for both types.
+  const bool bytes = SizeOf(shape.cache) == 1;
   if (shape.act == DataType::kBF16) {
-    (f8 ? Start<bf16, f8e4m3> : Start<bf16, bf16>)(device, shape, params, parts);
+    (bytes ? Start<bf16, f8e4m3> : Start<bf16, bf16>)(device, shape, params, parts);
   } else {
-    (f8 ? Start<f16, f8e4m3> : Start<f16, f16>)(device, shape, params, parts);
+    (bytes ? Start<f16, f8e4m3> : Start<f16, f16>)(device, shape, params, parts);
   }
 }
 

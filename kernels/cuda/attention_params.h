@@ -21,7 +21,9 @@ struct AttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   int block_size = 0;
-  float scale_log2 = 1;  // of scores, K's scale in it, so that weights are powers of two
+  int64_t run_size = 0;    // elements from a head's K in a block to its V, and on to the next head's K
+  int64_t run_header = 0;  // elements before those of a run: an int8 cache's scales (cache_layout.h)
+  float scale_log2 = 1;    // of scores, an f8e4m3 cache's scale of K in it, so that weights are powers of two
   float v_scale = 1;
   const void* cache = nullptr;  // E
   const int32_t* block_tables = nullptr;
@@ -33,6 +35,18 @@ struct AttentionParams {
   int num_seqs = 0;
   int stages = 0;  // of shared memory
 };
+
+// Where a token's K of KV head `kv_head` begins in cache block `block`, in elements; its V is run_size
+// further.
+SOMNUS_HD int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
+  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
+  return run * p.run_size + p.run_header + int64_t{in_block} * p.head_dim;
+}
+// Where the scale of that K is in an int8 cache, in bytes; V's is run_size further.
+SOMNUS_HD int64_t KeyScaleOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
+  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
+  return run * p.run_size + int64_t{in_block} * 4;
+}
 
 // One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). Returns false when
 // tensor cores cannot take it on this chip.
@@ -73,12 +87,17 @@ void DispatchDims(int dims, const Fn& fn) {
 }
 template <typename Fn>
 void DispatchMma(const AttentionShape& shape, int dims, const Fn& fn) {
-  const bool f8 = shape.cache == DataType::kF8E4M3;
-  if (shape.act == DataType::kBF16) {
-    f8 ? DispatchDims<bf16, f8e4m3>(dims, fn) : DispatchDims<bf16, bf16>(dims, fn);
-  } else {
-    f8 ? DispatchDims<f16, f8e4m3>(dims, fn) : DispatchDims<f16, f16>(dims, fn);
-  }
+  const auto dispatch = [&](auto act) {
+    using T = typename decltype(act)::type;
+    if (shape.cache == DataType::kF8E4M3) {
+      DispatchDims<T, f8e4m3>(dims, fn);
+    } else if (shape.cache == DataType::kI8) {
+      DispatchDims<T, i8>(dims, fn);
+    } else {
+      DispatchDims<T, T>(dims, fn);
+    }
+  };
+  shape.act == DataType::kBF16 ? dispatch(TypeTag<bf16>{}) : dispatch(TypeTag<f16>{});
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

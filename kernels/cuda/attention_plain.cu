@@ -40,21 +40,27 @@ __device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_h
                         const float* query, PlainShared& shared, float* sums) {
   const int warp = WarpId(), lane = LaneId(), token = begin + lane;
   const E* const cache = static_cast<const E*>(p.cache);
-  float score = -INFINITY;
+  float score = -INFINITY, v_scale = 1;  // V's scale: of an int8 cache alone
   if (token < limit) {
     const int index = token / p.block_size;
-    const int64_t run = (int64_t{table[index]} * p.num_kv_heads + kv_head) * 2;
-    const int64_t at = (run * p.block_size + token % p.block_size) * p.head_dim;
-    shared.tokens[warp][lane] = at + int64_t{p.block_size} * p.head_dim;
+    const int in_block = token % p.block_size;
+    const int64_t at = KeyOffset(p, table[index], kv_head, in_block);
+    shared.tokens[warp][lane] = at + p.run_size;
     score = 0;
     for (int d = 0; d < p.head_dim; ++d) score = fmaf(query[d], ToFloat(cache[at + d]), score);
+    if constexpr (std::is_same_v<E, i8>) {
+      const char* const k_scale =
+          static_cast<const char*>(p.cache) + KeyScaleOffset(p, table[index], kv_head, in_block);
+      score *= *reinterpret_cast<const float*>(k_scale);
+      v_scale = *reinterpret_cast<const float*>(k_scale + p.run_size);
+    }
     score *= p.scale_log2;
   }
   const float old = shared.max[warp], top = fmaxf(old, WarpMax(score));
   const float base = top == -INFINITY ? 0.0f : top;
   const float weight = token < limit ? exp2f(score - base) : 0.0f;
   const float decay = exp2f(old - base), sum = WarpSum(weight);
-  shared.weights[warp][lane] = weight;
+  shared.weights[warp][lane] = weight * v_scale;
   SyncWarp();
   const int tokens = min(32, limit - begin);
   for (int d = lane; d < p.head_dim; d += 32) {
@@ -129,6 +135,8 @@ bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const Atten
     using T = typename decltype(act)::type;
     if (shape.cache == DataType::kF8E4M3) {
       Launch(device, config, PlainKernel<T, f8e4m3>, params);
+    } else if (shape.cache == DataType::kI8) {
+      Launch(device, config, PlainKernel<T, i8>, params);
     } else {
       Launch(device, config, PlainKernel<T, T>, params);
     }

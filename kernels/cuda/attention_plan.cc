@@ -38,7 +38,7 @@ int CompiledHeadDim(int64_t head_dim) {
 
 bool TakesTensorCores(const AttentionShape& shape) {
   const bool types = (shape.act == DataType::kBF16 || shape.act == DataType::kF16) &&
-                     (shape.cache == shape.act || shape.cache == DataType::kF8E4M3);
+                     (shape.cache == shape.act || SizeOf(shape.cache) == 1);
   return types && shape.head_dim > 0 && shape.head_dim <= kMaxMmaHeadDim &&
          shape.head_dim * SizeOf(shape.cache) % 16 == 0 && shape.head_dim % 8 == 0 &&
          shape.block_size % kSubTileTokens == 0;

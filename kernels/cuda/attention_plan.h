@@ -46,8 +46,9 @@ struct AttentionShape {
 // head_dim; 0 when there is none.
 int CompiledHeadDim(int64_t head_dim);
 
-// Returns whether tensor cores can take this shape: 16-bit queries, a cache of the same type or f8e4m3, cache
-// blocks of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain kernel.
+// Returns whether tensor cores can take this shape: 16-bit queries, a cache of the same type or of 8 bits,
+// cache blocks of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain
+// kernel.
 bool TakesTensorCores(const AttentionShape& shape);
 
 // Bytes between two tokens of a tile in shared memory: 16 more than the row, so that the 8 rows of an

@@ -40,8 +40,9 @@ constexpr int kMaxRuns = 64 / kSubTileTokens;  // of a tile
 template <int kDims>
 struct alignas(16) PrefillShared {
   ScanShared<kThreads<kDims>> work, spans, wholes;
-  int64_t runs[kMaxStages][kMaxRuns];  // where 16 tokens' K begin in the cache, for the tiles to come
-  RowTile rows;                        // the current unit; here rather than in every thread's registers
+  // Where 16 tokens' K, and in an i8 cache its scales, begin in the cache, for the tiles to come.
+  int64_t runs[kMaxStages][kMaxRuns], scales[kMaxStages][kMaxRuns];
+  RowTile rows;  // the current unit; here rather than in every thread's registers
   int num_heads;
   // Then the heads, then queries (kTileQueryBytes), then the stages.
 };
@@ -77,14 +78,18 @@ class KvTiles {
   }
   __device__ void PutRun(int i, int run, int block) {
     const int in_block = (Token(i) + run * kSubTileTokens) % p_.block_size;
-    shared_.runs[i % p_.stages][run] = KeyOffset(p_, block, static_cast<int>(blockIdx.y), in_block);
+    const int kv_head = static_cast<int>(blockIdx.y);
+    shared_.runs[i % p_.stages][run] = KeyOffset(p_, block, kv_head, in_block);
+    if constexpr (kIsI8<E>) {
+      shared_.scales[i % p_.stages][run] = KeyScaleOffset(p_, block, kv_head, in_block);
+    }
   }
 
   // Queues the load of tile i, if there is one, as one group; its runs have been put before a barrier.
   __device__ void Load(int i) {
     if (i < count()) {
       const E* const cache = static_cast<const E*>(p_.cache);
-      const int64_t to_v = int64_t{p_.block_size} * p_.head_dim;
+      const int64_t to_v = p_.run_size;
       const int64_t* const runs = shared_.runs[i % p_.stages];
       const int head_dim = p_.head_dim, valid = end_ - Token(i);
       const auto k = [&](unsigned row) {
@@ -94,6 +99,15 @@ class KvTiles {
       CopyTile<E, kDims, kTokens, kThreads<kDims>>(K(i), thread, valid, head_dim, cache, k);
       CopyTile<E, kDims, kTokens, kThreads<kDims>>(V(i), thread, valid, head_dim, cache,
                                                    [&](unsigned row) { return k(row) + to_v; });
+      if constexpr (kIsI8<E>) {
+        const int64_t* const scales = shared_.scales[i % p_.stages];
+        const auto k_scale = [&](unsigned row) {
+          return static_cast<const char*>(p_.cache) + scales[row / kSubTileTokens] + row % kSubTileTokens * 4;
+        };
+        CopyScales<kDims, kTokens, kThreads<kDims>>(K(i), thread, valid, cache, k_scale);
+        CopyScales<kDims, kTokens, kThreads<kDims>>(V(i), thread, valid, cache,
+                                                    [&](unsigned row) { return k_scale(row) + to_v; });
+      }
     }
     CpAsyncCommit();
   }

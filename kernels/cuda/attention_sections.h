@@ -225,7 +225,7 @@ template <typename T, typename E>
 __device__ inline void StorePair(T* row, int head_dim, int f, float lo, float hi) {
   const int col = OutputDim<E>(f, 2 * (LaneId() % 4));
   if (col >= head_dim) return;
-  if constexpr (kIsF8<E>) {
+  if constexpr (kOfBytes<E>) {
     row[col] = FromFloat<T>(lo);
     if (col + 4 < head_dim) row[col + 4] = FromFloat<T>(hi);
   } else {

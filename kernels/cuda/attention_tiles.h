@@ -2,27 +2,42 @@
 // What decode and prefill share: 16 rows of queries of a warp against tiles of K and V in shared memory, on
 // tensor cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of two.
 //
-// T: queries and output, bf16 or f16. E: the cache, T or f8e4m3. With an f8e4m3 cache everything is
+// T: queries and output, bf16 or f16. E: the cache, T, f8e4m3 or i8. With an f8e4m3 cache everything is
 // multiplied as f16, in which e4m3 and softmax weights are exact or nearly so, and a row of queries is first
-// scaled by a power of two to fit. Fragments: g = lane / 4 and t = lane % 4; a lane has rows g and g + 8,
-// "row 0 and 1" below.
+// scaled by a power of two to fit. With an i8 cache that is so for Q and K; a score is then multiplied by its
+// token's scale of K, and a weight, once it is in the sum of weights, by the scale of V. These products may
+// be of any magnitude, so they and V are multiplied as bf16, in which V's integers are exact. Fragments: g =
+// lane / 4 and t = lane % 4; a lane has rows g and g + 8, "row 0 and 1" below.
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/attention_scales.h"
 #include "kernels/cuda/ptx.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 template <typename E>
-constexpr bool kIsF8 = std::is_same_v<E, f8e4m3>;
-// What is multiplied.
+constexpr bool kOfBytes = sizeof(E) == 1;
 template <typename E>
-using MmaType = std::conditional_t<kIsF8<E>, f16, E>;
+constexpr bool kIsI8 = std::is_same_v<E, i8>;
+// What is multiplied: queries and K, weights and V.
+template <typename E>
+using KeyType = std::conditional_t<kOfBytes<E>, f16, E>;
+template <typename E>
+using ValueType = std::conditional_t<kIsI8<E>, bf16, KeyType<E>>;
 
 template <typename E, int kDims>
 constexpr int kTilePitch = static_cast<int>(TilePitch(kDims, sizeof(E)));
 
-// Two f8e4m3 in the low bytes to two f16.
-__device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_cast<uint16_t>(bits)); }
+// Two E in the low bytes to two M.
+template <typename E, typename M>
+__device__ inline uint32_t Widen(uint32_t bits) {
+  const auto pair = static_cast<uint16_t>(bits);
+  if constexpr (kIsI8<E>) {
+    return I8x2To<M>(pair);
+  } else {
+    return F8x2To<M>(pair);
+  }
+}
 
 // ---- Queries
 
@@ -41,7 +56,7 @@ struct QueryTile {
   float scale[2];  // of the scores of rows 0 and 1
 };
 
-// Rows 0 and 1 as the A operand; nullptr: zeros. With an f8e4m3 cache a lane's four columns of a step are
+// Rows 0 and 1 as the A operand; nullptr: zeros. With a cache of bytes a lane's four columns of a step are
 // neighbours, as its four bytes of K are: the order of dims within a step is free as long as both have the
 // same.
 template <typename T, typename E, int kDims>
@@ -52,7 +67,7 @@ __device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, Q
   for (int s = 0; s < kDims / 16; ++s) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if constexpr (kIsF8<E>) {
+      if constexpr (kOfBytes<E>) {
         const int col = 16 * s + 4 * t;
         Vec<uint32_t, 2> pair{};
         if (rows[r] != nullptr && col < head_dim) {
@@ -131,7 +146,7 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
   QueryTile<kDims> q;
   q.scale[0] = q.scale[1] = p.scale_log2;
   LoadQueries<T, E>(row0, row1, p.head_dim, q);
-  if constexpr (kIsF8<E> && std::is_same_v<T, bf16>) QueriesToF16(q);
+  if constexpr (kOfBytes<E> && std::is_same_v<T, bf16>) QueriesToF16(q);
   operand.scale[0] = q.scale[0];
   operand.scale[1] = q.scale[1];
   auto* const fragments = static_cast<Vec<uint32_t, 4>*>(shared) + LaneId();
@@ -148,7 +163,7 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
   }
 }
 
-// ---- Tiles of K and V: rows of kDims elements, kTilePitch apart.
+// ---- Tiles of K and V: rows of kDims elements, kTilePitch apart. An i8 row's scale lies right behind it.
 
 // Queues the copy of a tile's rows [0, kRows) into `tile` by kThreads threads; rows from `valid` on and
 // columns from head_dim on become zeros. row(i): where row i is in the cache; called for valid rows only.
@@ -179,14 +194,14 @@ __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim,
 template <typename E, int kDims>
 __device__ inline void KeyOperand(const char* k, int n, int step, uint32_t (&r)[4]) {
   const int lane = LaneId();
-  if constexpr (kIsF8<E>) {
+  if constexpr (kOfBytes<E>) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const char* const from =
           k + (8 * (n + i) + lane / 4) * kTilePitch<E, kDims> + 16 * step + 4 * (lane % 4);
       const uint32_t bytes = *reinterpret_cast<const uint32_t*>(from);
-      r[2 * i] = WidenF8(bytes);
-      r[2 * i + 1] = WidenF8(bytes >> 16);
+      r[2 * i] = Widen<E, f16>(bytes);
+      r[2 * i + 1] = Widen<E, f16>(bytes >> 16);
     }
   } else {
     const int row = 8 * n + lane / 16 * 8 + lane % 8;
@@ -214,18 +229,18 @@ __device__ inline void Scores(const QueryOperand<kDims, kGroups> (&q)[kGroups], 
       KeyOperand<E, kDims>(k, n, step, r);
 #pragma unroll
       for (int m = 0; m < kGroups; ++m) {
-        Mma16816<MmaType<E>>(s[m][n], a[m], {r[0], r[1]});
-        Mma16816<MmaType<E>>(s[m][n + 1], a[m], {r[2], r[3]});
+        Mma16816<KeyType<E>>(s[m][n], a[m], {r[0], r[1]});
+        Mma16816<KeyType<E>>(s[m][n + 1], a[m], {r[2], r[3]});
       }
     }
   }
 }
 
-// Which dim column n of fragment f of the output is. With an f8e4m3 cache a lane reads four neighbouring
+// Which dim column n of fragment f of the output is. With a cache of bytes a lane reads four neighbouring
 // bytes of a token, which serve four fragments.
 template <typename E>
 __device__ constexpr int OutputDim(int f, int n) {
-  return kIsF8<E> ? f / 4 * 32 + 4 * n + f % 4 : 8 * f + n;
+  return kOfBytes<E> ? f / 4 * 32 + 4 * n + f % 4 : 8 * f + n;
 }
 
 // Byte i of a in the low byte, of b in the next.
@@ -238,7 +253,7 @@ template <typename E, int kDims, int kGroups>
 __device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const char* v, int step,
                                  float (&o)[kGroups][kDims / 8][4]) {
   const int lane = LaneId();
-  if constexpr (kIsF8<E>) {
+  if constexpr (kOfBytes<E>) {
     const char* const from = v + (16 * step + 2 * (lane % 4)) * kTilePitch<E, kDims> + lane / 4 * 4;
 #pragma unroll
     for (int block = 0; block < kDims / 32; ++block) {
@@ -250,10 +265,10 @@ __device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const ch
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t b[2] = {WidenF8(PairBytes(token[0], token[1], i)),
-                               WidenF8(PairBytes(token[2], token[3], i))};
+        const uint32_t b[2] = {Widen<E, ValueType<E>>(PairBytes(token[0], token[1], i)),
+                               Widen<E, ValueType<E>>(PairBytes(token[2], token[3], i))};
 #pragma unroll
-        for (int m = 0; m < kGroups; ++m) Mma16816<f16>(o[m][4 * block + i], weights[m], b);
+        for (int m = 0; m < kGroups; ++m) Mma16816<ValueType<E>>(o[m][4 * block + i], weights[m], b);
       }
     }
   } else {
@@ -348,17 +363,19 @@ __device__ inline void AttendTile(const QueryOperand<kDims, kGroups> (&q)[kGroup
                                   SoftmaxState (&state)[kGroups], float (&o)[kGroups][kDims / 8][4]) {
   float s[kGroups][kTokens / 8][4];
   Scores<E, kDims, kTokens>(q, k, s);
+  if constexpr (kIsI8<E>) MultiplyByScales<kDims>(k, s);
 #pragma unroll
   for (int m = 0; m < kGroups; ++m) {
     if (masked) MaskScores(token, limit[m], s[m]);
     FoldScores(s[m], q[m].scale, state[m], o[m]);
   }
+  if constexpr (kIsI8<E>) MultiplyByScales<kDims>(v, s);
 #pragma unroll
   for (int step = 0; step < kTokens / 16; ++step) {
     uint32_t weights[kGroups][4];
 #pragma unroll
     for (int m = 0; m < kGroups; ++m) {
-      WeightOperand<MmaType<E>>(s[m][2 * step], s[m][2 * step + 1], weights[m]);
+      WeightOperand<ValueType<E>>(s[m][2 * step], s[m][2 * step + 1], weights[m]);
     }
     AddValues<E, kDims>(weights, v, step, o);
   }
@@ -368,15 +385,6 @@ __device__ inline void AttendTile(const QueryOperand<kDims, kGroups> (&q)[kGroup
 __device__ inline float RowSum(float sum) {
   sum += ShflXor(sum, 1);
   return sum + ShflXor(sum, 2);
-}
-
-// ---- Cache and ring
-
-// Element at which the run of `token` begins: its row of K in KV head `kv_head`; V's is block_size * head_dim
-// further. `block`: the token's cache block.
-__device__ inline int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
-  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
-  return (run * p.block_size + in_block) * p.head_dim;
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

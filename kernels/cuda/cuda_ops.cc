@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/cache_layout.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
@@ -25,10 +26,9 @@ void PackQuantizedRows(const Device&, const LinearWeight&, int64_t, int64_t, con
   SOMNUS_CHECK(false);
 }
 
-// [num_kv_heads][K, V][block_size][head_dim]
 int64_t KvBlockBytes(const Device&, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim) {
-  return num_kv_heads * 2 * block_size * head_dim * SizeOf(dtype);
+  return num_kv_heads * 2 * CacheRunBytes(dtype, block_size, head_dim);
 }
 
 int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {

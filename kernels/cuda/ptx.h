@@ -129,7 +129,7 @@ SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
   }
 }
 
-// ---- Copies and loads. Addresses are aligned to 16 bytes.
+// ---- Copies and loads. Addresses are aligned to 16 bytes unless it says otherwise.
 
 // 16 bytes from global to shared memory, past L1; zeros when not valid (src is not read then, but must be a
 // pointer into the same allocation). There when a CpAsyncWait that covers its group has returned, and for
@@ -137,6 +137,12 @@ SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
 SOMNUS_PTX void CpAsync16(void* dst, const void* src, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(dst)), "l"(src),
                "r"(valid ? 16 : 0)
+               : "memory");
+}
+// The same for 4 bytes, aligned to 4.
+SOMNUS_PTX void CpAsync4(void* dst, const void* src, bool valid = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(SharedAddress(dst)), "l"(src),
+               "r"(valid ? 4 : 0)
                : "memory");
 }
 // Closes this thread's group of copies (maybe empty).

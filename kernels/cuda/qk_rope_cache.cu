@@ -1,13 +1,14 @@
 // QK-norm, rotary embedding and the write into the paged cache, in place on qkv. Bound by memory: q and k are
 // read and written, v read (sizeof(T) each), k and v written to the cache; cosines and sines (4 * head_dim
-// bytes a token) are read once a token from memory and then from L1. The cache's block is [num_kv_heads][K,
-// V][block_size][head_dim].
+// bytes a token) are read once a token from memory and then from L1. The cache's layout is that of
+// cache_layout.h.
 //
 // A few neighbouring lanes take a head of a token: each 16 bytes of the head's first half and the 16 that
 // they rotate with, so that a rotation needs no exchange, and a norm only a few shuffles within the group.
 // Blocks of 128 threads: a decode of one token spreads over several multiprocessors, and a block's heads
 // share their token's table rows.
 
+#include "kernels/cuda/cache_layout.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/rows.h"
 
@@ -26,6 +27,7 @@ struct QkParams {
   const int32_t* positions;
   const int32_t* slots;
   int num_heads, num_kv_heads, head_dim, block_size;
+  int64_t run_size, run_header;  // of the cache, in elements
   float eps;
   float k_scale, v_scale;  // what values are multiplied by before the cache
   int lanes;
@@ -54,11 +56,17 @@ struct Head {
   __device__ const float* Norm(const QkParams<T, C>& p) const {
     return is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
   }
-  __device__ C* CacheRow(const QkParams<T, C>& p) const {
+  __device__ C* CacheRun(const QkParams<T, C>& p) const {
     const int kv = index - p.num_heads - (is_v ? p.num_kv_heads : 0);
-    const int slot = p.slots[token], block = slot / p.block_size;
-    const int64_t run = (int64_t{block} * p.num_kv_heads + kv) * 2 + (is_v ? 1 : 0);
-    return p.cache + (run * p.block_size + slot % p.block_size) * p.head_dim;
+    const int block = p.slots[token] / p.block_size;
+    return p.cache + ((int64_t{block} * p.num_kv_heads + kv) * 2 + (is_v ? 1 : 0)) * p.run_size;
+  }
+  __device__ C* CacheRow(const QkParams<T, C>& p) const {
+    return CacheRun(p) + p.run_header + int64_t{p.slots[token] % p.block_size} * p.head_dim;
+  }
+  // Of an int8 cache.
+  __device__ float& TokenScale(const QkParams<T, C>& p) const {
+    return reinterpret_cast<float*>(CacheRun(p))[p.slots[token] % p.block_size];
   }
   __device__ float CacheScale(const QkParams<T, C>& p) const { return is_v ? p.v_scale : p.k_scale; }
 };
@@ -68,6 +76,21 @@ __device__ inline void Rotate(float cos, float sin, float* a, float* b) {
   const float first = fmaf(*a, cos, -(*b * sin));
   *b = fmaf(*b, cos, *a * sin);
   *a = first;
+}
+
+// The magnitude of x, ordered as numbers are, with NaN above all.
+__device__ inline uint32_t MagnitudeBits(float x) { return FloatBits(x) & 0x7fffffffu; }
+
+// What the values of a head, of which the largest magnitude is given, are multiplied by before an int8 cache.
+// *scale: what the cache's are to be multiplied by.
+__device__ inline float I8Inverse(uint32_t largest_bits, float* scale) {
+  const float largest = FloatOfBits(largest_bits);
+  if (largest_bits >= 0x7f800000u) {
+    *scale = NAN;
+    return 0;
+  }
+  *scale = largest < kLeastI8Magnitude ? 0 : largest / 127;
+  return largest < kLeastI8Magnitude ? 0 : 127 / largest;
 }
 
 template <typename C, int kWidth>
@@ -119,8 +142,7 @@ __global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
       b[j] = b[j] * scale * norm_b[j];
     }
   }
-  if (!active) return;
-  if (p.cos != nullptr && !head.is_v) {
+  if (active && p.cos != nullptr && !head.is_v) {
     const int64_t at = int64_t{p.positions[head.token]} * half + col;
     float cos[kWidth], sin[kWidth];
     LoadFloats(p.cos + at, cos);
@@ -128,14 +150,24 @@ __global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) Rotate(cos[j], sin[j], &a[j], &b[j]);
   }
+  float scale = head.CacheScale(p);
+  if constexpr (std::is_same_v<C, i8>) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) largest = max(largest, max(MagnitudeBits(a[j]), MagnitudeBits(b[j])));
+    float token_scale;
+    scale = I8Inverse(GroupMax(largest, p.lanes), &token_scale);
+    if (active && !head.is_q && head.lane == 0) head.TokenScale(p) = token_scale;
+  }
+  if (!active) return;
   if (!head.is_v && (norm != nullptr || p.cos != nullptr)) {
     StoreFloats(row, a);
     StoreFloats(row + half, b);
   }
   if (head.is_q) return;
   C* const cached = head.CacheRow(p) + col;
-  StoreScaled(cached, a, head.CacheScale(p));
-  StoreScaled(cached + half, b, head.CacheScale(p));
+  StoreScaled(cached, a, scale);
+  StoreScaled(cached + half, b, scale);
 }
 
 // Any head_dim and alignment: a warp takes a head, element by element.
@@ -159,23 +191,34 @@ __global__ void __launch_bounds__(128) QkElementKernel(QkParams<T, C> p) {
   const auto get = [&](int d) {
     return norm == nullptr ? ToFloat(row[d]) : ToFloat(row[d]) * scale * norm[d];
   };
-  const auto put = [&](int d, float x) {
+  // Calls fn(d, x) with this lane's dims, once or more often: a lane reads only what it writes itself.
+  const auto each = [&](const auto& fn) {
+    if (p.cos == nullptr || head.is_v) {
+      for (int d = head.lane; d < p.head_dim; d += kWarpThreads) fn(d, get(d));
+      return;
+    }
+    const int half = p.head_dim / 2;
+    const int64_t at = int64_t{p.positions[head.token]} * half;
+    for (int d = head.lane; d < half; d += kWarpThreads) {
+      float a = get(d), b = get(d + half);
+      Rotate(p.cos[at + d], p.sin[at + d], &a, &b);
+      fn(d, a);
+      fn(d + half, b);
+    }
+  };
+  float cache_scale = head.CacheScale(p);
+  if constexpr (std::is_same_v<C, i8>) {
+    uint32_t largest = 0;
+    each([&](int, float x) { largest = max(largest, MagnitudeBits(x)); });
+    float token_scale;
+    cache_scale = I8Inverse(GroupMax(largest, kWarpThreads), &token_scale);
+    if (!head.is_q && head.lane == 0) head.TokenScale(p) = token_scale;
+  }
+  each([&](int d, float x) {
     if (!head.is_v) row[d] = FromFloat<T>(x);
     const float out[1] = {x};
-    if (!head.is_q) StoreScaled(cached + d, out, head.CacheScale(p));
-  };
-  if (p.cos == nullptr || head.is_v) {
-    for (int d = head.lane; d < p.head_dim; d += kWarpThreads) put(d, get(d));
-    return;
-  }
-  const int half = p.head_dim / 2;
-  const int64_t at = int64_t{p.positions[head.token]} * half;
-  for (int d = head.lane; d < half; d += kWarpThreads) {
-    float a = get(d), b = get(d + half);
-    Rotate(p.cos[at + d], p.sin[at + d], &a, &b);
-    put(d, a);
-    put(d + half, b);
-  }
+    if (!head.is_q) StoreScaled(cached + d, out, cache_scale);
+  });
 }
 
 template <typename T, typename C>
@@ -188,6 +231,8 @@ void LaunchQk(CudaDevice& device, const TensorView& qkv, int64_t num_heads, cons
   p.num_kv_heads = static_cast<int>(cache.num_kv_heads);
   p.head_dim = static_cast<int>(cache.head_dim);
   p.block_size = static_cast<int>(cache.block_size);
+  p.run_size = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
+  p.run_header = CacheRunHeader(cache.dtype, cache.block_size) / SizeOf(cache.dtype);
   p.k_scale = 1.0f / cache.k_scale;
   p.v_scale = 1.0f / cache.v_scale;
   p.lanes = plan.lanes;
@@ -225,7 +270,13 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
       p.eps = static_cast<float>(eps);
       LaunchQk(AsCuda(device), qkv, num_heads, plan, p, cache);
     };
-    cache.dtype == DataType::kF8E4M3 ? launch(TypeTag<f8e4m3>{}) : launch(tag);
+    if (cache.dtype == DataType::kF8E4M3) {
+      launch(TypeTag<f8e4m3>{});
+    } else if (cache.dtype == DataType::kI8) {
+      launch(TypeTag<i8>{});
+    } else {
+      launch(tag);
+    }
   });
 }
 

@@ -31,12 +31,12 @@ __device__ inline void StoreFloats(T* to, const float (&values)[kWidth]) {
     for (int j = 0; j < kWidth; j += 2) pairs[j / 2] = Pack2<T>(values[j], values[j + 1]);
     StoreVec(reinterpret_cast<uint32_t*>(to), pairs);
   } else {
+    const auto pair = [&](int j) -> uint32_t {
+      return std::is_same_v<T, i8> ? PackI8x2(values[j], values[j + 1]) : PackF8x2(values[j], values[j + 1]);
+    };
     Vec<uint32_t, kWidth / 4> fours;
 #pragma unroll
-    for (int j = 0; j < kWidth; j += 4) {
-      fours[j / 4] = PackF8x2(values[j], values[j + 1]) |
-                     static_cast<uint32_t>(PackF8x2(values[j + 2], values[j + 3])) << 16;
-    }
+    for (int j = 0; j < kWidth; j += 4) fours[j / 4] = pair(j) | pair(j + 2) << 16;
     StoreVec(reinterpret_cast<uint32_t*>(to), fours);
   }
 }
@@ -44,6 +44,15 @@ __device__ inline void StoreFloats(T* to, const float (&values)[kWidth]) {
 // Every lane of each group of `lanes` (a power of two) gets the group's sum. All 32 lanes must call.
 __device__ inline float GroupSum(float value, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) value += ShflXor(value, offset);
+  return value;
+}
+
+// The same for the largest.
+__device__ inline uint32_t GroupMax(uint32_t value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    const uint32_t other = ShflXor(value, offset);
+    value = other > value ? other : value;
+  }
   return value;
 }
 

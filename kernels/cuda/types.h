@@ -1,14 +1,15 @@
 #pragma once
-// Element types of kernels: bf16, f16 and f8e4m3 as storage, f32 for arithmetic, and vectors of them that are
-// moved by one access of up to 16 bytes. Trivial types, so that they may lie in unions, shared memory and
+// Element types of kernels: bf16, f16, f8e4m3 and i8 as storage, f32 for arithmetic, and vectors of them that
+// are moved by one access of up to 16 bytes. Trivial types, so that they may lie in unions, shared memory and
 // registers.
 //
 // Conversions from f32 round to nearest even. NaN becomes the type's canonical NaN (0x7fff, 0x7fff, 0x7f), as
 // cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has none and saturates to 448, infinities too
-// (CUDA's __NV_SATFINITE). On the device they are cvt instructions (for f8e4m3 below sm_89: integer
-// arithmetic, as on the host), on the host integer arithmetic. tests/cuda/types_test.cc tests all 65536 or
-// 256 patterns and all ties.
+// (CUDA's __NV_SATFINITE). i8 holds integers up to 127, whose scale is elsewhere; NaN becomes 0. On the
+// device they are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, as on the host), on the host
+// integer arithmetic. tests/cuda/types_test.cc tests all 65536 or 256 patterns and all ties.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -29,12 +30,16 @@ struct f16 {
 struct f8e4m3 {
   uint8_t bits;
 };
+struct i8 {
+  int8_t bits;
+};
 
 template <typename T>
 constexpr DataType kDataType = std::is_same_v<T, float>     ? DataType::kF32
                                : std::is_same_v<T, bf16>    ? DataType::kBF16
                                : std::is_same_v<T, f16>     ? DataType::kF16
                                : std::is_same_v<T, int32_t> ? DataType::kI32
+                               : std::is_same_v<T, i8>      ? DataType::kI8
                                                             : DataType::kF8E4M3;
 
 // ---- Bits
@@ -140,6 +145,16 @@ SOMNUS_HD float F8ToFloatByHand(uint8_t bits) {
   return sign != 0 ? -x : x;
 }
 
+// |x| is at most 127 and a bit.
+SOMNUS_HD int8_t I8Bits(float x) {
+#ifdef __CUDA_ARCH__
+  return static_cast<int8_t>(__float2int_rn(x));
+#else
+  if (x != x) return 0;
+  return static_cast<int8_t>(std::nearbyintf(x));
+#endif
+}
+
 // Two at once, as the instruction does; the first in the low byte.
 SOMNUS_HD uint16_t F8Bits2(float lo, float hi) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -158,6 +173,7 @@ SOMNUS_HD uint16_t F8Bits2(float lo, float hi) {
 SOMNUS_HD float ToFloat(float x) { return x; }
 SOMNUS_HD float ToFloat(bf16 x) { return FloatOfBits(static_cast<uint32_t>(x.bits) << 16); }
 SOMNUS_HD float ToFloat(f16 x) { return types_internal::F16ToFloat(x.bits); }
+SOMNUS_HD float ToFloat(i8 x) { return static_cast<float>(x.bits); }
 SOMNUS_HD float ToFloat(f8e4m3 x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t pair;
@@ -177,6 +193,8 @@ SOMNUS_HD T FromFloat(float x) {
     return bf16{types_internal::Bf16Bits(x)};
   } else if constexpr (std::is_same_v<T, f16>) {
     return f16{types_internal::F16Bits(x)};
+  } else if constexpr (std::is_same_v<T, i8>) {
+    return i8{types_internal::I8Bits(x)};
   } else {
     static_assert(std::is_same_v<T, f8e4m3>);
     return f8e4m3{static_cast<uint8_t>(types_internal::F8Bits2(x, 0.0f))};
@@ -218,6 +236,32 @@ SOMNUS_HD float2 UnpackF8x2(uint16_t bits) {
 #endif
 }
 SOMNUS_HD uint16_t PackF8x2(float lo, float hi) { return types_internal::F8Bits2(lo, hi); }
+SOMNUS_HD uint16_t PackI8x2(float lo, float hi) {
+  return static_cast<uint16_t>(static_cast<uint8_t>(types_internal::I8Bits(lo)) |
+                               static_cast<uint8_t>(types_internal::I8Bits(hi)) << 8);
+}
+
+// Two i8, the first in the low byte, to a register of two T, exactly: integers up to 256 are numbers of bf16.
+template <typename T>
+SOMNUS_HD uint32_t I8x2To(uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  const uint32_t biased = bits ^ 0x8080u;  // + 128
+  if constexpr (std::is_same_v<T, f16>) {
+    // As the low bits of the f16s 1024 + biased, from which 1024 + 128 is subtracted.
+    uint32_t pair = __byte_perm(biased, 0x64646464u, 0x4140);
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x64806480u));
+    return pair;
+  } else {
+    // The same with f32s of 2^23.
+    constexpr float kBias = 8388608.0f + 128.0f;
+    return Pack2<T>(FloatOfBits(__byte_perm(biased, 0x4b000000u, 0x7540)) - kBias,
+                    FloatOfBits(__byte_perm(biased, 0x4b000000u, 0x7541)) - kBias);
+  }
+#else
+  return Pack2<T>(static_cast<float>(static_cast<int8_t>(bits)),
+                  static_cast<float>(static_cast<int8_t>(bits >> 8)));
+#endif
+}
 
 // Two f8e4m3 to a register of two T.
 template <typename T>

@@ -56,9 +56,9 @@ void NoteProgress();
 void AwaitPrevious(const Site& site);
 void LetNextStart();
 
-// cp.async: the bytes at dst are poisoned now and copied when a wait covers their group. `bytes` of `src` are
-// read (0 to 16), the rest of the 16 is zeros.
-void CopyAsync16(void* dst, const void* src, int bytes, const Site& site);
+// cp.async: the `bytes` (4 or 16) at dst are poisoned now and copied when a wait covers their group; zeros
+// when not valid. what: the caller's name.
+void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* what, const Site& site);
 void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);

@@ -29,7 +29,7 @@ constexpr size_t kStackBytes = 256 << 10;
 #else
 constexpr size_t kStackBytes = 128 << 10;
 #endif
-constexpr size_t kGuardBytes = 4096;
+constexpr size_t kGuardBytes = 64 << 10;  // whole pages: of 64 KiB on some aarch64 kernels
 // A guarded stack is two mappings (thread sanitizer makes some more of each), of which a process may have
 // 65530; further stacks have the canary alone, and come many in a mapping.
 #if defined(__SANITIZE_THREAD__)
@@ -52,7 +52,7 @@ char* MapStacks(size_t bytes) {
 // the same time.
 class StackPool {
  public:
-  // The lowest address, behind the guard page.
+  // The lowest address, behind the guard.
   void* Take() {
     std::lock_guard lock(mutex_);
     if (free_.empty()) Add();

@@ -39,7 +39,7 @@ struct Thread {
   // A cp.async that has been issued and not performed.
   struct Copy {
     char* dst;
-    const char* src;
+    const char* src;  // nullptr: zeros
     int bytes;
     int group;
   };

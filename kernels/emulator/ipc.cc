@@ -23,9 +23,9 @@ using emulator::Runtime;
 namespace emulator {
 namespace {
 
-constexpr size_t kGuardBytes = 4096;
+constexpr size_t kGuardBytes = 64 << 10;  // whole pages: of 64 KiB on some aarch64 kernels
 
-// Maps the file, and an inaccessible page behind it.
+// Maps the file, and an inaccessible piece behind it.
 void* MapFile(int fd, size_t bytes, int kind) {
   void* const all =
       mmap(nullptr, bytes + kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -215,7 +215,10 @@ void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
 // ---- Copies and loads
 
 inline void CpAsync16(void* dst, const void* src, bool valid = true, const Site& site = Site::current()) {
-  emulator::CopyAsync16(dst, src, valid ? 16 : 0, site);
+  emulator::CopyAsync(dst, src, 16, valid, "CpAsync16", site);
+}
+inline void CpAsync4(void* dst, const void* src, bool valid = true, const Site& site = Site::current()) {
+  emulator::CopyAsync(dst, src, 4, valid, "CpAsync4", site);
 }
 inline void CpAsyncCommit() { emulator::CommitCopies(); }
 template <int kPending>

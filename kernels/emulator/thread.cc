@@ -171,24 +171,27 @@ void AwaitPrevious(const Site& site) {
 
 // ---- cp.async
 
-void CopyAsync16(void* dst, const void* src, int bytes, const Site& site) {
-  Thread& thread = Current("CpAsync16");
+void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* what, const Site& site) {
+  Thread& thread = Current(what);
+  const auto check = [&](bool holds, const char* fault) {
+    if (!holds) Fail(absl::StrCat(what, ": ", fault).c_str(), site);
+  };
+  const auto aligned = [bytes](const void* p) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
   const int64_t shared_bytes = thread.block->grid->launch().shared_bytes;
   char* const to = static_cast<char*>(dst);
-  CheckAligned(dst, 16, "CpAsync16: the destination is not aligned to 16 bytes", site);
-  if (to < thread.block->shared || to + 16 > thread.block->shared + shared_bytes) {
-    Fail("CpAsync16: the destination is not in the block's shared memory", site);
-  }
+  check(aligned(dst), "the destination is not aligned to the copy's bytes");
+  check(to >= thread.block->shared && to + bytes <= thread.block->shared + shared_bytes,
+        "the destination is not in the block's shared memory");
   const char* const from = static_cast<const char*>(src);
-  if (bytes > 0) {
-    CheckAligned(src, 16, "CpAsync16: the source is not aligned to 16 bytes", site);
+  if (valid) {
+    check(aligned(src), "the source is not aligned to the copy's bytes");
     // Address sanitizer shall find a bad source here rather than at the wait.
     static_cast<void>(*static_cast<const volatile char*>(from));
     static_cast<void>(*static_cast<const volatile char*>(from + bytes - 1));
   }
   // Undefined until the wait.
-  std::memset(to, 0xff, 16);
-  thread.copies.push_back({to, from, bytes, thread.open_group});
+  std::memset(to, 0xff, static_cast<size_t>(bytes));
+  thread.copies.push_back({to, valid ? from : nullptr, bytes, thread.open_group});
 }
 
 void CommitCopies() { ++Current("CpAsyncCommit").open_group; }
@@ -198,8 +201,11 @@ void WaitCopies(int pending) {
   const int last = thread.open_group - 1 - pending;  // groups up to here are performed
   auto it = thread.copies.begin();
   for (; it != thread.copies.end() && it->group <= last; ++it) {
-    if (it->bytes > 0) std::memcpy(it->dst, it->src, static_cast<size_t>(it->bytes));
-    if (it->bytes < 16) std::memset(it->dst + it->bytes, 0, static_cast<size_t>(16 - it->bytes));
+    if (it->src != nullptr) {
+      std::memcpy(it->dst, it->src, static_cast<size_t>(it->bytes));
+    } else {
+      std::memset(it->dst, 0, static_cast<size_t>(it->bytes));
+    }
   }
   thread.copies.erase(thread.copies.begin(), it);
 }

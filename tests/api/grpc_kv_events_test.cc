@@ -51,11 +51,13 @@ TEST_F(GrpcKvEventsTest, BatchesHaveVllmsEvents) {
   Store(2, 1);
   Append({.kind = Kind::kRemoved, .content_ids = {2}});
   Append(BlockEvent{});
+  Append({.kind = Kind::kStored, .medium = CacheMedium::kHost, .content_ids = {3}, .tokens = {5, 6}});
+  Append({.kind = Kind::kRemoved, .medium = CacheMedium::kHost, .content_ids = {3}});
   v1::WatchKvEventsRequest request;
   request.set_from_sequence(10);
   std::vector<v1::KvEventBatch> batches;
   ASSERT_TRUE(WatchAll(request, &batches).ok());
-  ASSERT_EQ(batches.size(), 4u);
+  ASSERT_EQ(batches.size(), 6u);
   EXPECT_EQ(batches[0].sequence(), 10);
   EXPECT_EQ(batches[0].timestamp(), 7);
   EXPECT_FALSE(batches[0].snapshot());
@@ -69,7 +71,10 @@ TEST_F(GrpcKvEventsTest, BatchesHaveVllmsEvents) {
   EXPECT_EQ(first.cache_salt(), "tenant");
   EXPECT_EQ(batches[1].events(0).block_stored().parent_block_hash(), 1u);
   EXPECT_EQ(batches[2].events(0).block_removed().block_hashes(0), 2u);
+  EXPECT_EQ(batches[2].events(0).block_removed().medium(), "GPU");
   EXPECT_TRUE(batches[3].events(0).has_all_blocks_cleared());
+  EXPECT_EQ(batches[4].events(0).block_stored().medium(), "CPU");
+  EXPECT_EQ(batches[5].events(0).block_removed().medium(), "CPU");
 }
 
 TEST_F(GrpcKvEventsTest, AWatcherBeginsWithASnapshotAndGoesOn) {

@@ -57,11 +57,13 @@ TEST_F(KvEventsTest, BatchesHaveVllmsShape) {
   Store(2, 1);
   Append({.kind = Kind::kRemoved, .content_ids = {2, 1}});
   Append(BlockEvent{});
+  Append({.kind = Kind::kStored, .medium = CacheMedium::kHost, .content_ids = {3}, .tokens = {5, 6}});
+  Append({.kind = Kind::kRemoved, .medium = CacheMedium::kHost, .content_ids = {3}});
   const HttpReply reply = Follow("?from_seq=10");
   EXPECT_EQ(reply.status, 200);
   EXPECT_TRUE(absl::StrContains(reply.head, "Content-Type: text/event-stream")) << reply.head;
   const std::vector<Json> batches = Batches(reply);
-  ASSERT_EQ(batches.size(), 4u) << reply.body;
+  ASSERT_EQ(batches.size(), 6u) << reply.body;
   EXPECT_EQ(batches[0], Json::parse(R"({
     "seq": 10, "ts": 1.5, "data_parallel_rank": 0,
     "events": [{"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [1, 2],
@@ -72,6 +74,9 @@ TEST_F(KvEventsTest, BatchesHaveVllmsShape) {
   EXPECT_EQ(batches[2]["events"],
             Json::parse(R"([{"type": "BlockRemoved", "block_hashes": [2, 1], "medium": "GPU"}])"));
   EXPECT_EQ(batches[3]["events"], Json::parse(R"([{"type": "AllBlocksCleared"}])"));
+  EXPECT_EQ(batches[4]["events"][0]["medium"], "CPU");
+  EXPECT_EQ(batches[5]["events"],
+            Json::parse(R"([{"type": "BlockRemoved", "block_hashes": [3], "medium": "CPU"}])"));
   EXPECT_TRUE(absl::StartsWith(reply.body, "id: 10\ndata: {")) << reply.body;
   EXPECT_TRUE(absl::EndsWith(reply.body, ": the server ends\n\n"));
 }

@@ -54,7 +54,7 @@ constexpr std::pair<const char*, const char*> kFieldErrors[] = {
     {R"("stream_options": {"include_usage": true})", "stream_options"},
     {R"("stream": true, "stream_options": {"continuous_usage_stats": "x"})", "stream_options"},
     {R"("suffix": "x")", "suffix"},
-    {R"("best_of": 2)", "best_of"},
+    {R"("n": 3, "best_of": 2)", "best_of"},
     {R"("use_beam_search": 2)", "use_beam_search"},
     {R"("use_beam_search": null)", "use_beam_search"},
     {R"("use_beam_search": true, "stream": true)", "stream"},

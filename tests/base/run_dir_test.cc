@@ -257,7 +257,7 @@ TEST(ProcessIdTest, ProcessesAreAskedAndThenKilled) {
     processes.push_back(FindProcess(child).value());
   }
   processes.push_back({.pid = processes[0].pid, .start_time = 1});  // one that has ended long ago
-  EXPECT_TRUE(EndProcesses(processes, absl::Milliseconds(50)).ok());
+  EXPECT_TRUE(EndProcesses(processes, absl::Milliseconds(500)).ok());
   int status = 0;
   ASSERT_EQ(waitpid(processes[0].pid, &status, 0), processes[0].pid);
   EXPECT_EQ(WTERMSIG(status), SIGTERM);

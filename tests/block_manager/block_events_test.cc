@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <map>
 #include <random>
 
 #include "coordinator/block_manager/block_manager.h"
@@ -105,6 +107,91 @@ TEST(BlockEventsTest, BlocksAreStoredEvictedAndCleared) {
   EXPECT_TRUE(manager.TakeEvents().empty()) << "there was nothing left to clear";
 }
 
+// Evicted from the device, found in the host tier, back on the device, and evicted there: one content, with
+// events of both media.
+TEST(BlockEventsTest, TheHostTierHasEventsOfItsOwn) {
+  BlockManager manager(Recording(/*num_blocks=*/5, 4, /*num_host_blocks=*/2));
+  manager.SetReadsHost(true);
+  ReplayedCache replayed(4);
+  const auto sizes = [&] {
+    replayed.Apply(manager.TakeEvents());
+    replayed.ExpectIs(manager, 5);
+    return std::pair(replayed.contents().size(), replayed.contents(CacheMedium::kHost).size());
+  };
+  const auto compute = [&](int64_t id, const std::vector<int32_t>& tokens) {
+    const int32_t cached = manager.Allocate(id, tokens, "s", true, false);
+    manager.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+    manager.Free(id);
+    return cached;
+  };
+  compute(1, Tokens(8));
+  EXPECT_EQ(sizes(), std::pair(size_t{2}, size_t{0}));
+  std::vector<BlockCopyOp> copies;
+  const std::vector<uint64_t> stored = manager.StoreCached(4, /*step=*/1, &copies);
+  ASSERT_EQ(stored.size(), 2u);
+  EXPECT_TRUE(manager.TakeEvents().empty()) << "no rank has said yet that it is there";
+  manager.NoteStored(stored, 1, /*is_ready=*/true);
+  std::vector<BlockEvent> events = manager.TakeEvents();
+  EXPECT_EQ(events, (std::vector<BlockEvent>{{.kind = Kind::kStored,
+                                              .medium = CacheMedium::kHost,
+                                              .content_ids = {stored[1], stored[0]},
+                                              .tokens = Tokens(8),
+                                              .salt = "s"}}))
+      << "a chain, in its order";
+  replayed.Apply(events);
+  EXPECT_EQ(sizes(), std::pair(size_t{2}, size_t{2}));
+  compute(2, Tokens(16, 100));
+  EXPECT_EQ(sizes(), std::pair(size_t{4}, size_t{2})) << "the device has lost it";
+  EXPECT_EQ(compute(3, Tokens(9)), 8);
+  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  EXPECT_EQ(sizes(), std::pair(size_t{3}, size_t{2}));
+  EXPECT_TRUE(replayed.contents().contains(stored[0])) << "it has the id that it had";
+  ASSERT_GE(manager.Allocate(4, Tokens(8, 200), "", true, false), 0);
+  manager.SwapOut({{{4, 8}}}, &copies);
+  EXPECT_EQ(sizes().second, 0u)
+      << "the host tier has room for two, and blocks of one sequence are not cached";
+  manager.DropSwapped(4);
+}
+
+TEST(BlockEventsTest, WhatNoRankHasWasNeverStored) {
+  BlockManager manager(Recording(/*num_blocks=*/5, 4, /*num_host_blocks=*/4));
+  manager.Allocate(1, Tokens(8), "", true, false);
+  manager.Commit(1, Tokens(8), 8);
+  manager.Free(1);
+  manager.TakeEvents();
+  std::vector<BlockCopyOp> copies;
+  manager.NoteStored(manager.StoreCached(4, 1, &copies), 1, /*is_ready=*/false);
+  manager.StoreCached(4, 2, &copies);
+  manager.ForgetHostCache();
+  EXPECT_TRUE(manager.TakeEvents().empty());
+}
+
+TEST(BlockEventsTest, AResetClearsBothMediaAndASleepOnlyWhatItLoses) {
+  for (const bool resets : {false, true}) {
+    BlockManager manager(Recording(/*num_blocks=*/5, 4, /*num_host_blocks=*/4));
+    manager.Allocate(1, Tokens(8), "", true, false);
+    manager.Commit(1, Tokens(8), 8);
+    manager.Free(1);
+    std::vector<BlockCopyOp> copies;
+    manager.NoteStored(manager.StoreCached(4, 1, &copies), 1, /*is_ready=*/true);
+    manager.TakeEvents();
+    if (resets) {
+      manager.ResetPrefixCache();
+      EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}});
+      continue;
+    }
+    manager.ForgetUnkept();
+    const std::vector<BlockEvent> events = manager.TakeEvents();
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_EQ(events[0].kind, Kind::kRemoved) << "the host tier has not lost it";
+    EXPECT_EQ(events[0].medium, CacheMedium::kDevice);
+    EXPECT_EQ(events[0].content_ids.size(), 2u);
+    manager.ResetPrefixCache();
+    EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}})
+        << "also where the host tier alone has something";
+  }
+}
+
 // A manager under a random load, whose events are replayed.
 class RandomCache {
  public:
@@ -115,7 +202,7 @@ class RandomCache {
         replayed_(options_.block_size) {}
 
   void Step() {
-    switch (Below(12)) {
+    switch (Below(17)) {
       case 0:
       case 1:
       case 2:
@@ -132,6 +219,15 @@ class RandomCache {
         return Free();
       case 10:
         return Fork();
+      case 11:
+      case 12:
+        return Store();
+      case 13:
+        return NoteStored();
+      case 14:
+        return SwapOut();
+      case 15:
+        return SwapIn();
       default:
         return LoseSome();
     }
@@ -142,10 +238,14 @@ class RandomCache {
     ASSERT_TRUE(integrity.ok()) << integrity;
     if (!takes) return;
     replayed_.Apply(manager_.TakeEvents());
-    replayed_.ExpectIs(manager_.pool(), options_.num_blocks);
+    replayed_.ExpectIs(manager_, options_.num_blocks);
+    most_on_host_ = std::max(most_on_host_, replayed_.contents(CacheMedium::kHost).size());
   }
   bool TakesNow() { return Below(4) == 0; }
   int64_t num_events() const { return replayed_.num_events(); }
+  int64_t num_host_hits() const { return num_host_hits_; }
+  size_t most_on_host() const { return most_on_host_; }
+  const BlockManager& manager() const { return manager_; }
   const CacheBlockCounts& counts() const { return manager_.cache_counts(); }
 
  private:
@@ -158,9 +258,11 @@ class RandomCache {
   void Allocate() {
     // There are few different prompts, so that sequences share prefixes.
     const std::vector<int32_t> tokens = Tokens(1 + Below(30), Below(2));
+    manager_.SetReadsHost(Below(4) != 0);
     const bool fits =
         manager_.Allocate(next_id_, tokens, Below(2) ? "" : "s", Below(4) != 0, live_.empty()) >= 0;
     if (fits) live_[next_id_++] = tokens;
+    num_host_hits_ += static_cast<int64_t>(manager_.TakeHostHits().size());
   }
   void Grow() {
     if (live_.empty()) return;
@@ -187,6 +289,40 @@ class RandomCache {
     manager_.Fork(it->first, next_id_);
     live_[next_id_++] = tokens;
   }
+  // A step copies cached blocks to the host; later all ranks have them there, or one has not.
+  void Store() {
+    std::vector<BlockCopyOp> copies;
+    stored_.emplace_back(++step_, manager_.StoreCached(1 + Below(6), step_, &copies));
+  }
+  void NoteStored() {
+    for (; !stored_.empty(); stored_.pop_front())
+      manager_.NoteStored(stored_.front().second, stored_.front().first, /*is_ready=*/Below(6) != 0);
+  }
+  void SwapOut() {
+    if (live_.empty()) return;
+    const auto it = Any();
+    const auto num_tokens = static_cast<int64_t>(it->second.size());
+    if (manager_.CanSwapOut(manager_.BlocksFor(num_tokens)) != AllocStatus::kOk) return;
+    std::vector<BlockCopyOp> copies;
+    manager_.SwapOut({{{it->first, num_tokens}}}, &copies);
+    swapped_.insert(live_.extract(it));
+  }
+  void SwapIn() {
+    if (swapped_.empty()) return;
+    const auto first = swapped_.begin();
+    BlockManager::Returning one = {first->first, first->second, "", Below(2) == 0};
+    std::vector<BlockCopyOp> copies;
+    if (manager_.SwapIn(absl::MakeSpan(&one, 1), live_.empty(), &copies) == AllocStatus::kOk)
+      live_.insert(swapped_.extract(first));
+  }
+  void DropAllSwapped() {
+    for (const auto& [id, tokens] : swapped_) {
+      manager_.DropSwapped(id);
+      manager_.Withdraw(id);
+    }
+    swapped_.clear();
+    manager_.ForgetHostCache();
+  }
   void LoseSome() {
     switch (Below(12)) {
       case 0:
@@ -208,6 +344,7 @@ class RandomCache {
   // No sequence runs through it.
   void Sleep() {
     while (!live_.empty()) Free();
+    if (Below(2) == 0) DropAllSwapped();
     manager_.ChooseKept({});
     manager_.ForgetUnkept();
     manager_.ReleaseKept();
@@ -217,12 +354,16 @@ class RandomCache {
   const BlockManagerOptions options_;
   BlockManager manager_;
   ReplayedCache replayed_;
-  std::map<int64_t, std::vector<int32_t>> live_;
-  int64_t next_id_ = 1;
+  std::map<int64_t, std::vector<int32_t>> live_, swapped_;
+  std::deque<std::pair<int64_t, std::vector<uint64_t>>> stored_;  // by step
+  int64_t next_id_ = 1, step_ = 0;
+  int64_t num_host_hits_ = 0;
+  size_t most_on_host_ = 0;
 };
 
 TEST(BlockEventsTest, ReplayedEventsAreWhatIsCachedAfterRandomLoads) {
-  int64_t num_events = 0;
+  int64_t num_events = 0, num_host_hits = 0, num_host_evictions = 0;
+  size_t most_on_host = 0;
   CacheBlockCounts counts;
   for (uint32_t seed = 1; seed <= 25; ++seed) {
     RandomCache cache(seed);
@@ -233,9 +374,15 @@ TEST(BlockEventsTest, ReplayedEventsAreWhatIsCachedAfterRandomLoads) {
     cache.Check(/*takes=*/true);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
     num_events += cache.num_events();
+    num_host_hits += cache.num_host_hits();
+    num_host_evictions += cache.manager().host_cache().num_evicted();
+    most_on_host = std::max(most_on_host, cache.most_on_host());
     counts.Add(cache.counts());
   }
   EXPECT_GT(num_events, 1000);
+  EXPECT_GT(num_host_hits, 100);
+  EXPECT_GT(num_host_evictions, 100);
+  EXPECT_GE(most_on_host, 5u);
   for (const CacheLoss cause :
        {CacheLoss::kEvicted, CacheLoss::kOrphaned, CacheLoss::kReset, CacheLoss::kSleep, CacheLoss::kShrunk,
         CacheLoss::kFailure, CacheLoss::kBadContents})

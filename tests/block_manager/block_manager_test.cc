@@ -226,6 +226,38 @@ TEST(BlockManagerTest, NoBlockOfASequenceIsHashedTwice) {
   EXPECT_EQ(manager.num_blocks_hashed(), 3 + 4 + 4);
 }
 
+// A part of the blocks at each call, and all of them after some.
+TEST(BlockManagerTest, TheNextBlocksAreCheckedUntilAllWere) {
+  constexpr int32_t kParts = 3;
+  BlockManagerOptions options;
+  options.num_blocks = kParts * BlockManager::kCheckedBlocks;
+  options.block_size = 1;
+  BlockManager manager(options);
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Commit(1, tokens, 3);
+  for (int part = 0; part < 2 * kParts; ++part) EXPECT_TRUE(manager.CheckNextBlocks().ok());
+  manager.Free(1);
+  for (int part = 0; part < 2 * kParts; ++part) EXPECT_TRUE(manager.CheckNextBlocks().ok());
+  // A reference that nobody has.
+  const_cast<KvBlock*>(manager.pool().block(options.num_blocks - 1))->ref_count = 1;
+  for (int round = 0; round < 2; ++round) {
+    for (int part = 0; part < kParts; ++part)
+      EXPECT_EQ(manager.CheckNextBlocks().ok(), part < kParts - 1) << "round " << round << ", part " << part;
+  }
+}
+
+// Blocks that no sequence gives back are seen at once, wherever they are.
+TEST(BlockManagerTest, WhatIsUsedWithoutASequenceIsAnError) {
+  BlockManagerOptions options;
+  options.num_blocks = 4 * BlockManager::kCheckedBlocks;
+  options.block_size = 1;
+  BlockManager manager(options);
+  EXPECT_TRUE(manager.CheckNextBlocks().ok());
+  const_cast<BlockPool&>(manager.pool()).Allocate();
+  EXPECT_TRUE(absl::IsInternal(manager.CheckNextBlocks()));
+}
+
 TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
   for (uint32_t seed = 1; seed <= 15; ++seed) {
     std::mt19937 random(seed);

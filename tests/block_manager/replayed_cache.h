@@ -1,5 +1,6 @@
 #pragma once
-// What a reader of the prefix cache's events knows of it, which must be what the block pool knows.
+// What a reader of the prefix cache's events knows of it, in each medium, which must be what the block
+// manager knows.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/block_manager/block_pool.h"
+#include "coordinator/block_manager/block_manager.h"
 
 namespace somnus {
 
@@ -29,10 +30,14 @@ class ReplayedCache {
   }
   void Apply(const BlockEvent& event) {
     ++num_events_;
-    if (event.kind == BlockEvent::Kind::kCleared) return contents_.clear();
+    if (event.kind == BlockEvent::Kind::kCleared) {
+      contents_.clear();
+      return;
+    }
+    Contents& contents = contents_[event.medium];
     if (event.kind == BlockEvent::Kind::kRemoved) {
       for (const uint64_t id : event.content_ids)
-        EXPECT_EQ(contents_.erase(id), 1u) << "block " << id << " was not stored";
+        EXPECT_EQ(contents.erase(id), 1u) << "block " << id << " was not stored there";
       return;
     }
     ASSERT_EQ(event.tokens.size(), event.content_ids.size() * block_size_);
@@ -41,31 +46,52 @@ class ReplayedCache {
       const auto begin = event.tokens.begin() + static_cast<std::ptrdiff_t>(i * block_size_);
       const Content content = {
           parent, {begin, begin + static_cast<std::ptrdiff_t>(block_size_)}, parent == 0 ? event.salt : ""};
-      const bool is_new = contents_.emplace(event.content_ids[i], content).second;
+      const bool is_new = contents.emplace(event.content_ids[i], content).second;
       EXPECT_TRUE(is_new) << "block " << event.content_ids[i] << " is stored twice";
       parent = event.content_ids[i];
     }
   }
 
-  // Compares it with all blocks of `pool`, which are `num_blocks`.
-  void ExpectIs(const BlockPool& pool, int32_t num_blocks) const {
-    Contents known;
+  // Compares it with all blocks of `manager`, which are `num_blocks` on the device: what can be found there,
+  // and in the host tier.
+  void ExpectIs(const BlockManager& manager, int32_t num_blocks) const {
+    size_t on_device = 0, on_host = 0;
     for (int32_t id = 0; id < num_blocks; ++id) {
-      const KvBlock& block = *pool.block(id);
+      const KvBlock& block = *manager.pool().block(id);
       if (block.content_id == 0) continue;
-      known[block.content_id] = {block.parent_content_id, block.tokens, block.salt};
+      ++on_device;
+      ExpectHas(CacheMedium::kDevice, block);
     }
-    EXPECT_TRUE(contents_ == known) << contents_.size() << " are stored by events, the pool knows "
-                                    << known.size();
-    EXPECT_EQ(pool.counts().num_cached(), static_cast<int64_t>(known.size()));
+    for (const HostPrefixCache::Entry& entry : manager.host_cache().entries()) {
+      if (!entry.is_ready) continue;
+      ++on_host;
+      ExpectHas(CacheMedium::kHost, entry);
+    }
+    EXPECT_EQ(contents().size(), on_device) << "are stored by events and by the pool";
+    EXPECT_EQ(manager.cache_counts().num_cached(), static_cast<int64_t>(on_device));
+    EXPECT_EQ(contents(CacheMedium::kHost).size(), on_host) << "are stored by events and in the host tier";
   }
 
-  const Contents& contents() const { return contents_; }
+  const Contents& contents(CacheMedium medium = CacheMedium::kDevice) const {
+    static const Contents kNone;
+    const auto found = contents_.find(medium);
+    return found == contents_.end() ? kNone : found->second;
+  }
   int64_t num_events() const { return num_events_; }
 
  private:
+  // `block`: a KvBlock or an entry of the host's cache.
+  template <typename Block>
+  void ExpectHas(CacheMedium medium, const Block& block) const {
+    const auto found = contents(medium).find(block.content_id);
+    ASSERT_TRUE(found != contents(medium).end()) << "no event has stored block " << block.content_id;
+    const auto& [parent, tokens, salt] = found->second;
+    EXPECT_TRUE(parent == block.parent_content_id && tokens == block.tokens && salt == block.salt)
+        << "block " << block.content_id << " was stored with another content";
+  }
+
   const size_t block_size_;
-  Contents contents_;
+  std::map<CacheMedium, Contents> contents_;
   int64_t num_events_ = 0;
 };
 

@@ -207,6 +207,36 @@ TEST(PackedTensors, WhatHasNoPlaceInABlockIsRefused) {
       HasSubstr(absl::StrCat("tensor ", kKey, ": row 1: a scale of inf is beyond half precision")));
 }
 
+TEST(PackedTensors, OfFp8NothingIsNaN) {
+  EXPECT_THAT(
+      ErrorOf(ChangedGolden("fp8", [](Safetensors* file) { *file->At(kKeyParts + "weight", 96) = '\xff'; })),
+      HasSubstr(absl::StrCat("tensor ", kKey, ": row 1: a weight is NaN")));
+  EXPECT_THAT(ErrorOf(ChangedGolden("fp8-blocks",
+                                    [](Safetensors* file) {
+                                      std::memcpy(file->At(kKeyParts + "weight_scale_inv"), "\0\0\xc0\x7f",
+                                                  4);
+                                    })),
+              HasSubstr(absl::StrCat("tensor ", kKey, ": row 0: a scale is nan")));
+}
+
+// Several scales in a row that shares them with no other have no place beside the numbers.
+TEST(PackedTensors, Fp8InGroupsOfARowIsOnlyExpanded) {
+  const auto checkpoint = Open(ChangedGolden("compressed-fp8", [](Safetensors* file) {
+    json& scale = file->header[kKeyParts + "weight_scale"];
+    file->header["other"] = scale;
+    const std::vector<float> scales(64, 0.25f);
+    const int64_t begin = static_cast<int64_t>(file->data.size()), bytes = 64 * sizeof(float);
+    file->data.append(reinterpret_cast<const char*>(scales.data()), bytes);
+    scale["shape"] = {32, 2};
+    scale["data_offsets"] = {begin, begin + bytes};
+  }));
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_EQ(checkpoint->Find(kKey)->type, StorageType::kF32);
+  EXPECT_EQ(checkpoint->Find(kDown)->type, StorageType::kF8E4M3);
+  EXPECT_FALSE(checkpoint->Find(kDown)->scaled_by_blocks);
+  EXPECT_TRUE(Open(PackedGolden("fp8-blocks"))->Find(kDown)->scaled_by_blocks);
+}
+
 TEST(PackedTensors, ConfigurationsThatDoNotFitTheTensors) {
   const auto error = [](const char* golden, const json& quantization) {
     return ErrorOf(ChangedGolden(
@@ -224,7 +254,7 @@ TEST(PackedTensors, GroupsThatNoBlocksFillAreExact) {
                          {{"quant_method", "compressed-tensors"}, {"format", "naive-quantized"}}));
   ASSERT_NE(checkpoint, nullptr);
   EXPECT_EQ(checkpoint->Find(kKey)->type, StorageType::kQ8_0) << "one scale for all";
-  EXPECT_EQ(checkpoint->Find(kDown)->type, StorageType::kF32) << "which is still fp8";
+  EXPECT_EQ(checkpoint->Find(kDown)->type, StorageType::kF8E4M3) << "as it was";
 }
 
 TEST(PackedTensors, TheFingerprintCountsThem) {

@@ -19,18 +19,12 @@ namespace somnus {
 // Each golden, and the type that its matrices are stored as.
 inline const std::map<std::string, StorageType>& PackedGoldens() {
   static const auto* const goldens = new std::map<std::string, StorageType>{
-      {"gptq4", StorageType::kQ4_0},
-      {"gptq4-zeros", StorageType::kQ4_1},
-      {"gptq4-order", StorageType::kF32},
-      {"gptq8", StorageType::kQ8_0},
-      {"gptq8-zeros-v2", StorageType::kF32},
-      {"awq4", StorageType::kQ4_1},
-      {"compressed4", StorageType::kQ4_0},
-      {"compressed4-zeros", StorageType::kQ4_1},
-      {"compressed-int8", StorageType::kQ8_0},
-      {"compressed-fp8", StorageType::kF32},
-      {"fp8", StorageType::kF32},
-      {"fp8-blocks", StorageType::kF32},
+      {"gptq4", StorageType::kQ4_0},           {"gptq4-zeros", StorageType::kQ4_1},
+      {"gptq4-order", StorageType::kF32},      {"gptq8", StorageType::kQ8_0},
+      {"gptq8-zeros-v2", StorageType::kF32},   {"awq4", StorageType::kQ4_1},
+      {"compressed4", StorageType::kQ4_0},     {"compressed4-zeros", StorageType::kQ4_1},
+      {"compressed-int8", StorageType::kQ8_0}, {"compressed-fp8", StorageType::kF8E4M3},
+      {"fp8", StorageType::kF8E4M3},           {"fp8-blocks", StorageType::kF8E4M3},
   };
   return *goldens;
 }

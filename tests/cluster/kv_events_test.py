@@ -1,4 +1,4 @@
-"""KV events through the whole cluster: who follows them, by HTTP or by gRPC, knows which blocks are cached."""
+"""KV events through the whole cluster: who follows them, by HTTP or by gRPC, knows which blocks are cached, and where."""
 import http.client
 import json
 import socket
@@ -18,6 +18,7 @@ MODEL = "llama-uneven"
 BLOCK = 16
 # 4 sequences of 512 tokens are 128 blocks of 16.
 FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=256", "--max-kv-events=4096")
+BLOCK_BYTES = 6144  # of a rank with two of the three KV heads, in float32
 PROMPT = [(17 * number) % 500 + 3 for number in range(100)]  # 6 full blocks, and 4 tokens
 END_S = 60
 
@@ -29,7 +30,7 @@ def setUpModule():
 
 
 class Router:
-    """What a router makes of the events: by replica, for each block's hash its parent, its tokens and its salt."""
+    """What a router makes of the events: by replica and medium, for each block's hash its parent, its tokens and its salt."""
 
     def __init__(self):
         self.caches, self.last, self.snapshots, self.gaps, self.cleared = {}, None, 0, 0, 0
@@ -40,16 +41,19 @@ class Router:
             self.snapshots += 1
         elif self.last is not None and batch["seq"] != self.last + 1:
             self.gaps += 1
-        cache = self.caches.setdefault(batch["data_parallel_rank"], {})
+        media = self.caches.setdefault(batch["data_parallel_rank"], {"GPU": {}, "CPU": {}})
         for event in batch["events"]:
-            self._apply(event, cache)
+            self._apply(event, media)
         self.last = batch["seq"]  # last of all: who waits for it finds all of the batch
 
-    def _apply(self, event, cache):
+    def _apply(self, event, media):
         if event["type"] == "AllBlocksCleared":
             self.cleared += 1
-            cache.clear()
-        elif event["type"] == "BlockRemoved":
+            for cache in media.values():
+                cache.clear()
+            return
+        cache = media[event["medium"]]
+        if event["type"] == "BlockRemoved":
             for block in event["block_hashes"]:
                 del cache[block]
         else:
@@ -64,17 +68,19 @@ class Router:
 
     def cached_tokens(self, prompt, replica=0, salt=""):
         """How many tokens of a prompt a replica has, by its events: what it would find of it."""
-        by_content = {content: block for block, content in self.caches.get(replica, {}).items()}
         parent, found = None, 0
-        while found + BLOCK < len(prompt):
-            content = (parent, tuple(prompt[found:found + BLOCK]), salt if parent is None else "")
-            if content not in by_content:
-                break
-            parent, found = by_content[content], found + BLOCK
+        for medium in ("GPU", "CPU"):
+            cache = self.caches.get(replica, {}).get(medium, {})
+            by_content = {content: block for block, content in cache.items()}
+            while found + BLOCK < len(prompt):
+                content = (parent, tuple(prompt[found:found + BLOCK]), salt if parent is None else "")
+                if content not in by_content:
+                    break
+                parent, found = by_content[content], found + BLOCK
         return found
 
-    def size(self):
-        return sum(len(cache) for cache in self.caches.values())
+    def size(self, medium="GPU"):
+        return sum(len(media[medium]) for media in self.caches.values())
 
 
 class HttpFollower:
@@ -147,11 +153,12 @@ class GrpcFollower:
             if kind == "all_blocks_cleared":
                 batch["events"].append({"type": "AllBlocksCleared"})
             elif kind == "block_removed":
-                batch["events"].append({"type": "BlockRemoved", "block_hashes": list(event.block_removed.block_hashes)})
+                removed = event.block_removed
+                batch["events"].append({"type": "BlockRemoved", "block_hashes": list(removed.block_hashes), "medium": removed.medium})
             else:
                 stored = event.block_stored
                 batch["events"].append({
-                    "type": "BlockStored", "block_hashes": list(stored.block_hashes), "token_ids": list(stored.token_ids),
+                    "type": "BlockStored", "medium": stored.medium, "block_hashes": list(stored.block_hashes), "token_ids": list(stored.token_ids),
                     "parent_block_hash": stored.parent_block_hash if stored.HasField("parent_block_hash") else None,
                     "extra_keys": [[stored.cache_salt]] if stored.cache_salt else None})
         return batch
@@ -186,7 +193,8 @@ class KvEvents(unittest.TestCase):
                 stored = cluster.metric("somnus:prefix_cache_blocks_stored_total")
                 if any(router.newest != stored for router in routers):
                     return False
-            return all(router.size() == cluster.metric("somnus:prefix_cache_blocks") for router in routers)
+            sizes = (cluster.metric("somnus:prefix_cache_blocks"), cluster.metric("somnus:kv_host_blocks_cached"))
+            return all((router.size("GPU"), router.size("CPU")) == sizes for router in routers)
         wait_until(equal, END_S, lambda: f"as many blocks: {[follower.router.size() for follower in followers]}")
         for follower in followers[1:]:
             wait_until(lambda: follower.router.caches == followers[0].router.caches, END_S, "the same blocks")
@@ -224,6 +232,46 @@ class KvEvents(unittest.TestCase):
             self.assertEqual((router.gaps, by_grpc.router.gaps), (0, 0))
             self.assertEqual(cluster.stop(), 0)
             wait_until(by_http.ended, END_S, "the end of the stream")
+
+    def test_what_goes_on_in_host_memory_is_in_another_medium(self):
+        swap_space = f"--swap-space={200 * BLOCK_BYTES * 3 // 2}"  # the only rank has all heads
+        with Cluster(tiny(MODEL), *FLAGS, "--prefix-cache-on-host=on", swap_space, workers=1) as cluster, \
+                HttpFollower(cluster) as by_http, GrpcFollower(cluster) as by_grpc:
+            router = by_http.router
+
+            def await_all():
+                cluster.wait_idle()
+                self.await_equal(cluster, by_http, by_grpc)
+
+            def expect_found(prompt):
+                await_all()
+                foretold = router.cached_tokens(prompt)
+                self.assertEqual(self.cached(cluster, prompt), foretold)
+                return foretold
+            self.assertEqual(cluster.metric("somnus:kv_host_blocks"), 200)
+            self.assertEqual(expect_found(PROMPT), 0)
+            for number in range(3, 9):
+                self.assertEqual(expect_found([number] * 470), 0)
+            await_all()
+            self.assertGreater(router.size("CPU"), 6)
+            prompts = {content[1] for content in router.caches[0]["GPU"].values()}
+            self.assertNotIn(tuple(PROMPT[:BLOCK]), prompts, "the device has lost it")
+            hits = cluster.metric("somnus:prefix_cache_host_hits_total")
+            self.assertEqual(expect_found(PROMPT), 96)
+            self.assertEqual(cluster.metric("somnus:prefix_cache_host_hits_total") - hits, 96)
+            with HttpFollower(cluster) as late:
+                self.await_equal(cluster, by_http, by_grpc, late)  # a snapshot has both media
+                self.assertGreater(late.router.snapshots, 0)
+            for number in range(20, 40):  # more than host memory has room for
+                self.assertEqual(expect_found([number] * 470), 0)
+            self.assertEqual(expect_found(PROMPT), 0, "host memory has lost it, too")
+            self.assertGreater(cluster.metric("somnus:prefix_cache_host_blocks_total", event="evicted"), 100)
+            self.admin(cluster, "/reset_prefix_cache")
+            await_all()
+            self.assertEqual((router.size("GPU"), router.size("CPU")), (0, 0))
+            self.assertEqual(expect_found(PROMPT), 0)
+            self.assertEqual((router.gaps, by_grpc.router.gaps), (0, 0))
+            self.assertEqual(cluster.stop(), 0)
 
     def test_who_comes_back_goes_on_and_who_comes_late_gets_a_snapshot(self):
         with Cluster(tiny(MODEL), *FLAGS, workers=1) as cluster:

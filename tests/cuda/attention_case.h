@@ -34,9 +34,11 @@ struct AttentionCase {
 };
 
 inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
-  out << (c.cache == DataType::kF8E4M3 ? "f8 cache, " : "") << NameOf(c.act) << ", " << c.num_heads
-      << " heads on " << c.num_kv_heads << ", dim " << c.head_dim << ", block " << c.block_size
-      << ", contexts";
+  out << (c.cache == DataType::kF8E4M3 ? "f8 cache, "
+          : c.cache == DataType::kI8   ? "i8 cache, "
+                                       : "")
+      << NameOf(c.act) << ", " << c.num_heads << " heads on " << c.num_kv_heads << ", dim " << c.head_dim
+      << ", block " << c.block_size << ", contexts";
   for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
   return out;
 }
@@ -50,12 +52,15 @@ struct HeadShape {
 struct Types {
   DataType act, cache;
 };
-inline constexpr Types kMmaTypes[] = {{DataType::kBF16, DataType::kBF16},
-                                      {DataType::kF16, DataType::kF16},
-                                      {DataType::kBF16, DataType::kF8E4M3},
-                                      {DataType::kF16, DataType::kF8E4M3}};
+inline constexpr Types kMmaTypes[] = {
+    {DataType::kBF16, DataType::kBF16},   {DataType::kF16, DataType::kF16},
+    {DataType::kBF16, DataType::kF8E4M3}, {DataType::kF16, DataType::kF8E4M3},
+    {DataType::kBF16, DataType::kI8},     {DataType::kF16, DataType::kI8}};
 inline std::string TypesName(const testing::TestParamInfo<Types>& info) {
-  return std::string(NameOf(info.param.act)) + (info.param.cache == DataType::kF8E4M3 ? "_f8" : "");
+  const DataType cache = info.param.cache;
+  return std::string(NameOf(info.param.act)) + (cache == DataType::kF8E4M3 ? "_f8"
+                                                : cache == DataType::kI8   ? "_i8"
+                                                                           : "");
 }
 
 }  // namespace somnus::cuda_test

@@ -136,7 +136,7 @@ class DecodeF32Test : public testing::Test {
 TEST_F(DecodeF32Test, EqualsCpu) {
   for (const HeadShape& shape : {HeadShape{9, 3, 64, 16}, HeadShape{1, 1, 16, 1}, HeadShape{4, 1, 128, 8},
                                  HeadShape{2, 2, 24, 5}, HeadShape{2, 1, 256, 32}}) {
-    for (const DataType cache : {DataType::kF32, DataType::kF8E4M3}) {
+    for (const DataType cache : {DataType::kF32, DataType::kF8E4M3, DataType::kI8}) {
       AttentionCase c{.act = DataType::kF32,
                       .cache = cache,
                       .num_heads = shape.num_heads,

@@ -15,7 +15,7 @@ constexpr AttentionChip kH100{132, 227 << 10, 228 << 10}, kA100{108, 163 << 10, 
     kL4{58, 99 << 10, 100 << 10};
 constexpr int64_t kHeader = 2048;
 constexpr DataType kBF16 = DataType::kBF16, kF16 = DataType::kF16, kF32 = DataType::kF32,
-                   kF8 = DataType::kF8E4M3;
+                   kF8 = DataType::kF8E4M3, kI8 = DataType::kI8;
 
 AttentionShape Shape(int64_t head_dim, DataType cache = kBF16, int64_t num_heads = 32,
                      int64_t num_kv_heads = 8) {
@@ -54,11 +54,14 @@ TEST(AttentionPlanTest, TensorCoresTakeWholeWordsAndSubTiles) {
     }
     for (const int64_t block_size : {1, 5, 8, 24, 40}) EXPECT_FALSE(takes(act, act, 64, block_size));
     for (const int64_t head_dim : {4, 12, 100, 264}) EXPECT_FALSE(takes(act, act, head_dim, 16));
-    EXPECT_TRUE(takes(act, kF8, 80, 16));
-    EXPECT_FALSE(takes(act, kF8, 72, 16));  // rows of 72 bytes
+    for (const DataType bytes : {kF8, kI8}) {
+      EXPECT_TRUE(takes(act, bytes, 80, 16));
+      EXPECT_FALSE(takes(act, bytes, 72, 16));  // rows of 72 bytes
+    }
   }
   EXPECT_FALSE(takes(kF32, kF32, 64, 16));
   EXPECT_FALSE(takes(kF32, kF8, 64, 16));
+  EXPECT_FALSE(takes(kF32, kI8, 64, 16));
   EXPECT_FALSE(takes(kBF16, kF16, 64, 16));
 }
 

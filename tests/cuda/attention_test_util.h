@@ -72,15 +72,17 @@ class AttentionRun {
 
   // Makes the first sequence's cached tokens those of another run's, whose first context is as long.
   void CopyFirstContext(const AttentionRun& from) {
-    const int64_t bytes = c_.head_dim * SizeOf(c_.cache);
+    const auto copy = [&](int64_t from_at, int64_t at, int64_t bytes) {
+      std::copy_n(from.contents_.begin() + from_at, bytes, contents_.begin() + at);
+    };
     for (int64_t p = 0; p < c_.sequences[0].context; ++p) {
       for (int64_t g = 0; g < c_.num_kv_heads; ++g) {
         for (const bool v : {false, true}) {
-          const auto at = [&](const AttentionRun& run) {
-            return SizeOf(c_.cache) *
-                   run.CacheIndex(run.blocks_[0][p / c_.block_size], g, v, p % c_.block_size, 0);
-          };
-          std::copy_n(from.contents_.begin() + at(from), bytes, contents_.begin() + at(*this));
+          const int64_t in_block = p % c_.block_size;
+          const int64_t other = from.blocks_[0][p / c_.block_size], own = blocks_[0][p / c_.block_size];
+          copy(SizeOf(c_.cache) * CacheIndex(other, g, v, in_block, 0),
+               SizeOf(c_.cache) * CacheIndex(own, g, v, in_block, 0), c_.head_dim * SizeOf(c_.cache));
+          if (i8()) copy(ScaleByte(other, g, v, in_block), ScaleByte(own, g, v, in_block), 4);
         }
       }
     }
@@ -120,6 +122,7 @@ class AttentionRun {
     return static_cast<float>(c_.q_spread / std::sqrt(static_cast<double>(c_.head_dim)) / k_spread);
   }
   bool f8() const { return c_.cache == DataType::kF8E4M3; }
+  bool i8() const { return c_.cache == DataType::kI8; }
 
   KvCacheView CacheView() {
     return {cache_->device<void>(), c_.cache,    num_blocks_,        c_.block_size,
@@ -169,16 +172,38 @@ class AttentionRun {
   }
 
   int64_t CacheIndex(int64_t block, int64_t kv_head, bool v, int64_t in_block, int64_t d) const {
-    return (((block * c_.num_kv_heads + kv_head) * 2 + v) * c_.block_size + in_block) * c_.head_dim + d;
+    const int64_t run = (block * c_.num_kv_heads + kv_head) * 2 + v;
+    return run * RunElements() + RunHeader() + in_block * c_.head_dim + d;
+  }
+  // In elements. Of i8: the tokens' scales, then their values, each padded to 16 bytes.
+  int64_t RunHeader() const { return i8() ? (c_.block_size + 3) / 4 * 16 : 0; }
+  int64_t RunElements() const {
+    const int64_t values = c_.block_size * c_.head_dim;
+    return RunHeader() + (i8() ? (values + 15) / 16 * 16 : values);
+  }
+  int64_t ScaleByte(int64_t block, int64_t kv_head, bool v, int64_t in_block) const {
+    return ((block * c_.num_kv_heads + kv_head) * 2 + v) * RunElements() + in_block * 4;
+  }
+
+  // Of a token and head of i8: far apart from one to the next.
+  void DrawScale(int64_t byte, bool v) {
+    drawn_scale_ = std::ldexp(1.0f + static_cast<float>(random_() % 1000) / 1000.0f,
+                              (v ? -8 : -6) - static_cast<int>(random_() % (v ? 20 : 3)));
+    std::memcpy(&contents_[byte], &drawn_scale_, 4);
   }
 
   // |V| is at most 1.
   float Draw(bool v) {
+    if (i8()) {
+      const int8_t bits = static_cast<int8_t>(random_() % 255 - 127);
+      drawn_bits_ = static_cast<uint8_t>(bits);
+      return static_cast<float>(bits) * drawn_scale_;
+    }
     if (f8()) {
       const double scale = v ? kVScale : kKScale;
       while (true) {
         const uint8_t bits = static_cast<uint8_t>(random_());
-        drawn_f8_ = bits;
+        drawn_bits_ = bits;
         if (std::fabs(F8ToDouble(bits)) <= 2) return static_cast<float>(F8ToDouble(bits) * scale);
       }
     }
@@ -188,9 +213,10 @@ class AttentionRun {
   }
 
   void FillCache() {
-    const int64_t elements = num_blocks_ * 2 * c_.num_kv_heads * c_.block_size * c_.head_dim;
+    const int64_t elements = num_blocks_ * 2 * c_.num_kv_heads * RunElements();
     cache_ = std::make_unique<DeviceBuffer>(elements * SizeOf(c_.cache));
-    contents_.assign(static_cast<size_t>(cache_->bytes()), '\xff');  // NaN in every type
+    // NaN in every type; of i8 the scales are.
+    contents_.assign(static_cast<size_t>(cache_->bytes()), '\xff');
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       kv_.emplace_back();
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
@@ -210,12 +236,13 @@ class AttentionRun {
   void PutToken(size_t sequence, int64_t position, int64_t kv_head) {
     const int64_t block = blocks_[sequence][position / c_.block_size];
     for (const bool v : {false, true}) {
+      if (i8()) DrawScale(ScaleByte(block, kv_head, v, position % c_.block_size), v);
       for (int64_t d = 0; d < c_.head_dim; ++d) {
         const float x = Draw(v);
         kv_[sequence].push_back(x);
         const int64_t at = CacheIndex(block, kv_head, v, position % c_.block_size, d);
-        if (f8()) {
-          contents_[at] = static_cast<char>(drawn_f8_);
+        if (f8() || i8()) {
+          contents_[at] = static_cast<char>(drawn_bits_);
         } else if (c_.act == DataType::kF32) {
           std::memcpy(&contents_[at * 4], &x, 4);
         } else {
@@ -239,11 +266,12 @@ class AttentionRun {
     return rows;
   }
 
-  // |V| <= 1, so rounding the weights to 16 bits moves a mean of V by epsilon at most, and the output is
-  // rounded once more. The rest: f32 sums in another order.
+  // |V| <= 1, so rounding the weights to 16 bits (with a cache of i8 bf16) moves a mean of V by epsilon at
+  // most, and the output is rounded once more. The rest: f32 sums in another order.
   double Tolerance(double want) const {
     if (c_.act == DataType::kF32) return 1e-5;
-    return kernel_test::Epsilon(c_.act) * (1 + std::fabs(want)) + 1e-5;
+    return kernel_test::Epsilon(i8() ? DataType::kBF16 : c_.act) +
+           kernel_test::Epsilon(c_.act) * std::fabs(want) + 1e-5;
   }
 
   void CheckRow(int64_t row, bool padding, const std::vector<double>& want) {
@@ -266,8 +294,9 @@ class AttentionRun {
   int64_t num_blocks_ = 0, blocks_per_seq_ = 0;
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
   std::vector<std::vector<float>> kv_;        // of each sequence: [context][num_kv_heads][K, V][head_dim]
-  uint8_t drawn_f8_ = 0;
-  std::string contents_;  // of cache_
+  uint8_t drawn_bits_ = 0;                    // of f8e4m3 or i8
+  float drawn_scale_ = 1;                     // of i8
+  std::string contents_;                      // of cache_
   std::unique_ptr<DeviceBuffer> cache_;
   std::unique_ptr<DeviceArray<int32_t>> tables_, query_start_, context_len_, positions_, kv_map_;
 };

@@ -110,7 +110,10 @@ TEST_P(BatchInvarianceTest, SameBitsWhenDecodedTokensArePrefilled) {
 
 std::string SetupName(const testing::TestParamInfo<Setup>& info) {
   std::string name = std::string(info.param.model) + "_" + std::to_string(SizeOf(info.param.dtype)) +
-                     "_bytes_" + std::to_string(info.param.world_size) + (info.param.cache ? "_f8" : "");
+                     "_bytes_" + std::to_string(info.param.world_size) +
+                     (!info.param.cache                    ? ""
+                      : *info.param.cache == DataType::kI8 ? "_i8"
+                                                           : "_f8");
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
 }
@@ -119,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(Models, BatchInvarianceTest,
                          testing::Values(Setup{"llama-uneven", DataType::kBF16, 1},
                                          Setup{"llama-uneven", DataType::kF32, 1},
                                          Setup{"qwen3", DataType::kBF16, 2},
-                                         Setup{"opt", DataType::kF16, 1, DataType::kF8E4M3}),
+                                         Setup{"opt", DataType::kF16, 1, DataType::kF8E4M3},
+                                         Setup{"qwen3", DataType::kBF16, 2, DataType::kI8}),
                          SetupName);
 
 }  // namespace

@@ -52,6 +52,8 @@ TEST_F(CudaDeviceTest, SaysWhatItIs) {
   EXPECT_EQ(PackedWeightBytes(*device_, DataType::kF16, 7, 33), 7 * 33 * 2);
   EXPECT_EQ(KvBlockBytes(*device_, DataType::kBF16, 16, 3, 64), 3 * 2 * 16 * 64 * 2);
   EXPECT_EQ(KvBlockBytes(*device_, DataType::kF8E4M3, 16, 3, 64), 3 * 2 * 16 * 64);
+  EXPECT_EQ(KvBlockBytes(*device_, DataType::kI8, 16, 3, 64), 3 * 2 * 16 * (64 + 4));
+  EXPECT_EQ(KvBlockBytes(*device_, DataType::kI8, 5, 3, 7), 3 * 2 * (32 + 48));  // padded to 16 bytes
 }
 
 TEST_F(CudaDeviceTest, WorkspaceIsTheLargestOfTheOps) {

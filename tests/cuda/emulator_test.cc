@@ -329,12 +329,34 @@ TEST(AsyncCopies, ArriveWithTheWaitThatCoversThem) {
             cudaSuccess);
 }
 
+TEST(AsyncCopies, OfFourBytes) {
+  static int source[2] = {1, 2};
+  ASSERT_EQ(RunKernel(1, 1, 16,
+                      [] {
+                        volatile int* const shared = Shared<int>();
+                        shared[2] = 7;
+                        CpAsync4(const_cast<int*>(shared) + 1, source + 1);
+                        CpAsync4(const_cast<int*>(shared) + 3, source, false);
+                        CpAsyncCommit();
+                        EXPECT_EQ(shared[1], -1);
+                        CpAsyncWait<0>();
+                        EXPECT_EQ(shared[1], 2);
+                        EXPECT_EQ(shared[2], 7);
+                        EXPECT_EQ(shared[3], 0);
+                      }),
+            cudaSuccess);
+}
+
 TEST(AsyncCopiesDeathTest, WrongAddresses) {
   alignas(16) static char source[64];
   EXPECT_DEATH(RunKernel(1, 1, 32, [] { CpAsync16(Shared<char>() + 8, source); }),
                "destination is not aligned");
   EXPECT_DEATH(RunKernel(1, 1, 32, [] { CpAsync16(Shared<char>(), source + 4); }), "source is not aligned");
   EXPECT_DEATH(RunKernel(1, 1, 32, [] { CpAsync16(Shared<char>() + 32, source); }),
+               "not in the block's shared memory");
+  EXPECT_DEATH(RunKernel(1, 1, 32, [] { CpAsync4(Shared<char>() + 2, source); }),
+               "CpAsync4: the destination is not aligned");
+  EXPECT_DEATH(RunKernel(1, 1, 32, [] { CpAsync4(Shared<char>() + 32, source); }),
                "not in the block's shared memory");
   EXPECT_DEATH(RunKernel(1, 1, 0, [] { LdGlobalNc16(source + 4); }), "LdGlobalNc16: not aligned");
 }

@@ -1,6 +1,9 @@
 // QK-norm, rotary embedding and the cache write against the CPU's qkv, and the cache against what it should
 // hold.
 
+#include <cstring>
+#include <optional>
+
 #include "tests/cuda/rows_test_util.h"
 
 namespace somnus {
@@ -24,7 +27,7 @@ constexpr double kEps = 1e-5;
 // Inputs and results of one call.
 struct Options {
   DataType type;
-  bool f8 = false;
+  std::optional<DataType> cache = {};  // kF8E4M3 or kI8; else `type`
   bool q_norm = false, k_norm = false, rope = true;
   Layout layout = {};
   float k_scale = 1, v_scale = 1;
@@ -41,8 +44,7 @@ class Run {
         qkv_(options.type, tokens_, width_, options.layout),
         want_(DataType::kF32, tokens_, width_),
         before_(DataType::kF32, tokens_, width_),
-        cache_(options.f8 ? DataType::kF8E4M3 : options.type, kNumBlocks,
-               2 * shape.num_kv_heads * shape.block_size * shape.head_dim) {
+        cache_(options.cache.value_or(options.type), kNumBlocks, 2 * shape.num_kv_heads * RunElements()) {
     qkv_.Randomize(7, 1, &want_);
     for (int64_t t = 0; t < tokens_; ++t) std::copy_n(want_.row(t), width_, before_.row(t));
     const std::vector<float> angles = kernel_test::RandomFloats(kPositions * shape.head_dim / 2 + 1, 3, 3);
@@ -72,24 +74,35 @@ class Run {
   }
 
   void Check() {
+    contents_ = cache_.Contents();
     for (int64_t t = 0; t < tokens_; ++t) CheckRow(t);
     CheckUnwritten();
   }
 
  private:
   KvCacheView CacheView() {
-    return {cache_.view().data,  options_.f8 ? DataType::kF8E4M3 : options_.type,
+    return {cache_.view().data,  options_.cache.value_or(options_.type),
             kNumBlocks,          shape_.block_size,
             shape_.num_kv_heads, shape_.head_dim,
             options_.k_scale,    options_.v_scale};
   }
+  bool f8() const { return options_.cache == DataType::kF8E4M3; }
+  bool i8() const { return options_.cache == DataType::kI8; }
+  // In elements. Of i8: the tokens' scales, then their values, each padded to 16 bytes.
+  int64_t RunHeader() const { return i8() ? (shape_.block_size + 3) / 4 * 16 : 0; }
+  int64_t RunElements() const {
+    const int64_t values = shape_.block_size * shape_.head_dim;
+    return RunHeader() + (i8() ? (values + 15) / 16 * 16 : values);
+  }
+  int64_t RunStart(int64_t slot, int64_t kv_head, bool v) const {
+    return ((slot / shape_.block_size * shape_.num_kv_heads + kv_head) * 2 + v) * RunElements();
+  }
   int64_t CacheIndex(int64_t slot, int64_t kv_head, bool v, int64_t d) const {
-    const int64_t run = (slot / shape_.block_size * shape_.num_kv_heads + kv_head) * 2 + v;
-    return (run * shape_.block_size + slot % shape_.block_size) * shape_.head_dim + d;
+    return RunStart(slot, kv_head, v) + RunHeader() + slot % shape_.block_size * shape_.head_dim + d;
   }
   double Cached(int64_t index) {
-    return options_.f8 ? kernel_test::F8ToDouble(static_cast<uint8_t>(cache_.Contents()[index]))
-                       : cache_.Get(index / cache_.cols(), index % cache_.cols());
+    return f8() ? kernel_test::F8ToDouble(static_cast<uint8_t>(contents_[index]))
+                : cache_.Get(index / cache_.cols(), index % cache_.cols());
   }
 
   // q and k: f32 sums of head_dim squares in another order, fused or not multiply-adds, then one rounding. v:
@@ -112,11 +125,28 @@ class Run {
       const int64_t at = c - (v ? v_begin : k_begin);
       const int64_t index = CacheIndex(slots_[t], at / d, v, at % d);
       written_.push_back(index);
-      CheckCached(index, v ? before_.Get(t, c) : want, v);
+      const double value = v ? before_.Get(t, c) : want;
+      i8() ? CheckInt8(t, at / d, v, at % d, value) : CheckCached(index, value, v);
     }
   }
+  // The scale is the head's largest magnitude / 127, and the value the nearest multiple of it.
+  void CheckInt8(int64_t t, int64_t kv_head, bool v, int64_t dim, double value) {
+    const int64_t scale_at = RunStart(slots_[t], kv_head, v) + slots_[t] % shape_.block_size * 4;
+    for (int64_t b = 0; b < 4; ++b) written_.push_back(scale_at + b);
+    float scale;
+    std::memcpy(&scale, &contents_[scale_at], 4);
+    const int64_t d = shape_.head_dim,
+                  column = (shape_.num_heads + (v ? shape_.num_kv_heads : 0) + kv_head) * d;
+    double largest = 0;
+    for (int64_t i = 0; i < d; ++i)
+      largest = std::max<double>(largest, std::fabs((v ? before_ : want_).Get(t, column + i)));
+    ASSERT_NEAR(scale * 127, largest, 4e-6 * (1 + largest)) << "row " << t << ", KV head " << kv_head;
+    const auto stored = static_cast<int8_t>(contents_[CacheIndex(slots_[t], kv_head, v, dim)]);
+    ASSERT_NEAR(stored * scale, value, 0.5001 * scale + 4e-6 * (1 + largest))
+        << "row " << t << ", dim " << dim;
+  }
   void CheckCached(int64_t index, double value, bool v) {
-    if (!options_.f8) {
+    if (!f8()) {
       ASSERT_NEAR(Cached(index), value, Allowed(options_.type, value, 2e-6)) << "cache element " << index;
       return;
     }
@@ -126,13 +156,12 @@ class Run {
   }
   // Everything but the tokens' slots and block 0 is as it was.
   void CheckUnwritten() {
-    const int64_t bytes = options_.f8 ? 1 : SizeOf(options_.type);
+    const int64_t bytes = SizeOf(options_.cache.value_or(options_.type));
     std::vector<bool> touched(kNumBlocks * cache_.cols());
     for (int64_t index : written_) touched[index] = true;
-    const std::string raw = cache_.Contents();
     for (int64_t i = cache_.cols(); i < kNumBlocks * cache_.cols(); ++i) {
       for (int64_t b = 0; b < bytes && !touched[i]; ++b)
-        ASSERT_EQ(static_cast<unsigned char>(raw[i * bytes + b]), DeviceMatrix::kGap) << i;
+        ASSERT_EQ(static_cast<unsigned char>(contents_[i * bytes + b]), DeviceMatrix::kGap) << i;
     }
   }
 
@@ -143,13 +172,17 @@ class Run {
   DeviceMatrix qkv_;
   Matrix want_, before_;
   DeviceMatrix cache_;
+  std::string contents_;  // of cache_
   std::vector<int64_t> written_;
 };
 
 // Scattered tokens over blocks 1 to 5; `padding` rows at the end.
 void RunAndCheck(const Shape& shape, const Options& options, int64_t tokens, int64_t padding = 0) {
-  SCOPED_TRACE(testing::Message() << NameOf(options.type) << (options.f8 ? " into f8" : "") << ", "
-                                  << shape.num_heads << " heads on " << shape.num_kv_heads << ", dim "
+  SCOPED_TRACE(testing::Message() << NameOf(options.type)
+                                  << (!options.cache                        ? ""
+                                      : *options.cache == DataType::kF8E4M3 ? " into f8"
+                                                                            : " into i8")
+                                  << ", " << shape.num_heads << " heads on " << shape.num_kv_heads << ", dim "
                                   << shape.head_dim << ", block " << shape.block_size << ", q_norm "
                                   << options.q_norm << ", k_norm " << options.k_norm << ", rope "
                                   << options.rope << ", pad " << options.layout.pad << ", offset "
@@ -219,13 +252,26 @@ TEST_P(QkRopeCacheTest, OneTokenManyTokensAndPadding) {
 TEST_P(QkRopeCacheTest, Float8CacheHoldsScaledValues) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   for (const Shape& shape : kShapes) {
-    RunAndCheck(shape, {.type = GetParam(), .f8 = true, .k_norm = true, .k_scale = 0.37f, .v_scale = 0.011f},
-                5, 2);
+    RunAndCheck(
+        shape,
+        {.type = GetParam(), .cache = DataType::kF8E4M3, .k_norm = true, .k_scale = 0.37f, .v_scale = 0.011f},
+        5, 2);
   }
   // Values beyond 448 scales saturate.
-  RunAndCheck({2, 1, 32, 16}, {.type = GetParam(), .f8 = true, .k_scale = 0.001f, .v_scale = 0.002f}, 5);
-  RunAndCheck({2, 1, 7, 16}, {.type = GetParam(), .f8 = true, .rope = false, .k_scale = 3, .v_scale = 0.002f},
-              5);
+  RunAndCheck({2, 1, 32, 16},
+              {.type = GetParam(), .cache = DataType::kF8E4M3, .k_scale = 0.001f, .v_scale = 0.002f}, 5);
+  RunAndCheck(
+      {2, 1, 7, 16},
+      {.type = GetParam(), .cache = DataType::kF8E4M3, .rope = false, .k_scale = 3, .v_scale = 0.002f}, 5);
+}
+
+TEST_P(QkRopeCacheTest, Int8CacheHoldsValuesAndTheirScales) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const Shape& shape : kShapes) {
+    for (const bool norm : {false, true})
+      RunAndCheck(shape, {.type = GetParam(), .cache = DataType::kI8, .k_norm = norm}, 5, 2);
+  }
+  RunAndCheck({2, 1, 7, 16}, {.type = GetParam(), .cache = DataType::kI8, .rope = false}, 5);
 }
 
 }  // namespace

@@ -159,6 +159,7 @@ inline constexpr KvCacheView kMovedShapes[] = {
     {nullptr, DataType::kBF16, 9, 16, 3, 64}, {nullptr, DataType::kF32, 9, 16, 2, 24},
     {nullptr, DataType::kF16, 9, 5, 1, 7},    {nullptr, DataType::kF8E4M3, 9, 16, 2, 80},
     {nullptr, DataType::kF8E4M3, 9, 1, 1, 1}, {nullptr, DataType::kBF16, 9, 32, 4, 128},
+    {nullptr, DataType::kI8, 9, 16, 2, 80},   {nullptr, DataType::kI8, 9, 5, 1, 7},
 };
 
 }  // namespace somnus::cuda_test

@@ -146,17 +146,17 @@ TEST(GpuRunner, SameAsTheCpu) {
 }
 
 // A key or value whose f32 differs in the last bit between the two may lie on the other side of a tie, which
-// moves it by an eighth of itself at most.
-TEST(GpuRunner, Float8CacheIsNearTheCpus) {
-  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+// moves it by an eighth of itself at most, or with int8 by a 127th of its head's largest. moves: how far the
+// cache must move log-probabilities at least.
+void ExpectNearTheCpus(DataType cache, int64_t block_bytes, double moves) {
   ModelRunnerOptions options = SmallRunnerOptions();
-  options.kv_cache_dtype = DataType::kF8E4M3;
+  options.kv_cache_dtype = cache;
   auto cpu = RankGroup::Load(kModel, 1, options, 64),
        exact = RankGroup::Load(kModel, 1, SmallRunnerOptions(), 64);
   ASSERT_TRUE(cpu.ok() && exact.ok());
   const auto gpu = Load(options);
   ASSERT_NE(gpu, nullptr);
-  EXPECT_EQ(gpu->runner(0).kv_block_bytes(), 2 * 2 * 16 * 3 * 8);  // layers, K and V, tokens, heads, dims
+  EXPECT_EQ(gpu->runner(0).kv_block_bytes(), block_bytes);
   const auto expected = RunAll(**cpu, {Mixed()[4]}, Small()), got = RunAll(*gpu, {Mixed()[4]}, Small()),
              without = RunAll(**exact, {Mixed()[4]}, Small());
   ASSERT_TRUE(expected.ok() && got.ok() && without.ok()) << got.status();
@@ -167,7 +167,17 @@ TEST(GpuRunner, Float8CacheIsNearTheCpus) {
     EXPECT_NEAR(value, (*expected)[0].prompt_logprobs[i].logprobs(0), 1e-3) << i;
     moved = std::max(moved, std::fabs(value - (*without)[0].prompt_logprobs[i].logprobs(0)));
   }
-  EXPECT_GT(moved, 3e-3);  // it is another cache indeed
+  EXPECT_GT(moved, moves);  // it is another cache indeed
+}
+
+// Layers, K and V, tokens, heads; dims, and a scale.
+TEST(GpuRunner, Float8CacheIsNearTheCpus) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ExpectNearTheCpus(DataType::kF8E4M3, 2 * 2 * 16 * 3 * 8, 3e-3);
+}
+TEST(GpuRunner, Int8CacheIsNearTheCpus) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ExpectNearTheCpus(DataType::kI8, 2 * 2 * 16 * 3 * (8 + 4), 1e-3);
 }
 
 TEST(GpuRunner, RefusesACacheThatNoKernelReads) {

@@ -123,6 +123,28 @@ TEST(Types, PairsKeepTheirOrder) {
   }
 }
 
+// Every i8 is exact in both types that are multiplied.
+TEST(Types, Int8) {
+  for (int i = -127; i <= 127; ++i) {
+    const float value = static_cast<float>(i);
+    EXPECT_EQ(ToFloat(i8{static_cast<int8_t>(i)}), value);
+    EXPECT_EQ(FromFloat<i8>(value).bits, i);
+    const uint16_t pair = PackI8x2(value, -value);
+    EXPECT_EQ(Unpack2<bf16>(I8x2To<bf16>(pair)).x, value);
+    EXPECT_EQ(Unpack2<bf16>(I8x2To<bf16>(pair)).y, -value);
+    EXPECT_EQ(Unpack2<f16>(I8x2To<f16>(pair)).x, value);
+    EXPECT_EQ(Unpack2<f16>(I8x2To<f16>(pair)).y, -value);
+    if (i == 127) break;
+    const float tie = value + 0.5f;
+    EXPECT_EQ(FromFloat<i8>(tie).bits, i % 2 == 0 ? i : i + 1);
+    EXPECT_EQ(FromFloat<i8>(std::nextafter(tie, -1e9f)).bits, i);
+    EXPECT_EQ(FromFloat<i8>(std::nextafter(tie, 1e9f)).bits, i + 1);
+  }
+  EXPECT_EQ(FromFloat<i8>(127.00001f).bits, 127);
+  EXPECT_EQ(FromFloat<i8>(NAN).bits, 0);
+  static_assert(kDataType<i8> == DataType::kI8);
+}
+
 TEST(Types, VectorsAreOneAccess) {
   static_assert(sizeof(Vec16<bf16>) == 16 && alignof(Vec16<bf16>) == 16 && kVecSize<bf16> == 8);
   static_assert(sizeof(Vec<float, 2>) == 8 && alignof(Vec<float, 2>) == 8);

@@ -173,6 +173,30 @@ TEST_F(KvEventLogTest, ASnapshotHasEveryReplica) {
   }
 }
 
+TEST_F(KvEventLogTest, ASnapshotHasBothMedia) {
+  Start(100);
+  const auto on_host = [](std::vector<BlockEvent> events) {
+    events[0].medium = CacheMedium::kHost;
+    return events;
+  };
+  Append(Stored(1));
+  Append(on_host(Stored(1)));
+  Append(Stored(2, 1));
+  Append(on_host(Stored(3, 1)));
+  Append(Removed(1));
+  Append(on_host(Stored(4)));
+  Append(on_host(Removed(4)));
+  const std::vector<Batch> batches = Read(Follow().get());
+  ASSERT_EQ(batches.size(), 1u);
+  const BlockEvent device = Stored(2, 1)[0];
+  const BlockEvent host = {
+      .kind = Kind::kStored, .medium = CacheMedium::kHost, .content_ids = {1, 3}, .tokens = {1, 1, 3, 3}};
+  EXPECT_EQ(batches[0]->events, (std::vector<BlockEvent>{{}, device, host}));
+  Append({BlockEvent{}});
+  EXPECT_EQ(Read(Follow().get())[0]->events, std::vector<BlockEvent>{BlockEvent{}})
+      << "nothing is left in either";
+}
+
 TEST_F(KvEventLogTest, ReadersEndWithTheLogOnceTheyHaveReadIt) {
   Start(100);
   const auto reader = Follow(1000), other = Follow();

@@ -238,10 +238,11 @@ TEST(FlagsTest, AWorkersPlace) {
 
 TEST(FlagsTest, KvCacheDTypesAreVllms) {
   const std::pair<const char*, v1::DType> cases[] = {
-      {"auto", v1::DTYPE_UNSPECIFIED},     {"bfloat16", v1::DTYPE_BFLOAT16},
-      {"float16", v1::DTYPE_FLOAT16},      {"float32", v1::DTYPE_FLOAT32},
-      {"fp8", v1::DTYPE_FLOAT8_E4M3},      {"fp8_e4m3", v1::DTYPE_FLOAT8_E4M3},
-      {"fp8-e4m3", v1::DTYPE_FLOAT8_E4M3},
+      {"auto", v1::DTYPE_UNSPECIFIED},         {"bfloat16", v1::DTYPE_BFLOAT16},
+      {"float16", v1::DTYPE_FLOAT16},          {"float32", v1::DTYPE_FLOAT32},
+      {"fp8", v1::DTYPE_FLOAT8_E4M3},          {"fp8_e4m3", v1::DTYPE_FLOAT8_E4M3},
+      {"fp8-e4m3", v1::DTYPE_FLOAT8_E4M3},     {"int8", v1::DTYPE_INT8},
+      {"int8_per_token_head", v1::DTYPE_INT8}, {"int8-per-token-head", v1::DTYPE_INT8},
   };
   for (const auto& [text, dtype] : cases) {
     const auto flags = ParseFlags({"m", "--kv-cache-dtype", text});
@@ -254,7 +255,7 @@ TEST(FlagsTest, KvCacheDTypesAreVllms) {
 TEST(FlagsTest, KvCacheDTypesResolveAndHaveOneName) {
   EXPECT_EQ(ResolveKvCacheDType(v1::DTYPE_UNSPECIFIED, v1::DTYPE_FLOAT16), v1::DTYPE_FLOAT16);
   EXPECT_EQ(ResolveKvCacheDType(v1::DTYPE_FLOAT8_E4M3, v1::DTYPE_FLOAT16), v1::DTYPE_FLOAT8_E4M3);
-  for (const char* name : {"auto", "bfloat16", "float16", "float32", "fp8_e4m3"}) {
+  for (const char* name : {"auto", "bfloat16", "float16", "float32", "fp8_e4m3", "int8"}) {
     EXPECT_STREQ(KvCacheDTypeName(*ParseKvCacheDType(name)), name);
   }
 }

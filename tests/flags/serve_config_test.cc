@@ -64,8 +64,8 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[1].dtype, v1::DTYPE_UNSPECIFIED) << "that is of the other one";
   EXPECT_EQ(each[1].kv_cache_memory_bytes, 1 << 20);
   EXPECT_FALSE(each[1].dequantize);
-  EXPECT_EQ(each[1].quantization, v1::WEIGHT_QUANTIZATION_INT8);
-  EXPECT_EQ(each[0].quantization, v1::WEIGHT_QUANTIZATION_NONE);
+  EXPECT_EQ(each[1].quantization, Quantization::kInt8);
+  EXPECT_EQ(each[0].quantization, Quantization::kNone);
   EXPECT_EQ(each[1].max_num_seqs, 7);
   EXPECT_EQ(each[1].block_size, 32);
   EXPECT_EQ(each[1].idle_sleep, absl::Seconds(5));

@@ -182,8 +182,30 @@ TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
   }
 }
 
-// Attention over a single token returns its value as the cache holds it: every code, every tie between two
-// codes and its neighbours, what saturates, subnormal numbers and NaN, with both signs.
+// A token's V through a cache of 8 bits, as attention over this token alone returns it.
+std::vector<float> ThroughCache(CpuIsa isa, DataType type, const std::vector<float>& v, float v_scale = 1) {
+  const int64_t head_dim = static_cast<int64_t>(v.size());
+  Bench bench(isa, 1, {.num_heads = 1, .head_dim = head_dim, .block_size = 16});
+  Buffer data(2 * KvBlockBytes(*bench.device, type, 16, 1, head_dim));
+  const KvCacheView cache{data.as<void>(), type, 2, 16, 1, head_dim, 1, v_scale};
+  Matrix qkv(DataType::kF32, 1, 3 * head_dim), out(DataType::kF32, 1, head_dim);
+  for (int64_t i = 0; i < head_dim; ++i) qkv.Set(0, 2 * head_dim + i, v[i]);
+  const int32_t starts[] = {0, 1}, context = 1, table = 1, position = 0, slot = 16, kv_head = 0;
+  const AttentionBatch batch{.num_seqs = 1,
+                             .num_tokens = 1,
+                             .query_start = starts,
+                             .context_len = &context,
+                             .block_tables = &table,
+                             .max_blocks_per_seq = 1,
+                             .positions = &position,
+                             .slot_mapping = &slot};
+  QkNormRopeAndCache(*bench.device, qkv.view(), 1, nullptr, nullptr, 1e-5, {}, batch, cache);
+  PagedAttention(*bench.device, qkv.view(), 1, &kv_head, 1, batch, cache, out.view());
+  return std::vector<float>(out.row(0), out.row(0) + head_dim);
+}
+
+// Every code, every tie between two codes and its neighbours, what saturates, subnormal numbers and NaN, with
+// both signs.
 TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
   std::vector<float> values = {448, 449, 463.9f, 464, 465, 1e6f, INFINITY, NAN, 1e-30f, 1e-45f, 0};
   for (int code = 0; code < 0x7f; ++code) {
@@ -193,42 +215,93 @@ TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
     for (const float x : {value, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)})
       values.push_back(x);
   }
-  const Shape shape{1, 1, static_cast<int64_t>(values.size()), 16};
   for (const float sign : {1.0f, -1.0f}) {
-    Bench bench(GetParam(), 1, {.num_heads = 1, .head_dim = shape.head_dim, .block_size = 16});
-    Buffer data(2 * KvBlockBytes(*bench.device, DataType::kF8E4M3, 16, 1, shape.head_dim));
-    const KvCacheView cache{data.as<void>(), DataType::kF8E4M3, 2, 16, 1, shape.head_dim, 1, 0.5f};
-    Matrix qkv(DataType::kF32, 1, 3 * shape.head_dim), out(DataType::kF32, 1, shape.head_dim);
-    for (int64_t i = 0; i < shape.head_dim; ++i) qkv.Set(0, 2 * shape.head_dim + i, sign * values[i] / 2);
-    const int32_t starts[] = {0, 1}, context = 1, table = 1, position = 0, slot = 16, kv_head = 0;
-    const AttentionBatch batch{.num_seqs = 1,
-                               .num_tokens = 1,
-                               .query_start = starts,
-                               .context_len = &context,
-                               .block_tables = &table,
-                               .max_blocks_per_seq = 1,
-                               .positions = &position,
-                               .slot_mapping = &slot};
-    QkNormRopeAndCache(*bench.device, qkv.view(), 1, nullptr, nullptr, 1e-5, {}, batch, cache);
-    PagedAttention(*bench.device, qkv.view(), 1, &kv_head, 1, batch, cache, out.view());
-    for (int64_t i = 0; i < shape.head_dim; ++i) {
+    std::vector<float> halves;
+    for (const float x : values) halves.push_back(sign * x / 2);
+    const std::vector<float> got = ThroughCache(GetParam(), DataType::kF8E4M3, halves, 0.5f);
+    for (size_t i = 0; i < values.size(); ++i) {
       const float want = Round(DataType::kF8E4M3, sign * values[i]) / 2;
       if (std::isnan(want)) {
-        EXPECT_TRUE(std::isnan(out.Get(0, i))) << values[i];
+        EXPECT_TRUE(std::isnan(got[i])) << values[i];
       } else {
-        EXPECT_EQ(out.Get(0, i), want) << sign * values[i];
+        EXPECT_EQ(got[i], want) << sign * values[i];
       }
     }
   }
 }
 
-TEST_P(AttentionTest, Float8TakesHalfOfTheBytes) {
+// Every code, every tie between two and its neighbours, with both signs. Where the largest magnitude is 127
+// times a power of two, that is the scale.
+TEST_P(AttentionTest, Int8HoldsTheNearestValue) {
+  std::vector<float> codes = {127, 1e-30f, 1e-45f, 0};
+  for (int code = 0; code < 127; ++code) {
+    const float value = static_cast<float>(code), tie = value + 0.5f;
+    for (const float x : {value, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)})
+      codes.push_back(x);
+  }
+  for (const float scale : {1.0f, -1.0f, 0x1p-20f, -0x1p+40f, 0x1p-106f}) {
+    std::vector<float> values;
+    for (const float code : codes) values.push_back(code * scale);
+    const std::vector<float> got = ThroughCache(GetParam(), DataType::kI8, values);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      EXPECT_EQ(got[i], std::nearbyintf(codes[i]) * scale) << codes[i] << " times " << scale;
+    }
+  }
+}
+
+TEST_P(AttentionTest, Int8ScalesOfHeadsWithoutALargestValue) {
+  const auto through = [](std::vector<float> values) {
+    return ThroughCache(GetParam(), DataType::kI8, values);
+  };
+  const std::vector<float> zeros(20, 0.0f);
+  EXPECT_EQ(through(zeros), zeros);
+  EXPECT_EQ(through(std::vector<float>(20, std::nextafter(kLeastI8Magnitude, 0.0f))), zeros);
+  EXPECT_NEAR(through(std::vector<float>(20, -kLeastI8Magnitude))[19] / -kLeastI8Magnitude, 1, 1e-6);
+  EXPECT_NEAR(through(std::vector<float>(20, 3e38f))[19] / 3e38f, 1, 1e-6);
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    std::vector<float> values(20, 1.0f);
+    values[17] = bad;
+    for (const float got : through(values)) EXPECT_TRUE(std::isnan(got)) << bad;
+  }
+}
+
+// Magnitudes from token to token and from head to head are far apart: a scale that two of them share would
+// lose the smaller one.
+TEST_P(AttentionTest, Int8ScalesAreOfOneTokenAndHead) {
+  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{3, 3, 24, 5}, Shape{2, 1, 32, 100}}) {
+    Runner runner(GetParam(), 2, shape, DataType::kI8, 60);
+    Sequence s(shape, 130, 4);
+    const int64_t kv = shape.num_kv_heads * shape.head_dim, k = shape.num_heads * shape.head_dim;
+    for (int64_t p = 0; p < 130; ++p) {
+      for (int64_t i = 0; i < kv; ++i) {
+        const int64_t head = i / shape.head_dim;
+        s.qkv.Set(p, k + i, s.qkv.Get(p, k + i) * std::ldexp(1.3f, -static_cast<int>((p + head) % 7)));
+        s.qkv.Set(p, k + kv + i, s.qkv.Get(p, k + kv + i) * std::ldexp(1.3f, (p * 5 + head) % 9 - 8));
+      }
+    }
+    runner.Step({&s}, {130});
+    for (int64_t h = 0; h < shape.num_heads; ++h) {
+      for (const int64_t p : {0, 1, 18, 129}) {
+        const std::vector<double> want =
+            Reference(s, shape, DataType::kI8, runner.kv_head_of_head()[h], h, p, runner.Scale());
+        for (int64_t i = 0; i < shape.head_dim; ++i) {
+          ASSERT_NEAR(runner.out().Get(p, h * shape.head_dim + i), want[i], 2e-6 + 2e-5 * std::fabs(want[i]))
+              << "position " << p << ", head " << h << ", dim " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, EightBitsTakeHalfOfTheBytesAndTheirScales) {
   const auto device = MakeDevice(GetParam(), 1);
   for (const Shape& shape : {Shape{9, 3, 64, 16}, Shape{2, 2, 8, 16}, Shape{32, 8, 128, 32}}) {
     const auto bytes = [&](DataType type) {
       return KvBlockBytes(*device, type, shape.block_size, shape.num_kv_heads, shape.head_dim);
     };
     EXPECT_EQ(2 * bytes(DataType::kF8E4M3), bytes(DataType::kBF16)) << shape.head_dim;
+    const int64_t scales = shape.num_kv_heads * 2 * shape.block_size * 4;
+    EXPECT_EQ(bytes(DataType::kI8), bytes(DataType::kF8E4M3) + scales) << shape.head_dim;
   }
 }
 

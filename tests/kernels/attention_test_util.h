@@ -28,16 +28,24 @@ struct Sequence {
 // What the scales of a cache are in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache; with an f8e4m3 one the output is f32.
-inline constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16,
-                                           DataType::kF8E4M3};
-inline DataType OutType(DataType cache) { return cache == DataType::kF8E4M3 ? DataType::kF32 : cache; }
+// The types of a cache; with one of 8 bits the output is f32.
+inline constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3,
+                                           DataType::kI8};
+inline DataType OutType(DataType cache) { return SizeOf(cache) == 1 ? DataType::kF32 : cache; }
 
-// A value as it comes back from the cache.
-inline float Cached(DataType type, float x, bool v) {
-  if (type != DataType::kF8E4M3) return Round(type, x);
-  const float scale = v ? kVScale : kKScale;
-  return Round(type, x * (1.0f / scale)) * scale;
+// The [head_dim] values of a token's K or V of one head as they come back from the cache.
+inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v) {
+  std::vector<double> values;
+  if (type == DataType::kI8) {
+    float largest = 0;
+    for (const float x : head) largest = std::max(largest, std::fabs(x));
+    const float scale = largest / 127, inverse = 127 / largest;
+    for (const float x : head) values.push_back(double{scale} * std::nearbyintf(x * inverse));
+    return values;
+  }
+  const float scale = type != DataType::kF8E4M3 ? 1.0f : v ? kVScale : kKScale;
+  for (const float x : head) values.push_back(Round(type, x * (1.0f / scale)) * scale);
+  return values;
 }
 
 // One layer of cache and the steps over it.
@@ -141,18 +149,23 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
                                      int64_t h, int64_t position, float scale) {
   const int64_t d = shape.head_dim, k = (shape.num_heads + kv_head) * d, v = k + shape.num_kv_heads * d;
   std::vector<double> scores, out(d, 0.0);
+  const auto cached = [&](int64_t p, int64_t column) {
+    std::vector<float> head;
+    for (int64_t i = 0; i < d; ++i) head.push_back(s.qkv.Get(p, column + i));
+    return Cached(type, head, column == v);
+  };
   for (int64_t p = 0; p <= position; ++p) {
+    const std::vector<double> key = cached(p, k);
     double score = 0;
-    for (int64_t i = 0; i < d; ++i) {
-      score += static_cast<double>(s.qkv.Get(position, h * d + i)) * Cached(type, s.qkv.Get(p, k + i), false);
-    }
+    for (int64_t i = 0; i < d; ++i) score += s.qkv.Get(position, h * d + i) * key[i];
     scores.push_back(score * scale);
   }
   const double max = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - max);
   for (int64_t p = 0; p <= position; ++p) {
-    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * Cached(type, s.qkv.Get(p, v + i), true);
+    const std::vector<double> value = cached(p, v);
+    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * value[i];
   }
   return out;
 }

@@ -76,7 +76,8 @@ TEST_P(SwapTest, BlocksThatAreNotThereAreABrokenInvariant) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SwapTest,
-                         testing::Values(DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3));
+                         testing::Values(DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3,
+                                         DataType::kI8));
 
 }  // namespace
 }  // namespace somnus

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "base/float8.h"
 #include "base/half_float.h"
 #include "checkpoint/dequantize.h"
 
@@ -20,7 +21,9 @@ namespace {
 constexpr int64_t kBlock = kQuantBlock;
 
 StorageType StoredAs(DataType type) {
-  return type == DataType::kQ8_0 ? StorageType::kQ8_0 : StorageType::kQ4_1;
+  return type == DataType::kQ8_0   ? StorageType::kQ8_0
+         : type == DataType::kQ4_1 ? StorageType::kQ4_1
+                                   : StorageType::kF8E4M3;
 }
 
 std::vector<float> Normal(int64_t count, float deviation, uint32_t seed = 1) {
@@ -34,7 +37,7 @@ std::vector<float> Normal(int64_t count, float deviation, uint32_t seed = 1) {
 std::vector<float> There(DataType type, const std::vector<float>& values) {
   const int64_t blocks = static_cast<int64_t>(values.size()) / kBlock;
   std::vector<uint8_t> bytes(static_cast<size_t>(blocks * QuantBlockBytes(type)));
-  QuantizeBlocks(type, values.data(), blocks * kBlock, bytes.data());
+  QuantizeRows(type, values.data(), 1, blocks * kBlock, bytes.data());
   std::vector<float> back(values.size());
   DequantizeBlocks(StoredAs(type), bytes.data(), blocks, back.data());
   return back;
@@ -58,6 +61,9 @@ TEST(QuantizeRows, ErrorsAreThoseOfTheSteps) {
     EXPECT_LT(RelativeError(DataType::kQ8_0, values), 0.006);
     EXPECT_LT(RelativeError(DataType::kQ4_1, values), 0.085);
     EXPECT_GT(RelativeError(DataType::kQ4_1, values), 0.05);
+    // Three bits of mantissa behind the first one: steps of an eighth to a sixteenth.
+    EXPECT_LT(RelativeError(DataType::kF8E4M3, values), 0.03);
+    EXPECT_GT(RelativeError(DataType::kF8E4M3, values), 0.015);
   }
 }
 
@@ -80,7 +86,7 @@ TEST(QuantizeRows, AnOutlierDoesNotTakeTheOthersSteps) {
 }
 
 TEST(QuantizeRows, BlocksOfOneValue) {
-  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1}) {
+  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1, DataType::kF8E4M3}) {
     for (const float value : {0.0f, 1.0f, -0.5f}) {
       for (const float back : There(type, std::vector<float>(kBlock, value)))
         EXPECT_NEAR(back, value, std::fabs(value) / 1000);
@@ -108,13 +114,74 @@ TEST(QuantizeRows, WhatIsNoNumberStaysInItsBlock) {
 }
 
 TEST(QuantizeRows, InPlaceIsTheSame) {
-  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1}) {
+  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1, DataType::kF8E4M3}) {
     std::vector<float> values = Normal(kBlock * 7, 0.1f);
     std::vector<uint8_t> apart(static_cast<size_t>(7 * QuantBlockBytes(type)));
-    QuantizeBlocks(type, values.data(), kBlock * 7, apart.data());
-    QuantizeBlocks(type, values.data(), kBlock * 7, values.data());
+    QuantizeRows(type, values.data(), 1, kBlock * 7, apart.data());
+    QuantizeRows(type, values.data(), 1, kBlock * 7, values.data());
     EXPECT_EQ(std::memcmp(values.data(), apart.data(), apart.size()), 0);
   }
+}
+
+// The largest value is 448 by definition, so that the scale is a power of two.
+std::vector<float> Float8Row(float scale, const std::vector<float>& values) {
+  std::vector<float> row(kBlock);
+  row[0] = 448 * scale;
+  std::copy(values.begin(), values.end(), row.begin() + 1);
+  return There(DataType::kF8E4M3, row);
+}
+
+TEST(QuantizeRows, EveryFloat8IsItsOwn) {
+  for (const float scale : {1.0f, 0x1p-20f}) {
+    for (int code = 0; code < 256; ++code) {
+      const uint8_t bits = static_cast<uint8_t>(code);
+      if (IsFloat8Nan(bits)) continue;
+      const float value = Float8ToFloat(bits) * scale;
+      const float back = Float8Row(scale, {value})[1];
+      EXPECT_EQ(back, value);
+      EXPECT_EQ(std::signbit(back), std::signbit(value));
+    }
+  }
+}
+
+TEST(QuantizeRows, Float8TakesTheNearestAndOfTwoTheEvenOne) {
+  const std::vector<float> back =
+      Float8Row(1, {1.0625f, 1.1875f, std::nextafter(1.0625f, 2.0f), 432, 431, -17, 0x1p-10f, 3 * 0x1p-10f,
+                    std::nextafter(0x1p-10f, 1.0f), 0.0156f});
+  const std::vector<float> want = {1.0f, 1.25f, 1.125f, 448, 416, -16, 0, 0x1p-8f, 0x1p-9f, 0x1p-6f};
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(back[i + 1], want[i]) << i;
+}
+
+// The other row has a scale of its own.
+TEST(QuantizeRows, ARowOfFloat8WithoutANumberIsNaN) {
+  constexpr int64_t kCols = 3 * kBlock;
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> values = Normal(2 * kCols, 0.1f);
+    values[kBlock + 3] = odd;
+    std::vector<uint8_t> bytes(static_cast<size_t>(2 * MatrixRowBytes(DataType::kF8E4M3, kCols)));
+    QuantizeRows(DataType::kF8E4M3, values.data(), 2, kCols, bytes.data());
+    std::vector<float> back(values.size());
+    DequantizeBlocks(StorageType::kF8E4M3, bytes.data(), 2 * kCols / kBlock, back.data());
+    for (int64_t i = 0; i < kCols; ++i) {
+      EXPECT_TRUE(std::isnan(back[i]));
+      EXPECT_NEAR(back[kCols + i], values[kCols + i], std::fabs(values[kCols + i]) / 16 + 1e-6);
+    }
+  }
+}
+
+TEST(QuantizeRows, APartOfAFloat8RowIsAsInTheWholeOne) {
+  constexpr int64_t kCols = 5 * kBlock, kBytes = QuantBlockBytes(DataType::kF8E4M3);
+  std::vector<float> row = Normal(kCols, 0.1f);
+  row[kCols - 1] = 3;  // which only the last part has
+  std::vector<uint8_t> whole(5 * kBytes), part(2 * kBytes);
+  QuantizeRows(DataType::kF8E4M3, row.data(), 1, kCols, whole.data());
+  QuantizeFloat8Part(row.data(), kCols, kBlock, 3 * kBlock, part.data());
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + kBytes));
+  // Of a row that ends within a block.
+  QuantizeFloat8Part(row.data(), kCols - 1, kBlock, 3 * kBlock, part.data());
+  float scale;
+  std::memcpy(&scale, part.data(), sizeof(scale));
+  EXPECT_LT(scale, 1.0f / 448);
 }
 
 TEST(RoundToHalf, EveryHalfIsItsOwn) {

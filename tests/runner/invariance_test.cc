@@ -44,6 +44,7 @@ struct Setup {
   // The model is one of random weights of this type, computed as stored.
   std::optional<StorageType> quantized = {};
   CpuIsa isa = CpuIsa::kBest;
+  std::optional<DataType> quantize = {};  // at load
 };
 
 class InvarianceTest : public testing::TestWithParam<Setup> {
@@ -53,6 +54,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.dtype = GetParam().dtype;
     options.kv_cache_dtype = GetParam().cache;
     options.dequantize = !GetParam().quantized;
+    options.quantize = GetParam().quantize;
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
@@ -158,6 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
                                          Setup{"llama-rope3", DataType::kBF16, 3},
                                          Setup{"llama-uneven", DataType::kBF16, 1, DataType::kF8E4M3},
                                          Setup{"qwen3", DataType::kF32, 2, DataType::kF8E4M3},
+                                         Setup{"llama-uneven", DataType::kBF16, 1, DataType::kI8},
+                                         Setup{"qwen3", DataType::kF32, 2, DataType::kI8},
+                                         Setup{"llama-uneven", DataType::kF32, 4, DataType::kI8},
                                          Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_1},
                                          Setup{"", DataType::kBF16, 2, {}, StorageType::kQ4_0},
                                          Setup{"", DataType::kBF16, 3, {}, StorageType::kQ8_0},
@@ -171,7 +176,9 @@ std::vector<Setup> OnEachIsa() {
   for (const CpuIsa isa : kCpuIsas) {
     if (!Device::CreateCpu({.num_threads = 1, .isa = isa}).ok()) continue;
     setups.push_back({"llama-uneven", DataType::kBF16, 1, {}, {}, isa});
+    setups.push_back({"llama-uneven", DataType::kBF16, 1, DataType::kI8, {}, isa});
     setups.push_back({"", DataType::kBF16, 2, {}, StorageType::kQ8_0, isa});
+    setups.push_back({"qwen3", DataType::kBF16, 2, {}, {}, isa, DataType::kF8E4M3});
   }
   return setups;
 }
@@ -179,7 +186,9 @@ std::vector<Setup> OnEachIsa() {
 INSTANTIATE_TEST_SUITE_P(Isas, InvarianceTest, testing::ValuesIn(OnEachIsa()),
                          [](const testing::TestParamInfo<Setup>& info) {
                            return std::string(CpuIsaName(info.param.isa)) +
-                                  (info.param.quantized.has_value() ? "_quantized" : "");
+                                  (info.param.quantized.has_value() ? "_quantized" : "") +
+                                  (info.param.quantize.has_value() ? "_fp8" : "") +
+                                  (info.param.cache.has_value() ? "_int8_cache" : "");
                          });
 
 }  // namespace

@@ -57,6 +57,8 @@ double Distance(const MiniResult& a, const MiniResult& b) {
 
 // Rounding is the only error of a narrower cache, so the distance from the exact result grows with the step
 // of the type: by 8 from f16 to bf16, by 16 from there to f8e4m3, here within a factor of two and a half.
+// int8 rounds to multiples of a 127th of a head's largest value: finer than f8e4m3, which has 8 steps from
+// one power of two to the next, and coarser than bf16, which has 128.
 TEST(KvCacheDTypeTest, EveryTypeIsAsNearAsItsBits) {
   for (const char* model : {"tests/data/tiny/llama-uneven", "tests/data/tiny/qwen3", "tests/data/tiny/opt"}) {
     SCOPED_TRACE(model);
@@ -64,7 +66,7 @@ TEST(KvCacheDTypeTest, EveryTypeIsAsNearAsItsBits) {
     ASSERT_TRUE(exact);
     const MiniResult want = RunPrompt(*exact);
     std::vector<double> distances;
-    for (const DataType cache : {DataType::kF16, DataType::kBF16, DataType::kF8E4M3}) {
+    for (const DataType cache : {DataType::kF16, DataType::kBF16, DataType::kF8E4M3, DataType::kI8}) {
       const auto group = Load(Options(cache), 1, model);
       ASSERT_TRUE(group);
       distances.push_back(Distance(RunPrompt(*group), want));
@@ -73,6 +75,8 @@ TEST(KvCacheDTypeTest, EveryTypeIsAsNearAsItsBits) {
     EXPECT_THAT(distances[1] / distances[0], testing::AllOf(testing::Gt(8 / 2.5), testing::Lt(8 * 2.5)));
     EXPECT_THAT(distances[2] / distances[1], testing::AllOf(testing::Gt(16 / 2.5), testing::Lt(16 * 2.5)));
     EXPECT_LT(distances[2], 0.3);
+    EXPECT_GT(distances[3], distances[1]);
+    EXPECT_LT(distances[3], distances[2] / 2);
   }
 }
 
@@ -92,6 +96,19 @@ TEST(KvCacheDTypeTest, Float8TakesHalfOfTheBytesOnEveryRank) {
     ASSERT_TRUE(half && whole);
     for (int rank = 0; rank < world_size; ++rank) {
       EXPECT_EQ(2 * half->runner(rank).kv_block_bytes(), whole->runner(rank).kv_block_bytes()) << rank;
+    }
+  }
+}
+
+// A block's part of a head of 8 dims: 16 tokens' K, V padded to 16 dims, and two scales of 4 bytes for each.
+TEST(KvCacheDTypeTest, Int8ScalesArePartOfABlockOnEveryRank) {
+  for (const int world_size : {1, 2, 3}) {
+    const auto scaled = Load(Options(DataType::kI8, DataType::kBF16), world_size);
+    const auto plain = Load(Options(DataType::kF8E4M3, DataType::kBF16), world_size);
+    ASSERT_TRUE(scaled && plain);
+    for (int rank = 0; rank < world_size; ++rank) {
+      const int64_t bytes = plain->runner(rank).kv_block_bytes(), heads = bytes / (16 * (8 + 16));
+      EXPECT_EQ(scaled->runner(rank).kv_block_bytes(), bytes + heads * 16 * 2 * 4) << rank;
     }
   }
 }
@@ -152,6 +169,12 @@ TEST(KvCacheDTypeTest, OtherTypesNeedNoScales) {
   const auto lost = Scaled(-1, 1e5f);
   EXPECT_EQ(ScaledModel(*lost).status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(ScaledModel(*lost, std::nullopt).status.ok());
+  // An int8 cache has scales of its own making.
+  const auto none = Checkpoint::Open(kModel);
+  ASSERT_TRUE(none.ok()) << none.status();
+  ScaledModel scaled(*lost, DataType::kI8), plain(**none, DataType::kI8);
+  ASSERT_TRUE(scaled.status.ok()) << scaled.status;
+  EXPECT_EQ(scaled.Tokens(), plain.Tokens());
 }
 
 TEST(KvCacheDTypeTest, ReloadedWeightsMustHaveTheSameScales) {

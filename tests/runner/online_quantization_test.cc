@@ -55,12 +55,15 @@ MiniResult RunOne(RankGroup& group) {
 
 TEST(OnlineQuantization, IsOfTheLayersMatricesAlone) {
   const auto int8 = Load(kModel, 1, Options(DataType::kQ8_0)),
-             int4 = Load(kModel, 1, Options(DataType::kQ4_1));
-  ASSERT_TRUE(int8 && int4);
+             int4 = Load(kModel, 1, Options(DataType::kQ4_1)),
+             fp8 = Load(kModel, 1, Options(DataType::kF8E4M3));
+  ASSERT_TRUE(int8 && int4 && fp8);
   // The embedding and the output matrix have 512 x 64 numbers each, in f32.
   EXPECT_THAT(int8->runner(0).weight_types(), HasSubstr("float32 0.2 MiB"));
   EXPECT_THAT(int8->runner(0).weight_types(), HasSubstr("Q8_0 0.1 MiB"));
   EXPECT_THAT(int4->runner(0).weight_types(), HasSubstr("Q4_1 0."));
+  EXPECT_THAT(fp8->runner(0).weight_types(), HasSubstr("fp8_e4m3 0.1 MiB"));
+  EXPECT_THAT(fp8->runner(0).weight_types(), HasSubstr("float32 0.2 MiB"));
 }
 
 // Five bits in the file, so that int8 adds little to the error of the activations.
@@ -70,16 +73,28 @@ TEST(OnlineQuantization, IsNearTheModelOnAnyNumberOfRanks) {
   const auto exact = Load(path, 1, Options(std::nullopt));
   ASSERT_TRUE(exact);
   const std::vector<float> reference = PromptLogprobs(RunOne(*exact));
-  for (const int world_size : {1, 2}) {
+  std::vector<float> one_rank;
+  for (const int world_size : {1, 2, 4}) {
     const auto int8 = Load(path, world_size, Options(DataType::kQ8_0));
     const auto int4 = Load(path, world_size, Options(DataType::kQ4_1));
-    ASSERT_TRUE(int8 && int4);
+    const auto fp8 = Load(path, world_size, Options(DataType::kF8E4M3));
+    ASSERT_TRUE(int8 && int4 && fp8);
     const double of_int8 = MeanDifference(PromptLogprobs(RunOne(*int8)), reference);
     const double of_int4 = MeanDifference(PromptLogprobs(RunOne(*int4)), reference);
     EXPECT_LT(of_int8, 0.1) << world_size;
     EXPECT_GT(of_int8, 1e-5) << "nothing was quantized";
     EXPECT_LT(of_int4, 1.0) << world_size;
     EXPECT_GT(of_int4, of_int8);
+    // Numbers of four significant bits, with activations that are not rounded.
+    const std::vector<float> got = PromptLogprobs(RunOne(*fp8));
+    const double of_fp8 = MeanDifference(got, reference);
+    EXPECT_LT(of_fp8, 0.7) << world_size;
+    EXPECT_GT(of_fp8, 1e-5) << "nothing was quantized";
+    if (world_size == 1) one_rank = got;
+    // Two ranks have the same numbers, also of the rows that are cut; four cut blocks, which stay exact.
+    if (world_size == 2) {
+      EXPECT_LT(MeanDifference(got, one_rank), 1e-4);
+    }
   }
 }
 
@@ -91,7 +106,7 @@ TEST(OnlineQuantization, WhatAShardCutsWithinABlockStaysAsItIs) {
 }
 
 TEST(OnlineQuantization, SleepsAndWakesAtBothLevels) {
-  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1}) {
+  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1, DataType::kF8E4M3}) {
     const auto group = Load(kModel, 2, Options(type));
     ASSERT_TRUE(group);
     const MiniResult before = RunOne(*group);
@@ -104,27 +119,48 @@ TEST(OnlineQuantization, SleepsAndWakesAtBothLevels) {
 }
 
 TEST(OnlineQuantization, UpdatesAreQuantizedAsTheLoadIs) {
-  const auto loaded = Load(kModel, 2, Options(DataType::kQ4_1));
-  const auto updated = Load(kModel, 2, Options(DataType::kQ4_1), LoadFormat::kDummy);
-  ASSERT_TRUE(loaded && updated);
-  const MiniResult want = RunOne(*loaded);
-  for (int rank = 0; rank < 2; ++rank) {
-    auto update = updated->runner(rank).BeginWeightUpdate(/*needs_all=*/true);
-    ASSERT_TRUE(update.ok()) << update.status();
-    for (const v1::WeightChunk& chunk : ChunksOf(loaded->checkpoint(), 3000))
-      ASSERT_EQ((*update)->Add(chunk), absl::OkStatus());
-    ASSERT_EQ((*update)->CheckComplete(), absl::OkStatus());
+  for (const DataType type : {DataType::kQ4_1, DataType::kF8E4M3}) {
+    const auto loaded = Load(kModel, 2, Options(type));
+    const auto updated = Load(kModel, 2, Options(type), LoadFormat::kDummy);
+    ASSERT_TRUE(loaded && updated);
+    const MiniResult want = RunOne(*loaded);
+    for (int rank = 0; rank < 2; ++rank) {
+      auto update = updated->runner(rank).BeginWeightUpdate(/*needs_all=*/true);
+      ASSERT_TRUE(update.ok()) << update.status();
+      for (const v1::WeightChunk& chunk : ChunksOf(loaded->checkpoint(), 3000))
+        ASSERT_EQ((*update)->Add(chunk), absl::OkStatus());
+      ASSERT_EQ((*update)->CheckComplete(), absl::OkStatus());
+    }
+    ExpectSame(RunOne(*updated), want);
   }
-  ExpectSame(RunOne(*updated), want);
 }
 
-TEST(OnlineQuantization, Fp8IsForCheckpointsOfFp8) {
-  const auto refused = RankGroup::Load(kModel, 1, Options(DataType::kF8E4M3), 64);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--quantization=fp8"));
-  const auto group = Load(PackedGolden("fp8"), 1, Options(DataType::kF8E4M3));
-  ASSERT_TRUE(group);
-  EXPECT_THAT(group->runner(0).weight_types(), Not(HasSubstr("Q8_0")));
+// With activations of f32 nothing is rounded but sums: what is stored is computed, with either flag.
+TEST(PackedModel, OfFp8IsExactAsItIsStored) {
+  for (const char* name : {"fp8", "fp8-blocks", "compressed-fp8"}) {
+    const auto expanded = Load(PackedGolden(name), 1, Options(std::nullopt));
+    ASSERT_TRUE(expanded);
+    EXPECT_THAT(expanded->runner(0).weight_types(), Not(HasSubstr("fp8")));
+    const std::vector<float> reference = PromptLogprobs(RunOne(*expanded));
+    // Four ranks have fewer than 32 rows or columns of its matrices, which are then expanded.
+    for (const int world_size : {1, 2, 4}) {
+      SCOPED_TRACE(testing::Message() << name << ", " << world_size << " ranks");
+      const auto stored = Load(PackedGolden(name), world_size, Options(std::nullopt, /*dequantize=*/false));
+      const auto named = Load(PackedGolden(name), world_size, Options(DataType::kF8E4M3, false));
+      ASSERT_TRUE(stored && named);
+      if (world_size < 4) {
+        EXPECT_THAT(stored->runner(0).weight_types(), HasSubstr("fp8_e4m3"));
+        EXPECT_THAT(named->runner(0).weight_types(), HasSubstr("fp8_e4m3"));
+      }
+      EXPECT_LT(MeanDifference(PromptLogprobs(RunOne(*stored)), reference), 1e-4);
+      if (world_size == 1) {
+        ExpectSame(RunOne(*named), RunOne(*stored));
+        const auto online = Load(PackedGolden(name), 1, Options(DataType::kF8E4M3));
+        ASSERT_TRUE(online);
+        ExpectSame(RunOne(*online), RunOne(*stored));
+      }
+    }
+  }
 }
 
 TEST(PackedModel, IsComputedAsItIsStoredOrExpanded) {
@@ -133,8 +169,10 @@ TEST(PackedModel, IsComputedAsItIsStoredOrExpanded) {
     const auto expanded = Load(PackedGolden(name), 1, Options(std::nullopt));
     const auto stored = Load(PackedGolden(name), 1, Options(std::nullopt, /*dequantize=*/false));
     ASSERT_TRUE(expanded && stored);
-    const bool blocks = type != StorageType::kF32;
-    EXPECT_EQ(stored->runner(0).weight_types().find("Q") != std::string::npos, blocks);
+    const std::string types = stored->runner(0).weight_types();
+    EXPECT_EQ(types.find("Q") != std::string::npos,
+              type != StorageType::kF32 && type != StorageType::kF8E4M3);
+    EXPECT_EQ(types.find("fp8") != std::string::npos, type == StorageType::kF8E4M3);
     EXPECT_THAT(expanded->runner(0).weight_types(), Not(HasSubstr("Q")));
     const std::vector<float> reference = PromptLogprobs(RunOne(*expanded));
     for (const int world_size : {1, 2}) {
@@ -158,11 +196,13 @@ TEST(PackedModel, TakesQuantization) {
 }
 
 TEST(PackedModel, SleepsAtLevelTwo) {
-  const auto group = Load(PackedGolden("gptq4-zeros"), 1, Options(std::nullopt, /*dequantize=*/false));
-  ASSERT_TRUE(group);
-  const MiniResult before = RunOne(*group);
-  ASSERT_EQ(group->SleepAndWake(RestoreMode::kDiscard), absl::OkStatus());
-  ExpectSame(RunOne(*group), before);
+  for (const char* name : {"gptq4-zeros", "fp8-blocks"}) {
+    const auto group = Load(PackedGolden(name), 1, Options(std::nullopt, /*dequantize=*/false));
+    ASSERT_TRUE(group);
+    const MiniResult before = RunOne(*group);
+    ASSERT_EQ(group->SleepAndWake(RestoreMode::kDiscard), absl::OkStatus());
+    ExpectSame(RunOne(*group), before);
+  }
 }
 
 }  // namespace

@@ -51,6 +51,47 @@ TEST_P(FairnessTest, AShortPromptBehindALongOneHasItsFirstTokenInTheNextStep) {
   ExpectExact(harness, {lengthy, brief});
 }
 
+// Short prompts come in every step, more than it has room for. A long one has half of the step all the same,
+// and so has the next one after it.
+TEST_P(FairnessTest, AStreamOfShortPromptsStarvesNoLongOne) {
+  Harness harness(Options(), depth());
+  const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
+  harness.Add(first);
+  harness.Add(second);
+  for (int i = 0; i < 50; ++i) {
+    for (int j = 0; j < 3; ++j)
+      harness.Add(MakeRequest(std::to_string(3 * i + j), 6, 1, 1000 + 100 * (3 * i + j)));
+    harness.Step();
+  }
+  EXPECT_GT(harness.scheduler.num_waiting(), 20) << "there were always others";
+  EXPECT_GT(harness.answers["first"].first_token_step, 0);
+  EXPECT_LE(harness.answers["first"].first_token_step, 20 + 1);
+  EXPECT_GT(harness.answers["second"].first_token_step, 0);
+  EXPECT_LE(harness.answers["second"].first_token_step, 2 * (20 + 1));
+  harness.RunToEnd();
+  ExpectExact(harness, {first, second});
+}
+
+// What it had computed is in the prefix cache still, but for what others took.
+TEST_P(FairnessTest, WhoWasPreemptedFindsItsBlocksAgain) {
+  SchedulerOptions options = Options();
+  options.policy = SchedulingPolicy::kPriority;
+  options.max_num_seqs = 1;
+  options.preemption = PreemptionMode::kRecompute;
+  Harness harness(options, depth());
+  const EngineRequest low = WithPriority(MakeRequest("low", 160, 30), 2);
+  const EngineRequest urgent = WithPriority(MakeRequest("urgent", 8, 4, 500), 0);
+  harness.Add(low);
+  for (int i = 0; i < 15; ++i) harness.Step();
+  harness.Add(urgent);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
+  const int64_t once = 160 + 29 + 8 + 3;
+  EXPECT_LE(harness.worker.num_computed_tokens(), once + 4 + 2 * static_cast<int64_t>(depth()))
+      << "a block that was not full, and steps in flight";
+  ExpectExact(harness, {low, urgent});
+}
+
 TEST_P(FairnessTest, DecodesComeBeforeAnEarlierPrompt) {
   SchedulerOptions options = Options(/*num_blocks=*/13);  // 48 tokens
   options.max_num_batched_tokens = 4;

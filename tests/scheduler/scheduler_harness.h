@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/scheduler/scheduler.h"
+#include "tests/block_manager/replayed_cache.h"
 #include "tests/fakes/fake_worker.h"
 
 namespace somnus {
@@ -89,7 +90,11 @@ class Harness {
   // wrong_period: of a draft model, as in FakeWorkerOptions.
   explicit Harness(const SchedulerOptions& options, size_t depth = 0, int32_t nan_token = -1,
                    int32_t wrong_period = 0)
-      : scheduler(options), worker(Fake(options, nan_token, wrong_period)), depth_(depth) {}
+      : scheduler(Recording(options)),
+        worker(Fake(options, nan_token, wrong_period)),
+        num_blocks_(options.blocks.num_blocks),
+        depth_(depth),
+        replayed_(options.blocks.block_size) {}
 
   void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
 
@@ -130,9 +135,14 @@ class Harness {
     FAIL() << "the schedule does not end";
   }
 
+  // All books add up, and whoever has followed the events of the prefix cache knows what it has.
   void Check() {
     const absl::Status integrity = scheduler.CheckIntegrity();
     ASSERT_TRUE(integrity.ok()) << integrity;
+    const absl::Status some = scheduler.CheckSome();
+    ASSERT_TRUE(some.ok()) << some;
+    replayed_.Apply(scheduler.TakeCacheEvents());
+    replayed_.ExpectIs(scheduler.blocks(), num_blocks_);
   }
 
   // The worker dies with its steps in flight, and another takes its place.
@@ -179,6 +189,10 @@ class Harness {
   std::vector<v1::StepRequest> steps;
 
  private:
+  static SchedulerOptions Recording(SchedulerOptions options) {
+    options.blocks.records_events = true;
+    return options;
+  }
   static FakeWorkerOptions Fake(const SchedulerOptions& options, int32_t nan_token, int32_t wrong_period) {
     FakeWorkerOptions fake;
     fake.nan_token = nan_token;
@@ -206,7 +220,9 @@ class Harness {
     answer.num_cached = output.output.num_cached_tokens;
   }
 
+  const int32_t num_blocks_;
   const size_t depth_;
+  ReplayedCache replayed_;
   std::deque<v1::StepReply> replies_;
 };
 

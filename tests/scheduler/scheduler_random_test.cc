@@ -6,7 +6,6 @@
 #include <random>
 #include <set>
 
-#include "tests/block_manager/replayed_cache.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -47,9 +46,7 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   options.long_prefill_token_threshold = static_cast<int32_t>(random() % 12);
   options.priority_aging_steps = static_cast<int32_t>(random() % 10);
   if (random() % 2 == 0) options.step_bytes = 300 + static_cast<int32_t>(random() % 1000);
-  options.blocks.records_events = true;
   Harness harness(options, depth);
-  ReplayedCache replayed(options.blocks.block_size);
   Load load;
   for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
     if (random() % 5 == 0) {
@@ -73,8 +70,6 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
                              static_cast<int32_t>(random() % options.max_num_seqs));
     }
     harness.Step();
-    replayed.Apply(harness.scheduler.TakeCacheEvents());
-    replayed.ExpectIs(harness.scheduler.blocks().pool(), options.blocks.num_blocks);
   }
   harness.RunToEnd();
   EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);

@@ -1,11 +1,9 @@
 // The engines that run over the coordinator's own Scheduler and BlockManager.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
+#include <cmath>
 
 #include "tests/simulator/engine_steps.h"
-#include "tools/simulator/forked_engine.h"
 #include "tools/simulator/paged_engine.h"
 
 namespace somnus {
@@ -58,7 +56,7 @@ TEST(PagedEngineTest, AGroupsPrefixIsHeldOnce) {
 }
 
 TEST(PagedEngineTest, ChoicesForkTheFirstOne) {
-  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), 3);
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), {.n = 3});
   ASSERT_TRUE(engine->Add(Request(0, 10, 3)).ok());
   StepResult result;
   EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 10);  // once for all three
@@ -112,17 +110,17 @@ TEST(PagedEngineTest, WhatIsSwappedIsNotComputedAgain) {
   EXPECT_EQ(engine->num_swap_preemptions(), engine->num_preemptions());
 }
 
-TEST(ForkedEngineTest, SamplesShareThePromptsFullBlocks) {
-  EngineOptions options = Options(64);
-  options.n = 3;
-  const auto engine = MakeForkedEngine(options);
+TEST(PagedEngineTest, ABeamSearchComputesItsPromptOnceAndEndsAsAWhole) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), {.beams = 3});
   ASSERT_TRUE(engine->Add(Request(0, 10, 4)).ok());
   StepResult result;
-  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 10);  // once for all three
+  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 10);
+  EXPECT_EQ(result.first_tokens, std::vector<int64_t>{0});
   ASSERT_EQ(engine->BeginStep()->decode_sequences, 3);
-  KvUse use = engine->kv_use();
+  EXPECT_EQ(engine->num_running(), 1);
+  const KvUse use = engine->kv_use();
   EXPECT_EQ(use.unshared_slots, 3 * 12);
-  EXPECT_EQ(use.held_slots, 8 + 3 * 4);  // two blocks for all, and the copied third one for each
+  EXPECT_EQ(use.held_slots, 8 + 3 * 4);  // two blocks for all, and the copied third one of each
   EXPECT_EQ(use.live, 8 + 3 * 3);
   engine->EndStep(&result);
   Step(engine.get(), &result);
@@ -132,29 +130,33 @@ TEST(ForkedEngineTest, SamplesShareThePromptsFullBlocks) {
   EXPECT_EQ(engine->kv_use().held_slots, 0);
 }
 
-TEST(ForkedEngineTest, ARequestIsPreemptedWholeAndEnds) {
-  EngineOptions options = Options(96);
-  options.n = 2;
-  const auto engine = MakeForkedEngine(options);
-  for (int64_t id = 0; id < 3; ++id) ASSERT_TRUE(engine->Add(Request(id, 10, 25)).ok());
-  StepResult result;
-  while (result.ended.size() < 3) {
-    const std::optional<StepLoad> load = engine->BeginStep();
-    ASSERT_TRUE(load.has_value());
-    EXPECT_EQ(load->decode_sequences % 2, 0);
-    EXPECT_LE(engine->kv_use().held_slots, 96);
-    EXPECT_GE(engine->kv_use().live, 0);
-    engine->EndStep(&result);
+TEST(PagedEngineTest, BeamsArePreemptedWholeAndEnd) {
+  for (const PreemptionMode preemption : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+    EngineOptions options = Options(128);
+    options.preemption = preemption;
+    options.swap_slots = 512;
+    const auto engine = MakePagedEngine(ToSchedulerOptions(options), {.beams = 2});
+    for (int64_t id = 0; id < 4; ++id) ASSERT_TRUE(engine->Add(Request(id, 10, 40)).ok());
+    StepResult result;
+    while (result.ended.size() < 4) {
+      const std::optional<StepLoad> load = engine->BeginStep();
+      ASSERT_TRUE(load.has_value());
+      const KvUse use = engine->kv_use();
+      EXPECT_LE(use.held_slots, 128);
+      EXPECT_LE(use.held_slots, use.unshared_slots);
+      EXPECT_GE(use.rounding, 0);
+      engine->EndStep(&result);
+    }
+    EXPECT_GT(engine->num_preemptions(), 0);
+    EXPECT_EQ(engine->num_swap_preemptions() > 0, preemption == PreemptionMode::kSwap);
+    EXPECT_EQ(result.first_tokens.size(), 4u);
+    EXPECT_EQ(engine->kv_use().held_slots, 0);
+    EXPECT_FALSE(engine->BeginStep().has_value());
   }
-  EXPECT_GT(engine->num_preemptions(), 0);
-  EXPECT_EQ(result.first_tokens.size(), 3u);
-  EXPECT_EQ(engine->kv_use().held_slots, 0);
 }
 
-TEST(ForkedEngineTest, BeamsShareTheirPast) {
-  EngineOptions options = Options(4096);
-  options.beams = 4;
-  const auto engine = MakeForkedEngine(options);
+TEST(PagedEngineTest, BeamsShareTheirPast) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(4096)), {.beams = 4});
   ASSERT_TRUE(engine->Add(Request(0, 8, 200)).ok());
   StepResult result;
   for (int step = 0; step < 150; ++step) Step(engine.get(), &result);
@@ -164,29 +166,28 @@ TEST(ForkedEngineTest, BeamsShareTheirPast) {
   EXPECT_GE(use.held_slots, use.unshared_slots / 4);
 }
 
-TEST(ForkedEngineTest, WhatCanNeverFitIsRefused) {
-  EngineOptions options = Options(64);
-  options.n = 4;
-  const auto engine = MakeForkedEngine(options);
-  // Of 16 blocks two are for the prompt, and every sequence takes as many as its outputs fill.
+TEST(PagedEngineTest, BeamsThatCanNeverFitAreRefused) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), {.beams = 4});
+  // Of 16 blocks two are for the prompt, and every beam takes as many as its outputs fill.
   EXPECT_FALSE(engine->Add(Request(0, 8, 13)).ok());
   EXPECT_TRUE(engine->Add(Request(0, 8, 12)).ok());
 }
 
-TEST(BeamChoiceTest, ParentsAreInOrderAndGoodBeamsHaveMoreChildren) {
-  BeamChoice choice(3, 1);
-  bool forks = false;
-  for (int token = 0; token < 200; ++token) {
-    const std::vector<int32_t> parents = choice.Next();
-    ASSERT_EQ(parents.size(), 3u);
-    EXPECT_TRUE(std::is_sorted(parents.begin(), parents.end()));
-    EXPECT_GE(parents.front(), 0);
-    EXPECT_LT(parents.back(), 3);
-    forks = forks || parents[0] == parents[1] || parents[1] == parents[2];
+TEST(BeamCandidatesTest, ProbabilitiesFallGeometricallyFromTwoThirds) {
+  BeamCandidates candidates(1);
+  double sum_of_best = 0;
+  constexpr int kDraws = 20000;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const v1::StepLogprobs logprobs = candidates.Draw(4);
+    ASSERT_EQ(logprobs.token_ids_size(), 1 + 4);
+    ASSERT_EQ(logprobs.logprobs_size(), 1 + 4);
+    const double ratio = logprobs.logprobs(2) - logprobs.logprobs(1);
+    EXPECT_LT(ratio, 0);
+    EXPECT_NEAR(logprobs.logprobs(4) - logprobs.logprobs(3), ratio, 1e-4);
+    EXPECT_EQ(logprobs.token_ids(4), 3);
+    sum_of_best += std::exp(logprobs.logprobs(1));
   }
-  EXPECT_TRUE(forks);
-  BeamChoice one(1, 1);
-  EXPECT_EQ(one.Next(), std::vector<int32_t>{0});
+  EXPECT_NEAR(sum_of_best / kDraws, 2.0 / 3, 0.01);
 }
 
 }  // namespace

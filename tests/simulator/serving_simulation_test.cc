@@ -110,6 +110,33 @@ TEST(ServingSimulationTest, PoliciesRankAsInThePaper) {
   }
 }
 
+// What the paper has for 2 to 6 samples and beams, at rates where most requests run.
+TEST(ServingSimulationTest, SharingSavesMemoryAsInThePaper) {
+  for (const int32_t count : {2, 4, 6}) {
+    SimulationOptions options = Options(ServingPolicy::kSomnus);
+    options.engine.n = count;
+    EXPECT_GE(Serve(options, 3.3 / count, 400).sharing_saved, 0.16) << count << " samples";
+    options.engine.n = 1;
+    options.engine.beams = count;
+    EXPECT_GE(Serve(options, 3.0 / count, 400).sharing_saved, 0.44) << count << " beams";
+  }
+}
+
+// At a mean of 0.2 s for an output token.
+TEST(ServingSimulationTest, RatesAtEqualLatencyAreThoseOfThePaper) {
+  const auto rate = [](ServingPolicy policy) {
+    SimulationOptions options = Options(policy);
+    options.engine.preemption = PreemptionMode::kAuto;  // as served
+    options.engine.swap_slots = 4096;
+    const auto found = SustainedRate(options, LoadTrace::kShareGpt, /*seconds=*/1000, 1, 0.2, 4);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.value_or(0);
+  };
+  const double ours = rate(ServingPolicy::kSomnus);
+  EXPECT_GE(ours, 2.7 * rate(ServingPolicy::kOrcaMax));
+  EXPECT_GE(ours, 1.7 * rate(ServingPolicy::kOrcaOracle));
+}
+
 TEST(ServingSimulationTest, MoreEnginesServeMore) {
   SimulationOptions options = Options(ServingPolicy::kSomnus);
   const double one = Serve(options, 8, 400).normalized_latency_s.mean;
@@ -181,15 +208,24 @@ TEST(HeadOfLineTest, WhoWaitsDependsOnTheRule) {
   EXPECT_LE(shortest.last_long_s, 1.1 * fcfs.last_long_s);
 }
 
+// Its first token comes soon, and the six long prompts end hardly later than where they were served first.
 TEST(HeadOfLineTest, TheServedSchedulerLetsAShortPromptPass) {
   EngineOptions options;
   options.kv_slots = 65536;
   options.max_num_seqs = 128;
   options.max_num_batched_tokens = 512;
   options.max_model_len = 8192;
-  const auto engine = MakePagedEngine(ToSchedulerOptions(options));
-  const HeadOfLineOutcome outcome = RunHeadOfLine({}, {1, 0, 0, 0}, engine.get());
-  EXPECT_LE(10 * outcome.short_ttft_s, outcome.last_long_s);
+  const auto run = [&](int32_t threshold) {
+    SchedulerOptions scheduler = ToSchedulerOptions(options);
+    scheduler.long_prefill_token_threshold = threshold;
+    const auto engine = MakePagedEngine(scheduler);
+    return RunHeadOfLine({}, {1, 0, 0, 0}, engine.get());
+  };
+  const HeadOfLineOutcome served = run(0), first_come = run(4096);
+  EXPECT_GE(first_come.short_ttft_steps, 41) << "no prompt is long, and each waits for those before it";
+  EXPECT_LE(served.short_ttft_steps, 10);
+  EXPECT_LE(10 * served.short_ttft_s, served.last_long_s);
+  EXPECT_LE(served.last_long_s, 1.1 * first_come.last_long_s);
 }
 
 TEST(SvgChartTest, ChartsAreTextThatNamesWhatTheyShow) {

@@ -23,6 +23,8 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 FLAG_ROW = re.compile(r'Flag::\w+(?:<[\w:]+>)?\(\s*"([a-z0-9-]+)"')
 SCRIPT_FLAG = re.compile(r"(?<!\w)--([a-z][a-z0-9-]+)")
 METRIC = re.compile(r"\b(?:vllm|somnus):(\w+)")
+TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\w+, (\w+)\)", re.MULTILINE)
+LONG_NAME = re.compile(r"\b[A-Z][A-Za-z0-9]{12,}\b")
 MAX_COLUMNS = 120
 # Files and flags of other programs.
 FOREIGN = {"bench.py", "cuda_runtime.h", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
@@ -98,6 +100,14 @@ class Docs(unittest.TestCase):
         metrics = "".join(text for path, text in self.sources.items() if path.startswith("coordinator/metrics/"))
         self.assertEqual([f"{page}: {name}" for page, code in self.inline for name in METRIC.findall(code)
                           if name not in metrics], [])
+
+    def test_tests_beside_vllms_exist(self):
+        """Names in the last column of the tables of docs/scheduling.md."""
+        defined = set(TEST_NAME.findall("".join(text for path, text in self.sources.items() if path.startswith("tests/"))))
+        rows = [line for line in read(os.path.join(ROOT, "docs", "scheduling.md")).splitlines() if line.startswith("|")]
+        named = {name for row in rows for name in LONG_NAME.findall(row.split("|")[3])}
+        self.assertGreater(len(named), 60)
+        self.assertEqual(sorted(named - defined), [])
 
     def test_lines_are_short(self):
         """Rows of a table cannot be broken."""

@@ -78,6 +78,17 @@ TEST(Doctor, ATiedEmbeddingIsReadAsTheHead) {
   EXPECT_EQ(model.step_bf16_bytes, model.bf16_bytes);
 }
 
+TEST(Doctor, ACheckpointOfFp8IsAByteForAWeight) {
+  const auto checkpoint = Open("tests/data/packed/fp8-blocks");
+  ASSERT_NE(checkpoint, nullptr);
+  const ModelReport model = ReportModel(*checkpoint);
+  EXPECT_TRUE(model.is_quantized);
+  EXPECT_EQ(model.stored_type, "F8_E4M3");
+  constexpr int64_t kMatrices = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96;
+  constexpr int64_t kScales = 4 + 2 + 2 + 4 + 3 * 6;  // of four bytes each
+  EXPECT_NEAR(model.step_bf16_bytes - model.step_stored_bytes, kMatrices, 2 * kScales);
+}
+
 TEST(Doctor, SpeedIsTheCeilingOverTheWork) {
   ModelReport model;
   model.step_stored_bytes = 100'000'000;

@@ -46,6 +46,23 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_EQ(options->runner.block_size, 16);
 }
 
+TEST(LoadOptionsTest, EveryTypeOfACache) {
+  v1::LoadModelRequest request = LoadRequest();
+  for (const auto& [dtype, type] : {std::pair{v1::DTYPE_FLOAT32, DataType::kF32},
+                                    {v1::DTYPE_BFLOAT16, DataType::kBF16},
+                                    {v1::DTYPE_FLOAT16, DataType::kF16},
+                                    {v1::DTYPE_FLOAT8_E4M3, DataType::kF8E4M3},
+                                    {v1::DTYPE_INT8, DataType::kI8}}) {
+    request.set_kv_cache_dtype(dtype);
+    const auto options = MakeLoadOptions(request, {});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->runner.kv_cache_dtype, type);
+  }
+  request.set_kv_cache_dtype(v1::DTYPE_BFLOAT16);
+  request.set_dtype(v1::DTYPE_INT8);
+  EXPECT_EQ(MakeLoadOptions(request, {}).status().message(), "dtype: the coordinator must resolve it");
+}
+
 TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   v1::LoadModelRequest request = LoadRequest(1, 3);
   auto options = MakeLoadOptions(request, {});

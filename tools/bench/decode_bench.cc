@@ -237,7 +237,10 @@ FlagTable Flags(BenchFlags* f) {
         Flag::Switch("dequantize", &f->dequantize, "compute no weight as it is stored"),
         Flag::OneOf<std::optional<DataType>>(
             "quantization", &f->quantize,
-            {{"none", std::nullopt}, {"int8", DataType::kQ8_0}, {"int4", DataType::kQ4_1}},
+            {{"none", std::nullopt},
+             {"int8", DataType::kQ8_0},
+             {"int4", DataType::kQ4_1},
+             {"fp8", DataType::kF8E4M3}},
             "what the layers' matrices become at load, where they would become --dtype"),
         Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
         Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),

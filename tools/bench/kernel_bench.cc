@@ -92,9 +92,10 @@ int Main(const BenchFlags& flags) {
     Ceilings ceilings{.machine = ProbeMachine(), .fma_gflops = PeakFmaGflops(threads)};
     // An instruction set without products of bf16 is measured by what it has.
     const auto is = [&](CpuIsa isa) { return absl::StrContains((*device)->Describe(), CpuIsaName(isa)); };
-    ceilings.bf16_gflops = is(CpuIsa::kAmx)          ? PeakTileGflops(threads)
-                           : is(CpuIsa::kAvx512Bf16) ? PeakBf16Gflops(threads)
-                                                     : ceilings.fma_gflops;
+    const bool has_bf16 = is(CpuIsa::kAvx512Bf16) || is(CpuIsa::kNeonBf16);
+    ceilings.bf16_gflops = is(CpuIsa::kAmx) ? PeakTileGflops(threads)
+                           : has_bf16       ? PeakBf16Gflops(threads)
+                                            : ceilings.fma_gflops;
     ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
     PrintCeilings(ceilings, (*device)->Describe(), json);
     const BenchOptions bench{

@@ -88,7 +88,7 @@ class Cases {
   void Run() {
     ForkJoin();
     for (const int64_t tokens : {1, 2, 4, 6, 8, 12, 14, 16, 32, 64, 128, 256, 512})
-      Linears(tokens, DataType::kBF16, "");
+      Linears(tokens, DataType::kBF16, "", weights_.as<char>());
     for (const auto& [type, name] : {std::pair{DataType::kQ8_0, "Q8_0 "},
                                      {DataType::kQ4_0, "Q4_0 "},
                                      {DataType::kQ4_1, "Q4_1 "},
@@ -102,8 +102,9 @@ class Cases {
                                      {DataType::kQ5_K, "Q5_K "},
                                      {DataType::kQ6_K, "Q6_K "}}) {
       if (!ComputesQuantized(device_, type) || !HasWholeBlocks(type)) continue;
-      for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name);
+      for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name, weights_.as<char>());
     }
+    if (ComputesQuantized(device_, DataType::kF8E4M3) && HasWholeBlocks(DataType::kF8E4M3)) Float8Linears();
     for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
     Attention("decode B=1 context 1024", 1, 1, 1024);
     for (const int64_t context : {4096, 16384, 32768})
@@ -182,15 +183,16 @@ class Cases {
   }
 
   // The whole model's matrices in layer order, as a step walks them. Few logits: at most 64 rows need them.
-  // Quantized weights are other views of the bf16 ones' bytes; their peak is given as a share of bf16's.
-  void Linears(int64_t tokens, DataType type, const std::string& name) {
+  // Quantized weights are other views of the bf16 ones' bytes, but for fp8; their peak is given as a share of
+  // bf16's.
+  void Linears(int64_t tokens, DataType type, const std::string& name, char* weights) {
     const int64_t logit_rows = std::min<int64_t>(tokens, 64);
     double flops = 2.0 * static_cast<double>(logit_rows * model_.vocab * model_.hidden);
     for (const Shapes& s : LayerShapes())
       flops += 2.0 * static_cast<double>(model_.layers * tokens * s.n * s.k);
     const auto bytes = static_cast<double>(WeightBytes(type));
     Time("all linears " + name + "M=" + std::to_string(tokens), bytes, flops, true, [&] {
-      char* w = weights_.as<char>();
+      char* w = weights;
       for (int64_t layer = 0; layer < model_.layers; ++layer) {
         for (const Shapes& s : LayerShapes()) {
           Linear(device_, Act(tokens, s.k), {w, type, s.n, s.k}, nullptr, Wide(tokens, s.n));
@@ -200,6 +202,27 @@ class Cases {
       Linear(device_, Act(logit_rows, model_.hidden), {w, type, model_.vocab, model_.hidden}, nullptr,
              LogitRows(logit_rows));
     });
+  }
+
+  // What a panel of fp8 takes depends on its scales: these are of rows.
+  void Float8Linears() {
+    constexpr DataType kType = DataType::kF8E4M3;
+    Memory weights(WeightBytes(kType));
+    char* w = weights.as<char>();
+    const auto pack = [&](int64_t n, int64_t k) {
+      std::vector<uint8_t> row(static_cast<size_t>(MatrixRowBytes(kType, k)));
+      for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint8_t>(i * 2654435761u >> 16 & 0xb7);
+      const float scale = 0.01f;
+      for (int64_t b = 0; b < k / kQuantBlock; ++b)
+        std::memcpy(&row[static_cast<size_t>(b * QuantBlockBytes(kType))], &scale, sizeof(scale));
+      for (int64_t r = 0; r < n; ++r) PackQuantizedRows(device_, {w, kType, n, k}, r, 1, row.data());
+      w += PackedWeightBytes(device_, kType, n, k);
+    };
+    for (int64_t layer = 0; layer < model_.layers; ++layer) {
+      for (const Shapes& s : LayerShapes()) pack(s.n, s.k);
+    }
+    pack(model_.vocab, model_.hidden);
+    for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, kType, "fp8_e4m3 ", weights.as<char>());
   }
 
   void Rows(int64_t tokens) {

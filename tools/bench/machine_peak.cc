@@ -1,5 +1,9 @@
 #include "tools/bench/machine_peak.h"
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -14,20 +18,41 @@ constexpr long kIterations = 400000;     // of 16 independent instructions
 constexpr long kTileIterations = 40000;  // of 4 independent instructions
 constexpr int kRounds = 8;
 
+#if defined(__aarch64__)
+
+// Registers are named, so that nothing is spilled.
+void FmaLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(
+        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n fmla v\\r\\().4s, v0.4s, v1.4s\n .endr\n" ::
+            : "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28",
+              "v29", "v30", "v31");
+  }
+}
+void MatrixProductLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(
+        ".arch_extension bf16\n"
+        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n bfmmla v\\r\\().4s, v0.8h, v1.8h\n .endr\n"
+        ".arch_extension nobf16\n" ::
+            : "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28",
+              "v29", "v30", "v31");
+  }
+}
+
+#else
+
 // Registers are named, so that nothing is spilled. zmm16 to zmm31 are unknown to code compiled for plain
 // x86-64 and need not be declared as changed.
 void DotProductLoop() {
-#if defined(__x86_64__)
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(
         ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n vdpbf16ps %%zmm0, %%zmm1, %%zmm\\r\n "
         ".endr\n" ::);
   }
-#endif
 }
 // Tiles 0 to 3 hold sums, 4 to 7 what is multiplied: numbers other than zero, with which the clock is lower.
 void TileLoop() {
-#if defined(__x86_64__)
   struct alignas(64) {
     uint8_t palette = 1;
     uint8_t reserved[15] = {};
@@ -49,19 +74,15 @@ void TileLoop() {
         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n" ::);
   }
   asm volatile("tilerelease");
-#endif
 }
 void WideFmaLoop() {
-#if defined(__x86_64__)
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(
         ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n vfmadd231ps %%zmm0, %%zmm1, %%zmm\\r\n "
         ".endr\n" ::);
   }
-#endif
 }
 void FmaLoop() {
-#if defined(__x86_64__)
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(
         ".irp r,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n vfmadd231ps %%ymm0, %%ymm1, %%ymm\\r\n .endr\n" ::
@@ -69,8 +90,9 @@ void FmaLoop() {
               "xmm13", "xmm14", "xmm15");
   }
   asm volatile("vzeroupper");
-#endif
 }
+
+#endif
 
 // The best of a few rounds; a round is as slow as its slowest thread.
 double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
@@ -99,6 +121,20 @@ double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
 
 }  // namespace
 
+#if defined(__aarch64__)
+
+double PeakBf16Gflops(int num_threads) {
+  constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16
+  if ((getauxval(AT_HWCAP2) & kBf16) == 0) return PeakFmaGflops(num_threads);
+  return Gflops(MatrixProductLoop, 16.0 * 32 * kIterations, num_threads);
+}
+
+double PeakTileGflops(int) { return 0; }
+
+double PeakFmaGflops(int num_threads) { return Gflops(FmaLoop, 16.0 * 8 * kIterations, num_threads); }
+
+#else
+
 double PeakBf16Gflops(int num_threads) {
   if (!__builtin_cpu_supports("avx512bf16")) return PeakFmaGflops(num_threads);
   return Gflops(DotProductLoop, 16.0 * 64 * kIterations, num_threads);
@@ -113,5 +149,7 @@ double PeakFmaGflops(int num_threads) {
   if (__builtin_cpu_supports("fma")) return Gflops(FmaLoop, 14.0 * 16 * kIterations, num_threads);
   return 0;
 }
+
+#endif
 
 }  // namespace somnus

@@ -75,9 +75,10 @@ HostCeilings MeasureCeilings(const HostReport& host) {
   ceilings.num_threads = std::clamp<int>(ceilings.num_threads, 1, host.allowed.size());
   ceilings.read_gbps = ReadGbps(ceilings.num_threads);
   ceilings.f32_gflops = PeakFmaGflops(ceilings.num_threads);
-  ceilings.bf16_gflops = host.isa == "amx"           ? PeakTileGflops(ceilings.num_threads)
-                         : host.isa == "avx512_bf16" ? PeakBf16Gflops(ceilings.num_threads)
-                                                     : ceilings.f32_gflops;
+  const bool has_bf16 = host.isa == "avx512_bf16" || host.isa == "neon_bf16";
+  ceilings.bf16_gflops = host.isa == "amx" ? PeakTileGflops(ceilings.num_threads)
+                         : has_bf16        ? PeakBf16Gflops(ceilings.num_threads)
+                                           : ceilings.f32_gflops;
   return ceilings;
 }
 

@@ -1,16 +1,36 @@
 #include "tools/doctor/model_report.h"
 
+#include <algorithm>
+#include <map>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/storage_type.h"
 
 namespace somnus {
 
+namespace {
+
+// The type of most weights: what most bytes of matrices of parts become (quantization_config), where there
+// are such, or else what the configuration says.
+StorageType StoredType(const Checkpoint& checkpoint) {
+  std::map<StorageType, uint64_t> bytes;
+  for (const TensorInfo* tensor : checkpoint.Tensors()) {
+    if (tensor->packed != nullptr) bytes[tensor->type] += tensor->bytes;
+  }
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? checkpoint.config().stored_type : most->first;
+}
+
+}  // namespace
+
 ModelReport ReportModel(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
   ModelReport report;
   report.name = config.name;
-  report.stored_type = StorageTypeName(config.stored_type);
-  report.is_quantized = BlockSizeOf(config.stored_type).elements > 1;
+  const StorageType stored = StoredType(checkpoint);
+  report.stored_type = StorageTypeName(stored);
+  report.is_quantized = BlockSizeOf(stored).elements > 1;
   report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
   int64_t matrix_elements = 0;
   for (const TensorInfo* tensor : checkpoint.Tensors()) {

@@ -1,5 +1,7 @@
 #include "tools/simulator/paged_engine.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -19,9 +21,14 @@ struct Slot {
 
 class PagedEngine : public SimulatedEngine {
  public:
-  PagedEngine(const SchedulerOptions& options, int32_t n, const PreemptionPrices& prices)
-      : options_(options), n_(n), scheduler_(options), slots_(options.max_num_seqs) {
-    scheduler_.SetPrices(prices);
+  PagedEngine(const SchedulerOptions& options, const PagedEngineOptions& paged)
+      : options_(options),
+        paged_(paged),
+        scheduler_(options),
+        candidates_(paged.seed),
+        slots_(options.max_num_seqs) {
+    scheduler_.SetPrices(paged.prices);
+    if (paged.beams > 0) sampling_ = BeamSampling(paged.beams);
   }
 
   absl::Status Add(const LoadRequest& load) override {
@@ -31,8 +38,8 @@ class PagedEngine : public SimulatedEngine {
     request.max_tokens = load.output;
     request.seed = static_cast<uint64_t>(load.id);
     if (absl::Status status = Scheduler::Check(options_, request); !status.ok()) return status;
-    open_[load.id] = {n_, false};
-    for (int32_t choice = 0; choice < n_; ++choice) {
+    open_[load.id] = {paged_.n, false};
+    for (int32_t choice = 0; choice < paged_.n; ++choice) {
       EngineRequest copy = request;
       copy.id = absl::StrCat(load.id, "-", choice);
       if (choice > 0) copy.fork_of = absl::StrCat(load.id, "-0");
@@ -48,6 +55,8 @@ class PagedEngine : public SimulatedEngine {
     reply_.set_step_id(plan.request.step_id());
     ApplyNew(plan.request);
     StepLoad load;
+    // Read and written.
+    load.kv_tokens += 2 * int64_t{plan.request.copies_size()} * options_.blocks.block_size;
     load.swapped_tokens =
         int64_t{plan.request.swap_outs_size() + plan.request.swap_ins_size()} * options_.blocks.block_size;
     for (const v1::ScheduledSequence& sequence : plan.request.sequences()) {
@@ -93,7 +102,7 @@ class PagedEngine : public SimulatedEngine {
     return use;
   }
 
-  int64_t num_running() const override { return (scheduler_.num_running() + n_ - 1) / n_; }
+  int64_t num_running() const override { return (scheduler_.num_running() + paged_.n - 1) / paged_.n; }
   int64_t num_preemptions() const override { return scheduler_.stats().num_preemptions(); }
   int64_t num_swap_preemptions() const override {
     const auto& by_swap = scheduler_.stats().preemptions.by_swap;
@@ -101,18 +110,35 @@ class PagedEngine : public SimulatedEngine {
   }
 
  private:
+  static std::shared_ptr<const SamplingParams> BeamSampling(int32_t beams) {
+    auto sampling = std::make_shared<SamplingParams>();
+    sampling->temperature = 0;
+    sampling->num_logprobs = 2 * beams;
+    sampling->beam_search = BeamSearchParams{.width = beams, .ignore_eos = true};
+    return sampling;
+  }
+
   void ApplyNew(const v1::StepRequest& request) {
-    for (const int32_t index : request.freed_slots()) {
-      computed_ -= slots_[index].computed;
-      blocks_ -= slots_[index].blocks;
-      slots_[index] = {};
+    // All sources are read before any slot is written.
+    std::vector<Slot> sources;
+    for (const v1::SequenceFork& branch : request.branches()) sources.push_back(slots_[branch.source_slot()]);
+    for (int i = 0; i < request.branches_size(); ++i) {
+      const v1::SequenceFork& branch = request.branches(i);
+      Stop(branch.slot());
+      Start(branch.slot(), {sources[i].known, sources[i].computed, branch.block_ids_size()});
     }
+    for (const int32_t index : request.freed_slots()) Stop(index);
     for (const v1::NewSequence& sequence : request.new_sequences()) {
       Start(sequence.slot(),
             {sequence.token_ids_size(), sequence.num_computed_tokens(), sequence.block_ids_size()});
     }
   }
 
+  void Stop(int32_t index) {
+    computed_ -= slots_[index].computed;
+    blocks_ -= slots_[index].blocks;
+    slots_[index] = {};
+  }
   void Start(int32_t index, const Slot& slot) {
     slots_[index] = slot;
     computed_ += slot.computed;
@@ -123,6 +149,7 @@ class PagedEngine : public SimulatedEngine {
     v1::SampledToken* const token = reply_.add_tokens();
     token->set_slot(index);
     token->set_token_id(0);
+    if (paged_.beams > 0) *token->mutable_logprobs() = candidates_.Draw(2 * paged_.beams);
     ++slots_[index].known;
   }
 
@@ -132,8 +159,9 @@ class PagedEngine : public SimulatedEngine {
   };
 
   const SchedulerOptions options_;
-  const int32_t n_;
+  const PagedEngineOptions paged_;
   Scheduler scheduler_;
+  BeamCandidates candidates_;
   std::shared_ptr<const SamplingParams> sampling_ = std::make_shared<const SamplingParams>();
   v1::StepReply reply_;  // to the step under way
   std::vector<Slot> slots_;
@@ -167,9 +195,24 @@ SchedulerOptions ToSchedulerOptions(const EngineOptions& options) {
   return scheduler;
 }
 
-std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n,
-                                                 const PreemptionPrices& prices) {
-  return std::make_unique<PagedEngine>(options, n, prices);
+v1::StepLogprobs BeamCandidates::Draw(int32_t count) {
+  // Of log-probabilities, from one continuation to the next.
+  constexpr double kMeanGap = 2;
+  const double gap = random_.Exponential(kMeanGap);
+  const double best = std::log1p(-std::exp(-gap));
+  v1::StepLogprobs logprobs;
+  logprobs.set_rank(1);
+  for (int32_t rank = -1; rank < count; ++rank) {
+    const int32_t token = std::max(rank, 0);
+    logprobs.add_token_ids(token);
+    logprobs.add_logprobs(static_cast<float>(best - gap * token));
+  }
+  return logprobs;
+}
+
+std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options,
+                                                 const PagedEngineOptions& paged) {
+  return std::make_unique<PagedEngine>(options, paged);
 }
 
 }  // namespace somnus

@@ -1,11 +1,14 @@
 #pragma once
 // The coordinator's own Scheduler and BlockManager under a modelled worker. The `n` choices of a request are
-// sequences of their own, which fork the first one, as the API submits them.
+// sequences of their own, which fork the first one, as the API submits them; `beams` make it a beam search,
+// which goes on until its last token.
 
 #include <memory>
 #include <vector>
 
 #include "coordinator/scheduler/scheduler.h"
+#include "proto/step.pb.h"
+#include "tools/simulator/serving_load.h"
 #include "tools/simulator/simulated_engine.h"
 
 namespace somnus {
@@ -16,8 +19,26 @@ std::vector<int32_t> PromptTokens(const LoadRequest& request);
 // What the options say of the scheduler; the rest has its defaults.
 SchedulerOptions ToSchedulerOptions(const EngineOptions& options);
 
-// `prices`: what preemptions cost, where the options do not say how they are done.
-std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n = 1,
-                                                 const PreemptionPrices& prices = {});
+// What the model gives a beam to go on with: continuations whose probabilities fall geometrically, by a
+// factor that is drawn for each beam and token so that the likeliest has two thirds on average.
+class BeamCandidates {
+ public:
+  explicit BeamCandidates(uint64_t seed) : random_(seed) {}
+  // As workers report them: a chosen token, which no search uses, and `count` others, the likeliest first.
+  v1::StepLogprobs Draw(int32_t count);
+
+ private:
+  LoadRandom random_;
+};
+
+struct PagedEngineOptions {
+  int32_t n = 1;                 // choices of each request
+  int32_t beams = 0;             // 0: the choices are sampled
+  uint64_t seed = 1;             // of the beams' probabilities
+  PreemptionPrices prices = {};  // where the scheduler's options do not say how preemptions are done
+};
+
+std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options,
+                                                 const PagedEngineOptions& paged = {});
 
 }  // namespace somnus

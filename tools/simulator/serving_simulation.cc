@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "coordinator/replicas/router.h"
 #include "tools/simulator/contiguous_engine.h"
-#include "tools/simulator/forked_engine.h"
 #include "tools/simulator/paged_engine.h"
 
 namespace somnus {
@@ -200,10 +199,12 @@ class Simulation {
 std::unique_ptr<SimulatedEngine> MakeEngine(const SimulationOptions& options) {
   switch (options.policy) {
     case ServingPolicy::kSomnus:
-      if (options.engine.beams > 0) return MakeForkedEngine(options.engine);
-      return MakePagedEngine(
-          ToSchedulerOptions(options.engine), options.engine.n,
-          {options.cost.per_prefill_token, options.cost.per_swapped_token * options.engine.block_size});
+      return MakePagedEngine(ToSchedulerOptions(options.engine),
+                             {.n = options.engine.n,
+                              .beams = options.engine.beams,
+                              .seed = options.engine.seed,
+                              .prices = {options.cost.per_prefill_token,
+                                         options.cost.per_swapped_token * options.engine.block_size}});
     case ServingPolicy::kOrcaOracle:
       return MakeOrcaEngine(options.engine, Reservation::kOracle);
     case ServingPolicy::kOrcaPow2:

@@ -92,7 +92,7 @@ FlagGroup EngineFlags(SimulatorFlags* f) {
                    {{"auto", PreemptionMode::kAuto},
                     {"swap", PreemptionMode::kSwap},
                     {"recompute", PreemptionMode::kRecompute}},
-                   "as the coordinator has it; of the policy somnus without beams"),
+                   "as the coordinator has it; of the policy somnus"),
        Flag::Int("swap-slots", &f->swap_slots, -1, INT64_C(1) << 34,
                  "tokens that host memory has room for; -1: what the worker has in 4 GiB"),
        Flag::Number("swap-cost", &f->swap_cost, -1, 1e3,

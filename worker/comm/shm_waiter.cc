@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/pause.h"
 
 namespace somnus {
 namespace {
@@ -20,12 +21,6 @@ constexpr int kSpinsPerClock = 32;
 
 // The difference is signed, so that rounds may wrap.
 bool Reached(uint32_t stamp, uint32_t round) { return static_cast<int32_t>(stamp - round) >= 0; }
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected) {
   const timespec limit = {0, kCheckNanoseconds};  // relative, and so by the monotonic clock
@@ -88,7 +83,7 @@ bool ShmWaiter::Spin(const ShmRank& peer, uint32_t round) const {
   do {
     for (int i = 0; i < kSpinsPerClock; ++i) {
       if (Reached(peer.stamp.load(std::memory_order_acquire), round)) return true;
-      Pause();
+      PauseCpu();
     }
   } while (NowNanoseconds() < end);
   return false;

@@ -10,7 +10,8 @@ namespace somnus {
 namespace {
 
 constexpr int kBlock = static_cast<int>(kQuantBlock);
-// Four values at a time, which every x86-64 has vectors for, so that sums have the same order everywhere.
+// Four values at a time, which every x86-64 and aarch64 has vectors for, so that sums have the same order
+// everywhere.
 using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));
 constexpr int kLanes = 4, kVectors = kBlock / kLanes;
@@ -127,29 +128,83 @@ void ToQ4_1(const Block& x, uint8_t* out) {
   }
 }
 
+// The largest number of f8e4m3, and its smallest one that is not subnormal.
+constexpr float kMaxFloat8 = 448, kMinNormalFloat8 = 0x1p-6f;
+
+// Numbers of f8e4m3 for values of up to kMaxFloat8, rounded to nearest even.
+Ints ToFloat8(Floats value) {
+  const Ints bits = (Ints)value, sign = (bits >> 24) & 0x80;
+  const Floats magnitude = AtMost((Floats)(bits & 0x7fffffff), All(kMaxFloat8));
+  const Ints u = (Ints)magnitude;
+  // Of what the 20 bits that fall away hold, half is added, less one where the last bit that stays is 0.
+  const Ints normal = ((u + 0x7ffff + ((u >> 20) & 1)) >> 20) - (120 << 3);
+  // Subnormal numbers are multiples of 2^-9: as many of them as the sum has in its last bits.
+  const Ints subnormal = (Ints)(magnitude + 0x1p14f) - 0x46800000;
+  return (magnitude < All(kMinNormalFloat8) ? subnormal : normal) | sign;
+}
+
+// Block: float d; f8e4m3 q[32].
+void ToF8E4M3(const Block& x, float scale, uint8_t* out) {
+  std::memcpy(out, &scale, sizeof(scale));
+  out += sizeof(scale);
+  const Floats divisor = All(scale > 0 ? scale : 1.0f);
+  for (int i = 0; i < kVectors; ++i) {
+    const Ints numbers = ToFloat8(x.at[i] / divisor);
+    for (int j = 0; j < kLanes; ++j) out[i * kLanes + j] = static_cast<uint8_t>(numbers[j]);
+  }
+}
+
+// Values from memory that need not be aligned, with zeros behind the first `count`.
+Block BlockAt(const float* values, int64_t count = kBlock) {
+  Block x = {};
+  std::memcpy(&x, reinterpret_cast<const uint8_t*>(values), static_cast<size_t>(count) * sizeof(float));
+  return x;
+}
+
+float Float8Scale(const float* row, int64_t cols) {
+  float largest = 0, odd = 0;
+  for (int64_t i = 0; i < cols; i += kBlock) {
+    const Block x = BlockAt(row + i, std::min<int64_t>(kBlock, cols - i));
+    float low, high;
+    RangeOf(x, &low, &high);
+    largest = std::max(largest, std::max(high, -low));
+    odd += OddOf(x);
+  }
+  return largest / kMaxFloat8 + odd;
+}
+
 template <typename Convert>
 void EachBlock(DataType type, const float* values, int64_t count, void* out, const Convert& convert) {
   const int64_t bytes = QuantBlockBytes(type);
-  const auto* from = reinterpret_cast<const uint8_t*>(values);
   auto* to = static_cast<uint8_t*>(out);
   for (int64_t i = 0; i < count; i += kBlock, to += bytes) {
-    Block x;
+    const Block x = BlockAt(values + i);
     uint8_t block[sizeof(x)];
-    std::memcpy(&x, from + i * static_cast<int64_t>(sizeof(float)), sizeof(x));
     convert(x, block);
     std::memcpy(to, block, static_cast<size_t>(bytes));
   }
 }
 
+// One row, or a part of one.
+void PutFloat8(const float* values, float scale, int64_t count, void* out) {
+  EachBlock(DataType::kF8E4M3, values, count, out,
+            [scale](const Block& x, uint8_t* block) { ToF8E4M3(x, scale, block); });
+}
+
 }  // namespace
 
-void QuantizeBlocks(DataType type, const float* values, int64_t count, void* out) {
-  SOMNUS_CHECK(CanQuantizeTo(type) && count % kBlock == 0);
-  if (type == DataType::kQ8_0) {
-    EachBlock(type, values, count, out, ToQ8_0);
-  } else {
-    EachBlock(type, values, count, out, ToQ4_1);
-  }
+void QuantizeRows(DataType type, const float* values, int64_t num_rows, int64_t cols, void* out) {
+  SOMNUS_CHECK(CanQuantizeTo(type) && cols % kBlock == 0);
+  if (type == DataType::kQ8_0) return EachBlock(type, values, num_rows * cols, out, ToQ8_0);
+  if (type == DataType::kQ4_1) return EachBlock(type, values, num_rows * cols, out, ToQ4_1);
+  for (int64_t row = 0; row < num_rows; ++row)
+    PutFloat8(values + row * cols, Float8Scale(values + row * cols, cols), cols,
+              static_cast<uint8_t*>(out) + row * MatrixRowBytes(type, cols));
+}
+
+void QuantizeFloat8Part(const float* row, int64_t cols, int64_t begin, int64_t end, void* out) {
+  SOMNUS_CHECK((end - begin) % kBlock == 0);
+  PutFloat8(row + begin, Float8Scale(row, cols), end - begin, out);
 }
 
 }  // namespace somnus

@@ -95,6 +95,19 @@ absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, 
   return absl::OkStatus();
 }
 
+// Rows of one source that is a part of each of the tensor's rows, as blocks of fp8.
+absl::Status ReadFloat8Parts(const Checkpoint& checkpoint, const WeightSource& source, int64_t row_begin,
+                             int64_t row_end, uint8_t* to) {
+  const TensorInfo& tensor = *source.tensor;
+  std::vector<float> whole(static_cast<size_t>(tensor.shape[1]));
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    RETURN_IF_ERROR(checkpoint.ReadRows(tensor, row, row + 1, 0, tensor.shape[1], whole.data()));
+    QuantizeFloat8Part(whole.data(), tensor.shape[1], source.cols.begin, source.cols.end, to);
+    to += MatrixRowBytes(DataType::kF8E4M3, source.cols.size());
+  }
+  return absl::OkStatus();
+}
+
 // Rows of one source as blocks of the weight's type: as they are stored where that is the type, and else
 // quantized here. A block has fewer bytes than its values have as f32, so both fit the rows' place in the
 // scratch.
@@ -102,10 +115,12 @@ absl::Status ReadBlocks(const Checkpoint& checkpoint, const WeightSource& source
                         int64_t row_end, DataType type, float* scratch, uint8_t* to) {
   const TensorInfo& tensor = *source.tensor;
   const Range& cols = source.cols;
-  if (!checkpoint.is_dummy() && QuantizedType(tensor.type) == type)
+  if (!checkpoint.is_dummy() && TakesStoredBlocks(source, type))
     return checkpoint.ReadStoredRows(tensor, row_begin, row_end, cols.begin, cols.end, to);
+  if (type == DataType::kF8E4M3 && cols.size() != tensor.shape[1])
+    return ReadFloat8Parts(checkpoint, source, row_begin, row_end, to);
   RETURN_IF_ERROR(checkpoint.ReadRows(tensor, row_begin, row_end, cols.begin, cols.end, scratch));
-  QuantizeBlocks(type, scratch, (row_end - row_begin) * cols.size(), to);
+  QuantizeRows(type, scratch, row_end - row_begin, cols.size(), to);
   return absl::OkStatus();
 }
 

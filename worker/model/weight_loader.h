@@ -13,9 +13,9 @@ namespace somnus {
 
 // Reads, converts and packs everything, on NumLoadThreads threads. `plan` is bound, and was created from a
 // checkpoint of the same model. The device itself makes the matrices of a dummy checkpoint that are not
-// quantized. Host memory beside the checkpoint's maps: 512 KiB, or 64 rows if they are more, for each thread;
-// for an asynchronous device as weight_upload.h says, whose copies have ended at the return. An error names
-// the tensor, and the region's contents are then undefined.
+// quantized. Host memory beside the checkpoint's maps: 512 KiB, or 64 rows if they are more, and a row, for
+// each thread; for an asynchronous device as weight_upload.h says, whose copies have ended at the return. An
+// error names the tensor, and the region's contents are then undefined.
 absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
                          const LoadProgress& progress);
 

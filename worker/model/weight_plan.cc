@@ -26,9 +26,9 @@ int64_t CountOf(const std::vector<WeightSource>& sources) {
 }
 
 const char* TypeName(DataType type) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "Q8_0",
-                                    "Q4_0",    "Q4_1",     "Q5_0",    "Q5_1",  "IQ4_NL",   "MXFP4",
-                                    "Q2_K",    "Q3_K",     "Q4_K",    "Q5_K",  "Q6_K"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3", "int8",
+                                    "Q8_0",    "Q4_0",     "Q4_1",    "Q5_0",  "Q5_1",     "IQ4_NL",
+                                    "MXFP4",   "Q2_K",     "Q3_K",    "Q4_K",  "Q5_K",     "Q6_K"};
   static_assert(std::size(kNames) == kNumDataTypes);
   return kNames[static_cast<int>(type)];
 }
@@ -80,9 +80,17 @@ std::optional<DataType> QuantizedType(StorageType type) {
       return DataType::kQ5_K;
     case StorageType::kQ6_K:
       return DataType::kQ6_K;
+    case StorageType::kF8E4M3:
+      return DataType::kF8E4M3;
     default:
       return std::nullopt;
   }
+}
+
+bool TakesStoredBlocks(const WeightSource& source, DataType type) {
+  if (QuantizedType(source.tensor->type) != type) return false;
+  return !source.tensor->scaled_by_blocks ||
+         (source.rows.begin % kQuantBlock == 0 && source.rows.size() % kQuantBlock == 0);
 }
 
 class WeightPlanBuilder {
@@ -151,9 +159,20 @@ class WeightPlanBuilder {
   DataType TypeOf(const WeightSource& source, bool in_layer) const {
     const std::optional<DataType> stored = QuantizedType(source.tensor->type);
     const bool keeps = types_.keep_quantized && !checkpoint_.is_dummy();
-    if (keeps && stored.has_value() && ComputesBlocks(source, *stored)) return *stored;
+    if (keeps && stored.has_value() && ComputesBlocks(source, *stored) && TakesStoredBlocks(source, *stored))
+      return *stored;
     const bool quantizes = in_layer && types_.quantize.has_value();
     return quantizes && ComputesBlocks(source, *types_.quantize) ? *types_.quantize : types_.dtype;
+  }
+
+  // Whether two sources in turn can be parts of one packed matrix: of one type, and of fp8 either both or
+  // none with scales of blocks.
+  bool ShareMatrix(const WeightSource& a, const WeightSource& b) const {
+    const DataType type = TypeOf(a, true);
+    const auto by_blocks = [type](const WeightSource& source) {
+      return source.tensor->scaled_by_blocks && TakesStoredBlocks(source, type);
+    };
+    return type == TypeOf(b, true) && by_blocks(a) == by_blocks(b);
   }
 
   // Whether the device computes with the type, and this rank's columns are whole blocks of it.
@@ -173,8 +192,7 @@ class WeightPlanBuilder {
     LinearWeight* next = target->parts;
     std::vector<WeightSource> part;
     for (WeightSource& source : SourcesOf(roles, layer, /*biases=*/false)) {
-      if (!part.empty() && TypeOf(part.back(), true) != TypeOf(source, true))
-        AddPart(std::exchange(part, {}), true, next++);
+      if (!part.empty() && !ShareMatrix(part.back(), source)) AddPart(std::exchange(part, {}), true, next++);
       part.push_back(std::move(source));
     }
     AddPart(std::move(part), true, next);
@@ -188,9 +206,8 @@ class WeightPlanBuilder {
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n > 0 && target->k > 0) {
-      plan_.matrices_.push_back({target,
-                                 Reserve(PackedWeightBytes(device_, target->dtype, target->n, target->k)),
-                                 std::move(sources)});
+      const int64_t bytes = PackedWeightBytes(device_, target->dtype, target->n, target->k);
+      plan_.matrices_.push_back({target, Reserve(bytes), bytes, std::move(sources)});
     }
   }
 
@@ -234,10 +251,7 @@ bool WeightPlan::LiesAs(const WeightPlan& other) const {
 
 std::string WeightPlan::DescribeTypes() const {
   std::map<DataType, int64_t> bytes;
-  for (const Matrix& matrix : matrices_) {
-    const LinearWeight& weight = *matrix.target;
-    bytes[weight.dtype] += weight.n * MatrixRowBytes(weight.dtype, weight.k);
-  }
+  for (const Matrix& matrix : matrices_) bytes[matrix.target->dtype] += matrix.bytes;
   std::vector<std::pair<int64_t, DataType>> by_size;
   for (const auto& [type, size] : bytes) by_size.emplace_back(size, type);
   std::sort(by_size.rbegin(), by_size.rend());

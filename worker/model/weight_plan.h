@@ -39,12 +39,17 @@ struct WeightSource {
   Range cols;
 };
 
+// Whether a weight of `type` takes the source's blocks as the checkpoint stores them: they are of that type,
+// and of fp8 with scales of blocks, these do not end within 32 rows of the weight.
+bool TakesStoredBlocks(const WeightSource& source, DataType type);
+
 // Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
 class WeightPlan {
  public:
   struct Matrix {
     LinearWeight* target = nullptr;  // in weights()
     int64_t offset = 0;
+    int64_t bytes = 0;
     std::vector<WeightSource> sources;  // stacked by rows
   };
   struct Vector {

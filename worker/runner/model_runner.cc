@@ -83,24 +83,24 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
         "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
   }
   RETURN_IF_ERROR(CheckModelRuns(o, config_));
-  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && CacheType() != DataType::kF8E4M3) {
+  const bool eight_bits = CacheType() == DataType::kF8E4M3 || CacheType() == DataType::kI8;
+  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && !eight_bits) {
     return absl::InvalidArgumentError(
-        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype) or fp8");
+        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
   }
   return CheckQuantization();
 }
 
 absl::Status ModelRunnerImpl::CheckQuantization() const {
   const std::optional<DataType> type = options_.quantize;
-  if (!type.has_value()) return absl::OkStatus();
+  if (!type.has_value() || ComputesQuantized(*device_, *type)) return absl::OkStatus();
   if (*type == DataType::kF8E4M3) {
-    if (config_.quantization.float8) return absl::OkStatus();
+    if (config_.quantization.float8) return absl::OkStatus();  // what is there, and is expanded
     return absl::InvalidArgumentError(
-        absl::StrCat("--quantization=fp8: ", config_.name,
-                     " is not a checkpoint of fp8, and nothing here computes with weights of fp8: int8 takes "
-                     "as little memory and is more exact"));
+        absl::StrCat("--quantization=fp8: on a GPU it is for checkpoints of fp8, which are expanded to "
+                     "--dtype there, and ",
+                     config_.name, " is none"));
   }
-  if (ComputesQuantized(*device_, *type)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--quantization: int8 and int4 are for CPUs: a GPU computes with --dtype alone");
 }

@@ -1,4 +1,4 @@
-// An f8e4m3 cache from the write to attention's output: both ops on CUDA against both ops on the CPU, each
+// A cache of 8 bits from the write to attention's output: both ops on CUDA against both ops on the CPU, each
 // with a cache of its own layout.
 
 #include "tests/cuda/rows_test_util.h"
@@ -57,9 +57,10 @@ Arrays ArraysOf(const std::vector<int64_t>& done, const std::vector<int64_t>& co
 
 class Pair {
  public:
-  Pair(const Shape& shape, DataType act, bool rotates)
+  Pair(const Shape& shape, DataType act, DataType cache, bool rotates)
       : shape_(shape),
         act_(act),
+        cache_(cache),
         rotates_(rotates),
         cpu_(CpuIsa::kBest, 1, Limits()),
         cuda_(Limits()),
@@ -105,11 +106,18 @@ class Pair {
             .vocab_size = 64};
   }
   int64_t Bytes(const Device& device) const {
-    return KvBlockBytes(device, DataType::kF8E4M3, kBlockSize, shape_.num_kv_heads, shape_.head_dim);
+    return KvBlockBytes(device, cache_, kBlockSize, shape_.num_kv_heads, shape_.head_dim);
   }
   KvCacheView View(void* data) const {
-    return {data,   DataType::kF8E4M3, kBlocks, kBlockSize, shape_.num_kv_heads, shape_.head_dim, kKScale,
-            kVScale};
+    const bool f8 = cache_ == DataType::kF8E4M3;
+    return {data,
+            cache_,
+            kBlocks,
+            kBlockSize,
+            shape_.num_kv_heads,
+            shape_.head_dim,
+            f8 ? kKScale : 1,
+            f8 ? kVScale : 1};
   }
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
 
@@ -149,7 +157,7 @@ class Pair {
   }
 
   const Shape shape_;
-  const DataType act_;
+  const DataType act_, cache_;
   const bool rotates_;
   kernel_test::Bench cpu_;
   CudaBench cuda_;
@@ -159,25 +167,34 @@ class Pair {
   std::unique_ptr<Matrix> got_, want_;
 };
 
-class F8CacheTest : public testing::TestWithParam<DataType> {};
-INSTANTIATE_TEST_SUITE_P(Types, F8CacheTest, testing::ValuesIn(kActTypes), TypeName);
+class ByteCacheTest : public testing::TestWithParam<std::tuple<DataType, DataType>> {};
+std::string CacheName(DataType cache) { return cache == DataType::kI8 ? "i8" : "f8"; }
+constexpr DataType kByteTypes[] = {DataType::kF8E4M3, DataType::kI8};
+std::string ByteCacheName(const testing::TestParamInfo<std::tuple<DataType, DataType>>& info) {
+  return std::string(NameOf(std::get<0>(info.param))) + "_" + CacheName(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Types, ByteCacheTest,
+                         testing::Combine(testing::ValuesIn(kActTypes), testing::ValuesIn(kByteTypes)),
+                         ByteCacheName);
 
 // The rotated q is kept in f32 on the CPU, in act on CUDA: a score is off by epsilon * |q| |k| * scale, which
 // is about epsilon here and three times that at worst; so is the weight, and |V| is at most 3. Then weights
-// and the output are rounded to act.
-double Tolerance(DataType act, bool rotates, double want) {
+// and the output are rounded to act. With an i8 cache weights are rounded to bf16.
+double Tolerance(DataType act, DataType cache, bool rotates, double want) {
   if (act == DataType::kF32) return 2e-5;
-  return kernel_test::Epsilon(act) * ((rotates ? 9 : 3) + 2 * std::fabs(want)) + 2e-5;
+  const double weights = cache == DataType::kI8 ? 3 * kernel_test::Epsilon(DataType::kBF16) : 0;
+  return kernel_test::Epsilon(act) * ((rotates ? 9 : 3) + 2 * std::fabs(want)) + weights + 2e-5;
 }
 
 // Prompts of every tail, then decodes and a chunk in one step.
-TEST_P(F8CacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
+TEST_P(ByteCacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const auto [act, cache] = GetParam();
   for (const Shape& shape : {Shape{9, 3, 64}, Shape{4, 1, 128}, Shape{5, 2, 24}}) {
     for (const bool rotates : {false, true}) {
       SCOPED_TRACE(testing::Message() << shape.num_heads << " heads on " << shape.num_kv_heads << ", dim "
                                       << shape.head_dim << ", rotated " << rotates);
-      Pair pair(shape, GetParam(), rotates);
+      Pair pair(shape, act, cache, rotates);
       const int64_t width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
       struct Cut {
         std::vector<int64_t> done, counts;
@@ -187,12 +204,12 @@ TEST_P(F8CacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
            {Cut{{0, 0}, {33, 7}, 0}, Cut{{33, 7}, {1, 12}, 1}, Cut{{34, 19}, {1, 1}, 2}}) {
         int64_t tokens = 0;
         for (int64_t count : counts) tokens += count;
-        DeviceMatrix qkv(GetParam(), tokens, width);
+        DeviceMatrix qkv(act, tokens, width);
         qkv.Randomize(static_cast<uint32_t>(tokens));
         const auto [got, want] = pair.Step(done, counts, qkv, decodes);
         for (int64_t r = 0; r < tokens; ++r) {
           for (int64_t c = 0; c < want->cols(); ++c) {
-            ASSERT_NEAR(got->Get(r, c), want->Get(r, c), Tolerance(GetParam(), rotates, want->Get(r, c)))
+            ASSERT_NEAR(got->Get(r, c), want->Get(r, c), Tolerance(act, cache, rotates, want->Get(r, c)))
                 << tokens << " tokens, row " << r << ", column " << c;
           }
         }
@@ -202,23 +219,48 @@ TEST_P(F8CacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
 }
 
 // Attention over a single token returns its value as the cache holds it: the same bits on both.
-TEST(F8CacheBits, AreTheSame) {
-  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const Shape shape{1, 1, 128};
-  Pair pair(shape, DataType::kF32, false);
+void ExpectTheSameBits(DataType cache, const Shape& shape, int rounds) {
+  SCOPED_TRACE(testing::Message() << CacheName(cache) << ", dim " << shape.head_dim);
+  Pair pair(shape, DataType::kF32, cache, false);
   std::mt19937 random(3);
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     DeviceMatrix qkv(DataType::kF32, 1, 3 * shape.head_dim);
     for (int64_t i = 0; i < shape.head_dim; ++i) {
       qkv.Set(0, i, 0);
       qkv.Set(0, shape.head_dim + i, 0);
-      // Values from below the smallest subnormal number to beyond saturation.
+      // Values from below the smallest subnormal f8e4m3 to beyond its saturation.
       const float magnitude = std::ldexp(1.0f + static_cast<float>(random() % 4096) / 4096.0f,
                                          static_cast<int>(random() % 24) - 13);
       qkv.Set(0, 2 * shape.head_dim + i, random() % 2 ? magnitude : -magnitude);
     }
     const auto [got, want] = pair.Step({0}, {1}, qkv);
     EXPECT_EQ(got->Bytes(0), want->Bytes(0)) << round;
+  }
+}
+
+TEST(ByteCacheBits, AreTheSame) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const DataType cache : kByteTypes) {
+    for (const int64_t head_dim : {128, 30}) ExpectTheSameBits(cache, {1, 1, head_dim}, 8);
+  }
+}
+
+// The scales of heads without a largest value that counts, as ops.h says.
+TEST(ByteCacheBits, Int8ScalesOfHeadsWithoutALargestValue) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const int64_t head_dim : {128, 30}) {
+    Pair pair({1, 1, head_dim}, DataType::kF32, DataType::kI8, false);
+    for (const float value :
+         {0.0f, std::nextafter(kLeastI8Magnitude, 0.0f), -kLeastI8Magnitude, 3e38f, INFINITY, NAN}) {
+      DeviceMatrix qkv(DataType::kF32, 1, 3 * head_dim);
+      for (int64_t i = 0; i < 3 * head_dim; ++i) qkv.Set(0, i, 0);
+      for (int64_t i = 0; i < head_dim; i += 3) qkv.Set(0, 2 * head_dim + i, value);
+      const auto [got, want] = pair.Step({0}, {1}, qkv);
+      for (int64_t i = 0; i < head_dim; ++i) {
+        EXPECT_EQ(std::isnan(got->Get(0, i)), !std::isfinite(value)) << value;
+        if (std::isfinite(value)) EXPECT_EQ(got->Get(0, i), want->Get(0, i)) << value;
+      }
+    }
   }
 }
 

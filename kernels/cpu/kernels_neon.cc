@@ -1,0 +1,14 @@
+// Kernels for any aarch64 CPU: all of them have NEON, and multiply-adds of f32 without an intermediate
+// rounding.
+
+#define SOMNUS_ISA neon
+#include "kernels/cpu/kernels_impl.h"
+
+namespace somnus::cpu {
+
+const KernelTable* NeonKernels() {
+  static constexpr KernelTable kTable = neon::MakeTable("neon");
+  return &kTable;
+}
+
+}  // namespace somnus::cpu
