@@ -197,12 +197,12 @@ class RandomCache {
  public:
   explicit RandomCache(uint32_t seed)
       : random_(seed),
-        options_(Recording(3 + Below(40), 1 + Below(5), Below(10))),
+        options_(Recording(3 + Below(40), 1 + Below(5), Below(3) * 15)),
         manager_(options_),
         replayed_(options_.block_size) {}
 
   void Step() {
-    switch (Below(17)) {
+    switch (Below(19)) {
       case 0:
       case 1:
       case 2:
@@ -223,11 +223,14 @@ class RandomCache {
       case 12:
         return Store();
       case 13:
-        return NoteStored();
       case 14:
-        return SwapOut();
+        return NoteStored();
       case 15:
+        return SwapOut();
+      case 16:
         return SwapIn();
+      case 17:
+        return DropSwapped();
       default:
         return LoseSome();
     }
@@ -292,7 +295,8 @@ class RandomCache {
   // A step copies cached blocks to the host; later all ranks have them there, or one has not.
   void Store() {
     std::vector<BlockCopyOp> copies;
-    stored_.emplace_back(++step_, manager_.StoreCached(1 + Below(6), step_, &copies));
+    ++step_;
+    stored_.emplace_back(step_, manager_.StoreCached(1 + Below(6), step_, &copies));
   }
   void NoteStored() {
     for (; !stored_.empty(); stored_.pop_front())
@@ -315,12 +319,15 @@ class RandomCache {
     if (manager_.SwapIn(absl::MakeSpan(&one, 1), live_.empty(), &copies) == AllocStatus::kOk)
       live_.insert(swapped_.extract(first));
   }
-  void DropAllSwapped() {
-    for (const auto& [id, tokens] : swapped_) {
-      manager_.DropSwapped(id);
-      manager_.Withdraw(id);
-    }
-    swapped_.clear();
+  // A client leaves.
+  void DropSwapped() {
+    if (swapped_.empty()) return;
+    const int64_t id = swapped_.extract(swapped_.begin()).key();
+    manager_.DropSwapped(id);
+    manager_.Withdraw(id);
+  }
+  void LoseHost() {
+    while (!swapped_.empty()) DropSwapped();
     manager_.ForgetHostCache();
   }
   void LoseSome() {
@@ -344,7 +351,7 @@ class RandomCache {
   // No sequence runs through it.
   void Sleep() {
     while (!live_.empty()) Free();
-    if (Below(2) == 0) DropAllSwapped();
+    if (Below(2) == 0) LoseHost();
     manager_.ChooseKept({});
     manager_.ForgetUnkept();
     manager_.ReleaseKept();
@@ -367,7 +374,7 @@ TEST(BlockEventsTest, ReplayedEventsAreWhatIsCachedAfterRandomLoads) {
   CacheBlockCounts counts;
   for (uint32_t seed = 1; seed <= 25; ++seed) {
     RandomCache cache(seed);
-    for (int step = 0; step < 1200 && !::testing::Test::HasFailure(); ++step) {
+    for (int step = 0; step < 5000 && !::testing::Test::HasFailure(); ++step) {
       cache.Step();
       cache.Check(cache.TakesNow());
     }

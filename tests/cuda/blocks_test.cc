@@ -10,8 +10,8 @@ using namespace cuda_test;
 // Layers of one cache, each in memory of its own, `offset` bytes past an aligned start.
 class Layers {
  public:
-  Layers(int64_t num_layers, const KvCacheView& shape, int64_t offset)
-      : block_bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)),
+  Layers(const Device& device, int64_t num_layers, const KvCacheView& shape, int64_t offset)
+      : block_bytes_(KvBlockBytes(device, shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim)),
         offset_(offset) {
     std::mt19937 random(1);
     for (int64_t l = 0; l < num_layers; ++l) {
@@ -52,7 +52,7 @@ TEST(BlocksTest, CopiesWholeBlocksOfAllLayers) {
   for (const KvCacheView& shape : kMovedShapes) {
     for (const int64_t num_layers : {1, 3}) {
       for (const int64_t offset : {0, 2}) {
-        Layers layers(num_layers, shape, offset);
+        Layers layers(*device, num_layers, shape, offset);
         layers.CopyAndCheck(*device, {1}, {8});
         layers.CopyAndCheck(*device, {3, 8, 3, 2}, {4, 5, 6, 7});  // One source twice.
         layers.CopyAndCheck(*device, {}, {});
@@ -65,7 +65,7 @@ TEST(BlocksTest, MoreLayersThanALaunchTakes) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);
   for (const int64_t num_layers : {256, 257, 600}) {
-    Layers layers(num_layers, {nullptr, DataType::kBF16, 4, 1, 1, 8}, 0);
+    Layers layers(*device, num_layers, {nullptr, DataType::kBF16, 4, 1, 1, 8}, 0);
     layers.CopyAndCheck(*device, {1, 2}, {3, 0});
   }
 }

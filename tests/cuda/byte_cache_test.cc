@@ -258,7 +258,9 @@ TEST(ByteCacheBits, Int8ScalesOfHeadsWithoutALargestValue) {
       const auto [got, want] = pair.Step({0}, {1}, qkv);
       for (int64_t i = 0; i < head_dim; ++i) {
         EXPECT_EQ(std::isnan(got->Get(0, i)), !std::isfinite(value)) << value;
-        if (std::isfinite(value)) EXPECT_EQ(got->Get(0, i), want->Get(0, i)) << value;
+        if (std::isfinite(value)) {
+          EXPECT_EQ(got->Get(0, i), want->Get(0, i)) << value;
+        }
       }
     }
   }

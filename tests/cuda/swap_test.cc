@@ -13,7 +13,7 @@ class Swapped {
  public:
   Swapped(Device& device, int64_t num_layers, const KvCacheView& shape, int64_t host_blocks, int64_t offset)
       : device_(device),
-        bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)),
+        bytes_(KvBlockBytes(device, shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim)),
         pool_bytes_(host_blocks * num_layers * bytes_),
         offset_(offset) {
     auto memory = device.AllocatePinned(pool_bytes_ + offset + kGuard);
