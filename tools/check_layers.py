@@ -30,9 +30,9 @@ ARROWS = {
     # A language of its own, independent of models.
     "coordinator/jinja": [],
     "tools": ["proto"],
-    # Benchmarks run kernels, the model and the scheduler in process, beside the served ones.
+    # Benchmarks run kernels, the model, the scheduler and the trace of its steps in process, beside the served ones.
     "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "coordinator/request",
-                    "coordinator/scheduler", "coordinator/block_manager"],
+                    "coordinator/scheduler", "coordinator/block_manager", "coordinator/metrics"],
     # What a worker would choose on this host, by the worker's own rules.
     "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/bench"],
     # The command line asks servers, and the doctor.

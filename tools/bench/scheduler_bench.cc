@@ -2,11 +2,13 @@
 //
 //   scheduler_bench [--json] [--sequences=N] [--context=N] [--steps=N]
 //
-// Two questions. How long does it take to schedule and to encode a step in which all running sequences
-// decode, and does that depend on how many sequences wait or how many blocks there are? And what does one
-// operation on one block cost, by the number of blocks? Memory is the only thing that may show there: a
-// million blocks do not fit into a processor's cache.
+// Three questions. How long does it take to schedule and to encode a step in which all running sequences
+// decode, and does that depend on how many sequences wait, how many blocks there are, or how many users share
+// fairly? What does one operation on one block cost, by the number of blocks? Memory is the only thing that
+// may show there: a million blocks do not fit into a processor's cache. And what does the trace of steps add,
+// once it is full?
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/flags.h"
+#include "base/monotonic.h"
+#include "coordinator/metrics/step_trace.h"
 #include "tools/bench/machine_probe.h"
 #include "tools/bench/scheduler/block_ops.h"
 #include "tools/bench/scheduler/decode_steps.h"
@@ -57,20 +61,44 @@ nlohmann::json ToJson(const BlockOpTimes& times) {
   return {{"allocate", times.allocate}, {"free", times.free}, {"touch", times.touch}, {"fork", times.fork}};
 }
 
+// Nanoseconds for one step, the median of `rounds`, in each of which the trace is written once over.
+double MeasureTrace(int32_t rounds) {
+  const TraceLimits limits;
+  StepTrace trace(nullptr, limits);
+  StepEvent event;
+  std::vector<double> nanoseconds;
+  for (int32_t round = 0; round <= rounds; ++round) {
+    const MonotonicTime begin = MonotonicNow();
+    for (size_t i = 0; i < limits.max_steps; ++i) {
+      ++event.step_id;
+      trace.OnStep(event);
+    }
+    const double all = absl::ToDoubleNanoseconds(MonotonicNow() - begin);
+    if (round > 0) nanoseconds.push_back(all / static_cast<double>(limits.max_steps));
+  }
+  const auto middle = nanoseconds.begin() + static_cast<std::ptrdiff_t>(nanoseconds.size() / 2);
+  std::nth_element(nanoseconds.begin(), middle, nanoseconds.end());
+  return *middle;
+}
+
 nlohmann::json Measure(const BenchFlags& flags) {
   DecodeStepOptions options;
   options.sequences = flags.sequences;
   options.context = flags.context;
   options.steps = flags.steps;
   const DecodeStepTimes alone = MeasureDecodeSteps(options);
-  DecodeStepOptions many_waiting = options, many_blocks = options;
+  DecodeStepOptions many_waiting = options, many_users = options, many_blocks = options;
   many_waiting.waiting = 100000;
+  many_users.waiting = 100000;
+  many_users.users = 1000;
   many_blocks.spare_blocks = 1000000;
   nlohmann::json json = {{"decode_step_us", alone.both}, {"sequences", flags.sequences}};
   json["context"] = flags.context;
   json["decode_steps"] = {{"alone", ToJson(alone)},
                           {"100000_waiting", ToJson(MeasureDecodeSteps(many_waiting))},
+                          {"100000_of_1000_users", ToJson(MeasureDecodeSteps(many_users))},
                           {"1000000_more_blocks", ToJson(MeasureDecodeSteps(many_blocks))}};
+  json["trace_ns"] = MeasureTrace(flags.steps);
   for (const int32_t num_blocks : {1000, 100000, 1000000}) {
     const BlockOpTimes times = MeasureBlockOps(num_blocks, flags.steps);
     json["ns_per_block_op"][absl::StrCat(num_blocks)] = times.mean();
@@ -91,6 +119,7 @@ void Print(const nlohmann::json& json) {
                 blocks.c_str(), times["allocate"].get<double>(), times["free"].get<double>(),
                 times["touch"].get<double>(), times["fork"].get<double>());
   }
+  std::printf("a step in the trace: %.1f ns\n", json["trace_ns"].get<double>());
 }
 
 }  // namespace

@@ -26,15 +26,17 @@ SchedulerOptions MakeOptions(const DecodeStepOptions& options) {
   scheduler.max_num_batched_tokens = std::max(options.sequences, kStepTokens);
   scheduler.max_model_len = longest;
   scheduler.max_num_partial_prefills = scheduler.max_long_partial_prefills = options.sequences;
+  if (options.users > 0) scheduler.accounts = UserAccounts::Create(options.users);
   scheduler.blocks.block_size = kBlockSize;
   scheduler.blocks.watermark = 0;
   scheduler.blocks.num_blocks = options.sequences * blocks_each + options.spare_blocks + 1;
   return scheduler;
 }
 
-EngineRequest MakeRequest(int32_t number, int32_t prompt_len) {
+EngineRequest MakeRequest(int32_t number, int32_t prompt_len, int32_t users) {
   EngineRequest request;
   request.id = absl::StrCat("request-", number);
+  if (users > 0) request.user = absl::StrCat("user-", number % users);
   request.prompt.assign(prompt_len, 1);
   request.prompt.front() = number;  // no two share a prefix
   request.max_tokens = 1 << 30;
@@ -80,7 +82,7 @@ DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options) {
   Scheduler scheduler(scheduler_options);
   std::vector<int64_t> slots(options.sequences, 0);
   for (int32_t i = 0; i < options.sequences + options.waiting; ++i)
-    scheduler.Add(MakeRequest(i, i < options.sequences ? options.context : kBlockSize));
+    scheduler.Add(MakeRequest(i, i < options.sequences ? options.context : kBlockSize, options.users));
   const auto is_decode = [&](const StepPlan& plan) { return plan.num_tokens == options.sequences; };
   DecodeStepTimes times;
   Samples schedule, encode, both, update;

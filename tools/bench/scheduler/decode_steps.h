@@ -11,6 +11,7 @@ struct DecodeStepOptions {
   int32_t context = 4096;    // tokens of each sequence when the measurement begins
   int32_t waiting = 0;       // further sequences, for which there is no slot
   int32_t spare_blocks = 0;  // beyond those that the sequences need
+  int32_t users = 0;         // who share fairly, request by request in turns; 0: users are not told apart
   int32_t steps = 200;
 };
 
