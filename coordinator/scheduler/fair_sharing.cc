@@ -26,7 +26,7 @@ void Scheduler::OrderByService() {
     Sequence& sequence = *node.mapped();
     sequence.service = sequence.visit->service();
     node.key() = KeyOf(sequence);
-    ordered.insert(std::move(node));
+    ordered.insert(ordered.end(), std::move(node));  // most stay in their order
   }
   running_ = std::move(ordered);
   waiting_.RefreshFirst();
