@@ -182,6 +182,10 @@ class Device {
   // The calls of the calling thread to the methods here and those of events and graphs. All 0 where nothing
   // is queued.
   virtual HostCalls CallsOfThisThread() const { return {}; }
+
+  // Ops that are queued from here on run after all swaps that were queued (SwapBlocks of ops.h). The host
+  // does not wait. Not within a capture.
+  virtual void AwaitSwaps() {}
 };
 
 }  // namespace somnus
