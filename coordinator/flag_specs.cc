@@ -151,7 +151,7 @@ FlagGroup WorkerFlags(Flags* f) {
               .Default("0,1,..."),
           NumaFlag(f),
           Flag::Int("threads-per-worker", &f->threads_per_worker, 0, 1024,
-                    "compute threads of a worker; 0: the fast cores of its host / the workers there"),
+                    "compute threads of a worker; 0: the cores of its host / the workers there"),
           Flag::Number("memory-utilization", &f->memory_utilization, 0.01, 1,
                        "share of a GPU's memory for everything, or of a host's free memory for the KV cache")
               .Default("0.9 of a GPU, 0.5 of a host")

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,6 +53,9 @@ absl::StatusOr<std::string> ChosenCpuIsaName();
 struct CpuDeviceOptions {
   int num_threads = 0;  // 0: as many as the process may use
   int first_cpu = -1;   // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
+  // Of each thread's core, as a part of the fastest's: in (0, 1], num_threads of them. The threads' shares of
+  // every op are in proportion; results do not depend on them. None: all threads are alike.
+  std::vector<double> thread_speeds = {};
   bool spin = true;  // threads spin briefly between ops of a step; off when there are more threads than CPUs
   // kBest: the one that the environment variable SOMNUS_CPU_ISA names (CpuIsaName), or else the best that the
   // CPU has.
@@ -178,6 +182,10 @@ class Device {
   // The calls of the calling thread to the methods here and those of events and graphs. All 0 where nothing
   // is queued.
   virtual HostCalls CallsOfThisThread() const { return {}; }
+
+  // Ops that are queued from here on run after all swaps that were queued (SwapBlocks of ops.h). The host
+  // does not wait. Not within a capture.
+  virtual void AwaitSwaps() {}
 };
 
 }  // namespace somnus

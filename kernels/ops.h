@@ -201,9 +201,11 @@ struct BlockSwap {
   int32_t host_block;
 };
 enum class SwapDirection { kToHost, kToDevice };
-// Copies whole blocks, all layers, between the cache and a pool in the host's memory, in order with other
-// ops. `layers`: [num_layers] views; `swaps`: host memory, which may be reused when the call returns. A block
-// that does not exist is a broken invariant; no destination may come twice.
+// Copies whole blocks, all layers, between the cache and a pool in the host's memory, after all ops and swaps
+// that were queued before. To the device: before all ops that are queued later. To the host it may run beside
+// them: those that overwrite its blocks must be queued behind Device::AwaitSwaps. `layers`: [num_layers]
+// views; `swaps`: host memory, which may be reused when the call returns. A block that does not exist is a
+// broken invariant; no destination may come twice.
 void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
                 SwapDirection direction, const BlockSwap* swaps, int64_t count);
 

@@ -137,7 +137,8 @@ absl::Status KvHostTier::CheckSwap(const BlockSwap& swap) const {
                                                  ", but the host tier has ", options_.num_blocks));
 }
 
-absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps) {
+absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps,
+                                 const absl::flat_hash_set<int32_t>& written) {
   for (const BlockSwap& swap : swaps) RETURN_IF_ERROR(CheckSwap(swap));
   if (absl::Status status = TakeMemory(swaps, /*whole_pieces=*/true); !status.ok()) {
     // The host is short of memory, so what was had of it goes back; copies of steps before may be under way.
@@ -145,7 +146,11 @@ absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps) {
     ReleaseMemory();
     return status;
   }
-  RETURN_IF_ERROR(Copy(SwapDirection::kToHost, swaps, /*of_transition=*/false));
+  std::vector<BlockSwap> first, beside;
+  for (const BlockSwap& swap : swaps) (written.contains(swap.device_block) ? first : beside).push_back(swap);
+  RETURN_IF_ERROR(Copy(SwapDirection::kToHost, first, /*of_transition=*/false));
+  if (!first.empty()) device_->AwaitSwaps();
+  RETURN_IF_ERROR(Copy(SwapDirection::kToHost, beside, /*of_transition=*/false));
   for (const BlockSwap& swap : swaps) swapped_[swap.host_block] = true;
   return absl::OkStatus();
 }

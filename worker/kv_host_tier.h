@@ -5,11 +5,11 @@
 // used costs nothing: pinned memory of a GPU's host, counted in the host's account while it is made resident,
 // or on a CPU memory of the driver, like the cache itself. A sleep takes it for its blocks and no more.
 //
-// Steps swap blocks out and in, in the order of steps, and wait for nothing. They take whole pieces, which
-// stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds nothing there that
-// is still wanted. Only the coordinator knows when a block that was swapped out is not wanted any more: it
-// says with such a transition which ones are, and until then a block counts as swapped, also when a step has
-// brought it back, which others may do again.
+// Steps swap blocks out and in, in the order of steps, and the host waits for nothing. They take whole
+// pieces, which stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds
+// nothing there that is still wanted. Only the coordinator knows when a block that was swapped out is not
+// wanted any more: it says with such a transition which ones are, and until then a block counts as swapped,
+// also when a step has brought it back, which others may do again.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -68,7 +69,10 @@ class KvHostTier {
 
   // A step's swaps, before the rest of the step is queued. SwapOut: ResourceExhausted, without memory for all
   // of them; nothing was copied then. SwapIn: FailedPrecondition, when no step has swapped that block out.
-  absl::Status SwapOut(absl::Span<const BlockSwap> swaps);
+  // `written`: device blocks that the step may write. Those of them that are swapped out are copied first,
+  // and the step waits for them; the others are copied beside the step, and the next one must be queued
+  // behind Device::AwaitSwaps.
+  absl::Status SwapOut(absl::Span<const BlockSwap> swaps, const absl::flat_hash_set<int32_t>& written);
   absl::Status SwapIn(absl::Span<const BlockSwap> swaps);
 
   // Bytes of the blocks that are held.

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "worker/core_shares.h"
 
 namespace somnus {
 namespace {
@@ -26,16 +28,22 @@ std::vector<NumaNode> UsableNodes(const HostCpus& host) {
   return usable;
 }
 
-bool IsSpare(const HostCpus& host, int cpu) {
-  return std::binary_search(host.spare.begin(), host.spare.end(), cpu);
-}
+// A host with the CPUs on which nothing computes, unless more threads are asked for, or shares go by speed:
+// siblings, and those of less than half the speed of the fastest that the process may use.
+struct Host : HostCpus {
+  explicit Host(const HostCpus& cpus) : HostCpus(cpus), spare(cpus.siblings) {
+    double fastest = 0;
+    for (const int cpu : allowed) fastest = std::max(fastest, SpeedOf(speeds, cpu));
+    for (const int cpu : allowed) {
+      if (2 * SpeedOf(speeds, cpu) < fastest && !IsSibling(cpu)) spare.push_back(cpu);
+    }
+    std::sort(spare.begin(), spare.end());
+  }
+  bool IsSibling(int cpu) const { return std::binary_search(siblings.begin(), siblings.end(), cpu); }
+  bool IsSpare(int cpu) const { return std::binary_search(spare.begin(), spare.end(), cpu); }
 
-// `cpus` as threads take them. Those that the command line pins count the CPUs as they are.
-std::vector<int> InOrder(const PlacementRequest& request, const HostCpus& host, std::vector<int> cpus) {
-  if (!request.first_cpu.has_value())
-    std::stable_partition(cpus.begin(), cpus.end(), [&host](int cpu) { return !IsSpare(host, cpu); });
-  return cpus;
-}
+  std::vector<int> spare;
+};
 
 // The ranks of the host that share some CPUs.
 struct Share {
@@ -43,21 +51,44 @@ struct Share {
   int index = 0;  // among them
 };
 
+// As many threads as the others have, since they wait for each other.
+int NumThreads(const PlacementRequest& request, const Host& host, int num_cores, const Share& share) {
+  // A quota is for all ranks of the host together.
+  const bool has_quota = host.num_cpus < static_cast<int>(host.allowed.size());
+  const int ranks = request.ranks_on_host + (has_quota ? request.other_ranks : 0);
+  return std::max(1, std::min(num_cores / share.ranks, host.num_cpus / ranks));
+}
+
+std::optional<CoreShares> ShareBySpeed(const PlacementRequest& request, const Host& host,
+                                       absl::Span<const int> cpus, const Share& share) {
+  if (!request.pins || request.first_cpu.has_value() || host.speeds.empty()) return std::nullopt;
+  CoreSharesRequest cores = {.ranks = share.ranks, .num_threads = request.num_threads};
+  for (const int cpu : cpus) (host.IsSibling(cpu) ? cores.others : cores.cores).push_back(cpu);
+  cores.most_threads = NumThreads(request, host, static_cast<int>(cores.cores.size()), share);
+  return ShareCores(cores, host.speeds);
+}
+
 // Divides CPUs among the ranks that share them.
-Placement Divide(const PlacementRequest& request, const HostCpus& host, absl::Span<const int> cpus,
+Placement Divide(const PlacementRequest& request, const Host& host, absl::Span<const int> cpus,
                  const Share& share) {
   const int num_cpus = static_cast<int>(cpus.size());
   Placement placement;
   placement.num_threads = request.num_threads;
-  if (request.num_threads == 0) {
-    // A quota is for all ranks of the host together. As many threads as the others have, since they wait for
-    // each other.
-    const bool has_quota = host.num_cpus < static_cast<int>(host.allowed.size());
-    const int ranks = request.ranks_on_host + (has_quota ? request.other_ranks : 0);
-    const int num_spare =
-        std::count_if(cpus.begin(), cpus.end(), [&host](int cpu) { return IsSpare(host, cpu); });
-    placement.num_threads =
-        std::max(1, std::min((num_cpus - num_spare) / share.ranks, host.num_cpus / ranks));
+  placement.cpus.assign(cpus.begin(), cpus.end());
+  const auto computes = [&host](int cpu) { return !host.IsSpare(cpu); };
+  if (std::optional<CoreShares> shares = ShareBySpeed(request, host, cpus, share)) {
+    placement.num_threads = shares->num_threads;
+    placement.cpus = std::move(shares->cpus);
+    placement.description = std::move(shares->description);
+  } else {
+    if (request.num_threads == 0) {
+      const auto num_cores = static_cast<int>(std::count_if(cpus.begin(), cpus.end(), computes));
+      placement.num_threads = NumThreads(request, host, num_cores, share);
+      if (!host.spare.empty()) placement.description = "one thread for each fast core";
+    }
+    // Pins of the command line count the CPUs as they are.
+    if (!request.first_cpu.has_value())
+      std::stable_partition(placement.cpus.begin(), placement.cpus.end(), computes);
   }
   const int threads = placement.num_threads * share.ranks;
   placement.spins = threads <= std::min(num_cpus, host.num_cpus);
@@ -69,25 +100,30 @@ Placement Divide(const PlacementRequest& request, const HostCpus& host, absl::Sp
   return placement;
 }
 
-Placement AsItIs(const PlacementRequest& request, const HostCpus& host, std::string description) {
+// Says where it is, before what was said of its cores.
+void Describe(std::string where, Placement* placement) {
+  if (!placement->description.empty()) absl::StrAppend(&where, ", ", placement->description);
+  placement->description = std::move(where);
+}
+
+Placement AsItIs(const PlacementRequest& request, const Host& host, std::string description) {
   Placement placement = Divide(request, host, host.allowed, {request.ranks_on_host, request.index_on_host});
-  if (!host.spare.empty() && !request.first_cpu.has_value())
-    placement.cpus = InOrder(request, host, host.allowed);
-  placement.description = std::move(description);
+  const bool are_alike = host.siblings.empty() && host.speeds.empty();
+  if (are_alike || request.first_cpu.has_value()) placement.cpus.clear();
+  Describe(std::move(description), &placement);
   return placement;
 }
 
-Placement OnNode(const PlacementRequest& request, const HostCpus& host, const NumaNode& node,
+Placement OnNode(const PlacementRequest& request, const Host& host, const NumaNode& node,
                  const Share& share) {
   Placement placement = Divide(request, host, node.cpus, share);
   placement.memory_nodes = {node.id};
-  placement.cpus = InOrder(request, host, node.cpus);
-  placement.description = absl::StrCat("node ", node.id, ", CPUs ", CpuListText(node.cpus));
+  Describe(absl::StrCat("node ", node.id, ", CPUs ", CpuListText(node.cpus)), &placement);
   return placement;
 }
 
 // Consecutive ranks share a node; of two nodes and three ranks, the first two do.
-Placement OnOneOf(const PlacementRequest& request, const HostCpus& host, const std::vector<NumaNode>& nodes) {
+Placement OnOneOf(const PlacementRequest& request, const Host& host, const std::vector<NumaNode>& nodes) {
   const int num_nodes = static_cast<int>(nodes.size());
   const auto node_of = [&](int index) { return index * num_nodes / request.ranks_on_host; };
   const int mine = node_of(request.index_on_host);
@@ -101,14 +137,12 @@ Placement OnOneOf(const PlacementRequest& request, const HostCpus& host, const s
 }
 
 // Memory comes from the nodes of the CPUs that its threads are pinned to, and without pins from all.
-Placement OnSeveral(const PlacementRequest& request, const HostCpus& host,
-                    const std::vector<NumaNode>& nodes) {
-  Placement placement = AsItIs(request, host, "");
-  if (!request.first_cpu.has_value()) {  // which counts the CPUs as they are
-    std::vector<int> all;
-    for (const NumaNode& node : nodes) all.insert(all.end(), node.cpus.begin(), node.cpus.end());
-    placement.cpus = InOrder(request, host, std::move(all));
-  }
+Placement OnSeveral(const PlacementRequest& request, const Host& host, const std::vector<NumaNode>& nodes) {
+  std::vector<int> all;
+  for (const NumaNode& node : nodes) all.insert(all.end(), node.cpus.begin(), node.cpus.end());
+  if (request.first_cpu.has_value()) all = host.allowed;  // it counts the CPUs as they are
+  Placement placement = Divide(request, host, all, {request.ranks_on_host, request.index_on_host});
+  if (request.first_cpu.has_value()) placement.cpus.clear();
   const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
   std::vector<int> mine = cpus;
   if (placement.first_cpu >= 0) {
@@ -121,12 +155,13 @@ Placement OnSeveral(const PlacementRequest& request, const HostCpus& host,
       placement.memory_nodes.push_back(node.id);
   }
   const bool is_one = placement.memory_nodes.size() == 1;
-  placement.description = absl::StrCat(is_one ? "node " : "nodes ", CpuListText(placement.memory_nodes),
-                                       is_one ? "" : ", memory of each in turns");
+  Describe(absl::StrCat(is_one ? "node " : "nodes ", CpuListText(placement.memory_nodes),
+                        is_one ? "" : ", memory of each in turns"),
+           &placement);
   return placement;
 }
 
-absl::StatusOr<Placement> OnAskedNode(const PlacementRequest& request, const HostCpus& host,
+absl::StatusOr<Placement> OnAskedNode(const PlacementRequest& request, const Host& host,
                                       const std::vector<NumaNode>& usable) {
   std::vector<int> ids;
   for (const NumaNode& node : usable) {
@@ -139,7 +174,7 @@ absl::StatusOr<Placement> OnAskedNode(const PlacementRequest& request, const Hos
                    ids.empty() ? "no node that the kernel names" : absl::StrCat("node ", CpuListText(ids))));
 }
 
-Placement OnNodeOfGpu(const PlacementRequest& request, const HostCpus& host,
+Placement OnNodeOfGpu(const PlacementRequest& request, const Host& host,
                       const std::vector<NumaNode>& usable) {
   if (!request.gpu_node.has_value()) return AsItIs(request, host, "unknown: the GPU has no node");
   const Share share = {request.ranks_on_host, request.index_on_host};
@@ -151,7 +186,7 @@ Placement OnNodeOfGpu(const PlacementRequest& request, const HostCpus& host,
   return placement;
 }
 
-absl::StatusOr<Placement> Choose(const PlacementRequest& request, const HostCpus& host) {
+absl::StatusOr<Placement> Choose(const PlacementRequest& request, const Host& host) {
   if (request.numa.kind == NumaOption::Kind::kOff) return AsItIs(request, host, "off");
   const std::vector<NumaNode> usable = UsableNodes(host);
   if (request.numa.kind == NumaOption::Kind::kNode) return OnAskedNode(request, host, usable);
@@ -165,12 +200,26 @@ absl::StatusOr<Placement> Choose(const PlacementRequest& request, const HostCpus
   return OnSeveral(request, host, usable);
 }
 
+// Shares go by speed where each thread has a core of its own.
+std::vector<double> ThreadSpeeds(const Placement& placement, const Host& host) {
+  const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
+  if (placement.first_cpu < 0 || host.speeds.empty() || cpus.empty()) return {};
+  std::vector<double> speeds;
+  for (int i = 0; i < placement.num_threads; ++i) {
+    const int cpu = cpus[(placement.first_cpu + i) % cpus.size()];
+    if (host.IsSibling(cpu)) return {};
+    speeds.push_back(SpeedOf(host.speeds, cpu));
+  }
+  const bool are_alike = std::all_of(speeds.begin(), speeds.end(), [&](double s) { return s == speeds[0]; });
+  return are_alike ? std::vector<double>() : speeds;
+}
+
 }  // namespace
 
-absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& host) {
-  absl::StatusOr<Placement> placement = Choose(request, host);
-  if (placement.ok() && request.num_threads == 0 && !host.spare.empty())
-    absl::StrAppend(&placement->description, ", one thread for each fast core");
+absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& cpus) {
+  const Host host(cpus);
+  ASSIGN_OR_RETURN(Placement placement, Choose(request, host));
+  placement.thread_speeds = ThreadSpeeds(placement, host);
   return placement;
 }
 

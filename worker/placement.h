@@ -8,9 +8,11 @@
 // A worker on a GPU belongs to the node of its GPU. Workers on CPUs divide the nodes of their host: where
 // there are as many workers as nodes, or more, each computes on one node and has its memory there; where
 // there are fewer, each computes on several, and its memory comes from these in turns, so that the bandwidth
-// of all is used. One CPU of each fast core computes (base/cpu_topology.h), unless more threads are asked
-// for.
+// of all is used. One CPU of each core computes (base/cpu_topology.h), and of cores of several speeds those
+// that core_shares.h says, unless more threads are asked for. Without pins it is one CPU of each core that
+// has at least half the speed of the fastest: threads whose cores change would have the wrong shares.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,16 +40,18 @@ struct HostCpus {
   std::vector<NumaNode> nodes;  // of the host
   std::vector<int> allowed;     // AllowedCpus()
   int num_cpus = 0;             // NumAllowedCpus()
-  std::vector<int> spare;       // SpareCpus() of these: they compute only where more threads are asked for
+  std::vector<int> siblings;    // SiblingCpus() of these: they compute only where more threads are asked for
+  std::map<int, double> speeds = {};  // as in CpuTopology
 };
 
 struct Placement {
   std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
   std::vector<int> cpus;          // to which the process is restricted, spare ones last; none: as it is
   int num_threads = 1;
-  int first_cpu = -1;       // as in CpuDeviceOptions, among `cpus` where there are any
-  bool spins = false;       // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own
-  std::string description;  // for people: "node 1, CPUs 8-15"
+  int first_cpu = -1;  // as in CpuDeviceOptions, among `cpus` where there are any
+  bool spins = false;  // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own
+  std::vector<double> thread_speeds;  // as in CpuDeviceOptions; none: all threads are alike
+  std::string description;            // for people: "node 1, CPUs 8-15"
 };
 
 // InvalidArgument: the node that was asked for does not exist, or has no CPU that the process may run on.

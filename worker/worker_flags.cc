@@ -46,9 +46,8 @@ FlagGroup DeviceFlags(WorkerFlags* f) {
               "where the model runs; auto: as the coordinator says, else on a GPU where there is one"),
           Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU")
               .Default("as the environment says, else 0"),
-          Flag::Int(
-              "threads", &f->threads, 0, 1024,
-              "compute threads; 0: as the coordinator says, else the fast cores / the workers of this host"),
+          Flag::Int("threads", &f->threads, 0, 1024,
+                    "compute threads; 0: as the coordinator says, else the cores / the workers of this host"),
           Flag::Int("first-cpu", &f->first_cpu, 0, 65535,
                     "pin thread i to the (first-cpu + i)-th allowed CPU")
               .Default("threads are not pinned"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/request_bounds.h"
@@ -10,6 +11,22 @@
 
 namespace somnus {
 namespace {
+
+// The blocks that sequences get in the step, and those between which it copies. No step writes a block that
+// it swaps out without giving it to a sequence, but for a fork's source, whose copy has not been made: its
+// sequence goes on in the source.
+absl::flat_hash_set<int32_t> BlocksGivenBy(const v1::StepRequest& request) {
+  absl::flat_hash_set<int32_t> blocks;
+  const auto add = [&blocks](const google::protobuf::RepeatedField<int32_t>& ids) {
+    blocks.insert(ids.begin(), ids.end());
+  };
+  for (const v1::NewSequence& sequence : request.new_sequences()) add(sequence.block_ids());
+  for (const v1::ScheduledSequence& sequence : request.sequences()) add(sequence.new_block_ids());
+  for (const v1::SequenceFork& fork : request.forks()) add(fork.block_ids());
+  for (const v1::SequenceFork& branch : request.branches()) add(branch.block_ids());
+  for (const v1::BlockCopy& copy : request.copies()) blocks.insert({copy.src(), copy.dst()});
+  return blocks;
+}
 
 std::vector<BlockSwap> SwapsOf(const google::protobuf::RepeatedPtrField<v1::BlockCopy>& copies,
                                SwapDirection direction) {
@@ -63,13 +80,17 @@ void Worker::ForgetKept(bool with_swapped) {
 
 // Before the rest of the step: what leaves the cache leaves it before its blocks are written again, and what
 // comes back is there when the step reads it. A step has one direction, so no order is needed between them.
+// Blocks that leave are copied beside the step, as far as the step does not get them; the next step, which
+// may, waits for that.
 absl::Status Worker::SwapBlocksOf(const v1::StepRequest& request, absl::Status* refused) {
+  device_->AwaitSwaps();
   const auto outs = SwapsOf(request.swap_outs(), SwapDirection::kToHost);
   const auto ins = SwapsOf(request.swap_ins(), SwapDirection::kToDevice);
   if (outs.empty() && ins.empty()) return absl::OkStatus();
   if (!outs.empty() && !ins.empty())
     return absl::InvalidArgumentError("swap_ins: a step that swaps out swaps nothing in");
-  absl::Status status = ins.empty() ? kv_host_tier_->SwapOut(outs) : kv_host_tier_->SwapIn(ins);
+  absl::Status status =
+      ins.empty() ? kv_host_tier_->SwapOut(outs, BlocksGivenBy(request)) : kv_host_tier_->SwapIn(ins);
   kv_host_bytes_ = kv_host_tier_->host_bytes();
   if (!absl::IsResourceExhausted(status)) return status;
   // The other ranks may have room; the coordinator computes these blocks again on all of them.

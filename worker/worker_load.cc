@@ -69,7 +69,11 @@ absl::Status Worker::Place() {
   if (request.device == DeviceKind::kCuda && parts_.gpu_node)
     request.gpu_node = parts_.gpu_node(options_.device_index);
   HostCpus host = {{}, AllowedCpus(), NumAllowedCpus(), {}};
-  if (parts_.cpu_topology) host.spare = SpareCpus(parts_.cpu_topology(), host.allowed);
+  if (parts_.cpu_topology) {
+    const CpuTopology topology = parts_.cpu_topology();
+    host.siblings = SiblingCpus(topology, host.allowed);
+    host.speeds = topology.speeds;
+  }
   if (parts_.numa_nodes) host.nodes = parts_.numa_nodes();
   ASSIGN_OR_RETURN(placement_, ChoosePlacement(request, host));
   if (!placement_.cpus.empty() && !RestrictToCpus(placement_.cpus))
@@ -91,6 +95,7 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   CpuDeviceOptions options;
   options.num_threads = placement_.num_threads;
   options.first_cpu = placement_.first_cpu;
+  options.thread_speeds = placement_.thread_speeds;
   options.spin = placement_.spins;
   ASSIGN_OR_RETURN(device_, parts_.open_device(worker, options));
   device_->SetBatchInvariant(batch_invariant);

@@ -34,7 +34,7 @@ struct WorkerParts {
       open_memory;
   // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
   std::function<std::vector<NumaNode>()> numa_nodes;
-  // Which of its CPUs share a core. Null: none do.
+  // Which of its CPUs share a core, and how fast they are. Null: none do, and all are alike.
   std::function<CpuTopology()> cpu_topology;
   std::function<std::optional<int>(int device_index)> gpu_node;
   // Names the memory of its host that this process takes, which other processes may share: its control

@@ -24,6 +24,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A response has at most so many deltas: those of best_of come all at once, and clients refuse messages above
+// 4 MiB. A delta is what a step made, which takes 8 KiB at most but for rare texts.
+constexpr int kMaxDeltas = 256;
+
 template <typename Ids>
 Json IdList(const Ids& ids) {
   return Json(std::vector<int32_t>(ids.begin(), ids.end()));
@@ -55,6 +59,7 @@ Json SamplingFields(const v1::SamplingParams& s) {
   if (s.has_logprobs()) json["logprobs"] = s.logprobs();
   if (s.has_prompt_logprobs()) json["prompt_logprobs"] = s.prompt_logprobs();
   if (s.n() != 0) json["n"] = s.n();
+  if (s.has_best_of()) json["best_of"] = s.best_of();
   if (s.has_skip_special_tokens()) json["skip_special_tokens"] = s.skip_special_tokens();
   if (!s.allowed_token_ids().empty()) json["allowed_token_ids"] = IdList(s.allowed_token_ids());
   if (s.use_beam_search()) json["use_beam_search"] = true;
@@ -153,7 +158,8 @@ void FillLogprobs(const Tokenizer& tokenizer, const Logprobs& from, v1::Position
   }
 }
 
-void FillResponse(const Tokenizer& tokenizer, const ChoiceUpdate& update, v1::GenerateResponse* response) {
+void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, const ChoiceUpdate& update,
+                  v1::GenerateResponse* response) {
   const OutputDelta& delta = update.delta;
   if (update.index == 0) {
     for (const Logprobs& position : delta.prompt_logprobs) {
@@ -164,10 +170,29 @@ void FillResponse(const Tokenizer& tokenizer, const ChoiceUpdate& update, v1::Ge
   choice->set_index(update.index);
   choice->set_text(delta.text);
   choice->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
-  for (const Logprobs& logprobs : delta.logprobs) FillLogprobs(tokenizer, logprobs, choice->add_logprobs());
+  if (params.logprobs) {  // best_of has them computed where nobody asks for them
+    for (const Logprobs& logprobs : delta.logprobs) FillLogprobs(tokenizer, logprobs, choice->add_logprobs());
+  }
   choice->set_finish_reason(FinishReasonName(delta.finish_reason));
   if (delta.stop_string.has_value()) choice->set_stop_reason(*delta.stop_string);
   if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
+}
+
+grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell, ClientRequest* request) {
+  const absl::Status status = request->Submit([bell] { bell->Ring(); });
+  if (status.ok()) return grpc::Status::OK;
+  model.metrics->OnRejected(RejectionReason(status));
+  const grpc::Status refusal = EngineRefusal(status, *model.engine);
+  // The engine is asleep, and may be woken.
+  return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
+}
+
+// `error` is a ResponseBudget's.
+grpc::Status HeldTooMuch(const ApiError& error) {
+  if (error.status == 503) return {grpc::StatusCode::UNAVAILABLE, error.message};
+  return ToGrpcStatus(BadRequest("best_of",
+                                 "the candidates take too much memory: ask for fewer, or for fewer tokens or "
+                                 "log-probabilities"));
 }
 
 void FillUsage(const ClientRequest& request, v1::Usage* usage) {
@@ -185,6 +210,7 @@ InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared
       metrics_(std::move(metrics)),
       api_key_(std::move(api_key)),
       limits_(limits),
+      held_responses_(limits.max_response_bytes, limits.max_buffered_response_bytes),
       write_watch_(std::move(write_watch)) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -219,12 +245,8 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
   ClientRequest client_request(model, &params, model->metrics, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
-  if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
-    model->metrics->OnRejected(RejectionReason(status));
-    const grpc::Status refusal = EngineRefusal(status, *model->engine);
-    // The engine is asleep, and may be woken.
-    return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
-  }
+  if (grpc::Status status = Submit(*model, bell, &client_request); !status.ok()) return status;
+  ResponseBudget::Part held(&held_responses_);
   v1::GenerateResponse response;
   grpc::WriteOptions options;
   const auto write = [&] {
@@ -244,13 +266,15 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
       }
       // Weights may be replaced between two tokens.
       const int64_t version = update.delta.weights_version;
-      if (!response.choices().empty() && response.weights_version() != version && !write())
-        return grpc::Status::CANCELLED;
+      const bool another = response.choices_size() >= kMaxDeltas || response.weights_version() != version;
+      if (!response.choices().empty() && another && !write()) return grpc::Status::CANCELLED;
       response.set_weights_version(version);
-      FillResponse(*model->tokenizer, update, &response);
+      FillResponse(*model->tokenizer, params, update, &response);
     }
     if (client_request.overflowed())
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
+    if (const std::optional<ApiError> error = held.Hold(client_request.held_bytes()))
+      return HeldTooMuch(*error);
     if (response.choices().empty()) continue;
     if (client_request.done()) {
       // The last write ends when the client's window has taken everything: the end of the call, which nobody

@@ -2,8 +2,8 @@
 // InferenceService over a served model. Sync gRPC: each open call has a thread, which parses and tokenizes
 // the request, turns its outputs into text and writes the responses; at most ApiLimits::max_open_calls are
 // open. A call whose client does not read for write_timeout, or of which more than max_stream_backlog_bytes
-// of outputs wait, is ended. The engine's thread only queues outputs. Thread safe. Internal to
-// coordinator/api.
+// of outputs wait, is ended. The candidates of best_of, which wait for the last of them, have a
+// ResponseBudget. The engine's thread only queues outputs. Thread safe. Internal to coordinator/api.
 
 #include <atomic>
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/model_table.h"
+#include "coordinator/api/response_budget.h"
 #include "coordinator/api/write_watch.h"
 #include "proto/inference.grpc.pb.h"
 
@@ -38,6 +39,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   const std::string api_key_;
   const ApiLimits limits_;
   std::atomic<int32_t> open_calls_{0};
+  ResponseBudget held_responses_;
   const std::shared_ptr<WriteWatch> write_watch_;
 };
 

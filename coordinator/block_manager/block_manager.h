@@ -3,6 +3,8 @@
 //
 // Reuse is safe while a step is in flight: workers execute steps in order, so a block freed after step k was
 // sent is written or read by its new owner in step k+1 at the earliest, when every access of step k is over.
+// Only a swap of step k to the host may still read then, on a GPU; a worker waits for it before a step that
+// gives the block to a sequence.
 // For the same reason a block may be remembered for the prefix cache as soon as the step that fills it has
 // been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix are in
 // blocks of its own, and a fork's last, partly filled block is copied by MakeWritable first.

@@ -1,7 +1,8 @@
 #pragma once
 // What it costs to preempt a sequence by swap, and by recompute, as measured from steps. Recompute takes the
 // time in which its computed tokens are computed again; swap the time in which its blocks are copied, out and
-// in. Both are added to steps that are run anyway, so what a step costs whatever it does is in neither.
+// in. Both are added to steps that are run anyway, so what a step costs whatever it does is in neither, nor
+// is what a GPU copies beside a step.
 //
 // Pure: whoever has a clock says how long steps took. Not thread safe.
 

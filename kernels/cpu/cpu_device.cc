@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/cpus.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {
@@ -94,6 +95,19 @@ absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
   return absl::FailedPreconditionError(absl::StrCat(CpuIsaName(isa), " is what ", WhoLacks(isa)));
 }
 
+absl::Status CheckSpeeds(const CpuDeviceOptions& options) {
+  const std::vector<double>& speeds = options.thread_speeds;
+  if (!speeds.empty() && static_cast<int>(speeds.size()) != options.num_threads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("thread_speeds has ", speeds.size(), " speeds for ", options.num_threads, " threads"));
+  }
+  for (const double speed : speeds) {
+    if (!(speed > 0 && speed <= 1))
+      return absl::InvalidArgumentError(absl::StrCat("thread_speeds: ", speed, " is not in (0, 1]"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::string_view CpuIsaName(CpuIsa isa) {
@@ -114,6 +128,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions
     return absl::InvalidArgumentError(
         absl::StrCat("num_threads is ", options.num_threads, "; it may be 0 (all CPUs) to ", kMaxThreads));
   }
+  RETURN_IF_ERROR(CheckSpeeds(options));
   const absl::StatusOr<const cpu::KernelTable*> kernels = ChooseKernels(options.isa);
   if (!kernels.ok()) return kernels.status();
 
@@ -125,7 +140,9 @@ absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions
     for (int t = 0; t < num_threads; ++t) pin_cpus.push_back(allowed[(options.first_cpu + t) % num_cpus]);
   }
   const bool spin = options.spin && num_threads <= num_cpus;
-  return std::make_unique<cpu::CpuDevice>(**kernels, num_threads, std::move(pin_cpus), spin);
+  const cpu::Partition partition =
+      options.thread_speeds.empty() ? cpu::Partition(num_threads) : cpu::Partition(options.thread_speeds);
+  return std::make_unique<cpu::CpuDevice>(**kernels, partition, std::move(pin_cpus), spin);
 }
 
 }  // namespace somnus

@@ -19,8 +19,10 @@ SOMNUS_OPS(SOMNUS_DECLARE_OP)
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const KernelTable& kernels, int num_threads, std::vector<int> pin_cpus, bool spin)
-      : kernels_(kernels), pool_(num_threads, std::move(pin_cpus), spin) {}
+  CpuDevice(const KernelTable& kernels, Partition partition, std::vector<int> pin_cpus, bool spin)
+      : kernels_(kernels),
+        partition_(std::move(partition)),
+        pool_(partition_.num_threads(), std::move(pin_cpus), spin) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const OpTable& ops() const override;
@@ -48,12 +50,13 @@ class CpuDevice final : public Device {
 
   const KernelTable& kernels() const { return kernels_; }
   int num_threads() const { return pool_.num_threads(); }
+  const Partition& partition() const { return partition_; }
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // Calls fn(begin, end) on several threads for parts that make up [0, total); once, on the caller's thread,
-  // when `cost`, in rough cycles, is too small to be worth waking the others. How [0, total) is cut must not
-  // influence results.
+  // Calls fn(begin, end) on several threads for parts that make up [0, total), in proportion to the threads'
+  // speeds; once, on the caller's thread, when `cost`, in rough cycles, is too small to be worth waking the
+  // others. How [0, total) is cut must not influence results.
   template <typename Fn>
   void ParallelFor(int64_t total, int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1 || total == 1) {
@@ -61,25 +64,27 @@ class CpuDevice final : public Device {
       return;
     }
     pool_.Run([&](int thread) {
-      const Range part = PartOf(total, thread, num_threads());
+      const Range part = partition_.PartOf(total, thread);
       if (part.begin < part.end) fn(part.begin, part.end);
     });
   }
 
-  // Calls fn(thread, num_threads) on every thread; only fn(0, 1), on the caller's, when `cost` is small.
+  // Calls fn(thread, partition) on every thread; only fn(0, a partition for one), on the caller's, when
+  // `cost` is small.
   template <typename Fn>
   void OnThreads(int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1) {
-      fn(0, 1);
+      fn(0, Partition(1));
       return;
     }
-    pool_.Run([&](int thread) { fn(thread, num_threads()); });
+    pool_.Run([&](int thread) { fn(thread, partition_); });
   }
 
  private:
   static constexpr int64_t kMinParallelCost = 6000;
 
   const KernelTable& kernels_;
+  const Partition partition_;
   ThreadPool pool_;
   char* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;

@@ -66,10 +66,10 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t 
   }
 }
 
-// One op's items, shared by cost: the step's cost is a line that the threads divide evenly, and an item
-// belongs to the thread in whose part its middle lies. An item that two or more threads' parts touch is
-// shared by its sections, each of which goes by its own middle, where there is room for their sums. Every
-// thread walks the whole line and comes to the same decisions.
+// One op's items, shared by cost: the step's cost is a line that the threads divide in proportion to their
+// speeds, and an item belongs to the thread in whose part its middle lies. An item that two or more threads'
+// parts touch is shared by its sections, each of which goes by its own middle, where there is room for their
+// sums. Every thread walks the whole line and comes to the same decisions.
 class Shares {
  public:
   Shares(const CpuDevice& cpu, const AttentionArgs& args, const HeadGroups& groups, char* memory)
@@ -85,12 +85,12 @@ class Shares {
   }
 
   // The thread's part of the items, whose costs make up `total`.
-  void Run(const AttentionBatch& batch, int64_t total, int thread, int num_threads) {
+  void Run(const AttentionBatch& batch, int64_t total, int thread, const Partition& partition) {
     Walk walk{.args = args_,
               .scratch = scratch_ + thread * scratch_bytes_,
               .total = total,
               .thread = thread,
-              .num_threads = num_threads};
+              .partition = partition};
     ForEachItem(batch, groups_, args_.cache.num_kv_heads, [&](const Item& item) {
       const int64_t cost = item.Cost(item.tokens);
       walk.args.heads = groups_.heads + groups_.begins[item.item.kv_head];
@@ -111,11 +111,11 @@ class Shares {
     char* scratch;
     int64_t total;
     int thread;
-    int num_threads;
+    const Partition& partition;
     int64_t before = 0;
     int64_t shared = 0;        // items
     int64_t partial_used = 0;  // bytes
-    int64_t OwnerOf(int64_t cost) const { return cost * num_threads / total; }
+    int OwnerOf(int64_t cost) const { return partition.OwnerOf(cost, total); }
   };
 
   int64_t NumSections(const Item& item) const {
@@ -205,7 +205,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   ForEachItem(batch, groups, cache.num_kv_heads, [&](const Item& item) { total += item.Cost(item.tokens); });
   Shares shares(cpu, args, groups, cpu.workspace() + AttentionHeadBytes(num_heads + cache.num_kv_heads));
   cpu.OnThreads(total * cache.head_dim / 16,
-                [&](int thread, int num_threads) { shares.Run(batch, total, thread, num_threads); });
+                [&](int thread, const Partition& partition) { shares.Run(batch, total, thread, partition); });
 }
 
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,

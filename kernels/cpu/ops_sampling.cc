@@ -172,8 +172,8 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
 void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens) {
   CpuDevice& cpu = AsCpu(device);
   const int64_t scratch_bytes = SamplingBytes(logits.cols);
-  cpu.OnThreads(logits.rows * logits.cols, [&](int thread, int num_threads) {
-    const Range part = PartOf(logits.rows, thread, num_threads);
+  cpu.OnThreads(logits.rows * logits.cols, [&](int thread, const Partition& partition) {
+    const Range part = partition.PartOf(logits.rows, thread);
     for (int64_t r = part.begin; r < part.end; ++r) {
       tokens[r] = SampleOne(cpu.kernels(), logits.row<float>(r), logits.cols, rows[r],
                             cpu.workspace() + thread * scratch_bytes);

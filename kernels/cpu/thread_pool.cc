@@ -1,5 +1,8 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -44,6 +47,20 @@ ThreadPool::~ThreadPool() {
   wake_.fetch_add(1);
   wake_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
+}
+
+Partition::Partition(const std::vector<double>& speeds) : num_threads_(static_cast<int>(speeds.size())) {
+  const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  double sum = 0;
+  for (const double speed : speeds) {
+    sum += speed;
+    ends_.push_back(std::llround(sum / all * static_cast<double>(kWhole)));
+  }
+}
+
+int Partition::OwnerBySpeed(int64_t item, int64_t total) const {
+  const auto has_ended = [&](int64_t end) { return total * end / kWhole <= item; };
+  return static_cast<int>(std::partition_point(ends_.begin(), ends_.end(), has_ended) - ends_.begin());
 }
 
 void ThreadPool::BeginStep() {

@@ -65,14 +65,44 @@ class ThreadPool {
   std::vector<std::thread> helpers_;
 };
 
-// The part [begin, end) of `total` items that `thread` of `num_threads` takes: contiguous, sizes differ by at
-// most one.
+// Items [begin, end).
 struct Range {
   int64_t begin;
   int64_t end;
 };
-inline Range PartOf(int64_t total, int thread, int num_threads) {
-  return {total * thread / num_threads, total * (thread + 1) / num_threads};
-}
+
+// How the items of an op are cut among threads: contiguous parts in the order of the threads, in proportion
+// to their speeds. The same number of items is always cut in the same way, so that a thread finds in its
+// caches what it has used before. Immutable.
+class Partition {
+ public:
+  // Threads that are alike: the sizes of their parts differ by at most one.
+  explicit Partition(int num_threads) : num_threads_(num_threads) {}
+  // One thread for each speed, in any unit. All speeds are finite and above 0.
+  explicit Partition(const std::vector<double>& speeds);
+
+  int num_threads() const { return num_threads_; }
+  // Of items whose number is below 2^43.
+  Range PartOf(int64_t total, int thread) const {
+    return {BeginOf(total, thread), BeginOf(total, thread + 1)};
+  }
+  // The thread whose part of [0, total) has `item`.
+  int OwnerOf(int64_t item, int64_t total) const {
+    if (ends_.empty()) return static_cast<int>(((item + 1) * num_threads_ - 1) / total);
+    return OwnerBySpeed(item, total);
+  }
+
+ private:
+  static constexpr int64_t kWhole = 1 << 20;
+
+  int64_t BeginOf(int64_t total, int thread) const {
+    if (ends_.empty()) return total * thread / num_threads_;
+    return thread == 0 ? 0 : total * ends_[thread - 1] / kWhole;
+  }
+  int OwnerBySpeed(int64_t item, int64_t total) const;
+
+  const int num_threads_;
+  std::vector<int64_t> ends_;  // of the threads' parts of kWhole; none: all are alike
+};
 
 }  // namespace somnus::cpu

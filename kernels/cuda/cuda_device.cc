@@ -155,6 +155,11 @@ CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
+  if (swap_stream_ == nullptr) return;
+  cudaStreamSynchronize(swap_stream_);
+  cudaStreamDestroy(swap_stream_);
+  if (swaps_may_begin_ != nullptr) cudaEventDestroy(swaps_may_begin_);
+  if (swaps_done_ != nullptr) cudaEventDestroy(swaps_done_);
 }
 
 std::string CudaDevice::Describe() const { return name_; }
@@ -203,6 +208,29 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
 void CudaDevice::FreePinned(void* data) {
   ++calls_of_this_thread.waits;
   if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
+}
+
+cudaStream_t CudaDevice::BeginSwaps() {
+  cudaError_t error = cudaSuccess;
+  if (swap_stream_ == nullptr) error = cudaStreamCreateWithFlags(&swap_stream_, cudaStreamNonBlocking);
+  for (cudaEvent_t* event : {&swaps_may_begin_, &swaps_done_}) {
+    if (error == cudaSuccess && *event == nullptr)
+      error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+  }
+  if (error == cudaSuccess) error = cudaEventRecord(swaps_may_begin_, stream_);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(swap_stream_, swaps_may_begin_, 0);
+  Record(error, "beginning a swap");
+  return error == cudaSuccess ? swap_stream_ : nullptr;
+}
+
+void CudaDevice::EndSwaps() {
+  Record(cudaEventRecord(swaps_done_, swap_stream_), "ending a swap");
+  awaits_swaps_ = true;
+}
+
+void CudaDevice::AwaitSwaps() {
+  if (!std::exchange(awaits_swaps_, false)) return;
+  Record(cudaStreamWaitEvent(stream_, swaps_done_, 0), "waiting for a swap");
 }
 
 DeviceUploader* CudaDevice::uploader() { return uploader_.get(); }
@@ -281,6 +309,7 @@ absl::Status CudaDevice::Synchronize() {
   ++calls_of_this_thread.waits;
   if (uploader_ != nullptr) Record(uploader_->Wait());
   Record(cudaStreamSynchronize(stream_), "waiting for the device");
+  if (swap_stream_ != nullptr) Record(cudaStreamSynchronize(swap_stream_), "waiting for swaps");
   return std::exchange(error_, absl::OkStatus());
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// A CUDA device: one stream on which ops are queued, the chip's numbers that plans need, and scratch that is
-// lent to it. Owns the stream. Used by one thread at a time, except where a method says otherwise.
+// A CUDA device: one stream on which ops are queued, one for swaps, the chip's numbers that plans need, and
+// scratch that is lent to it. Owns the streams. Used by one thread at a time, except where a method says
+// otherwise.
 
 #include <cstdint>
 #include <memory>
@@ -59,6 +60,7 @@ class CudaDevice final : public Device {
   absl::Status CopyFromProcess(absl::string_view handle, int64_t offset, int64_t bytes, void* host) override;
   absl::Status Synchronize() override;
   HostCalls CallsOfThisThread() const override;
+  void AwaitSwaps() override;
 
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
@@ -74,6 +76,11 @@ class CudaDevice final : public Device {
   Gemm& gemm() const { return *gemm_; }
   // The same object as uploader(), which also takes rows of f32.
   WeightUploader& weight_uploader() const { return *uploader_; }
+
+  // The stream of swaps, which goes on after everything that is queued so far; null after an error, which is
+  // recorded. EndSwaps marks what AwaitSwaps waits for. Not within a capture.
+  cudaStream_t BeginSwaps();
+  void EndSwaps();
 
   // Keeps the first error, with the name of what failed; Synchronize returns it.
   void Record(cudaError_t error, const char* what);
@@ -99,6 +106,10 @@ class CudaDevice final : public Device {
   std::unique_ptr<WeightUploader> uploader_;
   absl::flat_hash_set<const void*> opted_;  // kernels that may have all shared memory
   absl::Status error_;
+  // Made by the first swap.
+  cudaStream_t swap_stream_ = nullptr;
+  cudaEvent_t swaps_may_begin_ = nullptr, swaps_done_ = nullptr;
+  bool awaits_swaps_ = false;  // ops that are queued now may overtake swaps
 };
 
 inline CudaDevice& AsCuda(Device& device) { return static_cast<CudaDevice&>(device); }

@@ -5,6 +5,12 @@
 // engine two or more (estimates, all three); a swap of a sequence is hundreds to thousands of them, and one
 // launch here.
 //
+// On the stream of swaps, beside the ops: the bus is idle while a step computes. What can overlap follows
+// from the order of steps. A swap to the host reads after the steps before it, which may have written its
+// blocks, and overlaps with its own step as far as that does not write them; the worker knows which of them
+// it gives out again (SwapBlocksOf in worker/worker_kept_blocks.cc). A swap to the device overlaps with
+// nothing: it writes blocks that the step before may still use, and its own step reads them.
+//
 // A few blocks of threads are enough: 32 of 256 threads with four 16-byte vectors each keep 512 KB in flight,
 // several times what the bus carries in the 1 to 2 us of its latency. The other multiprocessors stay free.
 
@@ -59,12 +65,12 @@ __global__ void __launch_bounds__(256) SwapKernel(const SwapArgs args) {
 }
 
 template <typename Word>
-void LaunchSwap(CudaDevice& device, const LaunchConfig& config, SwapDirection direction,
+void LaunchSwap(CudaDevice& device, cudaStream_t stream, const LaunchConfig& config, SwapDirection direction,
                 const SwapArgs& args) {
   if (direction == SwapDirection::kToHost) {
-    Launch(device, config, SwapKernel<Word, true>, args);
+    Launch(device, stream, config, SwapKernel<Word, true>, args);
   } else {
-    Launch(device, config, SwapKernel<Word, false>, args);
+    Launch(device, stream, config, SwapKernel<Word, false>, args);
   }
 }
 
@@ -85,6 +91,8 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
                                    [](const KvCacheView& layer) { return IsAlignedTo(layer.data, 16); });
   const CopyPlan plan = PlanCopy(bytes, aligned);
   if (plan.words == 0) return;
+  const cudaStream_t stream = cuda.BeginSwaps();
+  if (stream == nullptr) return;
   SwapArgs args{};
   args.words = plan.words;
   args.pool_words = plan.words * num_layers;
@@ -97,11 +105,14 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
       const int64_t n = std::min(kSwapsPerLaunch, count - first);
       std::copy_n(swaps + first, n, args.swaps);
       args.items = static_cast<unsigned>(n) * args.num_layers * args.pieces;
-      const LaunchConfig config = RowsConfig(std::min<int64_t>(kMaxGrid, args.items), plan.threads);
-      plan.word == 16 ? LaunchSwap<Word16>(cuda, config, direction, args)
-                      : LaunchSwap<uint8_t>(cuda, config, direction, args);
+      LaunchConfig config = RowsConfig(std::min<int64_t>(kMaxGrid, args.items), plan.threads);
+      config.overlaps_previous = false;  // what is before it on this stream is an event, or waits for the bus
+      plan.word == 16 ? LaunchSwap<Word16>(cuda, stream, config, direction, args)
+                      : LaunchSwap<uint8_t>(cuda, stream, config, direction, args);
     }
   }
+  cuda.EndSwaps();
+  if (direction == SwapDirection::kToDevice) cuda.AwaitSwaps();
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -81,6 +81,20 @@ class Grpc(unittest.TestCase):
                 self.assertGreaterEqual(len(position.tokens), 2)
                 self.assertTrue(all(token.logprob <= 0 for token in position.tokens))
 
+    def test_the_best_of_several_is_what_http_answers(self):
+        fields = {"max_tokens": 8, "temperature": 1.1, "seed": 11, "n": 2, "best_of": 6}
+        http = self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, "prompt": [5, 6, 7],
+                                                                "return_token_ids": True, **fields})
+        self.assertEqual(http.status, 200, http.text)
+        responses = list(self.generate([5, 6, 7], **fields))
+        choices = [[choice for response in responses for choice in response.choices if choice.index == index] for index in range(2)]
+        for index, wanted in enumerate(sorted(http.json["choices"], key=lambda choice: choice["index"])):
+            self.assertEqual([token for delta in choices[index] for token in delta.token_ids], wanted["token_ids"])
+            self.assertEqual(choices[index][-1].finish_reason, wanted["finish_reason"])
+        self.assertEqual(responses[-1].usage.completion_tokens, http.json["usage"]["completion_tokens"])
+        details = self.refused(self.generate("x", n=3, best_of=2, temperature=1), grpc.StatusCode.INVALID_ARGUMENT)
+        self.assertTrue(details.startswith("best_of"), details)
+
     def test_bad_fields_are_named(self):
         self.assertIn("top_p", self.refused(self.generate("x", top_p=2), grpc.StatusCode.INVALID_ARGUMENT))
         self.assertIn("prompt", self.refused(self.generate([1 << 30]), grpc.StatusCode.INVALID_ARGUMENT))
@@ -91,7 +105,7 @@ class Grpc(unittest.TestCase):
     def test_every_bad_field_is_named(self):
         bad = {"max_tokens": -1, "min_tokens": -5, "temperature": float("nan"), "top_p": 0.0, "top_k": -7, "min_p": 1.5,
                "presence_penalty": 3, "frequency_penalty": -3, "repetition_penalty": 0, "logit_bias": {1 << 30: 1.0},
-               "stop": [""], "stop_token_ids": [-1], "logprobs": 21, "prompt_logprobs": -1, "n": 100_000, "allowed_token_ids": [1 << 30],
+               "stop": [""], "stop_token_ids": [-1], "logprobs": 21, "prompt_logprobs": -1, "n": 100_000, "best_of": 0, "allowed_token_ids": [1 << 30],
                "bad_words": [pb.TokenIds()]}
         for field, value in bad.items():
             with self.subTest(field=field):

@@ -94,6 +94,54 @@ TEST(SwapTest, MovesWholeBlocksOfAllLayersBothWays) {
   }
 }
 
+// Ops before a swap have written what it reads; those behind AwaitSwaps write after it has read; what it
+// brings back is there for those that follow it.
+TEST(SwapTest, HasItsPlaceAmongOps) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  constexpr int64_t kBytes = 4096;
+  const KvCacheView shape = {nullptr, DataType::kBF16, 4, 16, 1, 64};
+  ASSERT_EQ(KvBlockBytes(*device, shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim), kBytes);
+  DeviceBuffer cache(4 * kBytes);
+  for (int block = 0; block < 4; ++block)
+    cache.Write(block * kBytes, std::string(kBytes, static_cast<char>('a' + block)).data(), kBytes);
+  KvCacheView view = shape;
+  view.data = cache.device<void>();
+  void* const memory = *device->AllocatePinned(2 * kBytes);
+  const KvHostPool pool = {memory, 2};
+  const auto block_is = [&](int64_t block, char c) {
+    return cache.Bytes(block * kBytes, kBytes) == std::string(kBytes, c);
+  };
+  const auto pooled_is = [&](int64_t block, char c) {
+    return std::string(static_cast<char*>(memory) + block * kBytes, kBytes) == std::string(kBytes, c);
+  };
+  const auto swap = [&](SwapDirection direction, BlockSwap blocks) {
+    SwapBlocks(*device, &view, 1, pool, direction, &blocks, 1);
+  };
+  DeviceArray<int32_t> ids({0, 1, 2, 3});
+  const auto copy = [&](int from, int to) {
+    CopyBlocks(*device, &view, 1, ids.data() + from, ids.data() + to, 1);
+  };
+  copy(0, 1);                            // a
+  swap(SwapDirection::kToHost, {1, 0});  // a
+  swap(SwapDirection::kToHost, {3, 1});  // d
+  copy(3, 2);                            // beside them: d, which it reads
+  device->AwaitSwaps();
+  copy(2, 1);                              // d
+  swap(SwapDirection::kToDevice, {3, 0});  // a
+  copy(3, 0);                              // a
+  swap(SwapDirection::kToHost, {1, 0});    // d, where a was read
+  ASSERT_TRUE(device->Synchronize().ok()) << "which waits for swaps, too";
+  EXPECT_TRUE(pooled_is(0, 'd'));
+  EXPECT_TRUE(pooled_is(1, 'd'));
+  EXPECT_TRUE(block_is(0, 'a'));
+  EXPECT_TRUE(block_is(1, 'd'));
+  EXPECT_TRUE(block_is(2, 'd'));
+  EXPECT_TRUE(block_is(3, 'a'));
+  device->AwaitSwaps();  // of none
+  device->FreePinned(memory);
+}
+
 TEST(SwapTest, MoreLayersAndSwapsThanALaunchTakes) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -22,7 +23,8 @@
 namespace somnus {
 namespace {
 
-using cpu::PartOf;
+using cpu::Partition;
+using cpu::Range;
 using cpu::ThreadPool;
 
 TEST(ThreadPoolTest, EveryThreadRunsOnceAndItsWritesAreSeen) {
@@ -78,17 +80,40 @@ TEST(ThreadPoolTest, BurnsNothingOutsideSteps) {
   EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 20);
 }
 
+void ExpectCovers(const Partition& partition, int64_t total) {
+  int64_t next = 0;
+  for (int t = 0; t < partition.num_threads(); ++t) {
+    const Range part = partition.PartOf(total, t);
+    EXPECT_EQ(part.begin, next);
+    next = part.end;
+    if (part.begin == part.end) continue;
+    EXPECT_EQ(partition.OwnerOf(part.begin, total), t);
+    EXPECT_EQ(partition.OwnerOf(part.end - 1, total), t);
+  }
+  EXPECT_EQ(next, total);
+}
+
 TEST(ThreadPoolTest, PartsCoverEverythingInOrder) {
   for (const int64_t total : {0, 1, 2, 9, 1000003}) {
     for (const int threads : {1, 2, 3, 64}) {
-      int64_t next = 0;
-      for (int t = 0; t < threads; ++t) {
-        EXPECT_EQ(PartOf(total, t, threads).begin, next);
-        next = PartOf(total, t, threads).end;
-      }
-      EXPECT_EQ(next, total);
+      ExpectCovers(Partition(threads), total);
+      std::vector<double> speeds(threads, 1.0 / 3);
+      speeds[0] = 1;
+      ExpectCovers(Partition(speeds), total);
     }
   }
+}
+
+TEST(ThreadPoolTest, PartsAreInProportionToSpeeds) {
+  const Partition partition({1, 1, 0.375, 0.125});
+  const int64_t sizes[] = {400, 400, 150, 50};
+  for (int t = 0; t < 4; ++t) {
+    const Range part = partition.PartOf(1000, t);
+    EXPECT_NEAR(static_cast<double>(part.end - part.begin), static_cast<double>(sizes[t]), 1);
+  }
+  const Range last = partition.PartOf(int64_t{1} << 42, 3);
+  EXPECT_EQ(last.end, int64_t{1} << 42);
+  EXPECT_NEAR(static_cast<double>(last.end - last.begin) / static_cast<double>(last.end), 0.05, 1e-5);
 }
 
 TEST(CpuDeviceTest, ChecksItsOptions) {
@@ -98,6 +123,11 @@ TEST(CpuDeviceTest, ChecksItsOptions) {
   options.num_threads = 100000;
   EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
   options.num_threads = 2;
+  for (const std::vector<double>& speeds : {std::vector<double>{1}, {1, 0}, {1, 1.5}, {1, NAN}}) {
+    options.thread_speeds = speeds;
+    EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  options.thread_speeds = {1, 0.4};
   const std::string name(CpuIsaName(kCpuIsas[0]));
   setenv("SOMNUS_CPU_ISA", name.c_str(), 1);
   const auto device = Device::CreateCpu(options);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "tests/runner/rank_group.h"
 #include "worker/kv_host_tier.h"
 
@@ -70,8 +71,15 @@ class SwappedSequence {
 
   void SwapOutAndIn() {
     const int32_t used = (num_computed_ + 15) / 16, old_block = first_block_;
-    for (auto& tier : tiers_) ASSERT_EQ(tier->SwapOut(Swaps(used)), absl::OkStatus());
-    // The step that swaps out frees the blocks, and another sequence writes there at once.
+    // The step that swaps out frees the blocks, and another sequence writes there at once, or a step later.
+    const bool is_later = ++num_swaps_ % 2 == 0;
+    absl::flat_hash_set<int32_t> written;
+    for (int32_t i = 0; i < kBlocks && !is_later; ++i) written.insert(old_block + i);
+    for (auto& tier : tiers_) ASSERT_EQ(tier->SwapOut(Swaps(used), written), absl::OkStatus());
+    if (is_later) {
+      Execute();
+      for (int rank = 0; rank < group_.world_size(); ++rank) group_.device(rank).AwaitSwaps();
+    }
     step_.add_freed_slots(0);
     *step_.add_samplings() = GreedySampling();
     v1::NewSequence* other = step_.add_new_sequences();
@@ -108,7 +116,7 @@ class SwappedSequence {
   std::vector<int32_t> tokens_;
   const bool guesses_next_;
   std::vector<int32_t> guesses_;
-  int32_t num_prompt_ = 0, num_computed_ = 0, first_block_ = 1;
+  int32_t num_prompt_ = 0, num_computed_ = 0, first_block_ = 1, num_swaps_ = 0;
   v1::StepRequest step_;
 };
 

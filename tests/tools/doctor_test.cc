@@ -18,13 +18,13 @@ HostReport EightCpus() {
   HostReport host;
   host.cpu_name = "Some CPU";
   host.allowed = {0, 1, 2, 3, 4, 5, 6, 7};
-  host.spare = {4, 5, 6, 7};
+  host.siblings = {4, 5, 6, 7};
   host.quota = 3.5;
   host.isa = "avx2";
   host.isas = {"portable", "avx2"};
   host.available_bytes = int64_t{6} << 30;
   host.huge_pages = "never";
-  const HostCpus cpus = {{}, host.allowed, 3, host.spare};
+  const HostCpus cpus = {{}, host.allowed, 3, host.siblings};
   for (int i = 0; i < 2; ++i) {
     host.placements.push_back(
         ChoosePlacement({.ranks_on_host = 2, .index_on_host = i, .pins = true}, cpus).value());
@@ -47,6 +47,28 @@ TEST(Doctor, SaysWhatIsChosenAndWhy) {
   EXPECT_TRUE(absl::StrContains(text, "6.00 GiB available; huge pages are off")) << text;
   EXPECT_TRUE(absl::StrContains(text, "worker 1       1 thread, pinned, one node, one thread for each"))
       << text;
+}
+
+TEST(Doctor, SaysWhichSlowCoresCompute) {
+  HostReport host = EightCpus();
+  host.quota = 0;
+  host.siblings = {};
+  for (const int cpu : host.allowed) host.speeds[cpu] = cpu < 2 ? 1 : cpu < 7 ? 0.4 : 0.2;
+  const HostCpus cpus = {{}, host.allowed, 8, {}, host.speeds};
+  host.placements = {ChoosePlacement({.pins = true}, cpus).value()};
+  host.slow = SlowCpus(host);
+  const DoctorReport report = {.host = host, .ceilings = {}, .model = {}};
+  const std::string text = DoctorText(report);
+  EXPECT_TRUE(absl::StrContains(text, "may use 8 CPUs (0-7), computes on 7: 7 are slow")) << text;
+  EXPECT_TRUE(absl::StrContains(
+      text,
+      "7 threads, pinned, one node, one thread for each core: 2 of speed 1, 5 of 0.4 (+100%), none of "
+      "0.2 (+5%, less than 25%)"))
+      << text;
+  const auto json = nlohmann::json::parse(DoctorJson(report));
+  EXPECT_EQ(json["spare_cpus"], nlohmann::json({7}));
+  EXPECT_EQ(json["cpu_speeds"]["7"], 0.2);
+  EXPECT_EQ(json["workers"][0]["thread_speeds"][2], 0.4);
 }
 
 TEST(Doctor, TheSameIsJson) {

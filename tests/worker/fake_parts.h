@@ -27,6 +27,7 @@ struct FakeModelControl {
   std::deque<absl::Status> wait_errors;  // of the next launched steps
   std::atomic<int> opens{0};
   int reloads = 0, resets = 0, epochs = 0;
+  std::vector<std::vector<int32_t>> swaps;   // the device's blocks of each call of SwapBlocks
   std::function<void()> on_reload;           // in the middle of reading
   absl::Notification* hold_load = nullptr;   // a load waits for it
   absl::Notification* hold_reply = nullptr;  // the next step's reply waits for it

@@ -177,7 +177,7 @@ TEST(Placement, PinsOfTheCommandLineSayWhereMemoryIs) {
 
 TEST(Placement, OneThreadOfEachCoreComputes) {
   HostCpus host = OneNode(8);
-  host.spare = {1, 3, 5, 7};
+  host.siblings = {1, 3, 5, 7};
   const Placement alone = Choose(Rank(0, 1), host);
   EXPECT_EQ(alone.num_threads, 4);
   EXPECT_EQ(alone.first_cpu, 0);
@@ -197,7 +197,7 @@ TEST(Placement, OneThreadOfEachCoreComputes) {
 
 TEST(Placement, CoresOfANodeAreDividedByItsRanks) {
   HostCpus host = TwoNodes();
-  host.spare = Range(8, 16);
+  host.siblings = Range(8, 16);
   const Placement second = Choose(Rank(1, 2), host);
   EXPECT_EQ(second.cpus, (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
   EXPECT_EQ(second.num_threads, 4);
@@ -205,6 +205,97 @@ TEST(Placement, CoresOfANodeAreDividedByItsRanks) {
   EXPECT_EQ(alone.num_threads, 8);
   EXPECT_EQ(alone.cpus, (Cpus{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(alone.memory_nodes, (Cpus{0, 1}));
+}
+
+// Six performance cores of two CPUs each, 0-11, eight efficiency cores, 12-19, and two of low power, 20-21.
+HostCpus Hybrid() {
+  HostCpus host = OneNode(22);
+  host.siblings = {1, 3, 5, 7, 9, 11};
+  for (int cpu = 0; cpu < 22; ++cpu) host.speeds[cpu] = cpu < 12 ? 1 : cpu < 20 ? 0.375 : 0.2;
+  return host;
+}
+
+TEST(Placement, SlowCoresComputeWhereTheyAddAQuarter) {
+  const Placement placement = Choose(Rank(0, 1), Hybrid());
+  EXPECT_EQ(placement.num_threads, 14);
+  EXPECT_EQ(placement.first_cpu, 0);
+  EXPECT_EQ(placement.cpus,
+            (Cpus{0, 2, 4, 6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 1, 3, 5, 7, 9, 11}));
+  std::vector<double> speeds(6, 1);
+  speeds.resize(14, 0.375);
+  EXPECT_EQ(placement.thread_speeds, speeds);
+  EXPECT_TRUE(placement.spins);
+  EXPECT_EQ(placement.description,
+            "one node, one thread for each core: 6 of speed 1, 8 of 0.38 (+50%), none of 0.2 (+4%, less than "
+            "25%)");
+}
+
+TEST(Placement, FewSlowCoresAreLeftOut) {
+  HostCpus host = OneNode(10);
+  for (int cpu = 0; cpu < 10; ++cpu) host.speeds[cpu] = cpu < 8 ? 1 : 0.375;
+  const Placement placement = Choose(Rank(0, 1), host);
+  EXPECT_EQ(placement.num_threads, 8);
+  EXPECT_TRUE(placement.thread_speeds.empty()) << "those that compute are alike";
+  EXPECT_EQ(placement.description,
+            "one node, one thread for each core: 8 of speed 1, none of 0.38 (+9%, less than 25%)");
+}
+
+TEST(Placement, RanksHaveAsManyCoresOfEverySpeed) {
+  const Placement first = Choose(Rank(0, 2), Hybrid()), second = Choose(Rank(1, 2), Hybrid());
+  EXPECT_EQ(first.num_threads, 7);
+  EXPECT_EQ(second.num_threads, 7);
+  EXPECT_EQ(second.first_cpu, 7);
+  EXPECT_EQ(Cpus(second.cpus.begin() + 7, second.cpus.begin() + 14), (Cpus{6, 8, 10, 16, 17, 18, 19}));
+  EXPECT_EQ(first.cpus, second.cpus);
+  EXPECT_EQ(first.thread_speeds, second.thread_speeds);
+  EXPECT_EQ(first.thread_speeds, (std::vector<double>{1, 1, 1, 0.375, 0.375, 0.375, 0.375}));
+  // Of more ranks than fast cores, none has one.
+  const Placement of_eight = Choose(Rank(7, 8), Hybrid());
+  EXPECT_EQ(of_eight.num_threads, 1);
+  EXPECT_EQ(of_eight.cpus[of_eight.first_cpu], 19);
+}
+
+TEST(Placement, WhereAllCoresAreSlowTheyCompute) {
+  HostCpus host = Hybrid();
+  host.allowed = Range(12, 20);
+  host.num_cpus = 8;
+  host.siblings = {};
+  const Placement placement = Choose(Rank(0, 1), host);
+  EXPECT_EQ(placement.num_threads, 8);
+  EXPECT_TRUE(placement.thread_speeds.empty());
+}
+
+TEST(Placement, ThreadsThatAreToldHaveTheFastestCores) {
+  PlacementRequest request = Rank(0, 1);
+  request.num_threads = 4;
+  EXPECT_TRUE(Choose(request, Hybrid()).thread_speeds.empty());
+  request.num_threads = 15;  // one of low power, too
+  Placement placement = Choose(request, Hybrid());
+  ASSERT_EQ(placement.thread_speeds.size(), 15u);
+  EXPECT_EQ(placement.thread_speeds[5], 1);
+  EXPECT_EQ(placement.thread_speeds[14], 0.2);
+  EXPECT_EQ(placement.description, "one node") << "nothing was chosen";
+  request.num_threads = 20;  // more than there are cores
+  placement = Choose(request, Hybrid());
+  EXPECT_EQ(placement.num_threads, 20);
+  EXPECT_TRUE(placement.thread_speeds.empty()) << "two threads of a core have less than its speed each";
+}
+
+TEST(Placement, PinsOfTheCommandLineHaveTheSpeedsOfTheirCores) {
+  const PlacementRequest request = {.num_threads = 3, .first_cpu = 10};
+  HostCpus host = Hybrid();
+  EXPECT_TRUE(Choose(request, host).thread_speeds.empty()) << "10 and 11 are one core";
+  host.siblings = {};
+  EXPECT_EQ(Choose(request, host).thread_speeds, (std::vector<double>{1, 1, 0.375}));
+}
+
+TEST(Placement, ThreadsWithoutPinsAreAlike) {
+  PlacementRequest request = Rank(0, 1);
+  request.pins = false;
+  const Placement placement = Choose(request, Hybrid());
+  EXPECT_EQ(placement.num_threads, 6);
+  EXPECT_TRUE(placement.thread_speeds.empty());
+  EXPECT_EQ(placement.description, "one node, one thread for each fast core");
 }
 
 TEST(Placement, AQuotaGivesFewerThreads) {

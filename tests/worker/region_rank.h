@@ -56,7 +56,9 @@ class RegionRunner : public ModelRunner {
   }
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override {
+    control_.swaps.emplace_back();
     for (const BlockSwap& swap : swaps) {
+      control_.swaps.back().push_back(swap.device_block);
       char* const cached = static_cast<char*>(kv_cache_) + swap.device_block * kv_block_bytes();
       char* const pooled = static_cast<char*>(pool.data) + swap.host_block * kv_block_bytes();
       const bool to_host = direction == SwapDirection::kToHost;

@@ -1,5 +1,7 @@
 // Blocks of the KV cache that steps of one rank swap with host memory.
 
+#include <functional>
+
 #include "proto/limits.h"
 #include "tests/worker/region_rank.h"
 
@@ -41,6 +43,30 @@ TEST(SwapsTest, ABlockComesBackAsItWas) {
   Swap(rank, 3, {}, {{0, 2}});
   EXPECT_TRUE(rank.HasBlock(2));
   EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes) << "for the next ones";
+}
+
+// The step waits for those alone; on a GPU the others are copied beside it.
+TEST(SwapsTest, BlocksThatTheStepGetsAreCopiedFirst) {
+  using Blocks = std::vector<std::vector<int32_t>>;
+  const std::vector<std::function<void(v1::StepRequest*)>> gives = {
+      [](v1::StepRequest* step) { step->add_new_sequences()->add_block_ids(2); },
+      [](v1::StepRequest* step) { step->add_sequences()->add_new_block_ids(2); },
+      [](v1::StepRequest* step) { step->add_forks()->add_block_ids(2); },
+      [](v1::StepRequest* step) { step->add_branches()->add_block_ids(2); },
+      [](v1::StepRequest* step) { step->add_copies()->set_dst(2); },
+      [](v1::StepRequest* step) { step->add_copies()->set_src(2); }};
+  Rank rank;
+  int64_t id = 0;
+  for (const auto& give : gives) {
+    v1::StepRequest step = SwapStep(++id, {{1, 2}, {2, 0}, {3, 1}}, {});
+    give(&step);
+    rank.control().swaps.clear();
+    EXPECT_EQ(RunStep(rank.worker(), step).error_code(), 0);
+    EXPECT_EQ(rank.control().swaps, (Blocks{{2}, {1, 3}})) << step.ShortDebugString();
+  }
+  rank.control().swaps.clear();
+  Swap(rank, ++id, {{1, 2}, {2, 0}});
+  EXPECT_EQ(rank.control().swaps, (Blocks{{1, 2}}));
 }
 
 TEST(SwapsTest, WithoutHostMemoryTheStepSaysSoAndIsDone) {

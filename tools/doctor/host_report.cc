@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -48,6 +49,21 @@ std::vector<std::string> IsasOfThisCpu() {
 
 }  // namespace
 
+std::vector<int> SlowCpus(const HostReport& host) {
+  std::set<int> idle;
+  for (const int cpu : host.allowed) {
+    const auto speed = host.speeds.find(cpu);
+    if (speed != host.speeds.end() && speed->second < 1) idle.insert(cpu);
+  }
+  for (const int cpu : host.siblings) idle.erase(cpu);
+  for (const Placement& placement : host.placements) {
+    const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
+    if (placement.first_cpu < 0 || cpus.empty()) continue;
+    for (int i = 0; i < placement.num_threads; ++i) idle.erase(cpus[(placement.first_cpu + i) % cpus.size()]);
+  }
+  return {idle.begin(), idle.end()};
+}
+
 absl::StatusOr<HostReport> ReportHost(int num_workers) {
   HostReport report;
   ASSIGN_OR_RETURN(report.isa, ChosenCpuIsaName());
@@ -56,16 +72,19 @@ absl::StatusOr<HostReport> ReportHost(int num_workers) {
   report.isas = IsasOfThisCpu();
   report.cpu_name = CpuName();
   report.allowed = AllowedCpus();
-  report.spare = SpareCpus(ReadCpuTopology(), report.allowed);
+  const CpuTopology topology = ReadCpuTopology();
+  report.siblings = SiblingCpus(topology, report.allowed);
+  report.speeds = topology.speeds;
   report.quota = CpuQuota();
   report.available_bytes = AvailableHostMemory();
   report.huge_pages = HugePages();
   report.nodes = ReadNumaNodes();
-  const HostCpus host = {report.nodes, report.allowed, NumAllowedCpus(), report.spare};
+  const HostCpus host = {report.nodes, report.allowed, NumAllowedCpus(), report.siblings, report.speeds};
   for (int i = 0; i < num_workers; ++i) {
     const PlacementRequest request = {.ranks_on_host = num_workers, .index_on_host = i, .pins = true};
     ASSIGN_OR_RETURN(report.placements.emplace_back(), ChoosePlacement(request, host));
   }
+  report.slow = SlowCpus(report);
   return report;
 }
 

@@ -3,6 +3,7 @@
 // how fast it can be at best.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,16 +16,21 @@ namespace somnus {
 struct HostReport {
   std::string cpu_name;               // as the kernel has it; may be empty
   std::vector<int> allowed;           // CPUs that this process may run on
-  std::vector<int> spare;             // of these, siblings and slow ones, on which nothing computes
+  std::vector<int> siblings;          // of these, all but one of each core: nothing computes there
+  std::vector<int> slow;              // cores that are slow, and do not compute for that
   double quota = 0;                   // CPUs that its control group pays for; 0: no quota
   std::string isa;                    // the instruction set that is used
   bool isa_is_forced = false;         // by SOMNUS_CPU_ISA
   std::vector<std::string> isas;      // all that this CPU has, the best one last
   int64_t available_bytes = 0;        // memory that processes can still take, within their control group
   std::string huge_pages;             // "always", "madvise" or "never"; empty where the kernel tells nothing
+  std::map<int, double> speeds;       // as in CpuTopology
   std::vector<NumaNode> nodes;        // none where the kernel tells none
   std::vector<Placement> placements;  // by worker
 };
+
+// The slow cores on which no worker computes, by the host's CPUs, speeds and placements.
+std::vector<int> SlowCpus(const HostReport& host);
 
 // For so many local workers on CPUs. FailedPrecondition or InvalidArgument: SOMNUS_CPU_ISA names what this
 // CPU lacks, or nothing.

@@ -23,9 +23,13 @@ std::string CpuText(const HostReport& host) {
   std::string text = host.cpu_name.empty() ? "" : absl::StrCat(host.cpu_name, "; ");
   absl::StrAppend(&text, "may use ", Counted(static_cast<int64_t>(host.allowed.size()), "CPU"), " (",
                   CpuListText(host.allowed), ")");
-  if (!host.spare.empty()) {
-    absl::StrAppend(&text, ", computes on ", host.allowed.size() - host.spare.size(), ": ",
-                    CpuListText(host.spare), " share a core with others or are slow");
+  if (!host.siblings.empty() || !host.slow.empty()) {
+    absl::StrAppend(&text, ", computes on ", host.allowed.size() - host.siblings.size() - host.slow.size(),
+                    ": ");
+    if (!host.siblings.empty())
+      absl::StrAppend(&text, CpuListText(host.siblings), " share a core with others");
+    if (!host.slow.empty())
+      absl::StrAppend(&text, host.siblings.empty() ? "" : ", ", CpuListText(host.slow), " are slow");
   }
   if (host.quota > 0) absl::StrAppendFormat(&text, "; a quota pays for %.2f", host.quota);
   return text;
@@ -84,6 +88,7 @@ Json PlacementJson(const Placement& placement) {
   return {{"num_threads", placement.num_threads},
           {"pinned", placement.first_cpu >= 0},
           {"cpus", placement.cpus},
+          {"thread_speeds", placement.thread_speeds},
           {"memory_nodes", placement.memory_nodes},
           {"description", placement.description}};
 }
@@ -108,9 +113,13 @@ std::string DoctorText(const DoctorReport& report) {
 
 std::string DoctorJson(const DoctorReport& report) {
   const HostReport& host = report.host;
+  std::vector<int> spare = host.siblings;
+  spare.insert(spare.end(), host.slow.begin(), host.slow.end());
+  std::sort(spare.begin(), spare.end());
   Json json = {{"cpu", host.cpu_name},
                {"allowed_cpus", host.allowed},
-               {"spare_cpus", host.spare},
+               {"spare_cpus", spare},
+               {"cpu_speeds", Json::object()},
                {"cpu_quota", host.quota},
                {"isa", host.isa},
                {"isa_is_forced", host.isa_is_forced},
@@ -119,6 +128,7 @@ std::string DoctorJson(const DoctorReport& report) {
                {"huge_pages", host.huge_pages},
                {"nodes", Json::array()},
                {"workers", Json::array()}};
+  for (const auto& [cpu, speed] : host.speeds) json["cpu_speeds"][absl::StrCat(cpu)] = speed;
   for (const NumaNode& node : host.nodes) json["nodes"].push_back({{"id", node.id}, {"cpus", node.cpus}});
   for (const Placement& placement : host.placements) json["workers"].push_back(PlacementJson(placement));
   if (report.ceilings.has_value()) {
