@@ -10,7 +10,8 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-constexpr int kMaxRegisterRows = kMaxRows < 8 ? kMaxRows : 8;
+constexpr int kMaxRegisterRows = kSizes.max_register_rows;
+static_assert(kMaxRegisterRows <= kMaxRows);
 // Rows that share an expanded piece, and values of k in one.
 constexpr int64_t kMaxF8Rows = 128;
 constexpr int64_t kF8PieceValues = 128;

@@ -29,11 +29,7 @@ inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const c
 
 // One vector wide tiles of up to kMaxTallRows rows: somewhat slower arithmetic than two tiles of half as many
 // rows, but memory is then read at an even pace.
-#if defined(__AVX512F__)
-constexpr int kMaxTallRows = 18;
-#else
-constexpr int kMaxTallRows = 0;
-#endif
+constexpr int kMaxTallRows = kSizes.max_tall_rows;
 
 // Rows [row, row + kRows) of one panel.
 template <typename P, int kRows, int kVectors>

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kMatrixK = 4;
 constexpr int64_t kPairBytes = kPanelWidth * 4;  // of a panel, for two values of k
-constexpr int kMaxMatrixRows = 10;
-constexpr int MatrixVectors(int rows) { return rows <= 2 ? 8 : rows <= 4 ? 4 : 2; }
+constexpr int kMaxMatrixRows = kBfmmlaSizes.max_rows;
+constexpr int MatrixVectors(int rows) { return kBfmmlaSizes.vectors[rows <= 2 ? 0 : rows <= 4 ? 1 : 2]; }
 
 // Sums of rows 2 * p and 2 * p + 1: of column vector v {row, row + 1} x {column 0, column 1} and x {2, 3}.
 template <int kPairs, int kVectors>

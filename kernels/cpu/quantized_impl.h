@@ -173,15 +173,8 @@ SOMNUS_INLINE void PrefetchBytes(const char* p, int64_t bytes) {
 
 // ---- A few rows, with weights from memory
 
-constexpr int kMaxStoredRows = 4;
-// Two vectors are a whole panel where a vector has 16 lanes: memory is then read as it lies.
-#if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr int QuantVectors(int rows) { return rows <= 2 ? 2 : 1; }
-#elif SOMNUS_NEON
-constexpr int QuantVectors(int rows) { return rows <= 2 ? 4 : 2; }
-#else
-constexpr int QuantVectors(int) { return 2; }
-#endif
+constexpr int kMaxStoredRows = kSizes.max_stored_rows;
+constexpr int QuantVectors(int rows) { return kSizes.stored_vectors[rows < 4 ? rows - 1 : 3]; }
 
 template <DataType kType, int kRows, int kVectors>
 inline __attribute__((noinline)) void StoredTile(const LinearArgs& args, const char* panel, int64_t row,
@@ -256,19 +249,7 @@ SOMNUS_INLINE void ExpandBlock(const char* block, int64_t sub, ExpandedBlock* ou
 constexpr int64_t kMaxExpandedRows = 128;
 using PartialSums = float[kMaxExpandedRows][kPanelWidth];
 
-#if defined(__AVX512VNNI__)
-constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
-#elif defined(__AVX512F__)
-constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
-#elif defined(__AVXVNNI__)
-constexpr int kExpandedTileRows = 6, kExpandedVectors = 1;
-#elif defined(__ARM_FEATURE_DOTPROD)
-constexpr int kExpandedTileRows = 6, kExpandedVectors = 2;
-#elif SOMNUS_NEON
-constexpr int kExpandedTileRows = 4, kExpandedVectors = 2;
-#else
-constexpr int kExpandedTileRows = 4, kExpandedVectors = 1;
-#endif
+constexpr int kExpandedTileRows = kSizes.max_expanded_rows, kExpandedVectors = kSizes.expanded_vectors;
 
 // Adds up rows of x, which start at `x`, over `count` expanded sub-blocks, each of which also prefetches
 // `ahead_bytes` bytes from `ahead` on.

@@ -16,6 +16,7 @@
 #include "kernels/counter_random.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/quantized_layout.h"
+#include "kernels/cpu/tile_sizes.h"
 
 #if !defined(SOMNUS_ISA)
 #error "define SOMNUS_ISA, the namespace of this unit's kernels"

@@ -119,24 +119,10 @@ struct TileBF16 {
 };
 #endif
 
-// Rows of the largest tile, and vectors of one of `rows` rows: so many accumulators stay in registers.
-#if defined(__AVX512BF16__)
-constexpr int kMaxRows = 14;
-#elif defined(__AVX512F__)
-constexpr int kMaxRows = 12;  // bf16 weights take four vectors
-#elif defined(__AVX2__)
-constexpr int kMaxRows = 5;
-#elif SOMNUS_NEON
-constexpr int kMaxRows = 8;
-#else
-constexpr int kMaxRows = 4;
-#endif
-#if SOMNUS_NEON
-// As many chains as multiply-adds are under way at once: a single row has a whole panel.
-constexpr int TileVectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
-#else
-constexpr int TileVectors(int) { return 2; }
-#endif
+// This unit's row of the table.
+constexpr TileSizes kSizes = tile_sizes::SOMNUS_ISA;
+constexpr int kMaxRows = kSizes.max_rows;
+constexpr int TileVectors(int rows) { return kSizes.vectors[rows < 4 ? rows - 1 : 3]; }
 // A step prefetches one of so many vectors of a tile: once for each cache line.
 template <typename P>
 constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;

@@ -4,6 +4,10 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "checkpoint/storage_type.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runner/quantized_gguf.h"
 #include "tests/runner/same_bits.h"
@@ -11,15 +15,15 @@
 namespace somnus {
 namespace {
 
-constexpr int32_t kVocab = 512;
 constexpr int32_t kBlocks = 256;
 
-std::vector<MiniRequest> MakeRequests() {
+std::vector<MiniRequest> MakeRequests(const ModelConfig& config) {
   std::mt19937 random(7);
   std::vector<MiniRequest> requests;
   for (int32_t length : {1, 5, 16, 33, 70, 129}) {
     MiniRequest request;
-    for (int32_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % kVocab));
+    for (int32_t i = 0; i < length; ++i)
+      request.prompt.push_back(static_cast<int32_t>(random() % config.vocab_size));
     request.max_tokens = 12;
     request.sampling.set_num_logprobs(5);
     request.sampling.set_num_prompt_logprobs(3);
@@ -37,15 +41,45 @@ std::vector<MiniRequest> MakeRequests() {
 }
 
 struct Setup {
-  const char* model;
-  DataType dtype;
-  int world_size;
+  // A folder of tests/data, or empty: a file of random weights.
+  std::string model = {};
+  DataType dtype = DataType::kBF16;
+  int world_size = 1;
   std::optional<DataType> cache = {};
-  // The model is one of random weights of this type, computed as stored.
+  // The model's weights have this type, and are computed as stored.
   std::optional<StorageType> quantized = {};
   CpuIsa isa = CpuIsa::kBest;
   std::optional<DataType> quantize = {};  // at load
+  // Ranks of the file's model cut its rows within blocks, so that these matrices are expanded.
+  bool cuts_blocks = false;
+  // What each rank's matrices are computed in; empty: not checked.
+  std::vector<std::string> types = {};
 };
+
+// The file's model is such that every rank has whole blocks of each row: of a K type 256 of a head's columns
+// and of the MLP's.
+std::string WriteModel(const Setup& setup) {
+  const StorageType type = setup.quantized.value_or(StorageType::kQ5_1);
+  QuantizedGguf model = {.layers = type, .embedding = type};
+  if (setup.cuts_blocks) {
+    model.hidden = model.intermediate = 256;
+  } else if (BlockSizeOf(type).elements == 256) {
+    model.hidden = 256;
+    model.head_dim = 256;
+    model.intermediate = 256 * setup.world_size;
+  } else {
+    model.intermediate = 384;
+  }
+  return WriteQuantizedGguf(model);
+}
+
+// The names of "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
+std::vector<std::string> TypesIn(const std::string& text) {
+  std::vector<std::string> names;
+  for (const absl::string_view entry : absl::StrSplit(text, ", "))
+    names.emplace_back(entry.substr(0, entry.find(' ')));
+  return names;
+}
 
 class InvarianceTest : public testing::TestWithParam<Setup> {
  protected:
@@ -58,21 +92,28 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
-    const std::string path =
-        GetParam().quantized
-            ? WriteQuantizedGguf({.layers = *GetParam().quantized, .hidden = 256, .intermediate = 256})
-            : std::string("tests/data/tiny/") + GetParam().model;
+    if (path_.empty())
+      path_ = GetParam().model.empty() ? WriteModel(GetParam()) : "tests/data/" + GetParam().model;
     auto group =
-        RankGroup::Load(path, GetParam().world_size, options, kBlocks, CpuRanks(threads, GetParam().isa));
+        RankGroup::Load(path_, GetParam().world_size, options, kBlocks, CpuRanks(threads, GetParam().isa));
     EXPECT_TRUE(group.ok()) << group.status();
-    return group.ok() ? *std::move(group) : nullptr;
+    if (!group.ok()) return nullptr;
+    for (int rank = 0; rank < GetParam().world_size && !GetParam().types.empty(); ++rank) {
+      EXPECT_THAT(TypesIn((*group)->runner(rank).weight_types()),
+                  testing::UnorderedElementsAreArray(GetParam().types))
+          << "rank " << rank;
+    }
+    return *std::move(group);
   }
+
+ private:
+  std::string path_;
 };
 
 TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
-  const std::vector<MiniRequest> requests = MakeRequests();
   std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
   ASSERT_TRUE(group && two_threads);
+  const std::vector<MiniRequest> requests = MakeRequests(group->config());
   std::vector<MiniResult> alone;
   for (const MiniRequest& request : requests) {
     const auto result = RunAll(*group, {request}, MiniOptions());
@@ -132,7 +173,7 @@ v1::StepRequest Prompt(int32_t slot, const std::vector<int32_t>& prompt, int32_t
 TEST_P(InvarianceTest, SameBitsAfterAPrefixHitAndABlockCopy) {
   std::unique_ptr<RankGroup> group = Load(1);
   ASSERT_TRUE(group);
-  const std::vector<int32_t> prompt = MakeRequests()[4].prompt;  // 70 tokens, 5 blocks
+  const std::vector<int32_t> prompt = MakeRequests(group->config())[4].prompt;  // 70 tokens, 5 blocks
   const auto whole = group->Execute(Prompt(0, prompt, 0, {11, 7, 9, 30, 2}));
   ASSERT_TRUE(whole.ok()) << whole.status();
   const auto hit = group->Execute(Prompt(1, prompt, 64, {11, 7, 9, 30, 3}));
@@ -154,31 +195,74 @@ TEST_P(InvarianceTest, SameBitsAfterAPrefixHitAndABlockCopy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
-                         testing::Values(Setup{"llama-uneven", DataType::kF32, 1},
-                                         Setup{"llama-uneven", DataType::kBF16, 1},
-                                         Setup{"qwen3", DataType::kBF16, 2}, Setup{"opt", DataType::kBF16, 1},
-                                         Setup{"llama-rope3", DataType::kBF16, 3},
-                                         Setup{"llama-uneven", DataType::kBF16, 1, DataType::kF8E4M3},
-                                         Setup{"qwen3", DataType::kF32, 2, DataType::kF8E4M3},
-                                         Setup{"llama-uneven", DataType::kBF16, 1, DataType::kI8},
-                                         Setup{"qwen3", DataType::kF32, 2, DataType::kI8},
-                                         Setup{"llama-uneven", DataType::kF32, 4, DataType::kI8},
-                                         Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_1},
-                                         Setup{"", DataType::kBF16, 2, {}, StorageType::kQ4_0},
-                                         Setup{"", DataType::kBF16, 3, {}, StorageType::kQ8_0},
+                         testing::Values(Setup{"tiny/llama-uneven", DataType::kF32, 1},
+                                         Setup{"tiny/llama-uneven", DataType::kBF16, 1},
+                                         Setup{"tiny/qwen3", DataType::kBF16, 2},
+                                         Setup{"tiny/opt", DataType::kBF16, 1},
+                                         Setup{"tiny/llama-rope3", DataType::kBF16, 3},
+                                         Setup{"tiny/llama-uneven", DataType::kBF16, 1, DataType::kF8E4M3},
+                                         Setup{"tiny/qwen3", DataType::kF32, 2, DataType::kF8E4M3},
+                                         Setup{"tiny/llama-uneven", DataType::kBF16, 1, DataType::kI8},
+                                         Setup{"tiny/qwen3", DataType::kF32, 2, DataType::kI8},
+                                         Setup{"tiny/llama-uneven", DataType::kF32, 4, DataType::kI8},
                                          Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0},
-                                         Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_K},
-                                         Setup{"", DataType::kBF16, 2, {}, StorageType::kQ6_K}));
+                                         Setup{.world_size = 3,
+                                               .quantized = StorageType::kQ8_0,
+                                               .cuts_blocks = true,
+                                               .types = {"Q8_0", "bfloat16"}},
+                                         Setup{.world_size = 2,
+                                               .quantized = StorageType::kQ6_K,
+                                               .cuts_blocks = true,
+                                               .types = {"Q6_K", "bfloat16"}}));
+
+// Every type of weights that a CPU computes as it is stored, and what the flags make of a checkpoint, on one
+// to four ranks. What is quantized at load is the layers' alone: the embedding stays in bfloat16.
+std::vector<Setup> EachTypeOnEachWorldSize() {
+  std::vector<Setup> setups;
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (const StorageTypeInfo& info : kStorageTypeInfos) {
+      if (info.block.elements == 1 || info.ggml_type == kNoGgmlType) continue;
+      setups.push_back({.world_size = ranks, .quantized = info.type, .types = {info.name}});
+    }
+    for (const auto& [type, name] :
+         {std::pair{DataType::kQ8_0, "Q8_0"}, {DataType::kQ4_1, "Q4_1"}, {DataType::kF8E4M3, "fp8_e4m3"}})
+      setups.push_back({.world_size = ranks, .quantize = type, .types = {name, "bfloat16"}});
+    for (const auto& [type, name] :
+         {std::pair{DataType::kF32, "float32"}, {DataType::kBF16, "bfloat16"}, {DataType::kF16, "float16"}})
+      setups.push_back({.dtype = type, .world_size = ranks, .types = {name}});
+    // Fp8 as stored, with a scale for each tensor, and for each block of 32 x 32: no GGUF file has it. Of the
+    // goldens' 96 rows in the MLP two or four ranks have no whole blocks, and compute what is cut in
+    // bfloat16, as the embedding. On four ranks two of them, which have no head either, would have no fp8 at
+    // all.
+    for (const char* model : {"packed/fp8", "packed/fp8-blocks"}) {
+      if (ranks == 4 && std::string(model) == "packed/fp8-blocks") continue;
+      setups.push_back({.model = model,
+                        .world_size = ranks,
+                        .quantized = StorageType::kF8E4M3,
+                        .types = {"fp8_e4m3", "bfloat16"}});
+    }
+  }
+  return setups;
+}
+
+std::string TypeOnRanks(const testing::TestParamInfo<Setup>& info) {
+  const Setup& setup = info.param;
+  const std::string from = setup.model == "packed/fp8-blocks" ? "_of_blocks" : "";
+  return absl::StrCat(setup.types[0], from, setup.quantize ? "_at_load" : "", "_", setup.world_size,
+                      "_ranks");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, InvarianceTest, testing::ValuesIn(EachTypeOnEachWorldSize()), TypeOnRanks);
 
 // The same on every instruction set that this CPU has.
 std::vector<Setup> OnEachIsa() {
   std::vector<Setup> setups;
   for (const CpuIsa isa : kCpuIsas) {
     if (!Device::CreateCpu({.num_threads = 1, .isa = isa}).ok()) continue;
-    setups.push_back({"llama-uneven", DataType::kBF16, 1, {}, {}, isa});
-    setups.push_back({"llama-uneven", DataType::kBF16, 1, DataType::kI8, {}, isa});
+    setups.push_back({"tiny/llama-uneven", DataType::kBF16, 1, {}, {}, isa});
+    setups.push_back({"tiny/llama-uneven", DataType::kBF16, 1, DataType::kI8, {}, isa});
     setups.push_back({"", DataType::kBF16, 2, {}, StorageType::kQ8_0, isa});
-    setups.push_back({"qwen3", DataType::kBF16, 2, {}, {}, isa, DataType::kF8E4M3});
+    setups.push_back({"tiny/qwen3", DataType::kBF16, 2, {}, {}, isa, DataType::kF8E4M3});
   }
   return setups;
 }

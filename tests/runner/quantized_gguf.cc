@@ -15,7 +15,9 @@
 namespace somnus {
 namespace {
 
-constexpr int kVocab = 512, kLayers = 2;
+constexpr int kLayers = 2, kHeads = 4, kKvHeads = 2;
+
+int HeadDim(const QuantizedGguf& model) { return model.head_dim.value_or(model.hidden / kHeads); }
 
 // Of a block whose other bits are all random, with a scale of 1: the standard deviation of its values, the
 // minimum that makes their mean zero, and where the two are stored, as f16.
@@ -110,17 +112,19 @@ void WriteMetadata(const QuantizedGguf& model, GgufWriter* file) {
            {"context_length", 512},
            {"embedding_length", static_cast<uint32_t>(model.hidden)},
            {"feed_forward_length", static_cast<uint32_t>(model.intermediate)},
-           {"attention.head_count", 4},
-           {"attention.head_count_kv", 2}}) {
+           {"attention.head_count", kHeads},
+           {"attention.head_count_kv", kKvHeads},
+           {"attention.key_length", static_cast<uint32_t>(HeadDim(model))},
+           {"attention.value_length", static_cast<uint32_t>(HeadDim(model))}}) {
     file->Uint32("llama." + key, value);
   }
   file->Float32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   file->String("tokenizer.ggml.model", "gpt2");
   file->String("tokenizer.ggml.pre", "smollm");
   std::vector<std::string> tokens;
-  for (int i = 0; i < kVocab; ++i) tokens.push_back(absl::StrCat("t", i));
+  for (int i = 0; i < model.vocab; ++i) tokens.push_back(absl::StrCat("t", i));
   file->Strings("tokenizer.ggml.tokens", tokens);
-  file->Int32s("tokenizer.ggml.token_type", std::vector<int32_t>(kVocab, 1));
+  file->Int32s("tokenizer.ggml.token_type", std::vector<int32_t>(model.vocab, 1));
   file->Strings("tokenizer.ggml.merges", {"t 1"});
   file->Uint32("tokenizer.ggml.eos_token_id", 0);
 }
@@ -130,9 +134,10 @@ void WriteMetadata(const QuantizedGguf& model, GgufWriter* file) {
 std::string WriteQuantizedGguf(const QuantizedGguf& model) {
   Writer writer(model.seed);
   WriteMetadata(model, &writer.file());
-  const int hidden = model.hidden, kv_width = hidden / 2;
-  const double in = 1 / std::sqrt(hidden), mlp = 1 / std::sqrt(model.intermediate);
-  writer.Matrix("token_embd", kVocab, hidden, model.embedding, 2 * in);
+  const int hidden = model.hidden, width = kHeads * HeadDim(model), kv_width = kKvHeads * HeadDim(model);
+  const double in = 1 / std::sqrt(hidden), out = 1 / std::sqrt(width),
+               mlp = 1 / std::sqrt(model.intermediate);
+  writer.Matrix("token_embd", model.vocab, hidden, model.embedding, 2 * in);
   writer.Ones("output_norm", hidden);
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = absl::StrCat("blk.", layer, ".");
@@ -141,10 +146,10 @@ std::string WriteQuantizedGguf(const QuantizedGguf& model) {
       writer.Matrix(prefix + name, rows, cols, type.value_or(model.layers), deviation);
     };
     writer.Ones(prefix + "attn_norm", hidden);
-    matrix("attn_q", hidden, hidden, in);
+    matrix("attn_q", width, hidden, in);
     matrix("attn_k", kv_width, hidden, in);
     matrix("attn_v", kv_width, hidden, in, model.values);
-    matrix("attn_output", hidden, hidden, in);
+    matrix("attn_output", hidden, width, out);
     writer.Ones(prefix + "ffn_norm", hidden);
     matrix("ffn_gate", model.intermediate, hidden, in, model.gate);
     matrix("ffn_up", model.intermediate, hidden, in);

@@ -19,12 +19,13 @@ struct QuantizedGguf {
   // Multiples of the types' blocks.
   int hidden = 128;
   int intermediate = 192;
+  std::optional<int> head_dim = {};  // where it is not a quarter of the hidden size
+  int vocab = 512;
   uint32_t seed = 1;
 };
 
-// Writes a llama of two layers, four heads of a quarter of the hidden size, two KV heads and 512 tokens into
-// a folder of its own; returns the file's path. Weights have the magnitude that keeps a model's activations
-// in range.
+// Writes a llama of two layers, four heads and two KV heads into a folder of its own; returns the file's
+// path. Weights have the magnitude that keeps a model's activations in range.
 std::string WriteQuantizedGguf(const QuantizedGguf& model);
 
 }  // namespace somnus

@@ -1,0 +1,54 @@
+#pragma once
+// The sizes of tiles of each instruction set: what a unit of kernels_*.cc cuts a product into, by the name of
+// its namespace (kSizes in tile_impl.h). They decide how fast a set is, never what it computes: the sum of an
+// output element is one chain, whatever the tile. Arm's were chosen by the number of registers and have not
+// been timed. What is the same for every set stands where it is used; what AMX's tiles take beside these, in
+// amx_linear_impl.h.
+
+namespace somnus::cpu {
+
+// Rows are of activations, vectors are of columns of a panel, 4, 8 or 16 floats each (kW in simd.h). Rows
+// times vectors are the accumulators, which stay in registers beside the vectors of weights.
+struct TileSizes {
+  // Of Linear, of attention, and of fp8 weights that were expanded.
+  int max_rows;       // of a tile
+  int vectors[4];     // of a tile of 1, 2, 3 and of more rows
+  int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles
+  // Quantized weights: taken from memory as they are for a few rows, expanded for more.
+  int max_stored_rows;
+  int stored_vectors[4];  // of a tile of 1, 2, 3 and of more rows
+  int max_expanded_rows;  // of a tile
+  int expanded_vectors;
+  // fp8 weights: rows up to which they are expanded in registers; at most max_rows.
+  int max_register_rows;
+};
+
+// As many chains as multiply-adds are under way at once: on NEON a single row has a whole panel. Two vectors
+// of 16 lanes are a whole panel of quantized weights, and memory is then read as it lies.
+namespace tile_sizes {
+
+// clang-format off
+//                                          Linear: rows, vectors, tall rows | quantized, stored and expanded | fp8
+inline constexpr TileSizes portable     = { 4, {2, 2, 2, 2},  0,   4, {2, 2, 2, 2}, 4, 1,   4};
+inline constexpr TileSizes avx2         = { 5, {2, 2, 2, 2},  0,   4, {2, 2, 1, 1}, 4, 1,   5};
+inline constexpr TileSizes avx_vnni     = { 5, {2, 2, 2, 2},  0,   4, {2, 2, 1, 1}, 6, 1,   5};
+// With more rows bf16 weights, which take four vectors, would leave too few registers.
+inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2}, 18,   4, {2, 2, 2, 2}, 4, 2,   8};
+inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2}, 18,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes amx          = avx512_bf16;  // for what is not computed on AMX's tiles
+inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0,   4, {4, 4, 2, 2}, 4, 2,   8};
+inline constexpr TileSizes neon_dotprod = { 8, {8, 4, 4, 2},  0,   4, {4, 4, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes neon_bf16    = { 8, {8, 4, 4, 2},  0,   4, {4, 4, 2, 2}, 6, 2,   8};
+// clang-format on
+
+}  // namespace tile_sizes
+
+// Products of bf16 weights by BFMMLA, which multiplies rows in pairs (neon_linear_impl.h).
+struct MatrixTileSizes {
+  int max_rows;
+  int vectors[3];  // of a tile of one, two and more pairs of rows
+};
+inline constexpr MatrixTileSizes kBfmmlaSizes = {10, {8, 4, 2}};
+
+}  // namespace somnus::cpu
