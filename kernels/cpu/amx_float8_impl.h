@@ -8,8 +8,9 @@ namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 constexpr int64_t kF8PieceSteps = 8;
+constexpr int64_t kMaxF8BlockRows = 256;  // at a time
 // A last pair of row tiles may have one tile.
-constexpr int64_t kMaxSumTiles = kMaxBlockRows / kTileRows + 1;
+constexpr int64_t kMaxSumTiles = kMaxF8BlockRows / kTileRows + 1;
 
 // Rows of one block times panels.
 class TileF8Linear {
@@ -51,8 +52,10 @@ class TileF8Linear {
       LoadSums<kBoth>({run[0], run[1]}, kPanelWidth * 4);
     }
     const auto x_at = [&](int64_t t) { return args_.x + tiles_.Row(t) * args_.x_stride + piece.begin * 2; };
-    Steps<kBoth>({{x_at(tile), x_at(second)}, args_.x_stride}, expanded_, piece.count() / kStepK, expanded_,
-                 0);
+    TilePair x{.a = {x_at(tile), x_at(second)}, .stride = args_.x_stride};
+    const char* w = expanded_;
+    Ahead none;
+    Steps<kBoth, true>(x, w, piece.count() / kStepK, none);
     StoreSums<kBoth>(run, kPanelWidth * 4);
     if (!piece.last) return;
     AddRun(tile, piece.scale);
@@ -79,7 +82,7 @@ class TileF8Linear {
 void TileF8Range(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                  int64_t panel_end) {
   const int64_t rows = row_end - row_begin;
-  const int64_t blocks = (rows + kMaxBlockRows - 1) / kMaxBlockRows;
+  const int64_t blocks = (rows + kMaxF8BlockRows - 1) / kMaxF8BlockRows;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t begin = row_begin + rows * block / blocks;
     TileF8Linear linear(args, begin, row_begin + rows * (block + 1) / blocks - begin);

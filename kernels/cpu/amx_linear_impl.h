@@ -3,7 +3,12 @@
 // A panel's layout is that of a tile of weights: 16 rows of pairs of k, two tiles side by side. An output
 // element is one chain over steps of 32 values of k in ascending order, in which TDPBF16PS adds the products
 // of even and of odd k up apart, whatever the number of rows: one row takes the same instructions as many.
-// Where k is cut into parts, the chain is stored and loaded as it is.
+//
+// A step of two row tiles and two tiles of weights has four products, which take 64 cycles, and loads 4 KiB,
+// which take 32 from the L1 cache. Half of that, the activations, comes from the L2 cache. What must come
+// from further away, the next panel and the lines of y that will be written, is asked for meanwhile, a few
+// lines at each step: a core waits for few lines at a time, and stores to lines that it does not have stop
+// it.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -13,20 +18,26 @@ constexpr int64_t kStepBytes = kStepK / 2 * kPanelWidth * 4;  // of a panel
 constexpr int64_t kStepLines = kStepBytes / 64;
 constexpr int64_t kPairFloats = 2 * kTileRows * kPanelWidth;  // sums of a pair of row tiles
 
-// Rows at a time: a pair's sums of a part of k are kept for each.
-constexpr int64_t kMaxBlockRows = 256;
-// The part of a panel that stays in the L1 cache while pairs of row tiles pass by; a whole panel that is
-// hardly larger is not cut, nor one that few pairs use.
-constexpr int64_t kPartSteps = 12;
-constexpr int64_t kMaxWholeSteps = 20;
-constexpr int64_t kMinPairsForParts = 4;
+constexpr int64_t kMaxBlockRows = 512;  // at a time
+// Steps of a panel that stay in the L1 cache while pairs of row tiles pass by. Others are loaded past it, as
+// far as the hint goes, as activations are.
+constexpr int64_t kKeptSteps = 16;
 constexpr int64_t kTileAheadBytes = 4096;
+constexpr int64_t kSumRowsAhead = 2;
 
-// Two row tiles of activations, or one, and where the next step's lie.
-template <bool kBoth>
+// Two row tiles of activations, or one, and the distance of their rows in bytes.
 struct TilePair {
   const char* a[2];
   int64_t stride;
+};
+
+// What is fetched during the steps of a pair: `lines` cache lines of weights at each, and rows of y.
+struct Ahead {
+  const char* w = nullptr;
+  int64_t lines = 0;
+  const char* y = nullptr;
+  int64_t y_stride = 0;  // bytes
+  int64_t y_rows = 0;
 };
 
 template <bool kBoth>
@@ -60,14 +71,21 @@ SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
   }
 }
 
-// One step of k. Activations are loaded past the L1 cache, as far as the hint goes: they come by once for
-// each panel, while the panel is used by all of them.
-template <bool kBoth>
-SOMNUS_INLINE void Step(const TilePair<kBoth>& x, const char* w) {
-  TileLoad<6>(w, kPanelWidth * 4);
+template <int kTile, bool kKeep>
+SOMNUS_INLINE void LoadWeights(const char* w) {
+  if constexpr (kKeep) {
+    TileLoad<kTile>(w, kPanelWidth * 4);
+  } else {
+    TileLoadOnce<kTile>(w, kPanelWidth * 4);
+  }
+}
+
+template <bool kBoth, bool kKeep>
+SOMNUS_INLINE void Step(const TilePair& x, const char* w) {
+  LoadWeights<6, kKeep>(w);
   TileLoadOnce<4>(x.a[0], x.stride);
   TileDot<0, 4, 6>();
-  TileLoad<7>(w + 64, kPanelWidth * 4);
+  LoadWeights<7, kKeep>(w + 64);
   TileDot<1, 4, 7>();
   if constexpr (kBoth) {
     TileLoadOnce<5>(x.a[1], x.stride);
@@ -76,16 +94,25 @@ SOMNUS_INLINE void Step(const TilePair<kBoth>& x, const char* w) {
   }
 }
 
-// Steps of k at which `lines` cache lines each are prefetched from `ahead` on.
-template <bool kBoth>
-SOMNUS_INLINE void Steps(TilePair<kBoth> x, const char* w, int64_t steps, const char* ahead, int64_t lines) {
+SOMNUS_INLINE void Fetch(Ahead& ahead) {
+  for (int64_t i = 0; i < ahead.lines; ++i) __builtin_prefetch(ahead.w + i * 64, 0, 2);
+  ahead.w += ahead.lines * 64;
+  for (int64_t i = 0; i < kSumRowsAhead && ahead.y_rows > 0; ++i, --ahead.y_rows) {
+    PrefetchToWrite(ahead.y);
+    PrefetchToWrite(ahead.y + 64);
+    ahead.y += ahead.y_stride;
+  }
+}
+
+// Moves x, w and ahead on.
+template <bool kBoth, bool kKeep>
+SOMNUS_INLINE void Steps(TilePair& x, const char*& w, int64_t steps, Ahead& ahead) {
   for (int64_t s = 0; s < steps; ++s) {
-    Step<kBoth>(x, w);
-    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(ahead + i * 64, 0, 2);
+    Step<kBoth, kKeep>(x, w);
+    Fetch(ahead);
     x.a[0] += 2 * kStepK;
     x.a[1] += 2 * kStepK;
     w += kStepBytes;
-    ahead += lines * 64;
   }
 }
 
@@ -97,66 +124,55 @@ class TileLinear {
     if (tail_ != 0) CopyTailOfX();
   }
 
-  // panel_end: of the range of which this is one; nothing beyond it is prefetched.
+  // panel_end: of the range of which this is one; nothing beyond it is fetched for many rows.
   void Panel(int64_t panel, int64_t panel_end) {
     const int64_t panel_bytes = PanelBytes(DataType::kBF16, args_.k);
     const char* const w = args_.w + panel * panel_bytes;
     const int64_t column = panel * kPanelWidth, pairs = tiles_.pairs();
     CopyBias(column);
     if (tail_ != 0) CopyTailOfPanel(w + steps_ * kStepBytes);
-    const int64_t parts =
-        pairs < kMinPairsForParts || steps_ <= kMaxWholeSteps ? 1 : (steps_ + kPartSteps - 1) / kPartSteps;
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t begin = steps_ * part / parts, end = steps_ * (part + 1) / parts;
-      // The pairs fetch the next part meanwhile, so that memory does not idle while they compute.
-      const bool more = pairs == 1 || part + 1 < parts || panel + 1 < panel_end;
-      const int64_t lines = more ? (kStepLines + pairs - 1) / pairs : 0;
-      const char* ahead = w + (pairs == 1 ? begin * kStepBytes + kTileAheadBytes : end * kStepBytes);
-      for (int64_t pair = 0; pair < pairs; ++pair) {
-        const Span span{.begin = begin, .end = end, .first = part == 0, .last = part + 1 == parts};
-        if (2 * pair + 1 < tiles_.count) {
-          Pair<true>(pair, column, w, span, ahead, lines);
-        } else {
-          Pair<false>(pair, column, w, span, ahead, lines);
-        }
-        ahead += lines * 64 * (end - begin);
+    const bool one = pairs == 1;
+    const int64_t lines = one || panel + 1 < panel_end ? (kStepLines + pairs - 1) / pairs : 0;
+    const char* next = w + (one ? kTileAheadBytes : panel_bytes);
+    for (int64_t pair = 0; pair < pairs; ++pair, next += lines * 64 * steps_) {
+      if (2 * pair + 1 < tiles_.count) {
+        Pair<true>(pair, column, w, {.w = next, .lines = lines});
+      } else {
+        Pair<false>(pair, column, w, {.w = next, .lines = lines});
       }
     }
   }
 
  private:
-  struct Span {
-    int64_t begin;  // steps
-    int64_t end;
-    bool first;
-    bool last;
-  };
-
   template <bool kBoth>
-  void Pair(int64_t pair, int64_t column, const char* w, const Span& span, const char* ahead, int64_t lines) {
-    const int64_t rows[2] = {tiles_.Row(2 * pair), kBoth ? tiles_.Row(2 * pair + 1) : 0};
-    float* const kept[2] = {partial_ + pair * kPairFloats, partial_ + pair * kPairFloats + kPairFloats / 2};
-    if (!span.first) {
-      LoadSums<kBoth>({kept[0], kept[1]}, kPanelWidth * 4);
-    } else if (args_.bias == nullptr) {
+  void Pair(int64_t pair, int64_t column, const char* w, Ahead ahead) {
+    const int64_t rows[2] = {tiles_.Row(2 * pair), tiles_.Row(kBoth ? 2 * pair + 1 : 2 * pair)};
+    const bool whole = args_.n - column >= kPanelWidth;
+    const auto y_at = [&](int64_t i) { return args_.y + rows[i] * args_.y_stride + column; };
+    if (whole) {
+      ahead.y = reinterpret_cast<const char*>(y_at(0));
+      ahead.y_stride = args_.y_stride * 4;
+      ahead.y_rows = rows[1] + tiles_.height - rows[0];
+    }
+    if (args_.bias == nullptr) {
       ZeroSums<kBoth>();
     } else {
       LoadSums<kBoth>({bias_, bias_}, 0);
     }
-    const auto x_at = [&](int64_t i) { return args_.x + rows[i] * args_.x_stride + span.begin * 2 * kStepK; };
-    Steps<kBoth>({{x_at(0), x_at(1)}, args_.x_stride}, w + span.begin * kStepBytes, span.end - span.begin,
-                 ahead, lines);
-    if (!span.last) return StoreSums<kBoth>(kept, kPanelWidth * 4);
+    const auto x_at = [&](int64_t i) { return args_.x + rows[i] * args_.x_stride; };
+    TilePair x{.a = {x_at(0), x_at(1)}, .stride = args_.x_stride};
+    const int64_t kept = tiles_.pairs() == 1 ? steps_ : Min(steps_, kKeptSteps);
+    Steps<kBoth, true>(x, w, kept, ahead);
+    Steps<kBoth, false>(x, w, steps_ - kept, ahead);
     if (tail_ != 0) {
       const auto tail_at = [&](int64_t i) { return x_tail_ + (rows[i] - tiles_.begin) * 2 * kStepK; };
-      Step<kBoth>({{tail_at(0), kBoth ? tail_at(1) : nullptr}, 2 * kStepK}, w_tail_);
+      Step<kBoth, true>({.a = {tail_at(0), tail_at(1)}, .stride = 2 * kStepK}, w_tail_);
     }
-    if (args_.n - column >= kPanelWidth) {
-      float* const y = args_.y + column;
-      StoreSums<kBoth>({y + rows[0] * args_.y_stride, y + rows[1] * args_.y_stride}, args_.y_stride * 4);
+    if (whole) {
+      StoreSums<kBoth>({y_at(0), y_at(1)}, args_.y_stride * 4);
     } else {
-      StoreSums<kBoth>(kept, kPanelWidth * 4);
-      for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(kept[i], rows[i], column);
+      StoreSums<kBoth>({sums_, sums_ + kPairFloats / 2}, kPanelWidth * 4);
+      for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(sums_ + i * kPairFloats / 2, rows[i], column);
     }
   }
 
@@ -192,7 +208,7 @@ class TileLinear {
   const int64_t steps_ = args_.k / kStepK;
   const int64_t tail_ = args_.k % kStepK;
   alignas(64) float bias_[kPanelWidth] = {};
-  alignas(64) float partial_[kMaxBlockRows * kPanelWidth + kPairFloats];
+  alignas(64) float sums_[kPairFloats];
   alignas(64) char x_tail_[kMaxBlockRows * 2 * kStepK];
   alignas(64) char w_tail_[kStepBytes];
 };

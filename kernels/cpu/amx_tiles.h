@@ -36,6 +36,10 @@ template <int kTile>
 SOMNUS_INLINE void TileZero() {
   asm volatile("tilezero %%tmm%c0" ::"n"(kTile));
 }
+// __builtin_prefetch would only read: that a line will be written is an instruction of its own.
+SOMNUS_INLINE void PrefetchToWrite(const void* line) {
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
+}
 // Tile kSum += tile kX times tile kW, f32 and bf16.
 template <int kSum, int kX, int kW>
 SOMNUS_INLINE void TileDot() {
