@@ -99,7 +99,9 @@ int Main(const BenchFlags& flags) {
   const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
     Ceilings ceilings{.machine = ProbeMachine(), .peaks = MeasurePeaks(ChosenCpuIsaName().value(), threads)};
-    ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
+    ceilings.read_gbps = threads == 1   ? ceilings.machine.read_gbps_1t
+                         : threads == 2 ? ceilings.machine.read_gbps_2t
+                                        : ReadGbps(threads);
     PrintCeilings(ceilings, (*device)->Describe(), json);
     const BenchOptions bench{
         .repeats = flags.repeats, .filter = flags.filter, .processor_time = threads == 1};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/cpus.h"
 
 namespace somnus {
 namespace {
@@ -195,11 +196,14 @@ constexpr SetOfLoops kSets[] = {{"portable", kSse, kSse, kSseWords},
 
 // The best of a few rounds, in 1e9 operations a second; a round is as slow as its slowest thread.
 double Rate(const Loop& loop, int num_threads) {
+  const std::vector<int> cpus = AllowedCpus();
   std::barrier sync(num_threads);
   std::vector<double> seconds(static_cast<size_t>(num_threads) * kRounds);
   std::vector<std::thread> threads;
   for (int t = 0; t < num_threads; ++t) {
     threads.emplace_back([&, t] {
+      // A caller that computed before may be bound to one CPU, and new threads with it.
+      if (!cpus.empty()) PinThisThread({cpus[static_cast<size_t>(t) % cpus.size()]});
       for (int round = 0; round < kRounds; ++round) {
         sync.arrive_and_wait();
         const auto start = std::chrono::steady_clock::now();
