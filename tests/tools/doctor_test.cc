@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "checkpoint/checkpoint.h"
+#include "tools/bench/machine_peak.h"
 #include "tools/doctor/report_text.h"
 
 namespace somnus {
@@ -88,6 +89,7 @@ TEST(Doctor, CountsWhatAStepReads) {
   EXPECT_EQ(model.num_parameters, 2 * kEmbedding + 2 * kLayer + kNorms);
   EXPECT_EQ(model.step_bf16_bytes, 2 * (kEmbedding + 2 * kLayer + kNorms)) << "the head, not the embedding";
   EXPECT_EQ(model.prompt_token_flops, 2 * 2 * kLayer);
+  EXPECT_EQ(model.step_flops, 2 * (kEmbedding + 2 * kLayer));
   EXPECT_EQ(model.kv_token_bytes, 2 * 2 * 16 * 2);
   EXPECT_FALSE(model.is_quantized);
 }
@@ -98,6 +100,8 @@ TEST(Doctor, ATiedEmbeddingIsReadAsTheHead) {
   ASSERT_TRUE(checkpoint->config().tie_word_embeddings);
   const ModelReport model = ReportModel(*checkpoint);
   EXPECT_EQ(model.step_bf16_bytes, model.bf16_bytes);
+  EXPECT_EQ(model.step_flops - model.prompt_token_flops,
+            2 * checkpoint->config().vocab_size * checkpoint->config().hidden_size);
 }
 
 TEST(Doctor, ACheckpointOfFp8IsAByteForAWeight) {
@@ -105,22 +109,58 @@ TEST(Doctor, ACheckpointOfFp8IsAByteForAWeight) {
   ASSERT_NE(checkpoint, nullptr);
   const ModelReport model = ReportModel(*checkpoint);
   EXPECT_TRUE(model.is_quantized);
+  EXPECT_FALSE(model.multiplies_bytes) << "its products are of bfloat16";
   EXPECT_EQ(model.stored_type, "F8_E4M3");
   constexpr int64_t kMatrices = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96;
   constexpr int64_t kScales = 4 + 2 + 2 + 4 + 3 * 6;  // of four bytes each
   EXPECT_NEAR(model.step_bf16_bytes - model.step_stored_bytes, kMatrices, 2 * kScales);
 }
 
-TEST(Doctor, SpeedIsTheCeilingOverTheWork) {
+// 0.1 GB as stored, 0.4 GB in bfloat16; 0.25 GFLOP for a token of a prompt, 0.4 for one of a step.
+ModelReport SomeModel() {
   ModelReport model;
+  model.is_quantized = model.multiplies_bytes = true;
   model.step_stored_bytes = 100'000'000;
   model.step_bf16_bytes = 400'000'000;
   model.prompt_token_flops = 250'000'000;
-  const ModelSpeed speed =
-      BestSpeed(model, {.num_threads = 2, .read_gbps = 20, .f32_gflops = 1, .bf16_gflops = 500});
+  model.step_flops = 400'000'000;
+  return model;
+}
+
+TEST(Doctor, SpeedIsTheCeilingOverTheWork) {
+  const HostCeilings ceilings = {
+      .num_threads = 2, .read_gbps = 20, .peaks = {.f32_gflops = 1, .bf16_gflops = 500, .int8_gops = 1000}};
+  ModelReport model = SomeModel();
+  ModelSpeed speed = BestSpeed(model, ceilings);
   EXPECT_DOUBLE_EQ(speed.decode_stored, 200);
   EXPECT_DOUBLE_EQ(speed.decode_bf16, 50);
-  EXPECT_DOUBLE_EQ(speed.prompt, 2000);
+  EXPECT_DOUBLE_EQ(speed.prompt_stored, 4000);
+  EXPECT_DOUBLE_EQ(speed.prompt_bf16, 2000);
+  model.multiplies_bytes = false;
+  speed = BestSpeed(model, ceilings);
+  EXPECT_DOUBLE_EQ(speed.prompt_stored, 2000) << "of bfloat16, as those of fp8 weights";
+}
+
+TEST(Doctor, OneStreamIsBoundByArithmeticWhereThatTakesLonger) {
+  const HostCeilings ceilings = {
+      .num_threads = 2, .read_gbps = 20, .peaks = {.f32_gflops = 1, .bf16_gflops = 16, .int8_gops = 40}};
+  const ModelSpeed speed = BestSpeed(SomeModel(), ceilings);
+  EXPECT_DOUBLE_EQ(speed.decode_stored, 100) << "memory would allow 200";
+  EXPECT_DOUBLE_EQ(speed.decode_bf16, 40) << "memory would allow 50";
+}
+
+TEST(Doctor, CeilingsAndSpeedsAreInBothReports) {
+  const HostCeilings ceilings = {
+      .num_threads = 2, .read_gbps = 20, .peaks = {.f32_gflops = 250, .bf16_gflops = 500, .int8_gops = 1000}};
+  const DoctorReport report = {.host = EightCpus(), .ceilings = ceilings, .model = SomeModel()};
+  const std::string text = DoctorText(report);
+  EXPECT_TRUE(absl::StrContains(
+      text, "2 threads: read 20.0 GB/s, f32 250 GFLOP/s, bf16 500 GFLOP/s, int8 1000 GOP/s"))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, "as stored (--no-dequantize) one stream 200, prompts 4000")) << text;
+  const auto json = nlohmann::json::parse(DoctorJson(report));
+  EXPECT_EQ(json["ceilings"]["int8_gops"], 1000);
+  EXPECT_EQ(json["model"]["at_best"]["prompt_as_stored_tokens_per_s"], 4000);
 }
 
 TEST(Doctor, ReportsThisHost) {
@@ -135,7 +175,21 @@ TEST(Doctor, ReportsThisHost) {
   }
   const HostCeilings ceilings = MeasureCeilings(*host);
   EXPECT_GT(ceilings.read_gbps, 0);
-  EXPECT_GT(ceilings.f32_gflops, 0);
+  EXPECT_GT(ceilings.peaks.f32_gflops, 0);
+}
+
+// Each loop is executed, with the instructions that its set has.
+TEST(Doctor, EveryInstructionSetOfThisCpuHasPeaks) {
+  const absl::StatusOr<HostReport> host = ReportHost(1);
+  ASSERT_TRUE(host.ok()) << host.status();
+  for (const std::string& isa : host->isas) {
+    const MachinePeaks peaks = MeasurePeaks(isa, 1);
+    EXPECT_GT(peaks.f32_gflops, 0) << isa;
+    EXPECT_GT(peaks.bf16_gflops, 0) << isa;
+    EXPECT_GT(peaks.int8_gops, 0) << isa;
+  }
+  const MachinePeaks none = MeasurePeaks("sse9", 1);
+  EXPECT_EQ(none.f32_gflops + none.bf16_gflops + none.int8_gops, 0);
 }
 
 TEST(Doctor, AnInstructionSetThatIsNoneIsAnError) {

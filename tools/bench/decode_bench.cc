@@ -4,22 +4,29 @@
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--no-dequantize] [--rounds=3]
 //                [--quantization=int8] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
+//
+// Each run has prompts and then decode steps, and both have a row: tokens per second, the share of the read
+// bandwidth (of weights and KV cache), and of the peak of what the instruction set multiplies the weights'
+// type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32 --batches=1.
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/decode/batched_peer.h"
 #include "tools/bench/decode/decode_loop.h"
+#include "tools/bench/decode/decode_report.h"
+#include "tools/bench/decode/step_work.h"
+#include "tools/bench/machine_peak.h"
 #include "tools/bench/machine_probe.h"
 
 namespace somnus {
@@ -35,7 +42,8 @@ struct BenchFlags {
   std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
   int32_t prompt_tokens = 128;
   int32_t new_tokens = 64;
-  int32_t prefill_tokens = 512;
+  std::vector<int32_t> prefill_tokens = {512};
+  int32_t max_num_batched_tokens = 512;
   int32_t rounds = 3;
   std::string json;
   std::string peer;
@@ -52,37 +60,6 @@ BenchFlags& Given() {
 // (measured: about 90 and 450 ns).
 constexpr double kNearCoresNs = 200;
 
-struct Workload {
-  int32_t batch;
-  int32_t prompt_tokens;
-  int32_t new_tokens;  // 0: only prefill is measured
-};
-
-struct Sample {
-  double ours = 0;  // tokens per second, of prefill or decode
-  double peer = 0;  // 0: no peer
-  double step_ms = 0;
-  double bandwidth_share = 0;  // of the read bandwidth, the mean of the probes before and after; decode only
-  bool dropped = false;        // the distance of the two cores changed meanwhile
-};
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-std::string Range(const std::vector<double>& values, const char* format) {
-  if (values.empty()) return "-";
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  char text[3][32];
-  std::snprintf(text[0], sizeof(text[0]), format, Median(values));
-  std::snprintf(text[1], sizeof(text[1]), format, *low);
-  std::snprintf(text[2], sizeof(text[2]), format, *high);
-  return absl::StrCat(text[0], " (", text[1], "..", text[2], ")");
-}
-
 absl::StatusOr<DataType> ParseDtype(const std::string& name) {
   if (name == "bfloat16") return DataType::kBF16;
   if (name == "float16") return DataType::kF16;
@@ -90,8 +67,17 @@ absl::StatusOr<DataType> ParseDtype(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--dtype=", name, ": bfloat16, float16 or float32"));
 }
 
-double BandwidthOf(const MachineState& state, int threads) {
-  return threads > 1 ? state.read_gbps_2t : state.read_gbps_1t;
+// A loaded model, and what its samples are compared with.
+struct Bench {
+  std::unique_ptr<DecodeLoop> loop;
+  std::optional<BatchedPeer> peer;
+  double peak = 0;  // operations a second
+};
+
+double ReadBandwidth(const MachineState& state) {
+  const int threads = Given().threads;
+  if (threads > 2) return ReadGbps(threads);
+  return threads == 2 ? state.read_gbps_2t : state.read_gbps_1t;
 }
 
 // The device pins the thread that runs a step, and the probe needs one that may use every CPU.
@@ -102,120 +88,147 @@ absl::StatusOr<LoopSample> RunOnOwnThread(DecodeLoop& loop, const Workload& load
   return sample;
 }
 
-absl::StatusOr<Sample> Measure(DecodeLoop& loop, const Workload& load) {
-  const int threads = Given().threads;
-  Sample sample;
+// `bandwidth`: in 1e9 bytes a second.
+RunSample SampleOf(const Bench& bench, const Workload& load, const LoopSample& run, double bandwidth) {
+  const ModelWork& work = bench.loop->work();
+  RunSample sample;
+  sample.read_gbps = bandwidth;
+  sample.prefill.ours = static_cast<double>(run.prompt_tokens) / run.prefill_seconds;
+  sample.prefill.step_ms = run.prefill_seconds * 1e3;
+  sample.prefill.of_peak =
+      PrefillFlops(work, load.batch, load.prompt_tokens) / run.prefill_seconds / bench.peak;
+  if (load.new_tokens == 0) return sample;
+  const double step = run.decode_seconds / static_cast<double>(run.decode_steps);
+  sample.decode.ours = static_cast<double>(run.new_tokens) / run.decode_seconds;
+  sample.decode.step_ms = step * 1e3;
+  sample.decode.of_read =
+      DecodeBytes(work, load.batch, load.prompt_tokens, load.new_tokens) / step / (bandwidth * 1e9);
+  sample.decode.of_peak =
+      DecodeFlops(work, load.batch, load.prompt_tokens, load.new_tokens) / step / bench.peak;
+  return sample;
+}
+
+absl::StatusOr<RunSample> Measure(Bench& bench, const Workload& load) {
   const MachineState before = ProbeMachine();
-  ASSIGN_OR_RETURN(const LoopSample ours, RunOnOwnThread(loop, load));
+  const double bandwidth = ReadBandwidth(before);
+  ASSIGN_OR_RETURN(const LoopSample run, RunOnOwnThread(*bench.loop, load));
   const MachineState after = ProbeMachine();
-  bool near = before.ping_pong_ns < kNearCoresNs;
+  RunSample sample = SampleOf(bench, load, run, (bandwidth + ReadBandwidth(after)) / 2);
+  const bool near = before.ping_pong_ns < kNearCoresNs;
   sample.dropped = near != (after.ping_pong_ns < kNearCoresNs);
-  if (load.new_tokens == 0) {
-    sample.ours = static_cast<double>(ours.prompt_tokens) / ours.prefill_seconds;
-    sample.step_ms = ours.prefill_seconds * 1e3;
-  } else {
-    sample.ours = static_cast<double>(ours.new_tokens) / ours.decode_seconds;
-    sample.step_ms = ours.decode_seconds / static_cast<double>(ours.decode_steps) * 1e3;
-    const double bandwidth = (BandwidthOf(before, threads) + BandwidthOf(after, threads)) / 2;
-    sample.bandwidth_share =
-        static_cast<double>(loop.weights_bytes()) / (sample.step_ms * 1e-3) / (bandwidth * 1e9);
-  }
-  if (const std::string binary = Given().peer; !binary.empty()) {
-    ASSIGN_OR_RETURN(const PeerSample peer, RunBatchedPeer(binary, Given().peer_model, threads, load.batch,
-                                                           load.prompt_tokens, std::max(1, load.new_tokens)));
-    sample.peer = load.new_tokens == 0 ? peer.prefill_tokens_per_second : peer.decode_tokens_per_second;
+  if (bench.peer.has_value()) {
+    ASSIGN_OR_RETURN(const PeerSample peer,
+                     bench.peer->Run(load.batch, load.prompt_tokens, std::max(1, load.new_tokens)));
+    sample.prefill.peer = peer.prefill_tokens_per_second;
+    sample.decode.peer = peer.decode_tokens_per_second;
     const MachineState last = ProbeMachine();
     sample.dropped |= near != (last.ping_pong_ns < kNearCoresNs);
   }
-  std::printf("  %-8s batch %2d  %8.1f tok/s  step %7.2f ms", load.new_tokens == 0 ? "prefill" : "decode",
-              load.batch, sample.ours, sample.step_ms);
-  if (load.new_tokens > 0) std::printf("  %3.0f %% of read bandwidth", sample.bandwidth_share * 100);
-  if (sample.peer > 0) std::printf("  peer %8.1f  ratio %.2f", sample.peer, sample.ours / sample.peer);
-  std::printf("  [%s | %s]%s\n", ToString(before).c_str(), ToString(after).c_str(),
-              sample.dropped ? "  dropped: cores moved" : "");
+  if (load.new_tokens > 0) std::printf("%s\n", SpeedText(load, false, sample.decode).c_str());
+  std::printf("%s  [%s | %s]%s\n", SpeedText(load, true, sample.prefill).c_str(), ToString(before).c_str(),
+              ToString(after).c_str(), sample.dropped ? "  dropped: cores moved" : "");
   std::fflush(stdout);
   return sample;
 }
 
-nlohmann::json Summarize(const Workload& load, const std::vector<Sample>& samples) {
-  std::vector<double> ours, peers, ratios, shares, steps;
-  int dropped = 0;
-  for (const Sample& sample : samples) {
-    if (sample.dropped) {
-      ++dropped;
-      continue;
-    }
-    ours.push_back(sample.ours);
-    steps.push_back(sample.step_ms);
-    if (load.new_tokens > 0) shares.push_back(sample.bandwidth_share * 100);
-    if (sample.peer > 0) {
-      peers.push_back(sample.peer);
-      ratios.push_back(sample.ours / sample.peer);
-    }
-  }
-  std::printf("%-8s %5d  %-26s %-22s %-18s %-24s %-18s %d\n", load.new_tokens == 0 ? "prefill" : "decode",
-              load.batch, Range(ours, "%.1f").c_str(), Range(steps, "%.2f").c_str(),
-              Range(shares, "%.0f").c_str(), Range(peers, "%.1f").c_str(), Range(ratios, "%.2f").c_str(),
-              dropped);
-  return {{"kind", load.new_tokens == 0 ? "prefill" : "decode"},
-          {"batch", load.batch},
-          {"prompt_tokens", load.prompt_tokens},
-          {"new_tokens", load.new_tokens},
-          {"tokens_per_second", ours},
-          {"step_ms", steps},
-          {"read_bandwidth_percent", shares},
-          {"peer_tokens_per_second", peers},
-          {"ratio", ratios},
-          {"dropped", dropped}};
-}
-
 std::vector<Workload> Workloads() {
   std::vector<Workload> loads;
-  for (const int32_t batch : Given().batches) {
+  for (const int32_t batch : Given().batches)
     loads.push_back({batch, Given().prompt_tokens, Given().new_tokens});
+  for (const int32_t tokens : Given().prefill_tokens) {
+    if (tokens > 0) loads.push_back({1, tokens, 0});
   }
-  if (Given().prefill_tokens > 0) loads.push_back({1, Given().prefill_tokens, 0});
   return loads;
 }
 
-absl::Status Main() {
+// The loop has room for the largest of `loads`, or for what memory there is: a peer needs as much again.
+absl::StatusOr<DecodeLoopOptions> LoopOptions(const std::vector<Workload>& loads) {
   DecodeLoopOptions options;
   options.model = Given().model;
   ASSIGN_OR_RETURN(options.dtype, ParseDtype(Given().dtype));
   options.dequantize = Given().dequantize;
   options.quantize = Given().quantize;
   options.load_format = Given().load_format;
-  const std::vector<Workload> loads = Workloads();
   options.threads = Given().threads;
   options.max_batch = 1;
   options.max_len = 1;
+  options.max_step_tokens = Given().max_num_batched_tokens;
+  options.max_kv_share = Given().peer.empty() ? 0.9 : 0.45;
   for (const Workload& load : loads) {
+    const int32_t len = load.prompt_tokens + load.new_tokens;
     options.max_batch = std::max(options.max_batch, load.batch);
-    options.max_len = std::max(options.max_len, load.prompt_tokens + load.new_tokens);
+    options.max_len = std::max(options.max_len, len);
+    options.kv_blocks = std::max(options.kv_blocks, DecodeLoop::BlocksFor(load.batch, len));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<DecodeLoop> loop, DecodeLoop::Load(options));
-  std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n", options.model.c_str(), loop->device().c_str(),
-              static_cast<double>(loop->weights_bytes()) / 1e6, loop->load_seconds() * 1e3);
+  return options;
+}
 
-  RETURN_IF_ERROR(RunOnOwnThread(*loop, {1, loads[0].prompt_tokens, std::min(8, loads[0].new_tokens)})
-                      .status());  // warm-up
-  std::vector<std::vector<Sample>> samples(loads.size());
+absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
+  Bench bench;
+  ASSIGN_OR_RETURN(const DecodeLoopOptions options, LoopOptions(loads));
+  ASSIGN_OR_RETURN(bench.loop, DecodeLoop::Load(options));
+  if (!Given().peer.empty()) {
+    ASSIGN_OR_RETURN(bench.peer, BatchedPeer::Find(Given().peer, Given().peer_model, Given().threads));
+  }
+  ASSIGN_OR_RETURN(const std::string isa, ChosenCpuIsaName());
+  const MachinePeaks peaks = MeasurePeaks(isa, Given().threads);
+  bench.peak = 1e9 * (bench.loop->multiplies_bytes()     ? peaks.int8_gops
+                      : options.dtype == DataType::kBF16 ? peaks.bf16_gflops
+                                                         : peaks.f32_gflops);
+  std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n%s\n", options.model.c_str(),
+              bench.loop->device().c_str(), bench.loop->work().weights_bytes / 1e6,
+              bench.loop->load_seconds() * 1e3, ToString(peaks).c_str());
+  return bench;
+}
+
+// Those for which the KV cache has room; says which have none.
+std::vector<Workload> ThoseThatFit(const DecodeLoop& loop, const std::vector<Workload>& loads) {
+  std::vector<Workload> fitting;
+  for (const Workload& load : loads) {
+    const int32_t len = load.prompt_tokens + load.new_tokens;
+    if (loop.Fits(load.batch, len)) {
+      fitting.push_back(load);
+      continue;
+    }
+    std::printf(
+        "left out: the KV cache of %d sequences of %d tokens takes %.1f GB, and there is room for %.1f\n",
+        load.batch, len, load.batch * static_cast<double>(len) * loop.work().kv_token_bytes / 1e9,
+        static_cast<double>(loop.kv_cache_bytes()) / 1e9);
+  }
+  return fitting;
+}
+
+absl::Status WriteJson(const nlohmann::json& report) {
+  const std::string path = Given().json;
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << report.dump(1) << "\n";
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+absl::Status Main() {
+  ASSIGN_OR_RETURN(Bench bench, Load(Workloads()));
+  const std::vector<Workload> loads = ThoseThatFit(*bench.loop, Workloads());
+  if (loads.empty()) return absl::ResourceExhaustedError("there is no memory for any of these sizes");
+  const Workload warm_up = {1, std::min(128, loads[0].prompt_tokens), std::min(8, loads[0].new_tokens)};
+  RETURN_IF_ERROR(RunOnOwnThread(*bench.loop, warm_up).status());
+  std::vector<std::vector<RunSample>> samples(loads.size());
   for (int round = 0; round < Given().rounds; ++round) {
     for (size_t i = 0; i < loads.size(); ++i) {
-      ASSIGN_OR_RETURN(const Sample sample, Measure(*loop, loads[i]));
+      ASSIGN_OR_RETURN(const RunSample sample, Measure(bench, loads[i]));
       samples[i].push_back(sample);
     }
   }
-  std::printf("\n%-8s %5s  %-26s %-22s %-18s %-24s %-18s %s\n", "", "batch", "tok/s", "step ms",
-              "% of bandwidth", "peer tok/s", "ratio", "dropped");
   nlohmann::json report = nlohmann::json::array();
-  for (size_t i = 0; i < loads.size(); ++i) report.push_back(Summarize(loads[i], samples[i]));
-  if (const std::string path = Given().json; !path.empty()) {
-    std::ofstream file(path);
-    file << report.dump(1) << "\n";
-    if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  for (const bool is_prefill : {false, true}) {
+    for (size_t i = 0; i < loads.size(); ++i) {
+      if (is_prefill || loads[i].new_tokens > 0) report.push_back(Summary(loads[i], is_prefill, samples[i]));
+    }
   }
-  return absl::OkStatus();
+  std::printf("\n%s", TableHead().c_str());
+  for (const nlohmann::json& row : report) std::printf("%s", TableRow(row).c_str());
+  return WriteJson(report);
 }
 
 FlagTable Flags(BenchFlags* f) {
@@ -245,8 +258,10 @@ FlagTable Flags(BenchFlags* f) {
         Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
         Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
         Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),
-        Flag::Int("prefill-tokens", &f->prefill_tokens, 0, kMaxTokens,
-                  "prompt of the prefill measurement; 0: skip it"),
+        Flag::Ints("prefill-tokens", &f->prefill_tokens, 0, kMaxTokens,
+                   "prompts that are measured alone, one sequence each; 0: none"),
+        Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 16,
+                  "tokens of prompts in one step: a longer prompt takes several, short ones share one"),
         Flag::Int("rounds", &f->rounds, 1, 1000, "samples of each size"),
         Flag::Text("json", &f->json, "also write all samples to this file").Shows("FILE"),
         Flag::Text("peer", &f->peer, "path of llama-batched-bench").Shows("PATH"),

@@ -1,20 +1,19 @@
 // kernel_bench: what each op reaches on this machine, beside what the machine can do.
 //
-//   kernel_bench [--threads=N] [--model=smollm2|qwen3|all] [--filter=TEXT] [--repeats=N] [--json]
+//   kernel_bench [--threads=N] [--model=smollm2|qwen3|qwen2.5|all] [--filter=TEXT] [--repeats=N] [--json]
 //
 // With one thread times are processor time, which other work on the machine lengthens less. SOMNUS_CPU_ISA
 // forces an instruction set.
 //
-// Ceilings first: read bandwidth, distance of two cores, peak of the dot-product and multiply-add
-// instructions. Then per op the fastest and the median time of many repeats, and GB/s or GFLOP/s of the
-// fastest against the ceiling that binds.
+// Ceilings first: read bandwidth, distance of two cores, peak of what the instruction set multiplies f32,
+// bf16 and bytes with. Then per op the fastest and the median time of many repeats, and GB/s or GFLOP/s of
+// the fastest against the ceiling that binds.
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "base/cpus.h"
 #include "base/flags.h"
 #include "kernels/cpu/thread_pool.h"
@@ -36,28 +35,38 @@ struct BenchFlags {
 struct Ceilings {
   MachineState machine;
   double read_gbps = 0;
-  double bf16_gflops = 0;
-  double fma_gflops = 0;
+  MachinePeaks peaks;
 };
+
+double PeakOf(const MachinePeaks& peaks, BenchPeak peak) {
+  switch (peak) {
+    case BenchPeak::kF32:
+      return peaks.f32_gflops;
+    case BenchPeak::kBF16:
+      return peaks.bf16_gflops;
+    case BenchPeak::kInt8:
+      return peaks.int8_gops;
+  }
+  return 0;
+}
 
 void PrintCeilings(const Ceilings& c, const std::string& device, bool json) {
   if (json) {
     std::printf(
         "{\"kind\":\"machine\",\"device\":\"%s\",\"read_gbps_1t\":%.2f,\"read_gbps_2t\":%.2f,\"ping_pong_"
         "ns\":%.0f,"
-        "\"bf16_gflops\":%.1f,\"fma_gflops\":%.1f}\n",
-        device.c_str(), c.machine.read_gbps_1t, c.machine.read_gbps_2t, c.machine.ping_pong_ns, c.bf16_gflops,
-        c.fma_gflops);
+        "\"f32_gflops\":%.1f,\"bf16_gflops\":%.1f,\"int8_gops\":%.1f}\n",
+        device.c_str(), c.machine.read_gbps_1t, c.machine.read_gbps_2t, c.machine.ping_pong_ns,
+        c.peaks.f32_gflops, c.peaks.bf16_gflops, c.peaks.int8_gops);
     return;
   }
-  std::printf("%s\n%s; bf16 dot products %.0f GFLOP/s, f32 multiply-adds %.0f GFLOP/s\n", device.c_str(),
-              ToString(c.machine).c_str(), c.bf16_gflops, c.fma_gflops);
+  std::printf("%s\n%s; %s\n", device.c_str(), ToString(c.machine).c_str(), ToString(c.peaks).c_str());
 }
 
 void PrintResult(const BenchResult& r, const Ceilings& c, bool json) {
   const double gbps = r.bytes / r.best_seconds / 1e9, gflops = r.flops / r.best_seconds / 1e9;
   const double of_read = gbps / c.read_gbps;
-  const double of_peak = gflops / (r.uses_bf16 ? c.bf16_gflops : c.fma_gflops);
+  const double of_peak = gflops / PeakOf(c.peaks, r.peak);
   if (json) {
     std::printf(
         "{\"kind\":\"op\",\"model\":\"%s\",\"op\":\"%s\",\"best_us\":%.3f,\"median_us\":%.3f,\"gbps\":%.2f,"
@@ -89,14 +98,10 @@ int Main(const BenchFlags& flags) {
   }
   const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
-    Ceilings ceilings{.machine = ProbeMachine(), .fma_gflops = PeakFmaGflops(threads)};
-    // An instruction set without products of bf16 is measured by what it has.
-    const auto is = [&](CpuIsa isa) { return absl::StrContains((*device)->Describe(), CpuIsaName(isa)); };
-    const bool has_bf16 = is(CpuIsa::kAvx512Bf16) || is(CpuIsa::kNeonBf16);
-    ceilings.bf16_gflops = is(CpuIsa::kAmx) ? PeakTileGflops(threads)
-                           : has_bf16       ? PeakBf16Gflops(threads)
-                                            : ceilings.fma_gflops;
-    ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
+    Ceilings ceilings{.machine = ProbeMachine(), .peaks = MeasurePeaks(ChosenCpuIsaName().value(), threads)};
+    ceilings.read_gbps = threads == 1   ? ceilings.machine.read_gbps_1t
+                         : threads == 2 ? ceilings.machine.read_gbps_2t
+                                        : ReadGbps(threads);
     PrintCeilings(ceilings, (*device)->Describe(), json);
     const BenchOptions bench{
         .repeats = flags.repeats, .filter = flags.filter, .processor_time = threads == 1};
@@ -118,9 +123,10 @@ FlagTable Flags(BenchFlags* f) {
   table.groups = {{"Flags",
                    {Flag::Int("threads", &f->threads, 0, 1024,
                               "threads of the device; 0: as many as this process may use"),
-                    Flag::OneOf<std::string>("model", &f->model,
-                                             {{"all", "all"}, {"smollm2", "smollm2"}, {"qwen3", "qwen3"}},
-                                             "whose shapes: smollm2 is the 135M, qwen3 the 0.6B"),
+                    Flag::OneOf<std::string>(
+                        "model", &f->model,
+                        {{"all", "all"}, {"smollm2", "smollm2"}, {"qwen3", "qwen3"}, {"qwen2.5", "qwen2.5"}},
+                        "whose shapes: smollm2 is the 135M, qwen3 the 0.6B, qwen2.5 the 1.5B"),
                     Flag::Text("filter", &f->filter, "only ops whose name contains this"),
                     Flag::Int("repeats", &f->repeats, 1, 10000, "repeats of each measurement"),
                     Flag::Switch("json", &f->json, "print JSON lines instead of a table")}}};

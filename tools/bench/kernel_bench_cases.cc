@@ -70,13 +70,13 @@ class Cases {
                 .max_model_len = kMaxContext,
                 .vocab_size = model.vocab},
         workspace_(OpsWorkspaceBytes(device, limits_)),
-        act_(kMaxTokens * std::max(limits_.max_k, model.hidden) * 2),
+        act_(kMaxTokens * std::max(limits_.max_k, model.hidden) * 4),
         wide_(kMaxTokens * 2 * (model.intermediate + qkv_width_) * 4),
         residual_(kMaxTokens * model.hidden * 4),
         logits_(64 * model.vocab * 4),
         weights_(WeightBytes(DataType::kBF16)) {
     device.SetWorkspace(workspace_.as<void>(), OpsWorkspaceBytes(device, limits_));
-    Fill(act_.as<uint16_t>(), kMaxTokens * limits_.max_k);
+    Fill(act_.as<uint16_t>(), kMaxTokens * limits_.max_k * 2);
     Fill(weights_.as<uint16_t>(), WeightBytes(DataType::kBF16) / 2);
     for (int64_t i = 0; i < kMaxTokens * 2 * (model.intermediate + qkv_width_); ++i) {
       wide_.as<float>()[i] = static_cast<float>(i * 2654435761 % 2001 - 1000) / 700;
@@ -89,6 +89,8 @@ class Cases {
     ForkJoin();
     for (const int64_t tokens : {1, 2, 4, 6, 8, 12, 14, 16, 32, 64, 128, 256, 512})
       Linears(tokens, DataType::kBF16, "", weights_.as<char>());
+    OtherLinears(DataType::kF16, "f16 ");
+    OtherLinears(DataType::kF32, "f32 ");
     for (const auto& [type, name] : {std::pair{DataType::kQ8_0, "Q8_0 "},
                                      {DataType::kQ4_0, "Q4_0 "},
                                      {DataType::kQ4_1, "Q4_1 "},
@@ -104,23 +106,28 @@ class Cases {
       if (!ComputesQuantized(device_, type) || !HasWholeBlocks(type)) continue;
       for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name, weights_.as<char>());
     }
-    if (ComputesQuantized(device_, DataType::kF8E4M3) && HasWholeBlocks(DataType::kF8E4M3)) Float8Linears();
+    if (ComputesQuantized(device_, DataType::kF8E4M3) && HasWholeBlocks(DataType::kF8E4M3))
+      OtherLinears(DataType::kF8E4M3, "fp8_e4m3 ");
     for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
-    Attention("decode B=1 context 1024", 1, 1, 1024);
-    for (const int64_t context : {4096, 16384, 32768})
-      Attention("decode B=1 context " + std::to_string(context), 1, 1, context);
-    Attention("decode B=8 context 1024", 8, 1, 1024);
-    Attention("decode B=32 context 256", 32, 1, 256);
-    Attention("prefill 512", 1, 512, 512);
-    Attention("chunk 128 at 1024", 1, 128, 1024);
-    Attention("chunk 512 at 8192", 1, 512, 8192);
+    for (const auto& [type, name] :
+         {std::pair{DataType::kBF16, ""}, {DataType::kF8E4M3, "fp8_e4m3 "}, {DataType::kI8, "int8 "}}) {
+      for (const int64_t context : {1024, 4096, 16384, 32768})
+        Attention(type, name, "decode B=1 context " + std::to_string(context), 1, 1, context);
+      Attention(type, name, "decode B=8 context 1024", 8, 1, 1024);
+      Attention(type, name, "decode B=32 context 256", 32, 1, 256);
+      Attention(type, name, "prefill 512", 1, 512, 512);
+      Attention(type, name, "chunk 128 at 1024", 1, 128, 1024);
+      Attention(type, name, "chunk 512 at 8192", 1, 512, 8192);
+    }
     Logits();
   }
 
  private:
-  void Time(const std::string& op, double bytes, double flops, bool uses_bf16,
+  bool IsWanted(const std::string& op) const { return op.find(options_.filter) != std::string::npos; }
+
+  void Time(const std::string& op, double bytes, double flops, BenchPeak peak,
             const std::function<void()>& run) {
-    if (op.find(options_.filter) == std::string::npos) return;
+    if (!IsWanted(op)) return;
     const clockid_t clock = options_.processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     const auto once = [&](int count) {
       const double start = Now(clock);
@@ -132,7 +139,7 @@ class Cases {
     std::vector<double> seconds;
     for (int i = 0; i < options_.repeats; ++i) seconds.push_back(once(count));
     std::sort(seconds.begin(), seconds.end());
-    report_({model_.name, op, seconds[0], seconds[seconds.size() / 2], bytes, flops, uses_bf16});
+    report_({model_.name, op, seconds[0], seconds[seconds.size() / 2], bytes, flops, peak});
   }
 
   std::vector<Shapes> LayerShapes() const {
@@ -154,7 +161,7 @@ class Cases {
     return bytes;
   }
 
-  // Fills with small normal bf16 numbers of either sign.
+  // Fills with small normal numbers of either sign, as bf16, f16 or f32 reads them.
   static void Fill(uint16_t* data, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t hash = static_cast<uint32_t>(i) * 2654435761u;
@@ -162,8 +169,14 @@ class Cases {
     }
   }
 
-  TensorView Act(int64_t tokens, int64_t cols) {
-    return {act_.as<void>(), DataType::kBF16, tokens, cols, cols};
+  // None of them is NaN.
+  static void FillFloat8(uint8_t* data, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      data[i] = static_cast<uint8_t>(static_cast<uint32_t>(i) * 2654435761u >> 16 & 0xb7);
+  }
+
+  TensorView Act(int64_t tokens, int64_t cols, DataType type = DataType::kBF16) {
+    return {act_.as<void>(), type, tokens, cols, cols};
   }
   TensorView Wide(int64_t tokens, int64_t cols) {
     return {wide_.as<void>(), DataType::kF32, tokens, cols, cols};
@@ -178,40 +191,63 @@ class Cases {
   void ForkJoin() {
     // The smallest Linear that is worth two threads: nearly all of it is fork and join.
     const LinearWeight w{weights_.as<void>(), DataType::kBF16, 512, 512};
-    Time("linear 512x512 M=1 (L2; fork-join)", 0, 2.0 * 512 * 512, true,
+    Time("linear 512x512 M=1 (L2; fork-join)", 0, 2.0 * 512 * 512, BenchPeak::kBF16,
          [&] { Linear(device_, Act(1, 512), w, nullptr, Wide(1, 512)); });
   }
 
+  static std::string LinearsName(const std::string& type, int64_t tokens) {
+    return "all linears " + type + "M=" + std::to_string(tokens);
+  }
+
   // The whole model's matrices in layer order, as a step walks them. Few logits: at most 64 rows need them.
-  // Quantized weights are other views of the bf16 ones' bytes, but for fp8; their peak is given as a share of
-  // bf16's.
   void Linears(int64_t tokens, DataType type, const std::string& name, char* weights) {
     const int64_t logit_rows = std::min<int64_t>(tokens, 64);
     double flops = 2.0 * static_cast<double>(logit_rows * model_.vocab * model_.hidden);
     for (const Shapes& s : LayerShapes())
       flops += 2.0 * static_cast<double>(model_.layers * tokens * s.n * s.k);
     const auto bytes = static_cast<double>(WeightBytes(type));
-    Time("all linears " + name + "M=" + std::to_string(tokens), bytes, flops, true, [&] {
+    const bool is_plain = type == DataType::kF16 || type == DataType::kF32;
+    const DataType act = is_plain ? type : DataType::kBF16;
+    const bool multiplies_bytes = IsQuantized(type) && type != DataType::kF8E4M3;
+    const BenchPeak peak = is_plain           ? BenchPeak::kF32
+                           : multiplies_bytes ? BenchPeak::kInt8
+                                              : BenchPeak::kBF16;
+    Time(LinearsName(name, tokens), bytes, flops, peak, [&] {
       char* w = weights;
       for (int64_t layer = 0; layer < model_.layers; ++layer) {
         for (const Shapes& s : LayerShapes()) {
-          Linear(device_, Act(tokens, s.k), {w, type, s.n, s.k}, nullptr, Wide(tokens, s.n));
+          Linear(device_, Act(tokens, s.k, act), {w, type, s.n, s.k}, nullptr, Wide(tokens, s.n));
           w += PackedWeightBytes(device_, type, s.n, s.k);
         }
       }
-      Linear(device_, Act(logit_rows, model_.hidden), {w, type, model_.vocab, model_.hidden}, nullptr,
+      Linear(device_, Act(logit_rows, model_.hidden, act), {w, type, model_.vocab, model_.hidden}, nullptr,
              LogitRows(logit_rows));
     });
   }
 
+  // Of types that are no view of the bf16 weights' bytes, as GGUF's types are. Their memory is there for
+  // these cases only.
+  void OtherLinears(DataType type, const std::string& name) {
+    constexpr int64_t kTokens[] = {1, 8, 32, 512};
+    if (std::none_of(std::begin(kTokens), std::end(kTokens),
+                     [&](int64_t tokens) { return IsWanted(LinearsName(name, tokens)); })) {
+      return;
+    }
+    Memory weights(WeightBytes(type));
+    if (type == DataType::kF8E4M3) {
+      PackFloat8(weights.as<char>());
+    } else {
+      Fill(weights.as<uint16_t>(), WeightBytes(type) / 2);
+    }
+    for (const int64_t tokens : kTokens) Linears(tokens, type, name, weights.as<char>());
+  }
+
   // What a panel of fp8 takes depends on its scales: these are of rows.
-  void Float8Linears() {
+  void PackFloat8(char* w) {
     constexpr DataType kType = DataType::kF8E4M3;
-    Memory weights(WeightBytes(kType));
-    char* w = weights.as<char>();
     const auto pack = [&](int64_t n, int64_t k) {
       std::vector<uint8_t> row(static_cast<size_t>(MatrixRowBytes(kType, k)));
-      for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint8_t>(i * 2654435761u >> 16 & 0xb7);
+      FillFloat8(row.data(), static_cast<int64_t>(row.size()));
       const float scale = 0.01f;
       for (int64_t b = 0; b < k / kQuantBlock; ++b)
         std::memcpy(&row[static_cast<size_t>(b * QuantBlockBytes(kType))], &scale, sizeof(scale));
@@ -222,35 +258,40 @@ class Cases {
       for (const Shapes& s : LayerShapes()) pack(s.n, s.k);
     }
     pack(model_.vocab, model_.hidden);
-    for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, kType, "fp8_e4m3 ", weights.as<char>());
   }
 
   void Rows(int64_t tokens) {
     const std::string m = " T=" + std::to_string(tokens);
     const std::vector<float> weight(model_.hidden, 1.0f);
     const TensorView out = Act(tokens, model_.hidden);
-    Time("add_rms_norm" + m, 0, 4.0 * static_cast<double>(tokens * model_.hidden), false, [&] {
+    Time("add_rms_norm" + m, 0, 4.0 * static_cast<double>(tokens * model_.hidden), BenchPeak::kF32, [&] {
       AddRmsNorm(device_, Residual(tokens), Wide(tokens, model_.hidden), weight.data(), 1e-5, out);
     });
-    Time("silu_and_mul" + m, 0, 0, false, [&] {
+    Time("silu_and_mul" + m, 0, 0, BenchPeak::kF32, [&] {
       SiluAndMul(device_, Wide(tokens, 2 * model_.intermediate), Act(tokens, model_.intermediate));
     });
     std::vector<int32_t> ids(tokens);
     for (int64_t t = 0; t < tokens; ++t) ids[t] = static_cast<int32_t>(t * 7919 % model_.vocab);
     const LinearWeight table{weights_.as<void>(), DataType::kBF16, model_.vocab, model_.hidden};
-    Time("embedding" + m, 0, 0, false,
+    Time("embedding" + m, 0, 0, BenchPeak::kF32,
          [&] { Embedding(device_, ids.data(), table, 0, model_.vocab, Residual(tokens)); });
   }
 
-  void Attention(const std::string& name, int64_t seqs, int64_t queries, int64_t context) {
+  // `type`: of the KV cache.
+  void Attention(DataType type, const std::string& type_name, const std::string& shape, int64_t seqs,
+                 int64_t queries, int64_t context) {
+    const std::string name = type_name + shape;
+    if (!IsWanted("attention " + name) && !IsWanted("qk_norm_rope_cache " + name)) return;
     const int64_t blocks_per_seq = (context + kBlockSize - 1) / kBlockSize,
                   num_blocks = seqs * blocks_per_seq + 1;
-    const int64_t block_bytes =
-        KvBlockBytes(device_, DataType::kBF16, kBlockSize, model_.kv_heads, model_.head_dim);
+    const int64_t block_bytes = KvBlockBytes(device_, type, kBlockSize, model_.kv_heads, model_.head_dim);
     Memory data(num_blocks * block_bytes);
-    Fill(data.as<uint16_t>(), num_blocks * block_bytes / 2);
-    const KvCacheView cache{data.as<void>(), DataType::kBF16, num_blocks,
-                            kBlockSize,      model_.kv_heads, model_.head_dim};
+    if (type == DataType::kF8E4M3) {
+      FillFloat8(data.as<uint8_t>(), num_blocks * block_bytes);
+    } else {
+      Fill(data.as<uint16_t>(), num_blocks * block_bytes / 2);
+    }
+    const KvCacheView cache{data.as<void>(), type, num_blocks, kBlockSize, model_.kv_heads, model_.head_dim};
     // Blocks in random places.
     std::vector<int32_t> tables(num_blocks - 1), starts = {0}, contexts, positions, slots, map;
     for (int64_t b = 0; b + 1 < num_blocks; ++b) tables[b] = static_cast<int32_t>(b + 1);
@@ -282,11 +323,11 @@ class Cases {
     const double pairs = static_cast<double>(seqs) * queries * (context - (queries - 1) / 2.0) * model_.heads;
     const double bytes = queries > 1 ? 0 : static_cast<double>(seqs * blocks_per_seq * block_bytes);
     const TensorView qkv = Wide(tokens, qkv_width_), out = Act(tokens, model_.heads * model_.head_dim);
-    Time("attention " + name, bytes, 4.0 * pairs * static_cast<double>(model_.head_dim), true,
+    Time("attention " + name, bytes, 4.0 * pairs * static_cast<double>(model_.head_dim), BenchPeak::kBF16,
          [&] { PagedAttention(device_, qkv, model_.heads, map.data(), 0.125f, batch, cache, out); });
     const std::vector<float> norm(model_.head_dim, 1.0f), rope(kMaxContext * model_.head_dim / 2, 0.7f);
     const float* qk_norm = model_.qk_norm ? norm.data() : nullptr;
-    Time("qk_norm_rope_cache " + name, 0, 0, false, [&] {
+    Time("qk_norm_rope_cache " + name, 0, 0, BenchPeak::kF32, [&] {
       QkNormRopeAndCache(device_, qkv, model_.heads, qk_norm, qk_norm, 1e-6, {rope.data(), rope.data()},
                          batch, cache);
     });
@@ -300,20 +341,21 @@ class Cases {
       const std::string r = " R=" + std::to_string(rows);
       const double bytes = static_cast<double>(rows * model_.vocab * 4);
       std::vector<ScoredToken> best(rows * 20);
-      Time("arg_max" + r, bytes, 0, false, [&] { ArgMax(device_, LogitRows(rows), 0, best.data()); });
+      Time("arg_max" + r, bytes, 0, BenchPeak::kF32,
+           [&] { ArgMax(device_, LogitRows(rows), 0, best.data()); });
       std::vector<int32_t> ids(rows, 3), ranks(rows);
       std::vector<float> logprobs(rows);
-      Time("log_probs top 20" + r, bytes, 0, false, [&] {
+      Time("log_probs top 20" + r, bytes, 0, BenchPeak::kF32, [&] {
         LogProbs(device_, LogitRows(rows), ids.data(), 20, logprobs.data(), ranks.data(), best.data());
       });
       SampleRow row{.temperature = 1, .top_p = 1, .top_k = 0, .min_p = 0, .seed = 1, .position = 1};
       std::vector<SampleRow> plain(rows, row);
-      Time("sample" + r, bytes, 0, false,
+      Time("sample" + r, bytes, 0, BenchPeak::kF32,
            [&] { Sample(device_, LogitRows(rows), plain.data(), ids.data()); });
       row.top_p = 0.9f;
       row.top_k = 50;
       std::vector<SampleRow> cut(rows, row);
-      Time("sample top_k=50 top_p=0.9" + r, bytes, 0, false,
+      Time("sample top_k=50 top_p=0.9" + r, bytes, 0, BenchPeak::kF32,
            [&] { Sample(device_, LogitRows(rows), cut.data(), ids.data()); });
     }
   }
@@ -333,6 +375,7 @@ const std::vector<BenchModel>& BenchModels() {
   static const std::vector<BenchModel>* const models = new std::vector<BenchModel>{
       {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, false},
       {"qwen3", 28, 1024, 3072, 16, 8, 128, 151936, true},
+      {"qwen2.5", 28, 1536, 8960, 12, 2, 128, 151936, false},
   };
   return *models;
 }

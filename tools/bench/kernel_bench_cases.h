@@ -18,13 +18,16 @@ struct BenchModel {
 };
 const std::vector<BenchModel>& BenchModels();
 
+// The peak that bounds an op's arithmetic.
+enum class BenchPeak { kF32, kBF16, kInt8 };
+
 struct BenchResult {
   std::string model, op;
   double best_seconds = 0;
   double median_seconds = 0;
   double bytes = 0;  // that must be read at least; 0 where memory is not the limit
   double flops = 0;
-  bool uses_bf16 = true;
+  BenchPeak peak = BenchPeak::kBF16;
 };
 
 struct BenchOptions {

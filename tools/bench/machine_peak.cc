@@ -1,9 +1,5 @@
 #include "tools/bench/machine_peak.h"
 
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
-
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -11,48 +7,142 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "base/cpus.h"
+
 namespace somnus {
 namespace {
 
-constexpr long kIterations = 400000;     // of 16 independent instructions
+constexpr long kIterations = 400000;     // of 12 to 16 independent chains
 constexpr long kTileIterations = 40000;  // of 4 independent instructions
 constexpr int kRounds = 8;
 
-#if defined(__aarch64__)
+// A loop over registers, and the operations that one call of it does.
+struct Loop {
+  void (*run)();
+  double operations;
+};
+// What a set's kernels may use.
+struct SetOfLoops {
+  absl::string_view isa;
+  Loop f32, bf16, int8;
+};
 
 // Registers are named, so that nothing is spilled.
+#if defined(__aarch64__)
+
+#define SOMNUS_VECTORS                                                                                     \
+  "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
+      "v31"
+
 void FmaLoop() {
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(
         ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n fmla v\\r\\().4s, v0.4s, v1.4s\n .endr\n" ::
-            : "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28",
-              "v29", "v30", "v31");
+            : SOMNUS_VECTORS);
   }
 }
-void MatrixProductLoop() {
+__attribute__((target("arch=armv8.2-a+bf16"))) void MatrixProductLoop() {
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(
-        ".arch_extension bf16\n"
-        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n bfmmla v\\r\\().4s, v0.8h, v1.8h\n .endr\n"
-        ".arch_extension nobf16\n" ::
-            : "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28",
-              "v29", "v30", "v31");
+        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n bfmmla v\\r\\().4s, v0.8h, v1.8h\n "
+        ".endr\n" ::
+            : SOMNUS_VECTORS);
   }
 }
+__attribute__((target("arch=armv8.2-a+dotprod"))) void DotBytesLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(
+        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n sdot v\\r\\().4s, v0.16b, v1.16b\n "
+        ".endr\n" ::
+            : SOMNUS_VECTORS);
+  }
+}
+// Eight products in 16 bits, which are added in pairs to sums of 32 bits.
+void WidenBytesLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(
+        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n smull v2.8h, v0.8b, v1.8b\n"
+        " sadalp v\\r\\().4s, v2.8h\n .endr\n" ::
+            : "v2", SOMNUS_VECTORS);
+  }
+}
+
+constexpr Loop kFma = {FmaLoop, 16.0 * 8 * kIterations};
+constexpr Loop kMatrixProducts = {MatrixProductLoop, 16.0 * 32 * kIterations};
+constexpr Loop kDotBytes = {DotBytesLoop, 16.0 * 32 * kIterations};
+constexpr Loop kWidenBytes = {WidenBytesLoop, 16.0 * 16 * kIterations};
+constexpr SetOfLoops kSets[] = {{"neon", kFma, kFma, kWidenBytes},
+                                {"neon_dotprod", kFma, kFma, kDotBytes},
+                                {"neon_bf16", kFma, kMatrixProducts, kDotBytes}};
 
 #else
 
-// Registers are named, so that nothing is spilled. zmm16 to zmm31 are unknown to code compiled for plain
-// x86-64 and need not be declared as changed.
-void DotProductLoop() {
+#define SOMNUS_VECTORS                                                                                \
+  "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
+      "xmm14", "xmm15"
+#define SOMNUS_REPEAT(registers, instructions) ".irp r," registers "\n " instructions "\n .endr\n"
+// zmm16 to zmm31 are unknown to code compiled for plain x86-64 and need not be declared as changed.
+#define SOMNUS_WIDE "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
+
+void SseLoop() {
   for (long i = 0; i < kIterations; ++i) {
-    asm volatile(
-        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n vdpbf16ps %%zmm0, %%zmm1, %%zmm\\r\n "
-        ".endr\n" ::);
+    asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15",
+                               "movaps %%xmm0, %%xmm2\n mulps %%xmm1, %%xmm2\n addps %%xmm2, %%xmm\\r")::
+                     : SOMNUS_VECTORS);
   }
 }
+void SseWordsLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15",
+                               "movdqa %%xmm0, %%xmm2\n pmaddwd %%xmm1, %%xmm2\n paddd %%xmm2, %%xmm\\r")::
+                     : SOMNUS_VECTORS);
+  }
+}
+void FmaLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15", "vfmadd231ps %%ymm0, %%ymm1, %%ymm\\r")::
+                     : SOMNUS_VECTORS);
+  }
+  asm volatile("vzeroupper");
+}
+// Sums of 16 bits, as the kernels have them until they widen a few at a time.
+void PairBytesLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15",
+                               "vpmaddubsw %%ymm0, %%ymm1, %%ymm2\n vpaddw %%ymm2, %%ymm\\r, %%ymm\\r")::
+                     : SOMNUS_VECTORS);
+  }
+  asm volatile("vzeroupper");
+}
+void DotBytesLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15", "%{vex%} vpdpbusd %%ymm0, %%ymm1, %%ymm\\r")::
+                     : SOMNUS_VECTORS);
+  }
+  asm volatile("vzeroupper");
+}
+void WideFmaLoop() {
+  for (long i = 0; i < kIterations; ++i)
+    asm volatile(SOMNUS_REPEAT(SOMNUS_WIDE, "vfmadd231ps %%zmm0, %%zmm1, %%zmm\\r")::);
+}
+void WidePairBytesLoop() {
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(SOMNUS_REPEAT("16,17,18,19,20,21,22,23,24,25,26,27",
+                               "vpmaddubsw %%zmm0, %%zmm1, %%zmm31\n vpaddw %%zmm31, %%zmm\\r, %%zmm\\r")::);
+  }
+}
+void WideDotBytesLoop() {
+  for (long i = 0; i < kIterations; ++i)
+    asm volatile(SOMNUS_REPEAT(SOMNUS_WIDE, "vpdpbusd %%zmm0, %%zmm1, %%zmm\\r")::);
+}
+void WideDotBf16Loop() {
+  for (long i = 0; i < kIterations; ++i)
+    asm volatile(SOMNUS_REPEAT(SOMNUS_WIDE, "vdpbf16ps %%zmm0, %%zmm1, %%zmm\\r")::);
+}
+
 // Tiles 0 to 3 hold sums, 4 to 7 what is multiplied: numbers other than zero, with which the clock is lower.
-void TileLoop() {
+void LoadTiles() {
   struct alignas(64) {
     uint8_t palette = 1;
     uint8_t reserved[15] = {};
@@ -68,43 +158,56 @@ void TileLoop() {
       ".irp t,0,1,2,3\n tilezero %%tmm\\t\n .endr\n" ::"r"(values),
       "r"(int64_t{64})
       : "memory");
-  for (long i = 0; i < kTileIterations; ++i) {
-    asm volatile(
-        "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n"
-        "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n" ::);
-  }
+}
+#define SOMNUS_TILE_PRODUCTS(instruction)                                                       \
+  instruction " %%tmm6, %%tmm4, %%tmm0\n " instruction " %%tmm7, %%tmm4, %%tmm1\n " instruction \
+              " %%tmm6, %%tmm5, %%tmm2\n " instruction " %%tmm7, %%tmm5, %%tmm3\n"
+void TileBf16Loop() {
+  LoadTiles();
+  for (long i = 0; i < kTileIterations; ++i) asm volatile(SOMNUS_TILE_PRODUCTS("tdpbf16ps")::);
   asm volatile("tilerelease");
 }
-void WideFmaLoop() {
-  for (long i = 0; i < kIterations; ++i) {
-    asm volatile(
-        ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n vfmadd231ps %%zmm0, %%zmm1, %%zmm\\r\n "
-        ".endr\n" ::);
-  }
+void TileBytesLoop() {
+  LoadTiles();
+  for (long i = 0; i < kTileIterations; ++i) asm volatile(SOMNUS_TILE_PRODUCTS("tdpbssd")::);
+  asm volatile("tilerelease");
 }
-void FmaLoop() {
-  for (long i = 0; i < kIterations; ++i) {
-    asm volatile(
-        ".irp r,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n vfmadd231ps %%ymm0, %%ymm1, %%ymm\\r\n .endr\n" ::
-            : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-              "xmm13", "xmm14", "xmm15");
-  }
-  asm volatile("vzeroupper");
-}
+
+constexpr Loop kSse = {SseLoop, 12.0 * 8 * kIterations};
+constexpr Loop kSseWords = {SseWordsLoop, 12.0 * 16 * kIterations};
+constexpr Loop kFma = {FmaLoop, 12.0 * 16 * kIterations};
+constexpr Loop kPairBytes = {PairBytesLoop, 12.0 * 64 * kIterations};
+constexpr Loop kDotBytes = {DotBytesLoop, 12.0 * 64 * kIterations};
+constexpr Loop kWideFma = {WideFmaLoop, 16.0 * 32 * kIterations};
+constexpr Loop kWidePairBytes = {WidePairBytesLoop, 12.0 * 128 * kIterations};
+constexpr Loop kWideDotBytes = {WideDotBytesLoop, 16.0 * 128 * kIterations};
+constexpr Loop kWideDotBf16 = {WideDotBf16Loop, 16.0 * 64 * kIterations};
+constexpr Loop kTileBf16 = {TileBf16Loop, 4.0 * 2 * 16 * 16 * 32 * kTileIterations};
+constexpr Loop kTileBytes = {TileBytesLoop, 4.0 * 2 * 16 * 16 * 64 * kTileIterations};
+constexpr SetOfLoops kSets[] = {{"portable", kSse, kSse, kSseWords},
+                                {"avx2", kFma, kFma, kPairBytes},
+                                {"avx_vnni", kFma, kFma, kDotBytes},
+                                {"avx512", kWideFma, kWideFma, kWidePairBytes},
+                                {"avx512_vnni", kWideFma, kWideFma, kWideDotBytes},
+                                {"avx512_bf16", kWideFma, kWideDotBf16, kWideDotBytes},
+                                {"amx", kWideFma, kTileBf16, kTileBytes}};
 
 #endif
 
-// The best of a few rounds; a round is as slow as its slowest thread.
-double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
+// The best of a few rounds, in 1e9 operations a second; a round is as slow as its slowest thread.
+double Rate(const Loop& loop, int num_threads) {
+  const std::vector<int> cpus = AllowedCpus();
   std::barrier sync(num_threads);
   std::vector<double> seconds(static_cast<size_t>(num_threads) * kRounds);
   std::vector<std::thread> threads;
   for (int t = 0; t < num_threads; ++t) {
     threads.emplace_back([&, t] {
+      // A caller that computed before may be bound to one CPU, and new threads with it.
+      if (!cpus.empty()) PinThisThread({cpus[static_cast<size_t>(t) % cpus.size()]});
       for (int round = 0; round < kRounds; ++round) {
         sync.arrive_and_wait();
         const auto start = std::chrono::steady_clock::now();
-        loop();
+        loop.run();
         seconds[round * num_threads + t] =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }
@@ -114,42 +217,27 @@ double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
     const auto first = seconds.begin() + round * num_threads;
-    best = std::max(best, flops_per_loop * num_threads / *std::max_element(first, first + num_threads) / 1e9);
+    best =
+        std::max(best, loop.operations * num_threads / *std::max_element(first, first + num_threads) / 1e9);
   }
   return best;
 }
 
 }  // namespace
 
-#if defined(__aarch64__)
-
-double PeakBf16Gflops(int num_threads) {
-  constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16
-  if ((getauxval(AT_HWCAP2) & kBf16) == 0) return PeakFmaGflops(num_threads);
-  return Gflops(MatrixProductLoop, 16.0 * 32 * kIterations, num_threads);
+MachinePeaks MeasurePeaks(absl::string_view isa, int num_threads) {
+  for (const SetOfLoops& set : kSets) {
+    if (set.isa != isa) continue;
+    MachinePeaks peaks{.f32_gflops = Rate(set.f32, num_threads), .int8_gops = Rate(set.int8, num_threads)};
+    peaks.bf16_gflops = set.bf16.run == set.f32.run ? peaks.f32_gflops : Rate(set.bf16, num_threads);
+    return peaks;
+  }
+  return {};
 }
 
-double PeakTileGflops(int) { return 0; }
-
-double PeakFmaGflops(int num_threads) { return Gflops(FmaLoop, 16.0 * 8 * kIterations, num_threads); }
-
-#else
-
-double PeakBf16Gflops(int num_threads) {
-  if (!__builtin_cpu_supports("avx512bf16")) return PeakFmaGflops(num_threads);
-  return Gflops(DotProductLoop, 16.0 * 64 * kIterations, num_threads);
+std::string ToString(const MachinePeaks& peaks) {
+  return absl::StrFormat("f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, int8 %.0f GOP/s", peaks.f32_gflops,
+                         peaks.bf16_gflops, peaks.int8_gops);
 }
-
-double PeakTileGflops(int num_threads) {
-  return Gflops(TileLoop, 4.0 * 2 * 16 * 16 * 32 * kTileIterations, num_threads);
-}
-
-double PeakFmaGflops(int num_threads) {
-  if (__builtin_cpu_supports("avx512f")) return Gflops(WideFmaLoop, 16.0 * 32 * kIterations, num_threads);
-  if (__builtin_cpu_supports("fma")) return Gflops(FmaLoop, 14.0 * 16 * kIterations, num_threads);
-  return 0;
-}
-
-#endif
 
 }  // namespace somnus

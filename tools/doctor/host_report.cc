@@ -17,7 +17,6 @@
 #include "base/first_line.h"
 #include "base/status_macros.h"
 #include "kernels/device.h"
-#include "tools/bench/machine_peak.h"
 #include "tools/bench/machine_probe.h"
 
 namespace somnus {
@@ -93,11 +92,7 @@ HostCeilings MeasureCeilings(const HostReport& host) {
   for (const Placement& placement : host.placements) ceilings.num_threads += placement.num_threads;
   ceilings.num_threads = std::clamp<int>(ceilings.num_threads, 1, host.allowed.size());
   ceilings.read_gbps = ReadGbps(ceilings.num_threads);
-  ceilings.f32_gflops = PeakFmaGflops(ceilings.num_threads);
-  const bool has_bf16 = host.isa == "avx512_bf16" || host.isa == "neon_bf16";
-  ceilings.bf16_gflops = host.isa == "amx" ? PeakTileGflops(ceilings.num_threads)
-                         : has_bf16        ? PeakBf16Gflops(ceilings.num_threads)
-                                           : ceilings.f32_gflops;
+  ceilings.peaks = MeasurePeaks(host.isa, ceilings.num_threads);
   return ceilings;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/numa.h"
+#include "tools/bench/machine_peak.h"
 #include "worker/placement.h"
 
 namespace somnus {
@@ -39,9 +40,8 @@ absl::StatusOr<HostReport> ReportHost(int num_workers);
 // What one step's threads can do at best, measured now; takes about half a second on an idle host.
 struct HostCeilings {
   int num_threads = 0;
-  double read_gbps = 0;    // sequential reads, 1e9 bytes a second
-  double f32_gflops = 0;   // multiply-adds in f32, two operations each
-  double bf16_gflops = 0;  // of the instruction set's products of bfloat16
+  double read_gbps = 0;  // sequential reads, 1e9 bytes a second
+  MachinePeaks peaks;    // of the instruction set that is used
 };
 // With as many threads as the workers of `host` have together.
 HostCeilings MeasureCeilings(const HostReport& host);

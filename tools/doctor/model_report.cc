@@ -31,8 +31,9 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   const StorageType stored = StoredType(checkpoint);
   report.stored_type = StorageTypeName(stored);
   report.is_quantized = BlockSizeOf(stored).elements > 1;
+  report.multiplies_bytes = report.is_quantized && stored != StorageType::kF8E4M3;
   report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
-  int64_t matrix_elements = 0;
+  int64_t matrix_elements = 0, head_elements = 0;
   for (const TensorInfo* tensor : checkpoint.Tensors()) {
     int64_t elements = 1;
     for (const int64_t size : tensor->shape) elements *= size;
@@ -44,10 +45,11 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
     if (has_vocab && !is_head) continue;
     report.step_stored_bytes += static_cast<int64_t>(tensor->bytes);
     report.step_bf16_bytes += 2 * elements;
-    if (is_matrix && !has_vocab) matrix_elements += elements;
+    if (is_matrix) (has_vocab ? head_elements : matrix_elements) += elements;
   }
   report.bf16_bytes = 2 * report.num_parameters;
   report.prompt_token_flops = 2 * matrix_elements;
+  report.step_flops = report.prompt_token_flops + 2 * head_elements;
   return report;
 }
 
@@ -55,8 +57,14 @@ ModelSpeed BestSpeed(const ModelReport& model, const HostCeilings& ceilings) {
   const auto per = [](double rate, int64_t amount) {
     return amount > 0 ? rate * 1e9 / static_cast<double>(amount) : 0.0;
   };
-  return {per(ceilings.read_gbps, model.step_stored_bytes), per(ceilings.read_gbps, model.step_bf16_bytes),
-          per(ceilings.bf16_gflops, model.prompt_token_flops)};
+  const MachinePeaks& peaks = ceilings.peaks;
+  const double stored_rate = model.multiplies_bytes ? peaks.int8_gops : peaks.bf16_gflops;
+  return {.decode_stored =
+              std::min(per(ceilings.read_gbps, model.step_stored_bytes), per(stored_rate, model.step_flops)),
+          .decode_bf16 = std::min(per(ceilings.read_gbps, model.step_bf16_bytes),
+                                  per(peaks.bf16_gflops, model.step_flops)),
+          .prompt_stored = per(stored_rate, model.prompt_token_flops),
+          .prompt_bf16 = per(peaks.bf16_gflops, model.prompt_token_flops)};
 }
 
 }  // namespace somnus

@@ -15,6 +15,7 @@ struct ModelReport {
   std::string name;
   std::string stored_type;  // "Q4_1": that of most weights
   bool is_quantized = false;
+  bool multiplies_bytes = false;  // as stored: its products are of int8, those of others of bfloat16
   int64_t num_parameters = 0;
   int64_t stored_bytes = 0;    // of all tensors
   int64_t bf16_bytes = 0;      // of all tensors in bfloat16
@@ -23,15 +24,18 @@ struct ModelReport {
   int64_t step_stored_bytes = 0;
   int64_t step_bf16_bytes = 0;
   int64_t prompt_token_flops = 0;  // of the matrix products of one token of a prompt, without the head
+  int64_t step_flops = 0;          // the same with the head
 };
 
 ModelReport ReportModel(const Checkpoint& checkpoint);
 
-// Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0.
+// Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0. One stream is bound
+// by what it reads or by its arithmetic, whichever takes longer.
 struct ModelSpeed {
   double decode_stored = 0;  // one stream, weights as they are stored (--no-dequantize)
   double decode_bf16 = 0;    // one stream
-  double prompt = 0;
+  double prompt_stored = 0;
+  double prompt_bf16 = 0;
 };
 ModelSpeed BestSpeed(const ModelReport& model, const HostCeilings& ceilings);
 

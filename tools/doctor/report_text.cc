@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/bytes_text.h"
 #include "base/counted.h"
+#include "tools/bench/machine_peak.h"
 
 namespace somnus {
 namespace {
@@ -64,9 +65,8 @@ std::string PlacementText(const Placement& placement) {
 }
 
 std::string CeilingsText(const HostCeilings& ceilings) {
-  return absl::StrFormat("%s: %.1f GB/s read, %.0f GFLOP/s in f32, %.0f in bfloat16",
-                         Counted(ceilings.num_threads, "thread"), ceilings.read_gbps, ceilings.f32_gflops,
-                         ceilings.bf16_gflops);
+  return absl::StrFormat("%s: read %.1f GB/s, %s", Counted(ceilings.num_threads, "thread"),
+                         ceilings.read_gbps, ToString(ceilings.peaks));
 }
 
 std::string ModelText(const ModelReport& model) {
@@ -77,10 +77,12 @@ std::string ModelText(const ModelReport& model) {
 }
 
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
-  std::string text =
-      absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", speed.decode_bf16, speed.prompt);
-  if (model.is_quantized)
-    absl::StrAppendFormat(&text, "; as stored (--no-dequantize) one stream %.0f", speed.decode_stored);
+  std::string text = absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", speed.decode_bf16,
+                                     speed.prompt_bf16);
+  if (model.is_quantized) {
+    absl::StrAppendFormat(&text, "; as stored (--no-dequantize) one stream %.0f, prompts %.0f",
+                          speed.decode_stored, speed.prompt_stored);
+  }
   return text;
 }
 
@@ -134,8 +136,9 @@ std::string DoctorJson(const DoctorReport& report) {
   if (report.ceilings.has_value()) {
     json["ceilings"] = {{"num_threads", report.ceilings->num_threads},
                         {"read_gbps", report.ceilings->read_gbps},
-                        {"f32_gflops", report.ceilings->f32_gflops},
-                        {"bf16_gflops", report.ceilings->bf16_gflops}};
+                        {"f32_gflops", report.ceilings->peaks.f32_gflops},
+                        {"bf16_gflops", report.ceilings->peaks.bf16_gflops},
+                        {"int8_gops", report.ceilings->peaks.int8_gops}};
   }
   if (report.model.has_value()) {
     const ModelReport& model = *report.model;
@@ -149,7 +152,8 @@ std::string DoctorJson(const DoctorReport& report) {
       const ModelSpeed speed = BestSpeed(model, *report.ceilings);
       json["model"]["at_best"] = {{"decode_tokens_per_s", speed.decode_bf16},
                                   {"decode_as_stored_tokens_per_s", speed.decode_stored},
-                                  {"prompt_tokens_per_s", speed.prompt}};
+                                  {"prompt_tokens_per_s", speed.prompt_bf16},
+                                  {"prompt_as_stored_tokens_per_s", speed.prompt_stored}};
     }
   }
   return absl::StrCat(json.dump(2), "\n");

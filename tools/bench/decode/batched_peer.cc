@@ -7,8 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -54,15 +57,41 @@ absl::StatusOr<std::string> RunAndRead(const std::vector<std::string>& args) {
   return output;
 }
 
+// llama.cpp gives each sequence a context of its own, of a multiple of so many tokens.
+constexpr int64_t kContextStep = 256;
+
+int64_t ContextOf(int64_t batch, int64_t tokens) {
+  return batch * ((tokens + kContextStep - 1) / kContextStep * kContextStep);
+}
+
 }  // namespace
 
-absl::StatusOr<PeerSample> RunBatchedPeer(const std::string& binary, const std::string& model, int threads,
-                                          int32_t batch, int32_t prompt_tokens, int32_t new_tokens) {
-  const int32_t context = batch * (prompt_tokens + new_tokens) + 64;
-  ASSIGN_OR_RETURN(const std::string output,
-                   RunAndRead({binary, "-m", model, "-t", absl::StrCat(threads), "-c", absl::StrCat(context),
-                               "-npp", absl::StrCat(prompt_tokens), "-ntg", absl::StrCat(new_tokens), "-npl",
-                               absl::StrCat(batch), "--output-format", "jsonl"}));
+std::vector<std::string> FlashAttentionFlags(absl::string_view help) {
+  for (const absl::string_view text : absl::StrSplit(help, '\n')) {
+    const absl::string_view line = absl::StripLeadingAsciiWhitespace(text);
+    if (!absl::StartsWith(line, "-fa,")) continue;
+    if (absl::StrContains(line, "on|off")) return {"-fa", "on"};
+    if (absl::StrContains(line, "0|1")) return {"-fa", "1"};
+    return {"-fa"};
+  }
+  return {};
+}
+
+absl::StatusOr<BatchedPeer> BatchedPeer::Find(const std::string& binary, const std::string& model,
+                                              int threads) {
+  ASSIGN_OR_RETURN(const std::string help, RunAndRead({binary, "--help"}));
+  std::vector<std::string> command = {binary, "-m", model, "-t", absl::StrCat(threads)};
+  for (std::string& flag : FlashAttentionFlags(help)) command.push_back(std::move(flag));
+  return BatchedPeer(std::move(command));
+}
+
+absl::StatusOr<PeerSample> BatchedPeer::Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) const {
+  const int64_t context = ContextOf(batch, int64_t{prompt_tokens} + new_tokens);
+  std::vector<std::string> args = command_;
+  args.insert(args.end(),
+              {"-c", absl::StrCat(context), "-npp", absl::StrCat(prompt_tokens), "-ntg",
+               absl::StrCat(new_tokens), "-npl", absl::StrCat(batch), "--output-format", "jsonl"});
+  ASSIGN_OR_RETURN(const std::string output, RunAndRead(args));
   for (absl::string_view line : absl::StrSplit(output, '\n')) {
     const nlohmann::json json =
         nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
@@ -70,7 +99,7 @@ absl::StatusOr<PeerSample> RunBatchedPeer(const std::string& binary, const std::
     if (!json["speed_tg"].is_number() || !json["speed_pp"].is_number()) continue;
     return PeerSample{json["speed_pp"].get<double>(), json["speed_tg"].get<double>()};
   }
-  return absl::InternalError(absl::StrCat(binary, " printed no result"));
+  return absl::InternalError(absl::StrCat(command_[0], " printed no result"));
 }
 
 }  // namespace somnus

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace somnus {
 
@@ -13,9 +15,25 @@ struct PeerSample {
   double decode_tokens_per_second = 0;
 };
 
-// Runs one batch. `binary` is executed directly, never through a shell. Blocks until it has ended. NotFound
-// when it cannot be started, Internal when it fails or prints no result.
-absl::StatusOr<PeerSample> RunBatchedPeer(const std::string& binary, const std::string& model, int threads,
-                                          int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
+// The flags that ask for flash attention, by what `--help` printed: "-fa on", "-fa 1" or the bare "-fa" of
+// older versions; none where there is no such flag.
+std::vector<std::string> FlashAttentionFlags(absl::string_view help);
+
+// One program with one model. Copyable; thread safe. The program is executed directly, never through a shell,
+// and each call blocks until it has ended.
+class BatchedPeer {
+ public:
+  // Asks the program for its flags. NotFound when it cannot be started, Internal when it fails.
+  static absl::StatusOr<BatchedPeer> Find(const std::string& binary, const std::string& model, int threads);
+
+  // One batch of prompts, with flash attention and a context that has room for them. NotFound when the
+  // program cannot be started, Internal when it fails or prints no result.
+  absl::StatusOr<PeerSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) const;
+
+ private:
+  explicit BatchedPeer(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  std::vector<std::string> command_;  // what all runs have in common
+};
 
 }  // namespace somnus

@@ -58,20 +58,26 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   }
   RETURN_IF_ERROR(loop->AllocateKvCache());
   loop->weights_bytes_ = loop->allocator_->ResidentBytes()["weights"];
+  loop->work_ = WorkOf(*loop->checkpoint_);
+  loop->work_.weights_bytes = static_cast<double>(loop->weights_bytes_);
+  loop->work_.kv_token_bytes = static_cast<double>(loop->runner_->kv_block_bytes()) / kBlockSize;
   loop->load_seconds_ = SecondsSince(start);
   return loop;
 }
 
 absl::Status DecodeLoop::AllocateKvCache() {
-  blocks_per_seq_ = (options_.max_len + kBlockSize - 1) / kBlockSize;
-  int64_t blocks = 1 + int64_t{options_.max_batch} * blocks_per_seq_;
-  if (options_.kv_share > 0) {
-    ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
-    const double bytes = static_cast<double>(available) * std::min(options_.kv_share, 1.0);
-    blocks = std::max(blocks, static_cast<int64_t>(bytes) / runner_->kv_block_bytes());
-  }
-  kv_cache_bytes_ = blocks * runner_->kv_block_bytes();
-  const auto num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX));
+  int64_t blocks =
+      1 + (options_.kv_blocks > 0 ? options_.kv_blocks : BlocksFor(options_.max_batch, options_.max_len));
+  ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
+  const auto blocks_in = [&](double share) {
+    return static_cast<int64_t>(static_cast<double>(available) * std::min(share, 1.0)) /
+           runner_->kv_block_bytes();
+  };
+  blocks = std::max(blocks, blocks_in(options_.kv_share));
+  if (options_.max_kv_share > 0) blocks = std::clamp<int64_t>(blocks_in(options_.max_kv_share), 2, blocks);
+  num_blocks_ = std::min<int64_t>(blocks, INT32_MAX);
+  kv_cache_bytes_ = num_blocks_ * runner_->kv_block_bytes();
+  const auto num_blocks = static_cast<int32_t>(num_blocks_);
   return runner_->AllocateKvCache(num_blocks, num_blocks, /*defer_graphs=*/false);
 }
 
@@ -91,9 +97,19 @@ absl::Status DecodeLoop::OpenDevice() {
   return absl::OkStatus();
 }
 
-absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
+int64_t DecodeLoop::BlocksFor(int32_t batch, int32_t len) {
+  return int64_t{batch} * ((len + kBlockSize - 1) / kBlockSize);
+}
+
+bool DecodeLoop::multiplies_bytes() const {
+  return options_.quantize == DataType::kQ8_0 || options_.quantize == DataType::kQ4_1 ||
+         (!options_.dequantize && work_.stored_as_bytes);
+}
+
+absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) {
   std::mt19937 random(1);
   const int32_t vocab = checkpoint_->config().vocab_size;
+  const auto blocks_per_seq = static_cast<int32_t>(BlocksFor(1, prompt_tokens + new_tokens));
   v1::StepRequest request;
   for (int32_t slot = 0; slot < last_batch_; ++slot) request.add_freed_slots(slot);
   last_batch_ = batch;
@@ -103,7 +119,7 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
     sequence->set_num_prompt_tokens(prompt_tokens);
     for (int32_t i = 0; i < prompt_tokens; ++i)
       sequence->add_token_ids(static_cast<int32_t>(random() % vocab));
-    for (int32_t i = 0; i < blocks_per_seq_; ++i) sequence->add_block_ids(1 + slot * blocks_per_seq_ + i);
+    for (int32_t i = 0; i < blocks_per_seq; ++i) sequence->add_block_ids(1 + slot * blocks_per_seq + i);
   }
   v1::StepSampling* sampling = request.add_samplings();
   sampling->set_top_p(1);
@@ -164,9 +180,11 @@ absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens,
       prompt_tokens + new_tokens > options_.max_len) {
     return absl::InvalidArgumentError("batch or lengths are larger than the loop was loaded for");
   }
+  if (!Fits(batch, prompt_tokens + new_tokens))
+    return absl::ResourceExhaustedError("the KV cache has no room for these sequences");
   LoopSample sample;
   auto start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(Prefill(batch, prompt_tokens));
+  RETURN_IF_ERROR(Prefill(batch, prompt_tokens, new_tokens));
   sample.prefill_seconds = SecondsSince(start);
   sample.prompt_tokens = static_cast<int64_t>(batch) * prompt_tokens;
 

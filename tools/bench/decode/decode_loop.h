@@ -1,7 +1,7 @@
 #pragma once
 // One rank of a model in this process, driven by step messages without RPC or coordinator: what the runner
-// can do at best. The load is that of llama-batched-bench: `batch` prompts of `prompt_tokens`, then
-// `new_tokens` decode steps. Not thread safe.
+// can do at best. The load is that of llama-batched-bench: `batch` prompts of `prompt_tokens`, in steps of at
+// most `max_step_tokens`, then `new_tokens` decode steps. Not thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "allocator/vmm_driver.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
+#include "tools/bench/decode/step_work.h"
 #include "worker/comm/communicator.h"
 #include "worker/runner/model_runner.h"
 
@@ -34,9 +35,12 @@ struct DecodeLoopOptions {
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
   int32_t max_step_tokens = 512;
-  // The share of the device's remaining memory that the KV cache takes; never less than max_batch sequences
-  // of max_len tokens need.
+  // Blocks of the KV cache, as BlocksFor counts them; 0: what max_batch sequences of max_len tokens need.
+  int64_t kv_blocks = 0;
+  // The share of the device's remaining memory that the KV cache takes, if that is more.
   double kv_share = 0;
+  // The share that it may take, whatever it needs, and Fits says what has room then; 0: any.
+  double max_kv_share = 0;
   int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
 };
 
@@ -53,11 +57,20 @@ class DecodeLoop {
  public:
   static absl::StatusOr<std::unique_ptr<DecodeLoop>> Load(const DecodeLoopOptions& options);
 
-  // InvalidArgument for a batch or lengths above those of the options.
+  // Blocks that `batch` sequences of `len` tokens take.
+  static int64_t BlocksFor(int32_t batch, int32_t len);
+  // Whether the KV cache has room for them.
+  bool Fits(int32_t batch, int32_t len) const { return BlocksFor(batch, len) < num_blocks_; }
+
+  // InvalidArgument for a batch or lengths above those of the options, ResourceExhausted for what does not
+  // fit.
   absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 
   int64_t weights_bytes() const { return weights_bytes_; }
   int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
+  // What a step reads and computes, and whether its products are of bytes.
+  const ModelWork& work() const { return work_; }
+  bool multiplies_bytes() const;
   const ModelConfig& config() const { return checkpoint_->config(); }
   SleepableAllocator& allocator() { return *allocator_; }
   VmmDriver& driver() { return *driver_; }
@@ -74,7 +87,7 @@ class DecodeLoop {
  private:
   absl::Status OpenDevice();
   absl::Status AllocateKvCache();
-  absl::Status Prefill(int32_t batch, int32_t prompt_tokens);
+  absl::Status Prefill(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
   absl::Status Decode(int32_t batch, int32_t new_tokens, HostCalls* launching);
 
   DecodeLoopOptions options_;
@@ -84,7 +97,8 @@ class DecodeLoop {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<ModelRunner> runner_;
-  int32_t blocks_per_seq_ = 0;
+  ModelWork work_;
+  int64_t num_blocks_ = 0;  // the null block among them
   int64_t weights_bytes_ = 0;
   int64_t kv_cache_bytes_ = 0;
   double load_seconds_ = 0;

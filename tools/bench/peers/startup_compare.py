@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the time from exec to the first token: Somnus beside llama-server, in turns, with a warm page cache.
+"""Measures the times from exec to ready and to the first token: Somnus beside llama-server, in turns, with a warm page
+cache.
 
-Usage: startup_compare.py --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--rounds 9] [-- FLAGS OF somnus serve]
-A start ends with the answer to a one-token completion, which is asked for every few milliseconds until it comes.
-The first round is not counted. Prints medians and ranges in seconds.
+Usage: startup_compare.py --model DIR_OR_GGUF [--llama-server BINARY [--gguf FILE]] [--no-dequantize] [--rounds 9]
+         [-- FLAGS OF somnus serve]
+llama-server reads --gguf, or --model where that is a GGUF file. With --no-dequantize Somnus computes quantized weights
+as they are stored, as llama-server does: the time to be ready is then that of loading the same bytes.
+A server is ready when /health is 200, which is when its model is loaded. A start ends with the answer to a one-token
+completion; both are asked for every few milliseconds until they come. The first round is not counted. Prints medians
+and ranges in seconds, and ratios of the starts of a round.
 """
 import argparse
 import http.client
@@ -21,29 +26,35 @@ BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 PORT = free_port()
 POLL_S = 0.003
 LIMIT_S = 120
+# Method, path and body of what is asked until the answer is 200.
+READY = ("GET", "/health", None)
+FIRST_TOKEN = ("POST", "/v1/completions", json.dumps({"prompt": "Hello", "max_tokens": 1, "temperature": 0}))
 
 
-def first_token(command):
-    """Seconds from exec of `command` to its first token."""
-    start = time.monotonic()
+def start(command):
+    """Seconds from exec of `command` until it is ready and until its first token."""
+    began = time.monotonic()
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while True:
-            if answers():
-                return time.monotonic() - start
-            if server.poll() is not None or time.monotonic() - start > LIMIT_S:
-                raise SystemExit(f"error: {command[0]} did not serve")
-            time.sleep(POLL_S)
+        return [wait_for(ask, server, began) for ask in (READY, FIRST_TOKEN)]
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
 
 
-def answers():
+def wait_for(ask, server, began):
+    """Seconds from `began` to the first answer to `ask` that is 200."""
+    while not answers(*ask):
+        if server.poll() is not None or time.monotonic() - began > LIMIT_S:
+            raise SystemExit(f"error: {server.args[0]} did not serve")
+        time.sleep(POLL_S)
+    return time.monotonic() - began
+
+
+def answers(method, path, body):
     connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=LIMIT_S)
     try:
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello", "max_tokens": 1, "temperature": 0}),
-                           {"Content-Type": "application/json"})
+        connection.request(method, path, body, {"Content-Type": "application/json"})
         return connection.getresponse().status == 200
     except OSError:
         return False
@@ -51,28 +62,54 @@ def answers():
         connection.close()
 
 
-def main():
+def commands_of(args):
+    """{name: command of its server}."""
+    flags = ["--no-dequantize"] if args.no_dequantize else []
+    commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT),
+                           "--admin-port=0", "--grpc-port=0", "--control-port=0", *flags, *args.flags]}
+    if args.llama_server:
+        threads = str(len(os.sched_getaffinity(0)))
+        commands["llama-server"] = [args.llama_server, "-m", args.gguf, "-t", threads, "--port", str(PORT), "--host",
+                                    "127.0.0.1", "--no-webui"]
+    return commands
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f} ({min(values):.3f}..{max(values):.3f})"
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--llama-server")
     parser.add_argument("--gguf")
+    parser.add_argument("--no-dequantize", action="store_true", help="compute quantized weights as they are stored")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
-    commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT), "--admin-port=0",
-                           "--grpc-port=0", "--control-port=0", *args.flags]}
-    if args.llama_server:
-        commands["llama-server"] = [args.llama_server, "-m", args.gguf, "-t", str(os.cpu_count()), "--port", str(PORT),
-                                    "--host", "127.0.0.1", "--no-webui"]
+    if args.gguf is None and args.model.endswith(".gguf"):
+        args.gguf = args.model
+    if args.llama_server and args.gguf is None:
+        parser.error("--llama-server: needs --gguf, as --model is no GGUF file")
+    return args
+
+
+def main():
+    args = parse()
+    commands = commands_of(args)
     times = {name: [] for name in commands}
     for counted in range(args.rounds + 1):
         for name, command in commands.items():
-            seconds = first_token(command)
+            seconds = start(command)
             if counted:
                 times[name].append(seconds)
-    for name, values in times.items():
-        print(f"{name:14} exec to first token: median {statistics.median(values):.3f} s ({min(values):.3f}..{max(values):.3f}), "
-              f"{len(values)} starts")
+    for column, what in enumerate(("ready", "first token")):
+        for name, starts in times.items():
+            seconds = spread([both[column] for both in starts])
+            print(f"{name:14} exec to {what:12} median {seconds} s, {len(starts)} starts")
+        if len(times) == 2:
+            ratios = [ours[column] / theirs[column] for ours, theirs in zip(*times.values())]
+            print(f"{'ratio':14} exec to {what:12} median {spread(ratios)}, below 1 Somnus is faster")
 
 
 if __name__ == "__main__":
