@@ -52,10 +52,8 @@ class TileF8Linear {
       LoadSums<kBoth>({run[0], run[1]}, kPanelWidth * 4);
     }
     const auto x_at = [&](int64_t t) { return args_.x + tiles_.Row(t) * args_.x_stride + piece.begin * 2; };
-    TilePair x{.a = {x_at(tile), x_at(second)}, .stride = args_.x_stride};
-    const char* w = expanded_;
-    Ahead none;
-    Steps<kBoth, true>(x, w, piece.count() / kStepK, none);
+    Steps<kBoth>({.a = {x_at(tile), x_at(second)}, .stride = args_.x_stride}, expanded_,
+                 piece.count() / kStepK);
     StoreSums<kBoth>(run, kPanelWidth * 4);
     if (!piece.last) return;
     AddRun(tile, piece.scale);

@@ -3,12 +3,12 @@
 // A panel's layout is that of a tile of weights: 16 rows of pairs of k, two tiles side by side. An output
 // element is one chain over steps of 32 values of k in ascending order, in which TDPBF16PS adds the products
 // of even and of odd k up apart, whatever the number of rows: one row takes the same instructions as many.
+// Where k is cut into parts, the chain is stored and loaded as it is.
 //
 // A step of two row tiles and two tiles of weights has four products, which take 64 cycles, and loads 4 KiB,
 // which take 32 from the L1 cache. Half of that, the activations, comes from the L2 cache. What must come
-// from further away, the next panel and the lines of y that will be written, is asked for meanwhile, a few
-// lines at each step: a core waits for few lines at a time, and stores to lines that it does not have stop
-// it.
+// from further away, the next weights and the lines of y that will be written, is asked for meanwhile, a few
+// lines at each step: a core waits for few lines at a time, and stores to lines that it lacks stop it.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -18,12 +18,15 @@ constexpr int64_t kStepBytes = kStepK / 2 * kPanelWidth * 4;  // of a panel
 constexpr int64_t kStepLines = kStepBytes / 64;
 constexpr int64_t kPairFloats = 2 * kTileRows * kPanelWidth;  // sums of a pair of row tiles
 
-constexpr int64_t kMaxBlockRows = 512;  // at a time
-// Steps of a panel that stay in the L1 cache while pairs of row tiles pass by. Others are loaded past it, as
-// far as the hint goes, as activations are.
-constexpr int64_t kKeptSteps = 16;
+// Rows at a time: a pair's sums of a part of k are kept for each.
+constexpr int64_t kMaxBlockRows = 512;
+// The part of a panel that stays in the L1 cache while pairs of row tiles pass by; a whole panel that is
+// hardly larger is not cut, nor one that few pairs use.
+constexpr int64_t kPartSteps = 16;
+constexpr int64_t kMaxWholeSteps = 20;
+constexpr int64_t kMinPairsForParts = 4;
 constexpr int64_t kTileAheadBytes = 4096;
-constexpr int64_t kSumRowsAhead = 2;
+constexpr int64_t kSumRowsAhead = 2;  // at each step
 
 // Two row tiles of activations, or one, and the distance of their rows in bytes.
 struct TilePair {
@@ -71,21 +74,14 @@ SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
   }
 }
 
-template <int kTile, bool kKeep>
-SOMNUS_INLINE void LoadWeights(const char* w) {
-  if constexpr (kKeep) {
-    TileLoad<kTile>(w, kPanelWidth * 4);
-  } else {
-    TileLoadOnce<kTile>(w, kPanelWidth * 4);
-  }
-}
-
-template <bool kBoth, bool kKeep>
+// One step of k. Activations are loaded past the L1 cache, as far as the hint goes: they come by once for
+// each panel, while the panel is used by all of them.
+template <bool kBoth>
 SOMNUS_INLINE void Step(const TilePair& x, const char* w) {
-  LoadWeights<6, kKeep>(w);
+  TileLoad<6>(w, kPanelWidth * 4);
   TileLoadOnce<4>(x.a[0], x.stride);
   TileDot<0, 4, 6>();
-  LoadWeights<7, kKeep>(w + 64);
+  TileLoad<7>(w + 64, kPanelWidth * 4);
   TileDot<1, 4, 7>();
   if constexpr (kBoth) {
     TileLoadOnce<5>(x.a[1], x.stride);
@@ -104,11 +100,10 @@ SOMNUS_INLINE void Fetch(Ahead& ahead) {
   }
 }
 
-// Moves x, w and ahead on.
-template <bool kBoth, bool kKeep>
-SOMNUS_INLINE void Steps(TilePair& x, const char*& w, int64_t steps, Ahead& ahead) {
+template <bool kBoth>
+SOMNUS_INLINE void Steps(TilePair x, const char* w, int64_t steps, Ahead ahead = {}) {
   for (int64_t s = 0; s < steps; ++s) {
-    Step<kBoth, kKeep>(x, w);
+    Step<kBoth>(x, w);
     Fetch(ahead);
     x.a[0] += 2 * kStepK;
     x.a[1] += 2 * kStepK;
@@ -124,56 +119,71 @@ class TileLinear {
     if (tail_ != 0) CopyTailOfX();
   }
 
-  // panel_end: of the range of which this is one; nothing beyond it is fetched for many rows.
+  // panel_end: of the range of which this is one; nothing beyond it is fetched.
   void Panel(int64_t panel, int64_t panel_end) {
-    const int64_t panel_bytes = PanelBytes(DataType::kBF16, args_.k);
-    const char* const w = args_.w + panel * panel_bytes;
+    const char* const w = args_.w + panel * PanelBytes(DataType::kBF16, args_.k);
     const int64_t column = panel * kPanelWidth, pairs = tiles_.pairs();
     CopyBias(column);
     if (tail_ != 0) CopyTailOfPanel(w + steps_ * kStepBytes);
-    const bool one = pairs == 1;
-    const int64_t lines = one || panel + 1 < panel_end ? (kStepLines + pairs - 1) / pairs : 0;
-    const char* next = w + (one ? kTileAheadBytes : panel_bytes);
-    for (int64_t pair = 0; pair < pairs; ++pair, next += lines * 64 * steps_) {
-      if (2 * pair + 1 < tiles_.count) {
-        Pair<true>(pair, column, w, {.w = next, .lines = lines});
-      } else {
-        Pair<false>(pair, column, w, {.w = next, .lines = lines});
+    const int64_t parts =
+        pairs < kMinPairsForParts || steps_ <= kMaxWholeSteps ? 1 : (steps_ + kPartSteps - 1) / kPartSteps;
+    for (int64_t part = 0; part < parts; ++part) {
+      const Part p{.begin = steps_ * part / parts,
+                   .end = steps_ * (part + 1) / parts,
+                   .first = part == 0,
+                   .last = part + 1 == parts};
+      // The pairs fetch the next part meanwhile, so that memory does not idle while they compute.
+      const bool more = pairs == 1 || !p.last || panel + 1 < panel_end;
+      const int64_t lines = more ? (kStepLines + pairs - 1) / pairs : 0;
+      const char* next = w + (pairs == 1 ? p.begin * kStepBytes + kTileAheadBytes : p.end * kStepBytes);
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        if (2 * pair + 1 < tiles_.count) {
+          Pair<true>(pair, column, w, p, {.w = next, .lines = lines});
+        } else {
+          Pair<false>(pair, column, w, p, {.w = next, .lines = lines});
+        }
+        next += lines * 64 * (p.end - p.begin);
       }
     }
   }
 
  private:
+  struct Part {
+    int64_t begin;  // steps
+    int64_t end;
+    bool first;
+    bool last;
+  };
+
   template <bool kBoth>
-  void Pair(int64_t pair, int64_t column, const char* w, Ahead ahead) {
+  void Pair(int64_t pair, int64_t column, const char* w, const Part& part, Ahead ahead) {
     const int64_t rows[2] = {tiles_.Row(2 * pair), tiles_.Row(kBoth ? 2 * pair + 1 : 2 * pair)};
-    const bool whole = args_.n - column >= kPanelWidth;
+    float* const kept[2] = {partial_ + pair * kPairFloats, partial_ + pair * kPairFloats + kPairFloats / 2};
+    const auto x_at = [&](int64_t i) { return args_.x + rows[i] * args_.x_stride + part.begin * 2 * kStepK; };
     const auto y_at = [&](int64_t i) { return args_.y + rows[i] * args_.y_stride + column; };
-    if (whole) {
+    const bool to_y = part.last && args_.n - column >= kPanelWidth;
+    if (to_y) {
       ahead.y = reinterpret_cast<const char*>(y_at(0));
       ahead.y_stride = args_.y_stride * 4;
       ahead.y_rows = rows[1] + tiles_.height - rows[0];
     }
-    if (args_.bias == nullptr) {
+    if (!part.first) {
+      LoadSums<kBoth>({kept[0], kept[1]}, kPanelWidth * 4);
+    } else if (args_.bias == nullptr) {
       ZeroSums<kBoth>();
     } else {
       LoadSums<kBoth>({bias_, bias_}, 0);
     }
-    const auto x_at = [&](int64_t i) { return args_.x + rows[i] * args_.x_stride; };
-    TilePair x{.a = {x_at(0), x_at(1)}, .stride = args_.x_stride};
-    const int64_t kept = tiles_.pairs() == 1 ? steps_ : Min(steps_, kKeptSteps);
-    Steps<kBoth, true>(x, w, kept, ahead);
-    Steps<kBoth, false>(x, w, steps_ - kept, ahead);
-    if (tail_ != 0) {
+    Steps<kBoth>({.a = {x_at(0), x_at(1)}, .stride = args_.x_stride}, w + part.begin * kStepBytes,
+                 part.end - part.begin, ahead);
+    if (part.last && tail_ != 0) {
       const auto tail_at = [&](int64_t i) { return x_tail_ + (rows[i] - tiles_.begin) * 2 * kStepK; };
-      Step<kBoth, true>({.a = {tail_at(0), tail_at(1)}, .stride = 2 * kStepK}, w_tail_);
+      Step<kBoth>({.a = {tail_at(0), tail_at(1)}, .stride = 2 * kStepK}, w_tail_);
     }
-    if (whole) {
-      StoreSums<kBoth>({y_at(0), y_at(1)}, args_.y_stride * 4);
-    } else {
-      StoreSums<kBoth>({sums_, sums_ + kPairFloats / 2}, kPanelWidth * 4);
-      for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(sums_ + i * kPairFloats / 2, rows[i], column);
-    }
+    if (to_y) return StoreSums<kBoth>({y_at(0), y_at(1)}, args_.y_stride * 4);
+    StoreSums<kBoth>(kept, kPanelWidth * 4);
+    if (!part.last) return;
+    for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(kept[i], rows[i], column);
   }
 
   // Those of a panel that has columns beyond the end.
@@ -208,7 +218,7 @@ class TileLinear {
   const int64_t steps_ = args_.k / kStepK;
   const int64_t tail_ = args_.k % kStepK;
   alignas(64) float bias_[kPanelWidth] = {};
-  alignas(64) float sums_[kPairFloats];
+  alignas(64) float partial_[kMaxBlockRows * kPanelWidth + kPairFloats];
   alignas(64) char x_tail_[kMaxBlockRows * 2 * kStepK];
   alignas(64) char w_tail_[kStepBytes];
 };

@@ -151,6 +151,8 @@ struct KernelTable {
 
   // Elements [begin, end) of data; see FillRandom of ops.h.
   void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
+
+  bool reads_odd_lines;  // Linear of many rows is fastest where rows of x lie an odd number of 64 bytes apart
 };
 
 // Each of one architecture, and null where the CPU cannot run them.

@@ -47,6 +47,7 @@ const KernelTable* AmxKernels() {
     t.attention_for = amx::TileAttentionFor;
     t.max_tile_rows = 2 * amx::kTileRows;
     t.row_block_bytes = 768 << 10;
+    t.reads_odd_lines = true;
     return t;
   }();
   return &table;

@@ -33,6 +33,19 @@ auto KernelOf(const KernelTable& kernels, DataType weight, DataType x) {
 // Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
+// From so many columns of the product on, and values of a row, a copy of x costs less than its rows'
+// distance.
+constexpr int64_t kColumnsWorthCopy = 1024;
+constexpr int64_t kValuesWorthCopy = 256;
+
+// Whether Linear of n columns reads rows so much slower at this distance that a copy is better.
+bool IsWorthCopy(const KernelTable& kernels, const TensorView& x, int64_t stride, int64_t n) {
+  if (x.rows <= kRowsAtBadStride) return false;
+  if (stride % kBadStride == 0) return true;
+  const bool odd_lines = stride % 128 == 64;
+  return kernels.reads_odd_lines && !odd_lines && x.rows > kernels.max_tile_rows && n >= kColumnsWorthCopy &&
+         x.cols >= kValuesWorthCopy;
+}
 
 // Sets args->x to x in 8 bits, in the workspace.
 void QuantizeX(CpuDevice& device, const TensorView& x, DataType weight, LinearArgs* args) {
@@ -54,7 +67,7 @@ void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArg
   const char* const from = static_cast<const char*>(x.data);
   const int64_t stride = x.stride * ElementBytes(x.dtype);
   const bool as_is = TakesActAsIs(device.kernels(), weight, x.dtype);
-  if (as_is && (x.rows <= kRowsAtBadStride || stride % kBadStride != 0)) {
+  if (as_is && !IsWorthCopy(device.kernels(), x, stride, args->n)) {
     args->x = from;
     args->x_stride = stride;
     return;
@@ -62,7 +75,7 @@ void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArg
   char* const to = device.workspace();
   const int64_t bytes = x.cols * ElementBytes(x.dtype);
   args->x = to;
-  args->x_stride = as_is ? RoundUp(bytes, 64) + kSlackBytes : LinearRowBytes(x.cols);
+  args->x_stride = as_is ? (RoundUp(bytes, 64) / 64 | 1) * 64 : LinearRowBytes(x.cols);
   device.ParallelFor(x.rows, x.rows * x.cols / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       char* const row = to + r * args->x_stride;
