@@ -8,6 +8,7 @@ import unittest
 from cluster.harness import ROOT, SMOLLM2, SOMNUS, Cluster, free_ports
 
 GOLDEN = os.path.join(ROOT, "tests", "data", "smollm2_greedy.json")
+VLLM_BEAMS = os.path.join(ROOT, "tests", "data", "vllm_beams.json")
 # Below this distance of the two best logits in the reference, either token is right.
 TIE_FLOAT32, TIE_BFLOAT16 = 0.01, 0.6
 # With the file's own types activations are rounded to 8 bits (measured: a gap of 0.8 among 1280 tokens).
@@ -58,6 +59,26 @@ class Greedy(unittest.TestCase):
         for case, position in zip(cases(), parted):
             if position is not None:
                 print(f"near tie (gap {case['gaps'][position]}) at {position}: {case['prompt']!r}")
+
+
+class BeamSearch(unittest.TestCase):
+    """What a real vLLM answered with the same weights (tests/data/make_vllm_beams.py)."""
+
+    def test_gives_vllms_answers(self):
+        with open(VLLM_BEAMS, encoding="utf-8") as file:
+            exchanges = json.load(file)["exchanges"]
+        with Cluster(SMOLLM2, "--dtype=float32", workers=2) as cluster:
+            for exchange in exchanges:
+                with self.subTest(**exchange["body"]):
+                    body = {"use_beam_search": True, "temperature": 0, **exchange["body"]}
+                    response = cluster.request("POST", exchange["path"], body)
+                    self.assertEqual(response.status, 200, response.text)
+                    answer = response.json
+                    choices = [{"text": choice["text"] if "text" in choice else choice["message"]["content"],
+                                "finish_reason": choice["finish_reason"], "stop_reason": choice["stop_reason"]}
+                               for choice in answer["choices"]]
+                    self.assertEqual(choices, exchange["choices"])
+                    self.assertEqual({name: answer["usage"][name] for name in exchange["usage"]}, exchange["usage"])
 
 
 class AsStored(unittest.TestCase):
