@@ -126,16 +126,15 @@ def is_wanted(row, prompts):
     return row["kind"] == "decode" or (row["new_tokens"] == 0 and row["prompt_tokens"] in prompts)
 
 
-def table(results):
-    """`results`: [(set, type, row of decode_bench)]."""
-    lines = ["| set | weights | batch | tokens/s | llama.cpp | ratio | of the ceiling | dropped |",
-             "|---|---|---|---|---|---|---|---|"]
-    for name, kind, row in results:
-        batch = row["batch"] if row["kind"] == "decode" else f"prefill {row['prompt_tokens']}"
-        lines.append(f"| `{name}` | {kind} | {batch} | {spread(row['tokens_per_second'], 1)} | "
-                     f"{spread(row['peer_tokens_per_second'], 1)} | {spread(row['ratio'], 2)} | {ceiling(row)} | "
-                     f"{row['dropped']} |")
-    return "\n".join(lines)
+HEAD = ("| set | weights | batch | tokens/s | llama.cpp | ratio | of the ceiling | dropped |\n"
+        "|---|---|---|---|---|---|---|---|")
+
+
+def line_of(name, kind, row):
+    """A line of the table: a set, a type of weights and a row of decode_bench."""
+    batch = row["batch"] if row["kind"] == "decode" else f"prefill {row['prompt_tokens']}"
+    return (f"| `{name}` | {kind} | {batch} | {spread(row['tokens_per_second'], 1)} | "
+            f"{spread(row['peer_tokens_per_second'], 1)} | {spread(row['ratio'], 2)} | {ceiling(row)} | {row['dropped']} |")
 
 
 def parse():
@@ -166,10 +165,12 @@ def parse():
 
 
 def run_all(args):
-    """[(set, type, row)], {set: its peaks}, [why a set is left out]."""
+    """[(set, type, row)], {set: its peaks}, [why a set is left out]; prints the table as it grows."""
     dirs = peer_dirs(args.peer_dir)
     prompts = [int(tokens) for tokens in args.prefill_tokens.split(",")]
     results, peaks, left_out = [], {}, []
+    if not args.dry_run:
+        print(HEAD, flush=True)
     for name in args.sets:
         peer = peer_binary(dirs, name)
         for path in args.files:
@@ -183,7 +184,9 @@ def run_all(args):
                 left_out.append(words)
                 break
             peaks[name] = words
-            results += [(name, type_of(path), row) for row in rows if is_wanted(row, prompts)]
+            wanted = [(name, type_of(path), row) for row in rows if is_wanted(row, prompts)]
+            results += wanted
+            print("\n".join(line_of(*one) for one in wanted), flush=True)
     return results, peaks, left_out
 
 
@@ -195,7 +198,6 @@ def main():
     results, peaks, left_out = run_all(args)
     if args.dry_run:
         return
-    print(table(results))
     print(f"\n{args.threads} threads, {args.rounds} rounds; median (least..greatest).")
     gbps = [value for _, _, row in results for value in row["read_gbps"]]
     print(f"Memory gave {spread(gbps, 1)} GB/s.")
