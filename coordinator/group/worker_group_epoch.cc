@@ -92,10 +92,11 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held) {
   BeginNumber();
   refused_newcomer_ = false;
-  RETURN_IF_ERROR(pool_.ReplaceLost());
+  // Processes of a first start may have ended before they are awaited.
+  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/executor_ != nullptr));
   pool_.Record(number_);
   RETURN_IF_ERROR(FenceSurvivors());
-  RETURN_IF_ERROR(pool_.ReplaceLost());
+  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/false));
   absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
   if (absl::IsDeadlineExceeded(workers.status())) {
     // A process that hangs before it registers is started once more, in the next attempt; a remote worker

@@ -258,11 +258,14 @@ void WorkerPool::DiscardAbsent(const absl::Status& reason) {
   }
 }
 
-absl::Status WorkerPool::ReplaceLost() {
+absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     {
       absl::MutexLock lock(&mu_);
-      if (places_[rank].loss.ok()) continue;
+      const Place& place = places_[rank];
+      if (place.loss.ok()) continue;
+      const bool refused = absl::IsFailedPrecondition(place.loss) && place.member.worker_id().empty();
+      if (refused && !starts_refused) return place.loss;
     }
     if (processes_ != nullptr) {
       const pid_t pid = processes_->pid(rank);

@@ -59,7 +59,9 @@ class WorkerPool {
   absl::Status CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const;
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
-  absl::Status ReplaceLost();
+  // `starts_refused`: also in the place of one that never came, because it did not understand its command
+  // line; otherwise that is the error, since a successor would end alike.
+  absl::Status ReplaceLost(bool starts_refused);
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
   // Discards the workers that were started for ranks whose last one was lost, and that have not registered.
