@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {

@@ -8,7 +8,6 @@
 // may show there: a million blocks do not fit into a processor's cache. And what does the trace of steps add,
 // once it is full?
 
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +19,7 @@
 #include "base/monotonic.h"
 #include "coordinator/metrics/step_trace.h"
 #include "tools/bench/machine_probe.h"
+#include "tools/bench/median.h"
 #include "tools/bench/scheduler/block_ops.h"
 #include "tools/bench/scheduler/decode_steps.h"
 
@@ -76,9 +76,7 @@ double MeasureTrace(int32_t rounds) {
     const double all = absl::ToDoubleNanoseconds(MonotonicNow() - begin);
     if (round > 0) nanoseconds.push_back(all / static_cast<double>(limits.max_steps));
   }
-  const auto middle = nanoseconds.begin() + static_cast<std::ptrdiff_t>(nanoseconds.size() / 2);
-  std::nth_element(nanoseconds.begin(), middle, nanoseconds.end());
-  return *middle;
+  return Median(std::move(nanoseconds));
 }
 
 nlohmann::json Measure(const BenchFlags& flags) {

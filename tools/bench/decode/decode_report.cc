@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {
@@ -20,13 +21,6 @@ std::string Range(const std::vector<double>& values, int digits) {
 const char* KindOf(bool is_prefill) { return is_prefill ? "prefill" : "decode"; }
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 std::string SpeedText(const Workload& load, bool is_prefill, const Speed& speed) {
   std::string text = absl::StrFormat("  %-8s batch %2d  prompt %5d  %8.1f tok/s  %8.2f ms  %3.0f %% of peak",

@@ -32,9 +32,6 @@ struct RunSample {
   bool dropped = false;  // the distance of the two cores changed meanwhile
 };
 
-// The middle one, or the mean of the two in the middle; 0 of none.
-double Median(std::vector<double> values);
-
 // "  decode   batch  4 prompt   128  ...": for the log of a run.
 std::string SpeedText(const Workload& load, bool is_prefill, const Speed& speed);
 

@@ -8,6 +8,7 @@
 #include "base/monotonic.h"
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/block_manager/block_pool.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {
@@ -23,10 +24,7 @@ class Batches {
     function();
     samples_.push_back(absl::ToDoubleNanoseconds(MonotonicNow() - begin) / count);
   }
-  double Median() {
-    std::nth_element(samples_.begin(), samples_.begin() + samples_.size() / 2, samples_.end());
-    return samples_[samples_.size() / 2];
-  }
+  const std::vector<double>& samples() const { return samples_; }
 
  private:
   std::vector<double> samples_;
@@ -72,9 +70,9 @@ void MeasurePool(int32_t num_blocks, int32_t rounds, BlockOpTimes* times) {
       }
     });
   }
-  times->allocate = allocate.Median();
-  times->free = free.Median();
-  times->touch = touch.Median();
+  times->allocate = Median(allocate.samples());
+  times->free = Median(free.samples());
+  times->touch = Median(touch.samples());
 }
 
 void MeasureFork(int32_t num_blocks, int32_t rounds, BlockOpTimes* times) {
@@ -99,7 +97,7 @@ void MeasureFork(int32_t num_blocks, int32_t rounds, BlockOpTimes* times) {
       blocks.Free(parents);
     });
   }
-  times->fork = fork.Median();
+  times->fork = Median(fork.samples());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/monotonic.h"
 #include "coordinator/scheduler/scheduler.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {
@@ -63,11 +64,7 @@ v1::StepReply MakeReply(const v1::StepRequest& request, std::vector<int64_t>* sl
 class Samples {
  public:
   void Add(absl::Duration time) { microseconds_.push_back(absl::ToDoubleMicroseconds(time)); }
-  double Median() {
-    std::nth_element(microseconds_.begin(), microseconds_.begin() + microseconds_.size() / 2,
-                     microseconds_.end());
-    return microseconds_[microseconds_.size() / 2];
-  }
+  double Middle() const { return Median(microseconds_); }
   double Least() const { return *std::min_element(microseconds_.begin(), microseconds_.end()); }
   double Most() const { return *std::max_element(microseconds_.begin(), microseconds_.end()); }
 
@@ -104,12 +101,12 @@ DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options) {
     both.Add(encoded - begin);
     ++measured;
   }
-  times.schedule = schedule.Median();
-  times.encode = encode.Median();
-  times.both = both.Median();
+  times.schedule = schedule.Middle();
+  times.encode = encode.Middle();
+  times.both = both.Middle();
   times.least = both.Least();
   times.most = both.Most();
-  times.update = update.Median();
+  times.update = update.Middle();
   times.message_bytes = static_cast<int64_t>(bytes.size());
   times.num_blocks = scheduler_options.blocks.num_blocks - 1;
   return times;

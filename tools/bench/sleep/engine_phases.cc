@@ -10,6 +10,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "tools/bench/median.h"
 #include "tools/bench/sleep/backup_phases.h"
 #include "tools/bench/sleep/memory_floors.h"
 #include "tools/bench/sleep/prefetch_phases.h"

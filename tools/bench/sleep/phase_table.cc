@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {
@@ -64,13 +65,6 @@ std::string SvgBar(const Phase& phase, double pixels_per_second, int y) {
 }
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 void PhaseTable::Add(const std::string& section, const std::string& name, int64_t bytes, double seconds,
                      double floor_seconds) {

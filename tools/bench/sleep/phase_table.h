@@ -57,7 +57,4 @@ class PhaseTable {
   std::vector<Quantity> quantities_;
 };
 
-// 0 of none.
-double Median(std::vector<double> values);
-
 }  // namespace somnus

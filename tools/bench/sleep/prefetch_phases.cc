@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "tools/bench/median.h"
 
 namespace somnus {
 namespace {
