@@ -12,6 +12,7 @@ import shutil
 import struct
 
 from cluster.harness import tiny
+from f32_tensors import read_f32
 
 MODEL = "qwen2"
 HIDDEN, INTERMEDIATE, HEADS, HEAD_DIM = 256, 256, 8, 32
@@ -193,16 +194,8 @@ F32 = 0
 
 def read_tensors():
     """{name: rows of numbers}, of a vector one row."""
-    with open(os.path.join(tiny(MODEL), "model.safetensors"), "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
-    tensors = {}
-    for name, info in header.items():
-        if name != "__metadata__":
-            begin, end = info["data_offsets"]
-            numbers = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
-            tensors[name] = [list(row) for row in parts_of(numbers, info["shape"][-1])]
-    return tensors
+    tensors = read_f32(os.path.join(tiny(MODEL), "model.safetensors"))
+    return {name: parts_of(numbers, shape[-1]) for name, (shape, numbers) in tensors.items()}
 
 
 def spread(values, groups, width, zero):

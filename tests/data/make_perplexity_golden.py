@@ -13,33 +13,20 @@ import math
 import operator
 import os
 import random
-import struct
 import sys
 
 DATA = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(DATA)), "tools", "bench"))
 import perplexity  # noqa: E402
 
+sys.path.insert(0, os.path.dirname(DATA))
+from f32_tensors import read_f32  # noqa: E402
+
 MODEL = "qwen2"
 OUT = os.path.join(DATA, f"perplexity_{MODEL}.json")
 NUM_TEXTS, TOKENS, SEED = 4, 64, 20
 # Of log-probabilities: transformers has the frequencies of rotary embeddings in float32, whatever the rest is in.
 TOLERANCE = 1e-4
-
-
-def read_f32(path):
-    """{name: (shape, numbers)} of a safetensors file that is all float32."""
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
-    tensors = {}
-    for name, info in header.items():
-        if name != "__metadata__":
-            if info["dtype"] != "F32":
-                raise ValueError(f"{name} is {info['dtype']}")
-            begin, end = info["data_offsets"]
-            tensors[name] = (info["shape"], list(struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])))
-    return tensors
 
 
 def rows(tensor):
