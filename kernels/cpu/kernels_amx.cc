@@ -31,7 +31,7 @@ bool RequestTiles() {
 }
 
 bool HasAmx() {
-  return Avx512Bf16Kernels() != nullptr && __builtin_cpu_supports("amx-tile") &&
+  return Avx512Bf16ProductKernels() != nullptr && __builtin_cpu_supports("amx-tile") &&
          __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-int8");
 }
 
@@ -40,7 +40,7 @@ bool HasAmx() {
 const KernelTable* AmxKernels() {
   if (!HasAmx() || !RequestTiles()) return nullptr;
   static const KernelTable table = [] {
-    KernelTable t = *Avx512Bf16Kernels();
+    KernelTable t = *Avx512Bf16ProductKernels();
     t.name = "amx";
     t.linear[static_cast<int>(DataType::kBF16)] = amx::TileLinearRange;
     t.linear_f8_bf16 = amx::TileF8Range;

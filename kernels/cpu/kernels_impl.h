@@ -5,6 +5,7 @@
 // clang-format off
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/linear_expanded_impl.h"
 #include "kernels/cpu/linear_impl.h"
 #include "kernels/cpu/quantized_act_impl.h"
 #include "kernels/cpu/quantized_weights_impl.h"

@@ -53,6 +53,10 @@ template <typename P>
 void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                  int64_t panel_end) {
   const int64_t rows = row_end - row_begin;
+  if constexpr (kExpands<P>) {
+    if (rows >= kSizes.min_f32_rows)
+      return ExpandedLinearRange<P>(args, row_begin, row_end, panel_begin, panel_end);
+  }
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t panel_bytes = PanelBytes(P::E::kType, args.k);
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {

@@ -193,6 +193,21 @@ SOMNUS_INLINE void WithRows(int64_t rows, const Fn& fn) {
 // latency, near enough to be still cached. Crosses into the next panel, which follows in memory.
 constexpr int64_t AheadBytes(int64_t rows) { return rows <= 8 ? 6144 : 12288; }
 
+// acc = y for a tile, as far as there are columns.
+template <int kRows, int kVectors>
+SOMNUS_INLINE void LoadTile(const LinearArgs& args, int64_t row, int64_t column, VF (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t n = column + v * kW;
+    const int64_t count = Min(args.n - n, kW);
+    if (count <= 0) return;
+    const float* y = args.y + row * args.y_stride + n;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+      acc[r][v] = count == kW ? Load(y + r * args.y_stride) : LoadPart(y + r * args.y_stride, count);
+  }
+}
+
 // y = acc + bias for a tile, as far as there are columns.
 template <int kRows, int kVectors>
 SOMNUS_INLINE void StoreTile(const LinearArgs& args, int64_t row, int64_t column,

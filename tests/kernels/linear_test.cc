@@ -32,26 +32,42 @@ void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Ma
   }
 }
 
+// Of random x and weights, for these numbers of rows of x; an odd number goes without a bias.
+void ExpectSums(CpuIsa isa, DataType type, int64_t n, int64_t k, const std::vector<int64_t>& all_tokens) {
+  for (const int64_t tokens : all_tokens) {
+    SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << " n " << n << " k " << k << " T "
+                                    << tokens);
+    Bench bench(isa, 2, Limits(tokens, n, k));
+    const std::vector<float> w = RandomFloats(n * k, 1), bias = RandomFloats(n, 2);
+    Packed packed(*bench.device, type, n, k, w);
+    Matrix x(type, tokens, k, 5), y(DataType::kF32, tokens, n, 3);
+    x.Randomize(3);
+    const float* b = tokens % 2 == 0 ? bias.data() : nullptr;
+    Linear(*bench.device, x.view(), packed.weight, b, y.view());
+    ExpectProduct(x, w, b, y, type, k);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 TEST_P(LinearTest, EqualsTheSumInDouble) {
   const struct {
     int64_t n, k;
   } shapes[] = {{1, 1}, {7, 3}, {31, 16}, {32, 17}, {33, 64}, {65, 31}, {96, 130}, {200, 77}};
   for (const DataType type : kTypes) {
     for (const auto& [n, k] : shapes) {
-      for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 29, 33}) {
-        SCOPED_TRACE(testing::Message()
-                     << "type " << static_cast<int>(type) << " n " << n << " k " << k << " T " << tokens);
-        Bench bench(GetParam(), 2, Limits(tokens, n, k));
-        const std::vector<float> w = RandomFloats(n * k, 1), bias = RandomFloats(n, 2);
-        Packed packed(*bench.device, type, n, k, w);
-        Matrix x(type, tokens, k, 5), y(DataType::kF32, tokens, n, 3);
-        x.Randomize(3);
-        const float* b = tokens % 2 == 0 ? bias.data() : nullptr;
-        Linear(*bench.device, x.view(), packed.weight, b, y.view());
-        ExpectProduct(x, w, b, y, type, k);
-        if (HasFatalFailure()) return;
-      }
+      ExpectSums(GetParam(), type, n, k, {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 29, 33});
+      if (HasFatalFailure()) return;
     }
+  }
+}
+
+// So many that weights are expanded before, in several pieces of k.
+TEST_P(LinearTest, ManyRowsEqualTheSumInDouble) {
+  for (const DataType type : kTypes) {
+    ExpectSums(GetParam(), type, 45, 515, {129, 130});
+    if (HasFatalFailure()) return;
+    ExpectSums(GetParam(), type, 64, 512, {128});
+    if (HasFatalFailure()) return;
   }
 }
 

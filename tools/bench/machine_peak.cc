@@ -229,7 +229,9 @@ MachinePeaks MeasurePeaks(absl::string_view isa, int num_threads) {
   for (const SetOfLoops& set : kSets) {
     if (set.isa != isa) continue;
     MachinePeaks peaks{.f32_gflops = Rate(set.f32, num_threads), .int8_gops = Rate(set.int8, num_threads)};
-    peaks.bf16_gflops = set.bf16.run == set.f32.run ? peaks.f32_gflops : Rate(set.bf16, num_threads);
+    peaks.bf16_gflops = peaks.f32_gflops;
+    if (set.bf16.run != set.f32.run)
+      peaks.bf16_gflops = std::max(peaks.bf16_gflops, Rate(set.bf16, num_threads));
     return peaks;
   }
   return {};

@@ -10,7 +10,7 @@ namespace somnus {
 // In 1e9 operations a second; a multiply-add is two.
 struct MachinePeaks {
   double f32_gflops = 0;   // multiply-adds
-  double bf16_gflops = 0;  // products of bf16 with sums in f32; of a set without them that of f32
+  double bf16_gflops = 0;  // products of bf16 with sums in f32; of a set without or with slower ones f32's
   double int8_gops = 0;  // products of bytes with sums in 16 or 32 bits, of 16-bit words where there are none
 };
 

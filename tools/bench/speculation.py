@@ -3,7 +3,7 @@
 without, in turns.
 
 Usage: speculation.py MODEL [--draft-model PATH] [--rounds 5] [--concurrency 1] [--max-tokens 200]
-                      [--num-speculative-tokens 8] [--json FILE]
+                      [--num-speculative-tokens 8] [--json FILE] [-- SERVER FLAG ...]
 Workloads: "edit" (a program with a small change), "quote" (a text again), "story" (free text, greedy), "random" (from
 random tokens, sampled). For each it prints tokens per second, their ratio, which share of guesses was right, and whether
 all tokens were the same. Both servers have one worker with --threads threads; the one that is not asked is idle.
@@ -134,6 +134,7 @@ def speculation_flags(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
+    parser.add_argument("server_flags", nargs="*", metavar="SERVER FLAG", help="of both servers, such as --no-dequantize")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=200)
@@ -143,7 +144,8 @@ def main():
     parser.add_argument("--workloads", default="edit,quote,story,random")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
     args = parser.parse_args()
-    flags = ["--workers=local:1", f"--threads-per-worker={args.threads}", "--max-model-len=2048", "--kv-cache-memory-bytes=512MiB"]
+    flags = ["--workers=local:1", f"--threads-per-worker={args.threads}", "--max-model-len=2048", "--kv-cache-memory-bytes=512MiB",
+             *args.server_flags]
     results = []
     with contextlib.ExitStack() as stack:
         servers = []

@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 
-FAR_NS = 200  # as decode_bench: longer ping-pong round trips are between two parts of the chip, shorter ones within one
+FAR_NS = 330  # as decode_bench: longer ping-pong round trips are between two parts of the chip, shorter ones within one
 
 
 def far(result):
