@@ -59,6 +59,15 @@ inline __attribute__((noinline)) void F32Tile(const LinearArgs& args, const F32P
   StoreTile<kRows, kVectors>(to, row, column, acc);
 }
 
+// Whether so many rows gain by it. AMD's cores convert in other ports than those of multiply-adds: conversion
+// in registers costs nothing there (docs/benchmarks.md).
+SOMNUS_INLINE bool IsWorthExpansion(int64_t rows) {
+#if !SOMNUS_NEON
+  if (__builtin_cpu_is("amd")) return false;
+#endif
+  return rows >= kSizes.min_f32_rows;
+}
+
 template <typename P>
 void ExpandedLinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                          int64_t panel_end) {

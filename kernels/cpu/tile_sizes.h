@@ -34,11 +34,11 @@ namespace tile_sizes {
 // clang-format off
 //                                          Linear: rows, vectors, tall, f32 | quantized, stored and expanded | fp8
 inline constexpr TileSizes portable     = { 4, {2, 2, 2, 2},  0, 24,  4,   4, {2, 2, 2, 2}, 4, 1,   4};
-inline constexpr TileSizes avx2         = { 5, {2, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 4, 1,   5};
-inline constexpr TileSizes avx_vnni     = { 5, {2, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 6, 1,   5};
+inline constexpr TileSizes avx2         = { 5, {4, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 4, 1,   5};
+inline constexpr TileSizes avx_vnni     = { 5, {4, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 6, 1,   5};
 // With more rows bf16 weights, which take four vectors, would leave too few registers.
-inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2}, 18, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
-inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2}, 18, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
+inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes amx          = avx512_bf16;  // for what is not computed on AMX's tiles
 inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0, 24,  8,   4, {4, 4, 2, 2}, 4, 2,   8};

@@ -71,8 +71,16 @@ absl::StatusOr<DataType> ParseDtype(const std::string& name) {
 struct Bench {
   std::unique_ptr<DecodeLoop> loop;
   std::optional<BatchedPeer> peer;
-  double peak = 0;  // operations a second
+  std::string isa;
+  DataType dtype = DataType::kBF16;
 };
+
+// Operations a second of what the weights' type is multiplied with, at this moment.
+double Peak(const Bench& bench) {
+  const MachinePeaks peaks = MeasurePeaks(bench.isa, Given().threads);
+  if (bench.loop->multiplies_bytes()) return 1e9 * peaks.int8_gops;
+  return 1e9 * (bench.dtype == DataType::kBF16 ? peaks.bf16_gflops : peaks.f32_gflops);
+}
 
 double ReadBandwidth(const MachineState& state) {
   const int threads = Given().threads;
@@ -88,32 +96,32 @@ absl::StatusOr<LoopSample> RunOnOwnThread(DecodeLoop& loop, const Workload& load
   return sample;
 }
 
-// `bandwidth`: in 1e9 bytes a second.
-RunSample SampleOf(const Bench& bench, const Workload& load, const LoopSample& run, double bandwidth) {
-  const ModelWork& work = bench.loop->work();
+// `bandwidth`: in 1e9 bytes a second. `peak`: operations a second.
+RunSample SampleOf(const ModelWork& work, const Workload& load, const LoopSample& run, double bandwidth,
+                   double peak) {
   RunSample sample;
   sample.read_gbps = bandwidth;
   sample.prefill.ours = static_cast<double>(run.prompt_tokens) / run.prefill_seconds;
   sample.prefill.step_ms = run.prefill_seconds * 1e3;
-  sample.prefill.of_peak =
-      PrefillFlops(work, load.batch, load.prompt_tokens) / run.prefill_seconds / bench.peak;
+  sample.prefill.of_peak = PrefillFlops(work, load.batch, load.prompt_tokens) / run.prefill_seconds / peak;
   if (load.new_tokens == 0) return sample;
   const double step = run.decode_seconds / static_cast<double>(run.decode_steps);
   sample.decode.ours = static_cast<double>(run.new_tokens) / run.decode_seconds;
   sample.decode.step_ms = step * 1e3;
   sample.decode.of_read =
       DecodeBytes(work, load.batch, load.prompt_tokens, load.new_tokens) / step / (bandwidth * 1e9);
-  sample.decode.of_peak =
-      DecodeFlops(work, load.batch, load.prompt_tokens, load.new_tokens) / step / bench.peak;
+  sample.decode.of_peak = DecodeFlops(work, load.batch, load.prompt_tokens, load.new_tokens) / step / peak;
   return sample;
 }
 
 absl::StatusOr<RunSample> Measure(Bench& bench, const Workload& load) {
   const MachineState before = ProbeMachine();
-  const double bandwidth = ReadBandwidth(before);
+  const double bandwidth = ReadBandwidth(before), peak = Peak(bench);
   ASSIGN_OR_RETURN(const LoopSample run, RunOnOwnThread(*bench.loop, load));
+  const double peak_after = Peak(bench);
   const MachineState after = ProbeMachine();
-  RunSample sample = SampleOf(bench, load, run, (bandwidth + ReadBandwidth(after)) / 2);
+  RunSample sample = SampleOf(bench.loop->work(), load, run, (bandwidth + ReadBandwidth(after)) / 2,
+                              (peak + peak_after) / 2);
   const bool near = before.ping_pong_ns < kNearCoresNs;
   sample.dropped = near != (after.ping_pong_ns < kNearCoresNs);
   if (bench.peer.has_value()) {
@@ -170,14 +178,11 @@ absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
   if (!Given().peer.empty()) {
     ASSIGN_OR_RETURN(bench.peer, BatchedPeer::Find(Given().peer, Given().peer_model, Given().threads));
   }
-  ASSIGN_OR_RETURN(const std::string isa, ChosenCpuIsaName());
-  const MachinePeaks peaks = MeasurePeaks(isa, Given().threads);
-  bench.peak = 1e9 * (bench.loop->multiplies_bytes()     ? peaks.int8_gops
-                      : options.dtype == DataType::kBF16 ? peaks.bf16_gflops
-                                                         : peaks.f32_gflops);
+  ASSIGN_OR_RETURN(bench.isa, ChosenCpuIsaName());
+  bench.dtype = options.dtype;
   std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n%s\n", options.model.c_str(),
               bench.loop->device().c_str(), bench.loop->work().weights_bytes / 1e6,
-              bench.loop->load_seconds() * 1e3, ToString(peaks).c_str());
+              bench.loop->load_seconds() * 1e3, ToString(MeasurePeaks(bench.isa, Given().threads)).c_str());
   return bench;
 }
 
