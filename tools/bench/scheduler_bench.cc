@@ -2,14 +2,15 @@
 //
 //   scheduler_bench [--json] [--sequences=N] [--context=N] [--steps=N]
 //
-// Three questions. How long does it take to schedule and to encode a step in which all running sequences
+// Four questions. How long does it take to schedule and to encode a step in which all running sequences
 // decode, and does that depend on how many sequences wait, how many blocks there are, or how many users share
 // fairly? What does one operation on one block cost, by the number of blocks? Memory is the only thing that
-// may show there: a million blocks do not fit into a processor's cache. And what does the trace of steps add,
-// once it is full?
+// may show there: a million blocks do not fit into a processor's cache. What does the trace of steps add,
+// once it is full? And what does prompt lookup add to a step of a sequence in which nothing is found?
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "base/flags.h"
 #include "base/monotonic.h"
 #include "coordinator/metrics/step_trace.h"
+#include "coordinator/scheduler/ngram_lookup.h"
 #include "tools/bench/machine_probe.h"
 #include "tools/bench/median.h"
 #include "tools/bench/scheduler/block_ops.h"
@@ -79,6 +81,25 @@ double MeasureTrace(int32_t rounds) {
   return Median(std::move(nanoseconds));
 }
 
+// Nanoseconds for one token of a sequence of random ones behind `context` others, the median of `rounds`.
+double MeasureLookup(int32_t context, int32_t rounds) {
+  constexpr int32_t kTokens = 1000, kMin = 2, kMax = 5, kMost = 8;
+  std::mt19937 random(1);
+  std::vector<double> nanoseconds;
+  for (int32_t round = 0; round < rounds; ++round) {
+    std::vector<int32_t> tokens(context + kTokens);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 49152);
+    NgramLookup lookup(kMin, kMax);
+    std::vector<int32_t> draft;
+    lookup.Propose(absl::MakeConstSpan(tokens).first(context), kMost, &draft);
+    const MonotonicTime begin = MonotonicNow();
+    for (int32_t i = 1; i <= kTokens; ++i)
+      lookup.Propose(absl::MakeConstSpan(tokens).first(context + i), kMost, &draft);
+    nanoseconds.push_back(absl::ToDoubleNanoseconds(MonotonicNow() - begin) / kTokens);
+  }
+  return Median(std::move(nanoseconds));
+}
+
 nlohmann::json Measure(const BenchFlags& flags) {
   DecodeStepOptions options;
   options.sequences = flags.sequences;
@@ -97,6 +118,7 @@ nlohmann::json Measure(const BenchFlags& flags) {
                           {"100000_of_1000_users", ToJson(MeasureDecodeSteps(many_users))},
                           {"1000000_more_blocks", ToJson(MeasureDecodeSteps(many_blocks))}};
   json["trace_ns"] = MeasureTrace(flags.steps);
+  json["lookup_ns"] = MeasureLookup(flags.context, flags.steps);
   for (const int32_t num_blocks : {1000, 100000, 1000000}) {
     const BlockOpTimes times = MeasureBlockOps(num_blocks, flags.steps);
     json["ns_per_block_op"][absl::StrCat(num_blocks)] = times.mean();
@@ -117,7 +139,8 @@ void Print(const nlohmann::json& json) {
                 blocks.c_str(), times["allocate"].get<double>(), times["free"].get<double>(),
                 times["touch"].get<double>(), times["fork"].get<double>());
   }
-  std::printf("a step in the trace: %.1f ns\n", json["trace_ns"].get<double>());
+  std::printf("a step in the trace: %.1f ns, prompt lookup of a sequence: %.1f ns\n",
+              json["trace_ns"].get<double>(), json["lookup_ns"].get<double>());
 }
 
 }  // namespace
