@@ -167,7 +167,8 @@ const KernelTable* AvxVnniKernels();
 const KernelTable* Avx512Kernels();
 const KernelTable* Avx512VnniKernels();
 const KernelTable* Avx512Bf16Kernels();
-// The same with vdpbf16ps also where that instruction is slower than f32's; amx's are beside these.
+// Those with vdpbf16ps, even where it is slower than f32: AmxKernels() has them for all that it does not
+// compute on tiles.
 const KernelTable* Avx512Bf16ProductKernels();
 const KernelTable* AmxKernels();
 // Whether AmxKernels() is null because the operating system refuses what the CPU has.

@@ -59,8 +59,8 @@ inline __attribute__((noinline)) void F32Tile(const LinearArgs& args, const F32P
   StoreTile<kRows, kVectors>(to, row, column, acc);
 }
 
-// Whether so many rows gain by it. AMD's cores convert in other ports than those of multiply-adds: conversion
-// in registers costs nothing there (docs/benchmarks.md).
+// Whether so many rows gain by it. On Zen 4 they lose: it converts in other ports than those of multiply-adds
+// (docs/benchmarks.md). AMD's other cores are taken to be alike.
 SOMNUS_INLINE bool IsWorthExpansion(int64_t rows) {
 #if !SOMNUS_NEON
   if (__builtin_cpu_is("amd")) return false;

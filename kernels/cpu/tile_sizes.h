@@ -27,8 +27,8 @@ struct TileSizes {
   int max_register_rows;
 };
 
-// As many chains as multiply-adds are under way at once: on NEON a single row has a whole panel. Two vectors
-// of 16 lanes are a whole panel of quantized weights, and memory is then read as it lies.
+// As many chains as multiply-adds are under way at once: on NEON a single row has a whole panel. Where a tile
+// has a whole panel, memory is read as it lies: four vectors of 8 lanes, for a single row, or two of 16.
 namespace tile_sizes {
 
 // clang-format off

@@ -15,7 +15,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from speculation import Server, after_dashes, before_dashes  # noqa: E402
+from speculation import Server  # noqa: E402
 
 BEHIND_S = 0.2  # the long prompts have arrived, and none has ended
 
@@ -62,12 +62,13 @@ def measure(server, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
+    parser.add_argument("server_flags", nargs="*", metavar="SERVER FLAG")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--long-prompts", type=int, default=6)
     parser.add_argument("--long-tokens", type=int, default=3500)
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
-    args = parser.parse_args(before_dashes(sys.argv[1:]))
-    server = Server(args.model, after_dashes(sys.argv[1:]))
+    args = parser.parse_intermixed_args()
+    server = Server(args.model, args.server_flags)
     try:
         rows = measure(server, args)
     finally:

@@ -126,15 +126,6 @@ def measure(name, without, with_drafts, args):
             "accepted_tokens": accepted, "same_tokens": same}
 
 
-def before_dashes(words):
-    return words[:words.index("--")] if "--" in words else words
-
-
-def after_dashes(words):
-    """Flags of the servers."""
-    return words[words.index("--") + 1:] if "--" in words else []
-
-
 def speculation_flags(args):
     flags = [f"--num-speculative-tokens={args.num_speculative_tokens}"]
     return flags + ["--speculative=draft", f"--draft-model={args.draft_model}"] if args.draft_model else flags
@@ -143,6 +134,7 @@ def speculation_flags(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
+    parser.add_argument("server_flags", nargs="*", metavar="SERVER FLAG", help="of both servers, such as --no-dequantize")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=200)
@@ -151,9 +143,9 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--workloads", default="edit,quote,story,random")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
-    args = parser.parse_args(before_dashes(sys.argv[1:]))
+    args = parser.parse_intermixed_args()
     flags = ["--workers=local:1", f"--threads-per-worker={args.threads}", "--max-model-len=2048", "--kv-cache-memory-bytes=512MiB",
-             *after_dashes(sys.argv[1:])]
+             *args.server_flags]
     results = []
     with contextlib.ExitStack() as stack:
         servers = []

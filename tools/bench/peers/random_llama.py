@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a GGUF file of a Llama of any shape with random weights in bf16, for measurements beside llama.cpp.
 
-Usage: random_gguf.py SOURCE.gguf OUT.gguf --hidden 1536 --layers 28 --heads 12 --kv-heads 2 --intermediate 8960
+Usage: random_llama.py SOURCE.gguf OUT.gguf --hidden 1536 --layers 28 --heads 12 --kv-heads 2 --intermediate 8960
 SOURCE is a GGUF file of a Llama with tied embeddings; its tokenizer and all that is not said stay. llama-quantize makes
 other types of OUT. Needs the packages gguf and numpy.
 """
@@ -44,9 +44,8 @@ def main():
     parser.add_argument("out")
     for name in ("hidden", "layers", "heads", "kv-heads", "intermediate"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--head-dim", type=int, help="of one head; without it --hidden over --heads")
     args = parser.parse_args()
-    head_dim = args.head_dim or args.hidden // args.heads
+    head_dim = args.hidden // args.heads
     source = gguf.GGUFReader(args.source)
     if source.fields["general.architecture"].contents() != "llama":
         raise SystemExit(f"error: {args.source} is no Llama")
@@ -57,9 +56,6 @@ def main():
         "llama.attention.head_count_kv": args.kv_heads, "llama.rope.dimension_count": head_dim,
         "llama.attention.key_length": head_dim, "llama.attention.value_length": head_dim,
         "general.name": "random weights", "general.size_label": ""})
-    if "llama.attention.key_length" not in source.fields and args.head_dim:
-        writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
     rng = np.random.default_rng(0)
     vocab_size = len(source.fields["tokenizer.ggml.tokens"].data)
     add_matrix(writer, rng, "token_embd.weight", vocab_size, args.hidden)
