@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Runs on a GPU everything that tests run in the emulator, and prints a table: each GPU test, the kernel tests again under
 # compute-sanitizer, and, with a model, its greedy text on the GPU beside the CPU's.
-# Usage: gpu_check.sh [--model DIR_OR_GGUF] [--seconds PER_TEST] [--no-sanitizer]      builds, then runs
+# Usage: gpu_check.sh [--model DIR_OR_GGUF] [--dtype TYPE] [--seconds PER_TEST] [--jobs TESTS_AT_ONCE] [--logs DIR]
+#          [--no-sanitizer | --sanitizer-tools "memcheck racecheck synccheck"]           builds, then runs
 #        gpu_check.sh --bundle DIR         only builds, and puts what a machine without the toolchain needs into DIR:
 #                                          binaries, their libraries (not CUDA's), test data, shapes, the GPU's scripts
 #        DIR/gpu_check.sh --binaries DIR   runs what was bundled (and --model ... as above)
 # The last line is "N passed, N failed"; the exit status is non-zero when one failed or none ran.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-bundle='' binaries='' model='' seconds=300 sanitizer=1
+bundle='' binaries='' model='' dtype=bfloat16 seconds=300 jobs=1 logs='' tools='memcheck racecheck synccheck'
 while (($#)); do
   case $1 in
     --bundle) bundle=$2; shift ;; --binaries) binaries=$(cd "$2" && pwd) || exit 2; shift ;; --model) model=$2; shift ;;
-    --seconds) seconds=$2; shift ;; --no-sanitizer) sanitizer=0 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    --seconds) seconds=$2; shift ;; --jobs) jobs=$2; shift ;; --dtype) dtype=$2; shift ;; --no-sanitizer) tools='' ;;
+    --sanitizer-tools) tools=$2; shift ;; --logs) mkdir -p "$2" && logs=$(cd "$2" && pwd) || exit 2; shift ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
   shift
 done
@@ -69,9 +71,9 @@ export LD_LIBRARY_PATH=$binaries/lib:$cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_
 echo "commit $(cat commit.txt)"
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader || { echo "error: there is no GPU here" >&2; exit 1; }
 
-passed=0 failed=0
-logs=$(mktemp -d)
-# check NAME COMMAND...: runs it under the time limit, prints a row.
+logs=${logs:-$(mktemp -d)}
+: >"$logs/verdicts.txt"
+# check NAME COMMAND...: runs it under the time limit, prints a row and adds it to verdicts.txt.
 check() {
   local name=$1 log start code verdict
   shift
@@ -79,24 +81,27 @@ check() {
   start=$(date +%s.%N)
   timeout -k 10 "$seconds" "$@" >"$log" 2>&1 </dev/null
   code=$?
-  case $code in 0) verdict=ok passed=$((passed + 1)) ;; 124 | 137) verdict=TIMEOUT failed=$((failed + 1)) ;; *) verdict=FAIL failed=$((failed + 1)) ;; esac
+  case $code in 0) verdict=ok ;; 124 | 137) verdict=TIMEOUT ;; *) verdict=FAIL ;; esac
   # A test that skipped everything has shown nothing.
-  if [[ $verdict == ok ]] && grep -q 'SKIPPED' "$log" && ! grep -q '\[       OK' "$log"; then
-    verdict=SKIPPED passed=$((passed - 1)) failed=$((failed + 1))
-  fi
-  printf '%-8s %8.1f s  %s\n' "$verdict" "$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')" "$name"
-  [[ $verdict == ok ]] || { grep -E 'Failure|FAILED|error|Error|========= ' "$log" | head -15 | sed 's/^/    /'; }
+  [[ $verdict == ok ]] && grep -q 'SKIPPED' "$log" && ! grep -q '\[       OK' "$log" && verdict=SKIPPED
+  echo "$verdict" >>"$logs/verdicts.txt"
+  printf '%-8s %8.1f s  %s\n%s' "$verdict" "$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')" "$name" \
+    "$([[ $verdict == ok ]] || grep -aE 'Failure|FAILED|error|Error|========= ' "$log" | head -15 | sed 's/^/    /; $s/$/\n./')"
+}
+# start NAME COMMAND...: check, beside the others, once one of the --jobs is free.
+start() {
+  while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
+  check "$@" &
 }
 
-while read -r test; do check "$test" "./$test"; done <gpu_tests.txt
-
+while read -r test; do start "$test" "./$test"; done <gpu_tests.txt
+wait
 sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
-if ((sanitizer)) && [[ -x $sanitize ]]; then
+if [[ -n $tools && -x $sanitize ]]; then
   while read -r test; do
-    for tool in memcheck racecheck synccheck; do
-      check "$tool $test" "$sanitize" --tool "$tool" --error-exitcode 9 "./$test"
-    done
+    for tool in $tools; do start "$tool $test" "$sanitize" --tool "$tool" --error-exitcode 9 "./$test"; done
   done <sanitized_tests.txt
+  wait
 fi
 
 # text DEVICE: prints the served model's greedy texts, one per line.
@@ -104,7 +109,7 @@ text() {
   local port prompt
   port=$(python3 tools/bench/peers/free_port.py)
   ./tools/somnus serve "$model" --device="$1" --port "$port" --admin-port 0 --grpc-port 0 --control-port 0 \
-    --dtype bfloat16 --served-model-name check >"$logs/serve.$1.log" 2>&1 &
+    --dtype "$dtype" --served-model-name check >"$logs/serve.$1.log" 2>&1 &
   local server=$!
   for ((i = 0; i < 600; i++)); do
     curl -sf -o /dev/null "http://127.0.0.1:$port/health" && break
@@ -125,5 +130,6 @@ if [[ -n $model ]]; then
   diff "$logs/cpu.txt" "$logs/cuda.txt" | cut -c1-300
 fi
 echo "logs in $logs"
+passed=$(grep -cx ok "$logs/verdicts.txt") failed=$(grep -cvx ok "$logs/verdicts.txt")
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))

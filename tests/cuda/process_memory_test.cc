@@ -13,11 +13,13 @@
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/model/weight_chunks.h"
 
+// The emulator's runtime is in it; with the toolkit's, which is global, no header of this test declares it.
+namespace somnus::SOMNUS_CUDA_NAMESPACE {}
+
 namespace somnus::cuda_test {
 namespace {
 
-namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
-using namespace cuda;  // the emulator's runtime, where it is not the toolkit's, which is global
+using namespace ::somnus::SOMNUS_CUDA_NAMESPACE;
 
 constexpr int kNoGpu = 77;
 constexpr size_t kPage = size_t{2} << 20;  // the emulator exports whole ones
