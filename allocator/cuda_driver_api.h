@@ -30,8 +30,8 @@ namespace somnus {
   X(cuMemMap)                       \
   X(cuMemUnmap)                     \
   X(cuMemSetAccess)                 \
-  X(cuMemHostAlloc)                 \
-  X(cuMemFreeHost)                  \
+  X(cuMemHostRegister)              \
+  X(cuMemHostUnregister)            \
   X(cuMemcpyDtoHAsync)              \
   X(cuMemcpyHtoDAsync)              \
   X(cuStreamCreate)                 \

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_driver_api.h"
-#include "base/numa.h"
+#include "allocator/resident_pages.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -128,17 +128,17 @@ class CudaVmmDriver : public VmmDriver {
     // Pinned memory is resident when the call returns. Without the reservation two ranks of a host that both
     // find enough of it free could take it together.
     ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
-    void* data = nullptr;
-    absl::Status status = Enter();
-    if (status.ok()) {
-      const ScopedPagePlacement placement(numa_nodes_);  // the driver takes the pages in this call
-      status = Check("cuMemHostAlloc", api_.cuMemHostAlloc_fn(&data, bytes, CU_MEMHOSTALLOC_PORTABLE));
-    }
-    if (!status.ok()) return status;
-    return data;
+    RETURN_IF_ERROR(Enter());
+    ASSIGN_OR_RETURN(void* const data, MapResidentPages(bytes, numa_nodes_));
+    absl::Status status =
+        Check("cuMemHostRegister", api_.cuMemHostRegister_fn(data, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+    if (status.ok()) return data;
+    UnmapPages(data, bytes);
+    return status;
   }
   void FreeHost(void* data, int64_t bytes) override {
-    if (Enter().ok()) api_.cuMemFreeHost_fn(data);
+    // Pages that the device may still reach must stay.
+    if (Enter().ok() && api_.cuMemHostUnregister_fn(data) == CUDA_SUCCESS) UnmapPages(data, bytes);
   }
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {

@@ -120,18 +120,4 @@ absl::Status CheckPlacePages(absl::Span<const int> nodes) {
   return status;
 }
 
-ScopedPagePlacement::ScopedPagePlacement(absl::Span<const int> nodes) {
-  if (nodes.empty()) return;
-  mask_ = MaskOf({});
-  if (syscall(SYS_get_mempolicy, &mode_, mask_.data(), kMaskBits, nullptr, 0) != 0) return;
-  const std::vector<unsigned long> mask = MaskOf(nodes);
-  replaced_ = !IsEmpty(mask) && syscall(SYS_set_mempolicy, ModeFor(nodes), mask.data(), kMaskBits) == 0;
-}
-
-ScopedPagePlacement::~ScopedPagePlacement() {
-  if (!replaced_) return;
-  const bool is_empty = IsEmpty(mask_);
-  syscall(SYS_set_mempolicy, mode_, is_empty ? nullptr : mask_.data(), is_empty ? 0 : kMaskBits);
-}
-
 }  // namespace somnus

@@ -49,20 +49,4 @@ absl::Status PlacePages(void* address, int64_t bytes, absl::Span<const int> node
 // Ok where PlacePages works in this process, for these nodes.
 absl::Status CheckPlacePages(absl::Span<const int> nodes);
 
-// While it lives, pages that the calling thread makes the kernel allocate come from `nodes`, as above: for
-// calls that allocate by themselves, such as those of a device's driver. Without nodes, and where the kernel
-// refuses, it does nothing.
-class ScopedPagePlacement {
- public:
-  explicit ScopedPagePlacement(absl::Span<const int> nodes);
-  ~ScopedPagePlacement();
-  ScopedPagePlacement(const ScopedPagePlacement&) = delete;
-  ScopedPagePlacement& operator=(const ScopedPagePlacement&) = delete;
-
- private:
-  bool replaced_ = false;
-  int mode_ = 0;
-  std::vector<unsigned long> mask_;  // of the thread's own policy
-};
-
 }  // namespace somnus

@@ -47,7 +47,7 @@ make_bundle() {
     install -m 755 "bazel-bin/$path" "$dir/$path"
   done
   find "$dir" -type f \( -name '*.so*' -o -perm -u+x \) -exec chmod u+w {} + -exec strip --strip-unneeded {} + 2>/dev/null
-  cp -r tests/data/tiny tests/data/variants --parents -t "$dir"
+  cp -r tests/data/{gguf,tiny,variants} --parents -t "$dir"
   cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh -t "$dir"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >"$dir/gpu_tests.txt"
@@ -94,8 +94,10 @@ start() {
   check "$@" &
 }
 
-while read -r test; do start "$test" "./$test"; done <gpu_tests.txt
+while read -r test; do start "$test" "./$test"; done <sanitized_tests.txt
 wait
+# Kernels that wait for each other keep the device from the kernels of other processes.
+while read -r test; do check "$test" "./$test"; done < <(grep -vxFf sanitized_tests.txt gpu_tests.txt)
 sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
 if [[ -n $tools && -x $sanitize ]]; then
   while read -r test; do

@@ -67,12 +67,10 @@ class SubTiles {
       const int block = ShflIdx(block_, i % 32), in_block = ShflIdx(in_block_, i % 32);
       const E* const cache = static_cast<const E*>(p_.cache);
       const E* const k = cache + KeyOffset(p_, block, piece_.kv_head, in_block);
-      const E* const v = k + p_.run_size;
       const int valid = piece_.context - Token(i), head_dim = p_.head_dim;
-      CopyTile<E, kDims, kSubTileTokens, 32>(K(slot), LaneId(), valid, head_dim, cache,
-                                             [&](int row) { return k + row * head_dim; });
-      CopyTile<E, kDims, kSubTileTokens, 32>(V(slot), LaneId(), valid, head_dim, cache,
-                                             [&](int row) { return v + row * head_dim; });
+      CopyTiles<E, kDims, kSubTileTokens, 32>(K(slot), V(slot), LaneId(), valid, head_dim, cache,
+                                              p_.run_size * static_cast<int64_t>(sizeof(E)),
+                                              [&](int row) { return k + row * head_dim; });
       if constexpr (kIsI8<E>) {
         const char* const scales =
             static_cast<const char*>(p_.cache) + KeyScaleOffset(p_, block, piece_.kv_head, in_block);

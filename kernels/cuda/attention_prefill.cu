@@ -66,8 +66,9 @@ class KvTiles {
 
   __device__ int count() const { return (end_ - begin_ + kTokens - 1) / kTokens; }
   __device__ int Token(int i) const { return begin_ + i * kTokens; }
-  __device__ char* K(int i) const { return stages_ + i % p_.stages * 2 * kTileBytes; }
-  __device__ char* V(int i) const { return K(i) + kTileBytes; }
+  // Tile i is in slot i % stages, which callers count.
+  __device__ char* K(int slot) const { return stages_ + slot * 2 * kTileBytes; }
+  __device__ char* V(int slot) const { return K(slot) + kTileBytes; }
 
   // The cache block that tile i's run is in. Run r of tiles 0 .. stages - 1 is looked up by thread tile *
   // kRuns + r.
@@ -76,36 +77,35 @@ class KvTiles {
     const int32_t* const table = p_.block_tables + shared_.rows.seq * p_.max_blocks_per_seq;
     return token < end_ ? table[token / p_.block_size] : 0;
   }
-  __device__ void PutRun(int i, int run, int block) {
+  __device__ void PutRun(int i, int slot, int run, int block) {
     const int in_block = (Token(i) + run * kSubTileTokens) % p_.block_size;
     const int kv_head = static_cast<int>(blockIdx.y);
-    shared_.runs[i % p_.stages][run] = KeyOffset(p_, block, kv_head, in_block);
+    shared_.runs[slot][run] = KeyOffset(p_, block, kv_head, in_block);
     if constexpr (kIsI8<E>) {
-      shared_.scales[i % p_.stages][run] = KeyScaleOffset(p_, block, kv_head, in_block);
+      shared_.scales[slot][run] = KeyScaleOffset(p_, block, kv_head, in_block);
     }
   }
 
   // Queues the load of tile i, if there is one, as one group; its runs have been put before a barrier.
-  __device__ void Load(int i) {
+  __device__ void Load(int i, int slot) {
     if (i < count()) {
       const E* const cache = static_cast<const E*>(p_.cache);
       const int64_t to_v = p_.run_size;
-      const int64_t* const runs = shared_.runs[i % p_.stages];
+      const int64_t* const runs = shared_.runs[slot];
       const int head_dim = p_.head_dim, valid = end_ - Token(i);
       const auto k = [&](unsigned row) {
         return cache + runs[row / kSubTileTokens] + static_cast<int>(row % kSubTileTokens) * head_dim;
       };
       const int thread = static_cast<int>(threadIdx.x);
-      CopyTile<E, kDims, kTokens, kThreads<kDims>>(K(i), thread, valid, head_dim, cache, k);
-      CopyTile<E, kDims, kTokens, kThreads<kDims>>(V(i), thread, valid, head_dim, cache,
-                                                   [&](unsigned row) { return k(row) + to_v; });
+      CopyTiles<E, kDims, kTokens, kThreads<kDims>>(K(slot), V(slot), thread, valid, head_dim, cache,
+                                                    to_v * static_cast<int64_t>(sizeof(E)), k);
       if constexpr (kIsI8<E>) {
-        const int64_t* const scales = shared_.scales[i % p_.stages];
+        const int64_t* const scales = shared_.scales[slot];
         const auto k_scale = [&](unsigned row) {
           return static_cast<const char*>(p_.cache) + scales[row / kSubTileTokens] + row % kSubTileTokens * 4;
         };
-        CopyScales<kDims, kTokens, kThreads<kDims>>(K(i), thread, valid, cache, k_scale);
-        CopyScales<kDims, kTokens, kThreads<kDims>>(V(i), thread, valid, cache,
+        CopyScales<kDims, kTokens, kThreads<kDims>>(K(slot), thread, valid, cache, k_scale);
+        CopyScales<kDims, kTokens, kThreads<kDims>>(V(slot), thread, valid, cache,
                                                     [&](unsigned row) { return k_scale(row) + to_v; });
       }
     }
@@ -196,10 +196,10 @@ __device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, Prefil
   Tiles tiles(p, rows.begin, min(rows.end, seen), shared, queries + kTileQueryBytes<kDims>);
   if (thread < p.stages * Tiles::kRuns) {
     const int tile = thread / Tiles::kRuns, run = thread % Tiles::kRuns;
-    tiles.PutRun(tile, run, tiles.FindRun(tile, run));
+    tiles.PutRun(tile, tile, run, tiles.FindRun(tile, run));
   }
   __syncthreads();
-  for (int i = 0; i < p.stages - 1; ++i) tiles.Load(i);
+  for (int i = 0; i < p.stages - 1; ++i) tiles.Load(i, i);
 
   QueryOperand<kDims, kGroups> q[kGroups];
   int limit[kGroups][2];
@@ -212,22 +212,24 @@ __device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, Prefil
     if (row < rows.num_rows) most = min(rows.end, rows.Limit(p, min(row + 15, rows.num_rows - 1)));
   }
   sums.Clear();
-  int section = 0;
+  int section = 0, slot = 0, free_slot = p.stages - 1;
   for (int i = 0; i < tiles.count(); ++i) {
     WaitForStage(p.stages);
     __syncthreads();
     int run = 0;
     if (thread < Tiles::kRuns) run = tiles.FindRun(i + p.stages, thread);
-    tiles.Load(i + p.stages - 1);
+    tiles.Load(i + p.stages - 1, free_slot);
     const int token = tiles.Token(i);
 #pragma unroll
     for (int part = 0; part < Tiles::kTokens; part += kFold) {
       if (token + part >= most) break;
       const int offset = part * kTilePitch<E, kDims>;
-      AttendTile<E, kDims, kFold, kGroups>(q, tiles.K(i) + offset, tiles.V(i) + offset, token + part,
+      AttendTile<E, kDims, kFold, kGroups>(q, tiles.K(slot) + offset, tiles.V(slot) + offset, token + part,
                                            token + part + kFold > least, limit, sums.state, sums.o);
     }
-    if (thread < Tiles::kRuns) tiles.PutRun(i + p.stages, thread, run);
+    if (thread < Tiles::kRuns) tiles.PutRun(i + p.stages, slot, thread, run);
+    free_slot = slot;
+    slot = slot + 1 == p.stages ? 0 : slot + 1;
     const int next = token + Tiles::kTokens;
     if (next % kSectionTokens == 0 && next < most) PushSection(stack, section++, sums);
   }

@@ -165,12 +165,12 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
 
 // ---- Tiles of K and V: rows of kDims elements, kTilePitch apart. An i8 row's scale lies right behind it.
 
-// Queues the copy of a tile's rows [0, kRows) into `tile` by kThreads threads; rows from `valid` on and
-// columns from head_dim on become zeros. row(i): where row i is in the cache; called for valid rows only.
-// `anywhere`: any address in the cache.
+// Queues the copy of a tile's rows [0, kRows) of K and of V, which lies to_v bytes behind it in the cache, by
+// kThreads threads; rows from `valid` on and columns from head_dim on become zeros. row(i): where row i of K
+// is in the cache; called for valid rows only. `anywhere`: any address in the cache.
 template <typename E, int kDims, int kRows, int kThreads, typename Row>
-__device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim, const void* anywhere,
-                                const Row& row) {
+__device__ inline void CopyTiles(char* k, char* v, int thread, int valid, int head_dim, const void* anywhere,
+                                 int64_t to_v, const Row& row) {
   constexpr int kChunks = kDims * static_cast<int>(sizeof(E)) / 16;
 #pragma unroll
   for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
@@ -185,7 +185,9 @@ __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim,
     const bool there = r < valid && chunk * 16 < head_dim * static_cast<int>(sizeof(E));
     const char* const from =
         there ? reinterpret_cast<const char*>(row(r)) + chunk * 16 : static_cast<const char*>(anywhere);
-    CpAsync16(tile + r * kTilePitch<E, kDims> + chunk * 16, from, there);
+    const int to = r * kTilePitch<E, kDims> + chunk * 16;
+    CpAsync16(k + to, from, there);
+    CpAsync16(v + to, there ? from + to_v : from, there);
   }
 }
 
@@ -288,17 +290,22 @@ __device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const ch
 
 // ---- Softmax
 
-// The state of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part
-// of the sum of weights.
+// The state of rows 0 and 1: what weights are relative to, near the largest score (the same in the four lanes
+// of a row), and this lane's part of the sum of weights.
 struct SoftmaxState {
   float max[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 };
 
+// How far, in powers of two, a score may lie above what a row's weights are relative to: weights are at most
+// 2^8, which every type of theirs holds, and sums of 2^8 times as many tokens as f32 can count.
+constexpr float kMaxSlack = 8;
+
 // Folds a tile in. On entry s has the scores before they are scaled, -inf where a row does not see the token;
-// on return it has the weights, and o and sum are relative to the new maximum. scale > 0, so that scaling
-// does not change which score is the largest; scaling and subtracting the maximum are then one operation.
-// Multiplying o is skipped where no maximum has changed: maxima settle early, and most tiles change none.
+// on return it has the weights, and o and sum are relative to state.max. scale > 0, so that scaling does not
+// change which score is the largest; scaling and subtracting the maximum are then one operation. state.max
+// moves only where a score is above it by more than kMaxSlack (FlashAttention-4), so that o is multiplied
+// rarely: a row's maximum grows in most of its first hundreds of tiles, and any row's does in nearly all.
 template <int kFragments, int kOutputs>
 __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale)[2], SoftmaxState& state,
                                   float (&o)[kOutputs][4]) {
@@ -309,10 +316,12 @@ __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
     top = fmaxf(top, ShflXor(top, 1));
-    top = fmaxf(fmaxf(top, ShflXor(top, 2)) * scale[r], state.max[r]);
-    // A row that has seen nothing yet.
-    const float base = top == -INFINITY ? 0.0f : top;
-    decay[r] = Exp2Approx(state.max[r] - base);
+    top = fmaxf(top, ShflXor(top, 2)) * scale[r];
+    // -inf where the row has seen nothing yet: then any score moves it.
+    const bool moves = top > state.max[r] + kMaxSlack;
+    decay[r] = moves ? Exp2Approx(state.max[r] - top) : 1.0f;
+    if (moves) state.max[r] = top;
+    const float base = state.max[r] == -INFINITY ? 0.0f : state.max[r];
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
@@ -323,7 +332,6 @@ __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale
       }
     }
     state.sum[r] = state.sum[r] * decay[r] + sum;
-    state.max[r] = top;
   }
   if (!AnySync(decay[0] != 1 || decay[1] != 1)) return;
 #pragma unroll

@@ -129,9 +129,9 @@ bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 
 // Bytes in front of the library's workspace for a bias of y's type.
 int64_t BiasBytes(DataType y, int64_t n) { return RoundUpWorkspace(n * SizeOf(y)); }
 
-// Prepares a product by the library. Its epilogue adds a bias of y's type alone, in f32 before the one
-// rounding: an f32 bias of a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of
-// that type).
+// Prepares a product by the library. Its epilogue adds a bias of y's type alone: an f32 bias of a bf16 sum is
+// rounded to bf16 first, as the weights were (exact for checkpoints of that type). On an H100 some of its
+// kernels round the sum, too, before they add the bias.
 absl::StatusOr<GemmCall> PrepareGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w,
                                      const float* bias, const TensorView& y) {
   GemmCall call{.x = x,

@@ -2,12 +2,13 @@
 // GPU.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_vmm_driver.h"
@@ -15,6 +16,7 @@
 #include "allocator/sleepable_allocator.h"
 #include "base/numa.h"
 #include "tests/allocator/fake_cuda_driver.h"
+#include "tests/fakes/numa_maps.h"
 
 namespace somnus {
 namespace {
@@ -112,7 +114,7 @@ class PinnedMemoryTest : public testing::Test {
 TEST_F(PinnedMemoryTest, IsReservedUntilItIsResident) {
   const auto another = Open();
   int64_t seen_by_another = -1;
-  fake_.on_host_alloc = [&](size_t bytes) {
+  fake_.on_host_register = [&](void*, size_t bytes) {
     seen_by_another = another->Available();
     free_ -= static_cast<int64_t>(bytes);
     return CUDA_SUCCESS;
@@ -127,7 +129,7 @@ TEST_F(PinnedMemoryTest, IsReservedUntilItIsResident) {
 
 TEST_F(PinnedMemoryTest, IsRefusedWhereTheHostHasTooLittle) {
   int calls = 0;
-  fake_.on_host_alloc = [&](size_t) {
+  fake_.on_host_register = [&](void*, size_t) {
     ++calls;
     return CUDA_SUCCESS;
   };
@@ -139,33 +141,44 @@ TEST_F(PinnedMemoryTest, IsRefusedWhereTheHostHasTooLittle) {
 }
 
 TEST_F(PinnedMemoryTest, ReleasesItsReservationAfterAnError) {
-  fake_.on_host_alloc = [](size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  fake_.on_host_register = [](void*, size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
   const auto driver = Make(fake_, {.account = Open()});
   EXPECT_TRUE(absl::IsResourceExhausted(driver->AllocateHost(60).status()));
   EXPECT_EQ(Open()->Available(), 100);
 }
 
-// What the calling thread's policy says of the program's own pages.
-std::string PolicyOfThisThread() {
-  std::ifstream maps("/proc/thread-self/numa_maps");
-  std::string address, policy;
-  maps >> address >> policy;
-  return policy;
+TEST_F(PinnedMemoryTest, IsResidentAndEmptyWhenTheDriverGetsIt) {
+  constexpr int64_t kBytes = 24 * kMiB + 1;  // for several threads, and no whole number of pages
+  int64_t resident = 0;
+  fake_.on_host_register = [&](void* data, size_t bytes) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % (2 * kMiB), 0u);
+    std::vector<unsigned char> pages(bytes / sysconf(_SC_PAGESIZE) + 1);
+    EXPECT_EQ(mincore(data, bytes, pages.data()), 0);
+    resident = std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
+    EXPECT_EQ(resident, static_cast<int64_t>(pages.size()));
+    return CUDA_SUCCESS;
+  };
+  free_ = kBytes;
+  const auto driver = Make(fake_, {.account = Open()});
+  const absl::StatusOr<void*> data = driver->AllocateHost(kBytes);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_GT(resident, 0);
+  EXPECT_EQ(static_cast<const char*>(*data)[kBytes - 1], 0);
+  driver->FreeHost(*data, kBytes);
+  EXPECT_EQ(fake_.calls("cuMemHostUnregister"), 1);
 }
 
 TEST_F(PinnedMemoryTest, IsTakenFromTheNodesThatWereNamed) {
   if (const absl::Status status = CheckPlacePages({0}); !status.ok()) GTEST_SKIP() << status;
-  const std::string before = PolicyOfThisThread();
-  std::string during;
-  fake_.on_host_alloc = [&](size_t) {
-    during = PolicyOfThisThread();
+  std::string policy;
+  fake_.on_host_register = [&](void* data, size_t) {
+    policy = PolicyAt(data);
     return CUDA_SUCCESS;
   };
   const auto driver = Make(fake_, {.account = Open(), .numa_nodes = {0}});
   const absl::StatusOr<void*> data = driver->AllocateHost(60);
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(during, "prefer:0");
-  EXPECT_EQ(PolicyOfThisThread(), before);
+  EXPECT_EQ(policy, "prefer:0");
   driver->FreeHost(*data, 60);
 }
 

@@ -5,7 +5,6 @@
 
 #include <cuda.h>
 
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -36,8 +35,9 @@ class FakeCudaDriver {
   const std::vector<bool>& asked_rdma() const { return asked_rdma_; }
   const std::vector<size_t>& created() const { return created_; }
 
-  // Called by cuMemHostAlloc, whose memory is malloc's.
-  std::function<CUresult(size_t bytes)> on_host_alloc = [](size_t) { return CUDA_SUCCESS; };
+  std::function<CUresult(void* data, size_t bytes)> on_host_register = [](void*, size_t) {
+    return CUDA_SUCCESS;
+  };
 
  private:
   static CUresult Count(const char* name) {
@@ -110,15 +110,11 @@ class FakeCudaDriver {
       *handle = ++current_->next_handle_;
       return CUDA_SUCCESS;
     };
-    api_.cuMemHostAlloc_fn = [](void** data, size_t bytes, unsigned) {
-      const CUresult result = current_->on_host_alloc(bytes);
-      if (result == CUDA_SUCCESS) *data = std::malloc(bytes);
-      return result;
+    api_.cuMemHostRegister_fn = [](void* data, size_t bytes, unsigned) {
+      Count("cuMemHostRegister");
+      return current_->on_host_register(data, bytes);
     };
-    api_.cuMemFreeHost_fn = [](void* data) {
-      std::free(data);
-      return CUDA_SUCCESS;
-    };
+    api_.cuMemHostUnregister_fn = [](void*) { return Count("cuMemHostUnregister"); };
     api_.cuMemRelease_fn = [](CUmemGenericAllocationHandle) { return Count("cuMemRelease"); };
     api_.cuMemMap_fn = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) {
       return Count("cuMemMap");

@@ -115,18 +115,5 @@ TEST_F(PlacedPages, ANodeThatIsNotThereIsAnError) {
   memset(data_, 1, kBytes);
 }
 
-TEST_F(PlacedPages, AScopeIsOfItsThreadAndEnds) {
-  const std::string before = PolicyOfThisThread();
-  {
-    const ScopedPagePlacement none({});
-    EXPECT_EQ(PolicyOfThisThread(), before);
-    const ScopedPagePlacement missing({1023});
-    EXPECT_EQ(PolicyOfThisThread(), before);
-    const ScopedPagePlacement placement({0});
-    EXPECT_EQ(PolicyOfThisThread(), "prefer:0");
-  }
-  EXPECT_EQ(PolicyOfThisThread(), before);
-}
-
 }  // namespace
 }  // namespace somnus

@@ -2,6 +2,7 @@
 // What tests of Linear share: products of small integers, whose sums are exact in f32 whatever their order,
 // so that results are compared bit for bit: one missing or doubled term shows.
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -73,12 +74,22 @@ class IntegerProduct {
         float sum = shape_.bias ? bias_values_[n] : 0;
         for (int64_t i = 0; i < shape_.k; ++i)
           sum += x_values_[r * shape_.k + i] * w_values_[n * shape_.k + i];
-        ASSERT_EQ(got[n], kernel_test::Round(shape_.out, sum)) << "row " << r << ", column " << n;
+        ASSERT_NEAR(got[n], kernel_test::Round(shape_.out, sum), Allowed(sum, n))
+            << "row " << r << ", column " << n;
       }
     }
   }
 
  private:
+  // 0, with one exception: cuBLASLt rounds a bf16 sum before it adds the bias (seen on an H100), and then
+  // again.
+  float Allowed([[maybe_unused]] float sum, [[maybe_unused]] int64_t column) const {
+#ifndef SOMNUS_CUDA_EMULATOR
+    if (shape_.bias && shape_.out == DataType::kBF16)
+      return (std::abs(sum - bias_values_[column]) + std::abs(sum)) / 256;
+#endif
+    return 0;
+  }
   void SetX() {
     for (int64_t r = 0; r < shape_.rows; ++r) {
       const auto row = x_values_.begin() + r * shape_.k;

@@ -74,8 +74,11 @@ class DecodeLoop {
   const ModelConfig& config() const { return checkpoint_->config(); }
   SleepableAllocator& allocator() { return *allocator_; }
   VmmDriver& driver() { return *driver_; }
-  // To be called after a level-1 sleep and wake-up through allocator().
-  absl::Status ResetAfterWake() { return runner_->ResetAfterWake(); }
+  // To be called after a level-1 sleep and wake-up through allocator(): no sequence is left.
+  absl::Status ResetAfterWake() {
+    last_batch_ = 0;
+    return runner_->ResetAfterWake();
+  }
   // Reads weights of the same shape from `path` again. Returns the seconds until all are on the device.
   absl::StatusOr<double> ReloadSeconds(const std::string& path);
   double load_seconds() const { return load_seconds_; }
