@@ -96,11 +96,7 @@ TEST_P(SectionsOrderTest, SameBitsInAnyChunkAndBatch) {
       if (others) c.sequences.insert(c.sequences.end(), {{2100, 50}, {300, 7}, {0}});
       AttentionRun run(c);
       run.CopyFirstContext(whole);
-      for (int64_t r = 0; r < queries; ++r) {
-        for (int64_t col = 0; col < 3 * 64; ++col) {
-          run.qkv().Set(r, col, whole.qkv().Get(kQueries - queries + r, col));
-        }
-      }
+      for (int64_t r = 0; r < queries; ++r) run.qkv().SetRow(r, whole.qkv().GetRow(kQueries - queries + r));
       Device& device = others ? *small.device : *bench_.device;
       EXPECT_EQ(Rows(run, device, 0, queries), std::vector<std::string>(want.end() - queries, want.end()));
     }

@@ -167,7 +167,9 @@ class AttentionRun {
   void FillQueries() {
     qkv_.Randomize(c_.seed + 100);
     for (int64_t t = 0; t < qkv_.rows(); ++t) {
-      for (int64_t col = c_.num_heads * c_.head_dim; col < width_; ++col) qkv_.Set(t, col, NAN);
+      std::vector<float> row = qkv_.GetRow(t);
+      std::fill(row.begin() + c_.num_heads * c_.head_dim, row.end(), NAN);
+      qkv_.SetRow(t, row);
     }
   }
 

@@ -60,7 +60,16 @@ class DeviceMatrix {
   void SetRow(int64_t r, const std::vector<float>& values) {
     Put(r, 0, values.data(), static_cast<int64_t>(values.size()));
   }
-  float Get(int64_t r, int64_t c) const { return Take(r, c, 1)[0]; }
+  // Elements of a row that are read one after another come from one copy: one for each took a GPU's tests
+  // minutes. So no op may change the row in between.
+  float Get(int64_t r, int64_t c) const {
+    if (r != read_row_ || c <= read_column_) {
+      read_ = GetRow(r);
+      read_row_ = r;
+    }
+    read_column_ = c;
+    return read_[static_cast<size_t>(c)];
+  }
   std::vector<float> GetRow(int64_t r) const { return Take(r, 0, cols_); }
   // Random values, rounded to the type; `host` (f32) gets the same.
   void Randomize(uint32_t seed, float scale = 1, kernel_test::Matrix* host = nullptr) {
@@ -85,6 +94,7 @@ class DeviceMatrix {
  private:
   int64_t Offset(int64_t r, int64_t c) const { return (offset_ + r * stride_ + c) * SizeOf(type_); }
   void Put(int64_t r, int64_t c, const float* values, int64_t n) {
+    read_row_ = -1;
     std::vector<uint16_t> halves;
     for (int64_t i = 0; i < n && type_ != DataType::kF32; ++i) {
       halves.push_back(type_ == DataType::kBF16 ? kernel_test::Bf16Of(values[i])
@@ -111,6 +121,8 @@ class DeviceMatrix {
   DataType type_;
   int64_t rows_, cols_, stride_, offset_;
   DeviceBuffer buffer_;
+  mutable std::vector<float> read_;  // what Get read last
+  mutable int64_t read_row_ = -1, read_column_ = -1;
 };
 
 // An array in the device's memory, and what it began with in the host's.
