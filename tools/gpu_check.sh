@@ -33,7 +33,7 @@ make_bundle() {
   mapfile -t tests < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...)' 2>/dev/null)
   ((${#tests[@]})) || die "no GPU tests were found"
   # compute-sanitizer runs one kernel at a time: kernels of several ranks, which wait for each other, would hang.
-  mapfile -t sanitized < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...) except attr(tags, "\branks\b", //tests/...)' \
+  mapfile -t sanitized < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...) except attr(tags, "\b(ranks|alone)\b", //tests/...)' \
     2>/dev/null)
   run_bazel build --config=cuda "${tests[@]}" "${programs[@]}" || die "the build failed"
   mkdir -p "$dir"/{tests,lib} && dir=$(cd "$dir" && pwd)
@@ -96,7 +96,7 @@ start() {
 
 while read -r test; do start "$test" "./$test"; done <sanitized_tests.txt
 wait
-# Kernels that wait for each other keep the device from the kernels of other processes.
+# Kernels that wait for each other keep the device from the kernels of other processes, and some tests count its memory.
 while read -r test; do check "$test" "./$test"; done < <(grep -vxFf sanitized_tests.txt gpu_tests.txt)
 sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
 if [[ -n $tools && -x $sanitize ]]; then

@@ -21,6 +21,9 @@
 // 68 KiB a section. By estimate the products of 128 rows take some 50 thousand cycles and L2 takes 4 thousand
 // for that, while the multiprocessor's other block goes on.
 //
+// On an H100 it makes 230 TFLOP/s for 2048 queries of 16384 tokens, FlashAttention-2 350 and a kernel with
+// wgmma 650 (docs/gpu_verification.md).
+//
 // The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
 // of sections are in the context lengths. What takes longest comes first.
 

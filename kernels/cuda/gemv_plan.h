@@ -40,7 +40,7 @@ constexpr int64_t LinearSectionLines(int64_t k) { return (LinearLines(k) + kGemv
 
 // A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows. Nothing is split over blocks: with
 // n of 576 there are 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full
-// speed (an estimate).
+// speed (an estimate; n of 1024 and k of 3072, 128 blocks, got half of it on an H100).
 
 // Columns of y that one mma makes.
 inline constexpr int kGemvTile = 8;
