@@ -2,9 +2,10 @@
 // How many tokens a sequence's next draft has, by what became of its drafts and guesses so far.
 //
 // A draft that was right as a whole makes the next one twice as long; one that was not makes it about as long
-// as its right part. A sequence whose drafts are wrong has none any more. It costs nothing to find out when
-// they would pay again: the token that its drafter expects next is compared with the one that is sampled, and
-// a few right ones in a row begin drafts anew; more of them after each time that they did not pay.
+// as its right part. A sequence whose drafts are wrong has none any more. When they would pay again is found
+// out by guesses: the token that its drafter expects next is compared with the one that is sampled, and a few
+// right ones in a row begin drafts anew; more of them after each time that they did not pay. A guess that
+// costs something is asked for the more rarely, the more of them are wrong (pause).
 
 #include <algorithm>
 #include <cstdint>
@@ -15,12 +16,15 @@ class DraftLength {
  public:
   static constexpr int32_t kFirst = 2;  // the length at which drafts begin, and below which they end
   static constexpr int32_t kLeastGuesses = 2, kMostGuesses = 32;
+  static constexpr int32_t kMostPause = 32;
 
   // `most`: the longest draft, at least 1.
   explicit DraftLength(int32_t most) : most_(most) {}
 
   // 0: no draft.
   int32_t value() const { return value_; }
+  // While there are no drafts: tokens to go by without a guess, behind the last one.
+  int32_t pause() const { return pause_; }
 
   // A step has checked `num_draft` tokens, and the first `num_accepted` were right.
   void NoteDraft(int32_t num_draft, int32_t num_accepted) {
@@ -38,6 +42,7 @@ class DraftLength {
       return;
     }
     num_right_ = is_right ? num_right_ + 1 : 0;
+    pause_ = is_right ? pause_ / 2 : std::min(kMostPause, std::max(1, 2 * pause_));
     if (num_right_ >= guesses_needed_) value_ = First();
   }
 
@@ -48,12 +53,14 @@ class DraftLength {
     if (value_ >= First()) return;
     value_ = num_right_ = 0;
     guesses_needed_ = std::min(kMostGuesses, 2 * guesses_needed_);
+    pause_ = std::min(kMostPause, std::max(pause_, guesses_needed_));
   }
 
   const int32_t most_;
   int32_t value_ = 0;
   int32_t num_right_ = 0;                   // guesses in a row, while there are no drafts
   int32_t guesses_needed_ = kLeastGuesses;  // in a row
+  int32_t pause_ = 0;
 };
 
 }  // namespace somnus

@@ -60,6 +60,7 @@ Drafter& Speculation::DrafterOf(DraftState* state) const {
 
 int32_t Speculation::NumToAsk(const Sequence& sequence, int64_t most) const {
   if (!options_.asks_workers || !MayDraft(sequence)) return 0;
+  if (sequence.draft != nullptr && sequence.draft->length.value() == 0 && sequence.draft->pause > 0) return 0;
   // Where steps have no room for drafts, a guess is enough.
   const int32_t length = sequence.draft == nullptr || !has_room_ ? 0 : sequence.draft->length.value();
   most = std::min({most, MostUseful(sequence, sequence.num_pending), int64_t{std::max(1, length)}});
@@ -77,7 +78,11 @@ void Speculation::TakeProposals(Sequence* sequence, absl::Span<const int32_t> pr
 void Speculation::NoteToken(Sequence* sequence) {
   if (!MayDraft(*sequence)) return;
   DraftState& state = StateOf(sequence);
-  if (state.guess >= 0) state.length.NoteGuess(sequence->tokens.back() == state.guess);
+  state.pause = std::max(0, state.pause - 1);
+  if (state.guess >= 0) {
+    state.length.NoteGuess(sequence->tokens.back() == state.guess);
+    state.pause = state.length.pause();
+  }
   Guess(sequence);
 }
 
@@ -86,6 +91,7 @@ void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_acc
   DraftState& state = *sequence->draft;
   state.length.NoteDraft(static_cast<int32_t>(num_draft), static_cast<int32_t>(num_accepted));
   state.num_in_flight = 0;
+  state.pause = state.length.pause();
   if (sequence->state == SequenceState::kRunning) Guess(sequence);
 }
 

@@ -8,8 +8,8 @@
 // pending token where steps overlap, as long as steps have budget left for it.
 //
 // Drafts may come from the workers, which run a draft model beside the model. A step then asks for so many
-// proposals as the sequence's next draft may have, and for one where it has no drafts, to compare it with the
-// token that is sampled next. The reply brings them, so the sequence waits for it.
+// proposals as the sequence's next draft may have, and where it has no drafts now and then for one, to
+// compare it with the token that is sampled next. The reply brings them, so the sequence waits for it.
 //
 // No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
 // alone, since it may make workers fail.
@@ -39,6 +39,7 @@ struct DraftState {
   int32_t guess = -1;                // what the drafter expects as the next token; -1: nothing
   int32_t num_in_flight = 0;         // draft tokens of the step in flight
   int32_t num_asking = 0;            // steps in flight that ask for proposals
+  int32_t pause = 0;                 // tokens to come before workers are asked again; of no drafts
   bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
 
   explicit DraftState(int32_t most) : length(most) {}

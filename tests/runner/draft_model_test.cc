@@ -118,10 +118,30 @@ TEST_P(DraftModelTest, ItsPartOfABlockIsSwappedAlong) {
   for (int32_t i = 0; i < 21; ++i) prompt.push_back((11 * i + 3) % 50);
   const std::vector<int32_t> wanted = SwappedSequence(group.get(), prompt).Generate(24, /*period=*/0);
   for (const int period : {1, 5}) {
-    SwappedSequence swapped(group.get(), prompt, /*guesses=*/true);
+    SwappedSequence swapped(group.get(), prompt, /*guess_period=*/1);
     EXPECT_EQ(swapped.Generate(23, period), (std::vector<int32_t>{wanted.begin(), wanted.end() - 1}));
     const std::vector<int32_t> next(wanted.begin() + 22, wanted.end());
     EXPECT_EQ(swapped.guesses(), next) << "every " << period;
+  }
+}
+
+// Where guesses are rare, the draft model computes the tokens in between when it is asked.
+TEST_P(DraftModelTest, CatchesUpWithWhatItWasNotAskedAbout) {
+  ModelRunnerOptions options = WithDraftModel("llama-uneven");
+  auto group = RankGroup::Load(std::string(kTiny) + "llama-uneven", GetParam(), options, 64);
+  ASSERT_TRUE(group.ok()) << group.status();
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 21; ++i) prompt.push_back((11 * i + 3) % 50);
+  const std::vector<int32_t> wanted = SwappedSequence(group->get(), prompt).Generate(40, /*period=*/0);
+  for (const size_t guess_period : {2u, 7u, 17u}) {
+    SwappedSequence sequence(group->get(), prompt, guess_period);
+    EXPECT_EQ(sequence.Generate(39, /*period=*/0), (std::vector<int32_t>{wanted.begin(), wanted.end() - 1}));
+    std::vector<int32_t> next;
+    for (size_t size = prompt.size(); size < wanted.size() - 1; ++size) {
+      if (size % guess_period == 0) next.push_back(wanted[size + 1]);
+    }
+    EXPECT_FALSE(next.empty());
+    EXPECT_EQ(sequence.guesses(), next) << "every " << guess_period;
   }
 }
 

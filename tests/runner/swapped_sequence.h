@@ -16,9 +16,10 @@ namespace somnus {
 
 class SwappedSequence {
  public:
-  // Of prompts of at most two blocks of 16 tokens. `guesses`: a draft model guesses behind each token.
-  SwappedSequence(RankGroup* group, std::vector<int32_t> prompt, bool guesses = false)
-      : group_(*group), tokens_(std::move(prompt)), guesses_next_(guesses) {
+  // Of prompts of at most two blocks of 16 tokens. `guess_period`: a draft model guesses behind each
+  // token, or behind each that makes a number of tokens divisible by it, and one more; 0: never.
+  SwappedSequence(RankGroup* group, std::vector<int32_t> prompt, size_t guess_period = 0)
+      : group_(*group), tokens_(std::move(prompt)), guess_period_(guess_period) {
     num_prompt_ = static_cast<int32_t>(tokens_.size());
     for (int rank = 0; rank < group_.world_size(); ++rank) {
       tiers_.push_back(std::make_unique<KvHostTier>(
@@ -39,7 +40,7 @@ class SwappedSequence {
     Execute();
     return tokens_;
   }
-  // What the draft model has expected behind each token that was generated.
+  // What the draft model has expected behind these tokens.
   const std::vector<int32_t>& guesses() const { return guesses_; }
 
  private:
@@ -59,11 +60,12 @@ class SwappedSequence {
     const auto size = static_cast<int32_t>(tokens_.size());
     scheduled->set_num_tokens(size - num_computed_);
     num_computed_ = size;
-    scheduled->set_num_proposals(guesses_next_ ? 1 : 0);
+    const bool guesses = guess_period_ > 0 && tokens_.size() % guess_period_ == 0;
+    scheduled->set_num_proposals(guesses ? 1 : 0);
     const v1::StepReply reply = Execute();
     ASSERT_EQ(reply.tokens_size(), 1);
     tokens_.push_back(reply.tokens(0).token_id());
-    if (!guesses_next_) return;
+    if (!guesses) return;
     ASSERT_EQ(reply.drafts_size(), 1);
     ASSERT_EQ(reply.drafts(0).token_ids_size(), 1);
     guesses_.push_back(reply.drafts(0).token_ids(0));
@@ -114,7 +116,7 @@ class SwappedSequence {
   RankGroup& group_;
   std::vector<std::unique_ptr<KvHostTier>> tiers_;
   std::vector<int32_t> tokens_;
-  const bool guesses_next_;
+  const size_t guess_period_;
   std::vector<int32_t> guesses_;
   int32_t num_prompt_ = 0, num_computed_ = 0, first_block_ = 1, num_swaps_ = 0;
   v1::StepRequest step_;

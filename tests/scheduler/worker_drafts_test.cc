@@ -100,6 +100,20 @@ TEST(WorkerDraftsTest, AsksForWhatMayBecomeADraft) {
   EXPECT_TRUE(had_draft);
 }
 
+// A guess costs a pass of the draft model: where they are wrong, few are asked for.
+TEST(WorkerDraftsTest, AreAskedForRarelyWhereTheyAreWrong) {
+  for (size_t depth : {0u, 1u}) {
+    Harness harness(WithDraftModel(4), depth, /*nan_token=*/-1, /*wrong_period=*/1);
+    const EngineRequest request = MakeRequest("a", 9, 80);
+    harness.Add(request);
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
+    EXPECT_EQ(harness.scheduler.speculation().num_drafts, 0);
+    EXPECT_GE(harness.worker.num_proposals(), 4);
+    EXPECT_LE(harness.worker.num_proposals(), 16) << depth;
+  }
+}
+
 TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
   for (const auto& [max_tokens, max_model_len] : {std::pair(9, 100), std::pair(60, 23)}) {
     SchedulerOptions options = WithDraftModel(16);

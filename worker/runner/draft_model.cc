@@ -64,6 +64,12 @@ DraftModel::DraftModel(const Checkpoint& checkpoint, const ModelRunnerOptions& o
   positions_ = inputs_.Take<int32_t>(num_rows);
   context_len_ = inputs_.Take<int32_t>(num_rows);
   slot_mapping_ = inputs_.Take<int32_t>(num_rows);
+  missing_.query_start = missing_.inputs.Take<int32_t>(num_seqs + 1);
+  missing_.slots = missing_.inputs.Take<int32_t>(num_seqs);
+  missing_.context_len = missing_.inputs.Take<int32_t>(num_seqs);
+  missing_.token_ids = missing_.inputs.Take<int32_t>(limits.max_num_batched_tokens);
+  missing_.positions = missing_.inputs.Take<int32_t>(limits.max_num_batched_tokens);
+  missing_.slot_mapping = missing_.inputs.Take<int32_t>(limits.max_num_batched_tokens);
 }
 
 DraftModel::~DraftModel() {
@@ -122,6 +128,7 @@ absl::Status DraftModel::ReadWeights() {
 int64_t DraftModel::CarveWorkspace(void* base) {
   Carver carver(base);
   inputs_memory_ = carver.Take<uint8_t>(inputs_.bytes());
+  missing_memory_ = carver.Take<uint8_t>(missing_.inputs.bytes());
   context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype,
                                     SumType(*device_, options_.dtype), options_.max_num_batched_tokens);
   head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows_);
@@ -133,6 +140,7 @@ int64_t DraftModel::CarveWorkspace(void* base) {
 
 absl::Status DraftModel::BindWorkspace() {
   RETURN_IF_ERROR(inputs_.Bind(device_, inputs_memory_));
+  RETURN_IF_ERROR(missing_.inputs.Bind(device_, missing_memory_));
   return tables_.Fill(device_, &context_);
 }
 
@@ -160,6 +168,65 @@ absl::Status DraftModel::FreeBlocks() {
   context_.kv_cache.clear();
   if (kv_region_ == nullptr) return absl::OkStatus();
   return allocator_->Free(std::exchange(kv_region_, nullptr));
+}
+
+absl::Status DraftModel::CatchUp(absl::Span<const MissingTokens> sequences, const int32_t* slot_tables) {
+  const size_t most = static_cast<size_t>(limits_.max_num_batched_tokens);
+  std::vector<MissingTokens> pieces;
+  size_t num_tokens = 0;
+  for (MissingTokens rest : sequences) {
+    while (!rest.token_ids.empty()) {
+      MissingTokens piece = rest;
+      piece.token_ids = rest.token_ids.subspan(0, most - num_tokens);
+      pieces.push_back(piece);
+      num_tokens += piece.token_ids.size();
+      rest.position += static_cast<int32_t>(piece.token_ids.size());
+      rest.token_ids.remove_prefix(piece.token_ids.size());
+      if (num_tokens < most) break;
+      RETURN_IF_ERROR(ComputePieces(std::exchange(pieces, {}), slot_tables));
+      num_tokens = 0;
+    }
+  }
+  return pieces.empty() ? absl::OkStatus() : ComputePieces(std::move(pieces), slot_tables);
+}
+
+absl::Status DraftModel::ComputePieces(std::vector<MissingTokens> pieces, const int32_t* slot_tables) {
+  RETURN_IF_ERROR(device_->Synchronize());  // it may still copy the inputs of the last ones
+  missing_.inputs.Turn();
+  const auto rest = std::stable_partition(
+      pieces.begin(), pieces.end(), [](const MissingTokens& piece) { return piece.token_ids.size() == 1; });
+  StepInput input;
+  AttentionBatch& batch = input.batch;
+  batch.num_decodes = rest - pieces.begin();
+  missing_.query_start.host()[0] = 0;
+  for (const MissingTokens& piece : pieces) {
+    const auto count = static_cast<int32_t>(piece.token_ids.size()), block_size = limits_.block_size;
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t position = piece.position + i;
+      const int64_t row = batch.num_tokens + i;
+      missing_.token_ids.host()[row] = piece.token_ids[static_cast<size_t>(i)];
+      missing_.positions.host()[row] = position;
+      missing_.slot_mapping.host()[row] =
+          piece.block_ids[static_cast<size_t>(position / block_size)] * block_size + position % block_size;
+    }
+    missing_.slots.host()[batch.num_seqs] = piece.slot;
+    missing_.context_len.host()[batch.num_seqs] = piece.position + count;
+    batch.num_tokens += count;
+    missing_.query_start.host()[++batch.num_seqs] = static_cast<int32_t>(batch.num_tokens);
+    batch.max_query_len = std::max<int64_t>(batch.max_query_len, count);
+    batch.max_context_len = std::max<int64_t>(batch.max_context_len, piece.position + count);
+  }
+  missing_.inputs.Upload(missing_.inputs.bytes());
+  GatherBlockTables(*device_, slot_tables, missing_.slots.device(), missing_.context_len.device(),
+                    batch.num_seqs, limits_.max_blocks_per_seq(), limits_.block_size, block_tables_);
+  input.token_ids = missing_.token_ids.device();
+  batch.query_start = missing_.query_start.device();
+  batch.context_len = missing_.context_len.device();
+  batch.block_tables = block_tables_;
+  batch.max_blocks_per_seq = limits_.max_blocks_per_seq();
+  batch.positions = missing_.positions.device();
+  batch.slot_mapping = missing_.slot_mapping.device();
+  return model_->Forward(input).status();
 }
 
 void DraftModel::BuildInputs(absl::Span<const ProposingSlot> sequences, absl::Span<const size_t> order) {

@@ -2,10 +2,13 @@
 // The small model whose guesses the large one checks (speculative decoding), on one rank. The ranks divide it
 // as they divide the large one, with the same communicator, and all of them call the same at the same time.
 //
-// Its KV cache has a part for every block of the large model's cache, and the same block tables: Forward runs
-// over the tokens of each step, so that a block which holds some tokens' keys and values holds both models'.
-// Propose goes on from there, one token after the other. It writes behind what is computed, where whatever is
-// computed for those places later overwrites it before anything reads it.
+// Its KV cache has a part for every block of the large model's cache, and the same block tables. Forward runs
+// over the tokens of a step with prompts. Tokens that were generated it computes when it is asked for
+// guesses, all that are missing at once (CatchUp): where few guesses are asked for that is a pass in many
+// steps. So the last tokens of a sequence, some tens at most, may be missing in a block that other sequences
+// share; then guesses about them are worse. Propose goes on from there, one token after the other. It writes
+// behind what is computed, where whatever is computed for those places later overwrites it before anything
+// reads it.
 //
 // Memory as ModelRunner's, under the same tags. Borrowed, and must outlive it: device, communicator,
 // allocator. Used by the runner thread alone.
@@ -42,6 +45,14 @@ struct ProposingSlot {
   absl::Span<const int32_t> block_ids;  // with the places of the token and of all guesses but the last
 };
 
+// Tokens of a sequence that follow each other, all of them known.
+struct MissingTokens {
+  int32_t slot = 0;
+  int32_t position = 0;  // of the first
+  absl::Span<const int32_t> token_ids;
+  absl::Span<const int32_t> block_ids;  // of the sequence
+};
+
 class DraftModel {
  public:
   // Reads options.draft_model_path, and allocates `weights` and `workspace`. An error names --draft-model.
@@ -73,6 +84,8 @@ class DraftModel {
 
   // Computes a step's tokens, so that the cache has their keys and values. Only collectives can fail.
   absl::Status Forward(const StepInput& input) { return model_->Forward(input).status(); }
+  // Computes these, at most one piece of each slot. Waits for the device. slot_tables: as Propose.
+  absl::Status CatchUp(absl::Span<const MissingTokens> sequences, const int32_t* slot_tables);
   // The likeliest tokens behind each sequence, in the order of `sequences`; fewer than its count where logits
   // are not finite. At most max_num_seqs sequences of at most num_speculative_tokens. Waits for the device.
   // slot_tables: [max_num_seqs, max_blocks_per_seq], on the device.
@@ -86,6 +99,8 @@ class DraftModel {
   // Where the checkpoint's weights lie, once they are known to be of this model.
   absl::StatusOr<WeightPlan> PlanWeights(const Checkpoint& checkpoint) const;
   int64_t CarveWorkspace(void* base);
+  // No more tokens than a step may have.
+  absl::Status ComputePieces(std::vector<MissingTokens> pieces, const int32_t* slot_tables);
   // Fills the inputs for the sequences in the order of `order`, the longest first.
   void BuildInputs(absl::Span<const ProposingSlot> sequences, absl::Span<const size_t> order);
   // Guesses the tokens `index` places behind the last ones of the first `count` sequences.
@@ -111,6 +126,7 @@ class DraftModel {
   int32_t* block_tables_ = nullptr;  // [S, max_blocks_per_seq]
   int32_t* proposed_ = nullptr;      // [num_speculative_tokens, S]
   void* inputs_memory_ = nullptr;
+  void* missing_memory_ = nullptr;
 
   SmallTables tables_;
   ModelContext context_;
@@ -124,6 +140,13 @@ class DraftModel {
   MirroredBlock::Array<int32_t> last_context_;  // [S]: tokens in the cache behind the last guess
   MirroredBlock::Array<int32_t> tokens_;        // [S]: the last known ones
   MirroredBlock::Array<int32_t> positions_, context_len_, slot_mapping_;  // [num_speculative_tokens, S]
+
+  struct {
+    MirroredBlock inputs;
+    MirroredBlock::Array<int32_t> query_start;                         // [S + 1]
+    MirroredBlock::Array<int32_t> slots, context_len;                  // [S]
+    MirroredBlock::Array<int32_t> token_ids, positions, slot_mapping;  // [max_num_batched_tokens]
+  } missing_;                                                          // of one ComputePieces
 };
 
 }  // namespace somnus

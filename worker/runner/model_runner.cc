@@ -66,7 +66,8 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       state_(LimitsOf(options, config_)),
       arrays_(state_.limits(), &inputs_),
       sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
-               &inputs_, &results_) {}
+               &inputs_, &results_),
+      draft_progress_(state_.limits().max_num_seqs) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
   device_->Synchronize().IgnoreError();  // nothing may run on memory that is released
@@ -336,6 +337,7 @@ absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpda
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {
   state_.Clear();
+  draft_progress_.Clear();
   in_flight_.clear();
   return BindWorkspace();
 }

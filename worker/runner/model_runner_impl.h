@@ -13,6 +13,7 @@
 #include "worker/model/weight_plan.h"
 #include "worker/runner/batch_state.h"
 #include "worker/runner/draft_model.h"
+#include "worker/runner/draft_progress.h"
 #include "worker/runner/graph_runner.h"
 #include "worker/runner/logits_head.h"
 #include "worker/runner/model_runner.h"
@@ -82,6 +83,10 @@ class ModelRunnerImpl : public ModelRunner {
   void AppendSampled(StepOutcome* outcome);
   // The draft model's part of a step (model_runner_drafts.cc), once its tokens are sampled.
   absl::Status RunDraftModel(StepOutcome* outcome);
+  // Computes the step's tokens, those of prompts among them.
+  absl::Status ComputeStepByDraftModel();
+  // Computes what is missing before the tokens that these begin with.
+  absl::Status CatchUpByDraftModel(absl::Span<const ProposingSlot> slots);
   std::vector<ProposingSlot> SlotsThatPropose(const SampledRows& sampled) const;
   // Waits for the oldest launched step and takes its tokens into the batch state.
   absl::Status SettleOldest();
@@ -132,6 +137,7 @@ class ModelRunnerImpl : public ModelRunner {
   LogitsHead head_;
   Sampler sampler_;
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
+  DraftProgress draft_progress_;
   std::deque<std::shared_ptr<StepOutcome>> in_flight_;
   absl::Status failed_;  // the first error of a step
 };

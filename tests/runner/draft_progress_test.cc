@@ -1,0 +1,48 @@
+// What the draft model has of each sequence: guesses count where the sequence has gone on with them.
+
+#include "worker/runner/draft_progress.h"
+
+#include <gtest/gtest.h>
+
+namespace somnus {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+TEST(DraftProgressTest, ASequenceBeginsWithWhatIsComputed) {
+  DraftProgress progress(2);
+  progress.Begin(1, /*generation=*/1, /*start=*/3);
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5}, 5), 3);
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5}, 2), 2);
+  progress.Set(1, 5, {});
+  progress.Begin(1, 1, 7);
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5, 6, 7}, 7), 5) << "the same sequence";
+  progress.Begin(1, 2, 7);
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5, 6, 7}, 7), 7) << "another one";
+  progress.Clear();
+  progress.Begin(1, 2, 0);
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2}, 2), 0);
+}
+
+TEST(DraftProgressTest, GuessesCountAsFarAsTheyAreRight) {
+  DraftProgress progress(1);
+  progress.Begin(0, 1, 0);
+  progress.Set(0, 2, Tokens{30, 40, 50});
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30, 40, 41}, 5), 4);
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30, 40, 50}, 5), 4) << "they are gone";
+  progress.Set(0, 2, Tokens{30, 40, 50});
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30}, 3), 3);
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30, 40, 50, 60}, 6), 5) << "they count later, too";
+}
+
+TEST(DraftProgressTest, AnUnknownTokenDecidesNothing) {
+  DraftProgress progress(1);
+  progress.Begin(0, 1, 0);
+  progress.Set(0, 1, Tokens{20, 30});
+  EXPECT_EQ(progress.Reached(0, Tokens{10, -1, -1}, 3), 1);
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, -1}, 3), 2);
+  EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30}, 3), 3);
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,59 @@
+#pragma once
+// Which tokens of each slot's sequence have keys and values in the draft model's cache: the first ones, and
+// behind them guesses, that count where the sequence has gone on with the same tokens. A new sequence is
+// taken to have all that is computed when it begins: what a prefix cache or a swap brought. Where that is not
+// so, guesses are worse, and no token is another. Used by the runner thread alone.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace somnus {
+
+class DraftProgress {
+ public:
+  explicit DraftProgress(int32_t num_slots) : slots_(static_cast<size_t>(std::max(0, num_slots))) {}
+
+  // A step computes the slot's tokens from `start` on; `generation` is that of its sequence (Slot).
+  void Begin(int32_t slot, int64_t generation, int32_t start) {
+    Progress& own = slots_[static_cast<size_t>(slot)];
+    if (own.generation != generation) own = {generation, start, {}};
+  }
+  // Returns how many of the sequence's first `end` tokens are there. `tokens`: all of its tokens, of which
+  // some may be unknown (negative).
+  int32_t Reached(int32_t slot, absl::Span<const int32_t> tokens, int32_t end) {
+    Progress& own = slots_[static_cast<size_t>(slot)];
+    size_t right = 0;
+    while (own.computed < end && right < own.guesses.size() &&
+           tokens[static_cast<size_t>(own.computed)] == own.guesses[right]) {
+      ++own.computed;
+      ++right;
+    }
+    if (own.computed < end && right < own.guesses.size() && tokens[static_cast<size_t>(own.computed)] >= 0) {
+      own.guesses.clear();  // the sequence has gone on otherwise
+    } else {
+      own.guesses.erase(own.guesses.begin(), own.guesses.begin() + static_cast<std::ptrdiff_t>(right));
+    }
+    return std::min(own.computed, end);
+  }
+  // The first `end` tokens are there now, and these guesses behind them.
+  void Set(int32_t slot, int32_t end, absl::Span<const int32_t> guesses) {
+    Progress& own = slots_[static_cast<size_t>(slot)];
+    own.computed = end;
+    own.guesses.assign(guesses.begin(), guesses.end());
+  }
+  // Nothing is there any more.
+  void Clear() { std::fill(slots_.begin(), slots_.end(), Progress()); }
+
+ private:
+  struct Progress {
+    int64_t generation = -1;
+    int32_t computed = 0;
+    std::vector<int32_t> guesses;
+  };
+  std::vector<Progress> slots_;
+};
+
+}  // namespace somnus
