@@ -42,7 +42,11 @@ class DraftLength {
       return;
     }
     num_right_ = is_right ? num_right_ + 1 : 0;
-    pause_ = is_right ? pause_ / 2 : std::min(kMostPause, std::max(1, 2 * pause_));
+    if (!is_right) {
+      pause_ = std::min(kMostPause, std::max(1, 2 * pause_));
+    } else if (num_right_ > 1) {
+      pause_ /= 2;  // one may be chance
+    }
     if (num_right_ >= guesses_needed_) value_ = First();
   }
 
