@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_driver_api.h"
-#include "allocator/resident_pages.h"
+#include "allocator/host_pages.h"
 #include "base/status_macros.h"
 
 namespace somnus {

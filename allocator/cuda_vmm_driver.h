@@ -14,9 +14,9 @@
 namespace somnus {
 
 struct CudaVmmDriverOptions {
-  // A region's physical memory is created, mapped and released in pieces of this size; waking and
-  // releasing one costs some 0.15 ms for 100 MiB, hardly more for larger ones (docs/gpu_verification.md).
-  // Rounded down to a multiple of the device's granularity, which is the least.
+  // A region's physical memory is created, mapped and released in pieces of this size; all of
+  // that costs some 2 to 3 ms for a GiB, in pieces of 100 MiB as in those of a GiB
+  // (docs/gpu_verification.md). Rounded down to a multiple of the device's granularity, which is the least.
   int64_t chunk_bytes = int64_t{1} << 30;
   // Pinned memory is reserved there until it is resident; null: the host's own.
   std::shared_ptr<HostMemoryAccount> account;

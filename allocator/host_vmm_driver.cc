@@ -16,43 +16,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "allocator/host_pages.h"
 #include "allocator/parallel.h"
 #include "base/cpus.h"
 #include "base/numa.h"
 #include "base/status_macros.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
-#endif
-
 namespace somnus {
 namespace {
 
-constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kCountedBytes = 32 << 20;  // are populated by one call of the kernel
 constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
-
-absl::Status ErrnoError(absl::string_view what, int64_t bytes) {
-  const std::string text = absl::StrCat(what, " of ", bytes, " bytes: ", strerror(errno));
-  return errno == ENOMEM ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
-}
-
-// 0, or the errno of the failure. Kernels before 5.14 lack POPULATE_WRITE: there each page is touched.
-int PopulateRange(char* data, int64_t bytes) {
-  if (bytes == 0) return 0;
-  int result;
-  do {
-    result = madvise(data, bytes, MADV_POPULATE_WRITE);
-  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
-  if (result == 0) return 0;
-  if (errno != EINVAL) return errno;
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  for (int64_t i = 0; i < bytes; i += page) {
-    volatile char* byte = data + i;
-    *byte = *byte;  // keeps what is there: the range may already hold data
-  }
-  return 0;
-}
 
 class HostVmmDriver : public VmmDriver {
  public:
@@ -77,14 +51,7 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<void*> Reserve(int64_t bytes) override {
-    const int64_t padded = bytes + kHugePage;
-    void* raw = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED) return ErrnoError("reserving an address range", bytes);
-    char* begin = static_cast<char*>(raw);
-    const int64_t head = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-    if (head > 0) munmap(begin, head);
-    munmap(begin + head + bytes, padded - head - bytes);
-    return static_cast<void*>(begin + head);
+    return MapAtHugePage(bytes, PROT_NONE, MAP_NORESERVE);
   }
 
   absl::Status FreeAddress(void* address, int64_t bytes) override {

@@ -75,7 +75,7 @@ logs=${logs:-$(mktemp -d)}
 : >"$logs/verdicts.txt"
 # check NAME COMMAND...: runs it under the time limit, prints a row and adds it to verdicts.txt.
 check() {
-  local name=$1 log start code verdict
+  local name=$1 log start code verdict row
   shift
   log=$logs/${name//[\/ ]/_}.log
   start=$(date +%s.%N)
@@ -85,8 +85,9 @@ check() {
   # A test that skipped everything has shown nothing.
   [[ $verdict == ok ]] && grep -q 'SKIPPED' "$log" && ! grep -q '\[       OK' "$log" && verdict=SKIPPED
   echo "$verdict" >>"$logs/verdicts.txt"
-  printf '%-8s %8.1f s  %s\n%s' "$verdict" "$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')" "$name" \
-    "$([[ $verdict == ok ]] || grep -aE 'Failure|FAILED|error|Error|========= ' "$log" | head -15 | sed 's/^/    /; $s/$/\n./')"
+  row=$(printf '%-8s %8.1f s  %s' "$verdict" "$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')" "$name")
+  [[ $verdict == ok ]] || row+=$'\n'$(grep -aE 'Failure|FAILED|error|Error|========= ' "$log" | head -15 | sed 's/^/    /')
+  echo "$row"  # at once, since others print theirs
 }
 # start NAME COMMAND...: check, beside the others, once one of the --jobs is free.
 start() {

@@ -14,7 +14,7 @@
 // flight per multiprocessor at the least, and two or three times that to be insensitive to gaps. Weights go
 // past the first-level cache (no_allocate), so that x stays in it. On an H100 weights of 34 MB are read at
 // 0.85 of copy bandwidth, of 1.2 GB at all of it; blocks that stay and fill rings of shared memory by
-// cp.async were no faster (docs/gpu_verification.md).
+// cp.async were at most 5 % faster (docs/gpu_verification.md).
 
 #include <cstdint>
 #include <type_traits>
