@@ -1,19 +1,24 @@
-// Paged attention over a bf16 cache on AMX tiles: attention_impl.h's chunks and softmax, with both products
-// by TDPBF16PS over groups of 16 tokens. Part of kernels_amx.cc.
+// Paged attention on AMX tiles: attention_impl.h's chunks, with both products by TDPBF16PS. Part of
+// kernels_amx.cc.
 //
-// K's and V's layouts in a block are those of tiles. A tile of rows has the products of all groups that its
-// last row sees; rows that see less have weights of zero there, which change neither a sum that is a normal
-// number nor, after FlushSmallSums, any other.
+// K's layout in a block of bf16 is that of tiles of 16 tokens, a group. V is multiplied in steps of 32
+// tokens, as a tile of 16 takes as long: a chunk's values are copied side by side, once for all rows. What is
+// stored in a byte, a bf16 holds exactly: such a chunk's keys and values become bf16 in that copy. A tile of
+// rows has the products of all that its last row sees; rows that see less have weights of zero there, which
+// change neither a sum that is a normal number nor, after FlushSmallSums, any other.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
+constexpr int64_t kTileChunkTokens = 128;
 constexpr int64_t kGroupTokens = 16;
-constexpr int64_t kMaxGroups = kPieceTokens / kGroupTokens;
-constexpr int64_t kScoreStride = kPieceTokens * 4;   // bytes
-constexpr int64_t kWeightStride = kPieceTokens * 2;  // bytes
+constexpr int64_t kMaxGroups = kTileChunkTokens / kGroupTokens;
+constexpr int64_t kStepTokens = 32;
+constexpr int64_t kScoreStride = kTileChunkTokens * 4;   // bytes
+constexpr int64_t kWeightStride = kTileChunkTokens * 2;  // bytes
 constexpr int64_t kSumTiles = 4;
 constexpr int64_t kMaxTileDims = 256;
+constexpr float kLog2E = 1.44269504f;
 
 // Calls fn.template operator()<i>() for i in [0, count), which is at most kSumTiles: numbers of tiles are
 // part of instructions.
@@ -25,19 +30,99 @@ SOMNUS_INLINE void ForTiles(int64_t count, const Fn& fn) {
   if (count > 3) fn.template operator()<3>();
 }
 
-struct TileAttention : Attention<TileBF16> {
-  using Base = Attention<TileBF16>;
+// 2^t for t <= 0, within 2 ulp; 0 for -inf.
+SOMNUS_INLINE VF Exp2(VF t) {
+  const VF r = (VF)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const VF n = t - r;
+  VF p = Set(0.00132647273f);
+  p = Fma(p, r, Set(0.00967151299f));
+  p = Fma(p, r, Set(0.0555073358f));
+  p = Fma(p, r, Set(0.240222424f));
+  p = Fma(p, r, Set(0.693147004f));
+  p = Fma(p, r, Set(1.0f));
+  return (VF)_mm512_scalef_ps((__m512)p, (__m512)n);
+}
+
+// Lane r becomes what the lanes of v[r] come to, folded by `op` in one order.
+template <typename Op>
+SOMNUS_INLINE VF FoldRows(VF (&v)[kW], const Op& op) {
+#pragma GCC unroll 4
+  for (int w = kW / 2; w > 0; w /= 2) {
+    VI low, high;
+    for (int lane = 0; lane < kW; ++lane) {
+      low[lane] = lane & w ? lane - w + kW : lane;
+      high[lane] = lane & w ? lane + kW : lane + w;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < w; ++i)
+      v[i] = op(__builtin_shuffle(v[i], v[i + w], low), __builtin_shuffle(v[i], v[i + w], high));
+  }
+  return v[0];
+}
+
+// How a cache stores [kGroupTokens] keys of two dims, `row` bytes apart, and [kW] dims of two tokens' values:
+// Pair returns them as bf16, the second in the upper halves.
+struct StoredBF16 : TileBF16 {
+  static SOMNUS_INLINE VU Pair(const char* p, int64_t) { return LoadU(p); }
+};
+struct StoredI8 : TileI8 {
+  using ActElement = BF16;
+  static SOMNUS_INLINE VU Pair(const char* p, int64_t row) {
+    return (VU)LoadB(p).w >> 16 | ((VU)LoadB(p + row).w & 0xffff0000u);
+  }
+};
+struct StoredF8 : TileF8 {
+  using ActElement = BF16;
+  // A 256th of each value (kF8Unit), in halves: its bits with another exponent bias, but for the subnormal
+  // numbers, which are looked up, and for NaN.
+  static SOMNUS_INLINE VU Pair(const char* p, int64_t row) {
+    const __m512i low = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i high = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + row)));
+    const __m512i both = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    const __m512i magnitude = _mm512_and_si512(both, _mm512_set1_epi16(0x7f));
+    const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(both, 8), _mm512_set1_epi16(-0x8000));
+    const __m512i small = _mm512_broadcast_i32x4(
+        _mm_setr_epi16(0, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860));  // times 2^-17
+    __m512i bits = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(0x3800));
+    bits = _mm512_mask_permutexvar_epi16(bits, _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)),
+                                         magnitude, small);
+    const __mmask32 nan = _mm512_cmpeq_epu16_mask(magnitude, _mm512_set1_epi16(0x7f));
+    bits = _mm512_mask_mov_epi16(bits, nan, _mm512_set1_epi16(0x7fc0));
+    return (VU)_mm512_or_si512(sign, bits);
+  }
+};
+
+template <typename S>
+struct TileAttention : Attention<S, kTileChunkTokens> {
+  using Base = Attention<S, kTileChunkTokens>;
+  using Base::acc, Base::args, Base::block_size, Base::dims, Base::head_dim, Base::kScaled, Base::limits,
+      Base::max, Base::q, Base::scores, Base::sum, Base::v_row_bytes, Base::weights;
+  using typename Base::Act;
+  using typename Base::ActType;
+  static constexpr bool kInPlace = S::E::kType == DataType::kBF16;  // K's tiles
+  static constexpr int64_t kColumnBytes = Base::kPair * static_cast<int64_t>(sizeof(typename S::E::Type));
 
   static bool Serves(const KvCacheView& cache) {
-    return cache.dtype == DataType::kBF16 && cache.head_dim % kStepK == 0 && cache.head_dim <= kMaxTileDims &&
+    return cache.head_dim % kStepK == 0 && cache.head_dim <= kMaxTileDims &&
            cache.block_size % kGroupTokens == 0;
   }
 
   struct Groups {
     const char* k[kMaxGroups];
     const char* v[kMaxGroups];
+    const float* k_scales[kMaxGroups];
+    const float* v_scales[kMaxGroups];
     int64_t begin;  // position of the first
     int64_t count;
+  };
+  // K of a chunk, as tiles take it: [groups][dims / 2][kGroupTokens][2].
+  struct Keys {
+    VU data[kInPlace ? 1 : kMaxGroups * kMaxTileDims / 2];
+  };
+  // V of a chunk, as tiles take it: [tokens / 2][dims][2].
+  struct Values {
+    VU data[kTileChunkTokens / 2 * kMaxTileDims / kW];
+    bool finite[kTileChunkTokens / kStepTokens];  // each step, as far as it may be unseen by some row
   };
   // Rows of the group of rows, of one tile.
   struct Rows {
@@ -48,77 +133,119 @@ struct TileAttention : Attention<TileBF16> {
   };
 
   Groups GroupsOf(const Chunk& chunk) const {
-    Groups groups{.k = {}, .v = {}, .begin = chunk.pieces[0].position, .count = 0};
+    Groups groups;
+    groups.begin = chunk.pieces[0].position;
+    groups.count = 0;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
       for (int64_t t = 0; t < piece.tokens; t += kGroupTokens, ++groups.count) {
-        groups.k[groups.count] = piece.k + t * 4;
-        groups.v[groups.count] = piece.v + t / 2 * v_row_bytes;
+        groups.k[groups.count] = piece.k + t * kColumnBytes;
+        groups.v[groups.count] = piece.v + t / Base::kPair * v_row_bytes;
+        groups.k_scales[groups.count] = piece.k_scales + t;
+        groups.v_scales[groups.count] = piece.v_scales + t;
       }
     }
     return groups;
   }
 
+  // How many of its groups and of its steps hold a token below the limit.
   static int64_t SeenGroups(const Groups& groups, int64_t limit) {
     return Max(0, Min(groups.count, (limit - groups.begin + kGroupTokens - 1) / kGroupTokens));
   }
+  static int64_t SeenSteps(const Groups& groups, int64_t limit) {
+    return (SeenGroups(groups, limit) * kGroupTokens + kStepTokens - 1) / kStepTokens;
+  }
+  // Calls fn(column, mask) for each group that the row sees; mask: its tokens that it sees.
+  template <typename Fn>
+  SOMNUS_INLINE void ForSeen(const Groups& groups, int64_t row, const Fn& fn) const {
+    const int64_t tokens = Min(groups.count * kGroupTokens, limits[row] - groups.begin);
+    int64_t t = 0;
+    for (; t + kGroupTokens <= tokens; t += kGroupTokens) fn(t, static_cast<__mmask16>(0xffff));
+    if (t < tokens) fn(t, static_cast<__mmask16>((1u << (tokens - t)) - 1));
+  }
 
-  void Score(const Groups& groups, const Rows& rows) {
-    const int64_t count = SeenGroups(groups, rows.most);
+  void CopyKeys(const Groups& groups, Keys* keys) const {
+    if constexpr (kInPlace) return;
+    VU* to = keys->data;
+    for (int64_t g = 0; g < groups.count; ++g) {
+      for (int64_t d = 0; d < head_dim; d += 2) *to++ = S::Pair(groups.k[g] + d * block_size, block_size);
+    }
+  }
+
+  // Of up to kSumTiles groups from g.
+  void ScoreGroups(const Groups& groups, const Keys& keys, int64_t g, int64_t count, const Rows& rows) {
     ForTiles(count, [&]<int i>() { TileZero<i>(); });
     const char* x = reinterpret_cast<const char*>(q + rows.begin * dims);
     for (int64_t d = 0; d < head_dim; d += kStepK) {
       TileLoad<4>(x + 2 * d, dims * 2);
       ForTiles(count, [&]<int i>() {
-        TileLoad<6>(groups.k[i] + d * block_size * 2, block_size * 4);
+        if constexpr (kInPlace) {
+          TileLoad<6>(groups.k[g + i] + d * block_size * 2, block_size * 4);
+        } else {
+          TileLoad<6>(keys.data + ((g + i) * head_dim + d) / 2, 64);
+        }
         TileDot<i, 4, 6>();
       });
     }
-    float* const to = scores + rows.begin * kPieceTokens;
+    float* const to = scores + rows.begin * kTileChunkTokens + g * kGroupTokens;
     ForTiles(count, [&]<int i>() { TileStore<i>(to + i * kGroupTokens, kScoreStride); });
   }
 
-  // The row's scores, scaled in place, and its largest one so far.
-  float ScaleAndMax(const Groups& groups, int64_t row) {
-    float* const s = scores + row * kPieceTokens;
-    VF top = Set(max[row]);
-    for (int64_t g = 0; g < SeenGroups(groups, limits[row]); ++g) {
-      const int64_t tokens = limits[row] - groups.begin - g * kGroupTokens;
-      const VF scaled = MaskFrom(Load(s + g * kGroupTokens) * args.scale, tokens, -__builtin_inff());
-      Store(s + g * kGroupTokens, scaled);
-      top = MaxV(scaled, top);
-    }
-    return ReduceMax(top);
+  void Score(const Groups& groups, const Keys& keys, const Rows& rows) {
+    const int64_t count = SeenGroups(groups, rows.most);
+    for (int64_t g = 0; g < count; g += kSumTiles)
+      ScoreGroups(groups, keys, g, Min(kSumTiles, count - g), rows);
   }
 
-  // The row's weights for the first `count` groups, zero where it does not see; returns their sum.
-  float WeighRow(const Groups& groups, int64_t row, int64_t count, float new_max) {
-    const float* const s = scores + row * kPieceTokens;
-    ActType* const w = weights + row * kPieceTokens;
-    const int64_t seen = SeenGroups(groups, limits[row]);
+  SOMNUS_INLINE VF ScoresAt(const Groups& groups, int64_t row, int64_t t) const {
+    const VF s = Load(scores + row * kTileChunkTokens + t);
+    return kScaled ? s * Load(groups.k_scales[t / kGroupTokens]) : s;
+  }
+
+  // The row's largest score of the chunk, before scaling, in some lane.
+  VF LargestOf(const Groups& groups, int64_t row) const {
+    VF top = Set(-__builtin_inff());
+    ForSeen(groups, row, [&](int64_t t, __mmask16 seen) {
+      top = (VF)_mm512_mask_max_ps((__m512)top, seen, (__m512)ScoresAt(groups, row, t), (__m512)top);
+    });
+    return top;
+  }
+
+  // The row's weights for the first `steps` steps, zero where it does not see; returns their sum, over lanes.
+  VF WeighRow(const Groups& groups, int64_t row, int64_t steps, float new_max) {
+    ActType* const w = weights + row * kTileChunkTokens;
+    const VF unit = Set(args.scale * kLog2E), less = Set(new_max * -kLog2E);
     VF total = {};
-    for (int64_t g = 0; g < seen; ++g) {
-      const VF p = Exp(Load(s + g * kGroupTokens) - new_max);  // 0 of what is masked
-      total += p;
-      Act::Put(w + g * kGroupTokens, p);
-    }
-    for (int64_t g = seen; g < count; ++g) Act::Put(w + g * kGroupTokens, VF{});
-    return _mm512_reduce_add_ps((__m512)total);
+    int64_t end = 0;
+    ForSeen(groups, row, [&](int64_t t, __mmask16 seen) {
+      const VF p = Exp2(Fma(ScoresAt(groups, row, t), unit, less));
+      total = (VF)_mm512_mask_add_ps((__m512)total, seen, (__m512)total, (__m512)p);
+      const VF weight = kScaled ? p * Load(groups.v_scales[t / kGroupTokens]) : p;
+      Act::Put(w + t, (VF)_mm512_maskz_mov_ps(seen, (__m512)weight));
+      end = t + kGroupTokens;
+    });
+    for (; end < steps * kStepTokens; end += kGroupTokens) Act::Put(w + end, VF{});
+    return total;
   }
 
   void Weigh(const Groups& groups, const Rows& rows) {
-    const int64_t count = SeenGroups(groups, rows.most);
+    const int64_t steps = SeenSteps(groups, rows.most);
     float* const old_max = max + rows.begin;
     float* const sums = sum + rows.begin;
     // Lanes beyond the rows stay as they are.
-    float new_max[kW], total[kW] = {}, decay[kW];
-    Store(new_max, Load(old_max));
-    for (int64_t r = 0; r < rows.count; ++r) new_max[r] = ScaleAndMax(groups, rows.begin + r);
-    for (int64_t r = 0; r < rows.count; ++r) total[r] = WeighRow(groups, rows.begin + r, count, new_max[r]);
-    const VF same = Load(old_max), now = Load(new_max);
-    const VF factors = now == same ? Set(1) : Exp(same - now);
+    VF lanes[kW];
+    for (int64_t r = 0; r < rows.count; ++r) lanes[r] = LargestOf(groups, rows.begin + r);
+    for (int64_t r = rows.count; r < kW; ++r) lanes[r] = Set(-__builtin_inff());
+    const VF before = Load(old_max);
+    const VF now = MaxV(FoldRows(lanes, [](VF a, VF b) { return MaxV(a, b); }) * args.scale, before);
+    float new_max[kW], decay[kW];
+    Store(new_max, now);
+    for (int64_t r = 0; r < rows.count; ++r) lanes[r] = WeighRow(groups, rows.begin + r, steps, new_max[r]);
+    for (int64_t r = rows.count; r < kW; ++r) lanes[r] = VF{};
+    const VF total = FoldRows(lanes, [](VF a, VF b) { return a + b; });
+    const VF factors = now == before ? Set(1) : Exp2((before - now) * kLog2E);
     Store(decay, factors);
-    Store(sums, Load(sums) * factors + Load(total));
+    Store(sums, Load(sums) * factors + total);
     Store(old_max, now);
     for (int64_t r = 0; r < rows.count; ++r) {
       if (decay[r] == 1) continue;
@@ -127,78 +254,97 @@ struct TileAttention : Attention<TileBF16> {
     }
   }
 
-  // acc += weights * V for `count` tiles of 16 dims from d, over the groups [begin, end).
-  void AccumulateDims(const Groups& groups, int64_t begin, int64_t end, const Rows& rows, int64_t d,
+  // acc += weights * V for `count` tiles of 16 dims from d, over the steps [begin, end).
+  void AccumulateDims(const Values& values, int64_t begin, int64_t end, const Rows& rows, int64_t d,
                       int64_t count) {
     float* const sums = acc + rows.begin * dims + d;
     ForTiles(count, [&]<int i>() { TileLoad<i>(sums + i * kW, dims * 4); });
-    const char* const w = reinterpret_cast<const char*>(weights + rows.begin * kPieceTokens);
-    for (int64_t g = begin; g < end; ++g) {
-      TileLoad<5>(w + g * kGroupTokens * 2, kWeightStride);
+    const char* const w = reinterpret_cast<const char*>(weights + rows.begin * kTileChunkTokens);
+    const char* const v = reinterpret_cast<const char*>(values.data) + d * 4;
+    for (int64_t s = begin; s < end; ++s) {
+      TileLoad<5>(w + s * kStepTokens * 2, kWeightStride);
       ForTiles(count, [&]<int i>() {
-        TileLoad<7>(groups.v[g] + (d + i * kW) * 4, v_row_bytes);
+        TileLoad<7>(v + s * kStepTokens / 2 * dims * 4 + i * kW * 4, dims * 4);
         TileDot<i, 5, 7>();
       });
     }
     ForTiles(count, [&]<int i>() { TileStore<i>(sums + i * kW, dims * 4); });
   }
 
-  void AccumulateGroups(const Groups& groups, int64_t begin, int64_t end, const Rows& rows) {
+  void AccumulateSteps(const Values& values, int64_t begin, int64_t end, const Rows& rows) {
     if (begin >= end) return;
     for (int64_t d = 0; d < dims; d += kSumTiles * kW)
-      AccumulateDims(groups, begin, end, rows, d, Min(kSumTiles, (dims - d) / kW));
+      AccumulateDims(values, begin, end, rows, d, Min(kSumTiles, (dims - d) / kW));
+  }
+
+  // Calls fn(pair, vector) for each pair of tokens of a group and each vector of its dims.
+  template <typename Fn>
+  SOMNUS_INLINE void ForValues(const char* v, const Fn& fn) const {
+    for (int64_t pair = 0; pair < kGroupTokens / 2; ++pair, v += 2 / Base::kPair * v_row_bytes) {
+      for (int64_t d = 0; d < dims; d += kW) fn(pair, S::Pair(v + d * kColumnBytes, v_row_bytes));
+    }
   }
 
   // A group's values with zeros for the tokens from `seen` on. Returns whether all are finite.
   bool CopySeen(const char* v, int64_t seen, VU* to) const {
     constexpr uint32_t kLow = 0x7f80, kHigh = 0x7f800000;
     VI infinite = {};
-    for (int64_t pair = 0; pair < kGroupTokens / 2; ++pair, v += v_row_bytes) {
+    ForValues(v, [&](int64_t pair, VU values) {
       const int64_t tokens = seen - 2 * pair;
       const uint32_t mask = tokens >= 2 ? ~0u : tokens == 1 ? 0xffffu : 0u;
-      for (int64_t d = 0; d < dims; d += kW) {
-        const VU bits = LoadU(v + d * 4) & mask;
-        infinite |= (VI)((bits & kLow) == kLow) | (VI)((bits & kHigh) == kHigh);
-        *to++ = bits;
-      }
-    }
+      const VU bits = values & mask;
+      infinite |= (VI)((bits & kLow) == kLow) | (VI)((bits & kHigh) == kHigh);
+      *to++ = bits;
+    });
     return _mm512_test_epi32_mask((__m512i)infinite, (__m512i)infinite) == 0;
   }
 
-  // A group of which the rows see different parts, where zero times a value would be NaN: row by row.
-  void AccumulateRowByRow(const Groups& groups, int64_t g, const Rows& rows) {
-    VU values[kMaxTileDims / 2];
-    Groups own = groups;
-    own.v[g] = reinterpret_cast<const char*>(values);
+  // The values of the tokens below `most`, and zeros up to a whole step. All rows see those below `least`.
+  void CopyValues(const Groups& groups, int64_t least, int64_t most, Values* values) const {
+    const int64_t vectors = kGroupTokens / 2 * dims / kW, count = SeenGroups(groups, most);
+    for (bool& finite : values->finite) finite = true;
+    for (int64_t g = 0; g < count; ++g) {
+      VU* to = values->data + g * vectors;
+      const int64_t position = groups.begin + g * kGroupTokens;
+      if (position + kGroupTokens <= least) {
+        ForValues(groups.v[g], [&](int64_t, VU pairs) { *to++ = pairs; });
+      } else {
+        values->finite[g * kGroupTokens / kStepTokens] &= CopySeen(groups.v[g], most - position, to);
+      }
+    }
+    const int64_t end = SeenSteps(groups, most) * kStepTokens / 2 * dims / kW;
+    for (int64_t i = count * vectors; i < end; ++i) values->data[i] = VU{};
+  }
+
+  // A step of which the rows see different parts, where zero times a value would be NaN: row by row.
+  void AccumulateRowByRow(const Groups& groups, int64_t step, const Rows& rows) {
+    Values own;
     float* const sums = acc + rows.begin * dims;
     const size_t bytes = static_cast<size_t>(rows.count * dims) * 4;
     float before[kTileRows * kMaxTileDims], after[kTileRows * kMaxTileDims];
     __builtin_memcpy(after, sums, bytes);
     __builtin_memcpy(before, sums, bytes);
     for (int64_t r = 0; r < rows.count; ++r) {
-      const int64_t seen = limits[rows.begin + r] - groups.begin - g * kGroupTokens;
-      if (seen <= 0) continue;
-      CopySeen(groups.v[g], seen, values);
-      AccumulateGroups(own, g, g + 1, rows);
+      const int64_t limit = limits[rows.begin + r];
+      if (SeenSteps(groups, limit) <= step) continue;
+      CopyValues(groups, limit, limit, &own);
+      AccumulateSteps(own, step, step + 1, rows);
       __builtin_memcpy(after + r * dims, sums + r * dims, static_cast<size_t>(dims) * 4);
       __builtin_memcpy(sums, before, bytes);
     }
     __builtin_memcpy(sums, after, bytes);
   }
 
-  // Groups that some row does not see whole are replaced by copies without what no row sees.
-  void Accumulate(Groups groups, const Rows& rows) {
-    const int64_t seen = SeenGroups(groups, rows.most);
-    const int64_t whole = Max(0, Min(seen, (rows.least - groups.begin) / kGroupTokens));
-    VU copies[kMaxGroups][kMaxTileDims / 2];
-    bool finite = true;
-    for (int64_t g = whole; g < seen; ++g) {
-      finite &= CopySeen(groups.v[g], rows.most - groups.begin - g * kGroupTokens, copies[g]);
-      if (finite || rows.least == rows.most) groups.v[g] = reinterpret_cast<const char*>(copies[g]);
+  void Accumulate(const Groups& groups, const Values& values, const Rows& rows) {
+    const int64_t end = SeenSteps(groups, rows.most);
+    int64_t begin = 0;
+    for (int64_t step = 0; step < end; ++step) {
+      if (values.finite[step]) continue;
+      AccumulateSteps(values, begin, step, rows);
+      AccumulateRowByRow(groups, step, rows);
+      begin = step + 1;
     }
-    if (finite || rows.least == rows.most) return AccumulateGroups(groups, 0, seen, rows);
-    AccumulateGroups(groups, 0, whole, rows);
-    for (int64_t g = whole; g < seen; ++g) AccumulateRowByRow(groups, g, rows);
+    AccumulateSteps(values, begin, end, rows);
   }
 
   // Tiles make a sum that is zero or subnormal +0 when they add nothing to it.
@@ -222,24 +368,42 @@ struct TileAttention : Attention<TileBF16> {
 
   void AddTokens(int64_t rows, int64_t begin, int64_t end) {
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows, height = (rows + tiles - 1) / tiles;
-    const TileScope scope(height, 2 * kStepK, 2 * kGroupTokens);
+    const TileScope scope(height, 2 * kStepK, 2 * kStepTokens);
     const int64_t last = limits[rows - 1];
+    Keys keys;
+    Values values;
     for (int64_t position = begin; position < end;) {
-      const Chunk chunk = ChunkAt(position, end);
-      if (tiles == 1) Ask(chunk, chunk.end < last ? ChunkAt(chunk.end, last) : chunk);
+      const Chunk chunk = this->ChunkAt(position, end);
+      if (tiles == 1) this->Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last) : chunk);
       const Groups groups = GroupsOf(chunk);
+      CopyKeys(groups, &keys);
       // Each by itself for all tiles: what one has stored is in the cache when the next loads it.
-      ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, tile); });
+      ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, keys, tile); });
       ForRows(rows, height, position, [&](const Rows& tile) { Weigh(groups, tile); });
-      ForRows(rows, height, position, [&](const Rows& tile) { Accumulate(groups, tile); });
+      CopyValues(groups, limits[0], last, &values);
+      ForRows(rows, height, position, [&](const Rows& tile) { Accumulate(groups, values, tile); });
       position = chunk.end;
     }
     FlushSmallSums(rows);
   }
 };
 
+template <typename S>
+const AttentionKernels& TileAttentionOr(const KvCacheView& cache) {
+  return TileAttention<S>::Serves(cache) ? AttentionOf<TileAttention<S>>::kKernels : AttentionFor(cache);
+}
+
 const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
-  return TileAttention::Serves(cache) ? AttentionOf<TileAttention>::kKernels : AttentionFor(cache);
+  switch (cache.dtype) {
+    case DataType::kBF16:
+      return TileAttentionOr<StoredBF16>(cache);
+    case DataType::kF8E4M3:
+      return TileAttentionOr<StoredF8>(cache);
+    case DataType::kI8:
+      return TileAttentionOr<StoredI8>(cache);
+    default:
+      return AttentionFor(cache);
+  }
 }
 
 }  // namespace

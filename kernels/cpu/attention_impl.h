@@ -23,7 +23,7 @@ struct Piece {
   int64_t tokens;
   int64_t column;
 };
-constexpr int kMaxPieces = kPieceTokens / 16;
+constexpr int kMaxPieces = kMaxChunkTokens / 16;
 
 struct Chunk {
   Piece pieces[kMaxPieces];
@@ -38,8 +38,10 @@ struct Sums {
   float* sum = nullptr;  // [rows]
 };
 
-template <typename P>
+// kChunkTokens: of a whole chunk. Fixed for each instruction set and type of cache, as results depend on it.
+template <typename P, int64_t kChunkTokens = 64>
 struct Attention {
+  static_assert(kChunkTokens <= kMaxChunkTokens);
   using E = typename P::E;
   using Act = typename P::ActElement;
   using ActType = typename Act::Type;
@@ -63,8 +65,8 @@ struct Attention {
   Sums older;            // of the sections before it
 
   ActType* q = nullptr;        // [rows][dims]
-  float* scores = nullptr;     // [rows][kPieceTokens]
-  ActType* weights = nullptr;  // [rows][kPieceTokens]
+  float* scores = nullptr;     // [rows][kChunkTokens]
+  ActType* weights = nullptr;  // [rows][kChunkTokens]
   int64_t* limits = nullptr;   // [rows]: tokens that the row sees; ascending
 
   void Carve(char* scratch) {
@@ -79,8 +81,8 @@ struct Attention {
     sum = take_floats(kAttentionRows);
     older = {take_floats(kAttentionRows * dims), take_floats(kAttentionRows), take_floats(kAttentionRows)};
     q = reinterpret_cast<ActType*>(take(kAttentionRows * dims * kActBytes));
-    scores = take_floats(kAttentionRows * kPieceTokens);
-    weights = reinterpret_cast<ActType*>(take(kAttentionRows * kPieceTokens * kActBytes));
+    scores = take_floats(kAttentionRows * kChunkTokens);
+    weights = reinterpret_cast<ActType*>(take(kAttentionRows * kChunkTokens * kActBytes));
     limits = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
   }
 
@@ -109,7 +111,7 @@ struct Attention {
   // The chunk that starts at `position`. Its cut depends on block_size alone.
   Chunk ChunkAt(int64_t position, int64_t limit) const {
     Chunk chunk;
-    const int64_t most = Max(1, kPieceTokens / RoundUp(block_size, 16));
+    const int64_t most = Max(1, kChunkTokens / RoundUp(block_size, 16));
     chunk.num_pieces = 0;
     chunk.end = position;
     int64_t column = 0;
@@ -125,7 +127,7 @@ struct Attention {
       piece.k_scales = reinterpret_cast<const float*>(head) + offset;
       piece.v_scales = reinterpret_cast<const float*>(head + scale_bytes) + offset;
       piece.position = chunk.end;
-      piece.tokens = Min(block_size - offset, kPieceTokens);
+      piece.tokens = Min(block_size - offset, kChunkTokens);
       piece.column = column;
       column += RoundUp(piece.tokens, kW);
       chunk.end += piece.tokens;
@@ -141,7 +143,7 @@ struct Attention {
       const int64_t v_bytes = chunk.pieces[p].tokens / kPair * v_row_bytes;
       for (int64_t i = 0; i < v_bytes; i += 64) __builtin_prefetch(chunk.pieces[p].v + i, 0, 2);
     }
-    if (next.end == chunk.end || block_size > kPieceTokens) return;
+    if (next.end == chunk.end || block_size > kChunkTokens) return;
     for (int p = 0; p < next.num_pieces; ++p) {
       const char* const k = next.pieces[p].k - 2 * scale_bytes;
       for (int64_t i = 0; i < k_bytes; i += 64) __builtin_prefetch(k + i, 0, 2);
@@ -162,7 +164,7 @@ struct Attention {
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        Store(scores + (row + r) * kPieceTokens + columns[v], s[r][v] * factors[v]);
+        Store(scores + (row + r) * kChunkTokens + columns[v], s[r][v] * factors[v]);
       }
     }
   }
@@ -209,8 +211,8 @@ struct Attention {
 
   void Softmax(const Chunk& chunk, int64_t row) {
     if (limits[row] <= chunk.pieces[0].position) return;
-    const float* s = scores + row * kPieceTokens;
-    ActType* w = weights + row * kPieceTokens;
+    const float* s = scores + row * kChunkTokens;
+    ActType* w = weights + row * kChunkTokens;
     VF top = Set(max[row]);
     ForVisible(chunk, limits[row], [&](int64_t column, int64_t count, const float*) {
       top = MaxV(MaskFrom(Load(s + column), count, -__builtin_inff()), top);
@@ -249,17 +251,17 @@ struct Attention {
       if (spans.to[p] <= spans.from[p]) continue;
       const int64_t first = spans.from[p] / kPair;
       const int64_t steps = spans.to[p] / kPair - first;
-      const char* w = reinterpret_cast<const char*>(weights + row * kPieceTokens + chunk.pieces[p].column +
+      const char* w = reinterpret_cast<const char*>(weights + row * kChunkTokens + chunk.pieces[p].column +
                                                     first * kPair);
       const char* b[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         b[v] = chunk.pieces[p].v + first * v_row_bytes + (d / kW + v) * P::kBBytes;
-      Tile<P, kRows, kVectors>(w, kPieceTokens * kActBytes, b, v_row_bytes, steps, a);
+      Tile<P, kRows, kVectors>(w, kChunkTokens * kActBytes, b, v_row_bytes, steps, a);
       if constexpr (kPair == 2) {
         if (spans.to[p] % 2 == 0) continue;
         for (const char*& pair : b) pair += steps * v_row_bytes;
-        TileHalfStep<P, kRows, kVectors>(w + steps * P::kABytes, kPieceTokens * kActBytes, b, a);
+        TileHalfStep<P, kRows, kVectors>(w + steps * P::kABytes, kChunkTokens * kActBytes, b, a);
       }
     }
 #pragma GCC unroll 16

@@ -222,10 +222,10 @@ static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t hea
 // read is a 256th of the value.
 inline constexpr float kF8Unit = 256;
 
-// Attention works on query rows (token, head) in groups of at most this many, and on context pieces of at
-// most kPieceTokens tokens.
+// Attention works on query rows (token, head) in groups of at most this many, and on chunks of a context of
+// at most kMaxChunkTokens tokens.
 inline constexpr int64_t kAttentionRows = 64;
-inline constexpr int64_t kPieceTokens = 64;
+inline constexpr int64_t kMaxChunkTokens = 128;
 
 // Each section of this many tokens of a context, whole blocks, is added up from nothing, so that threads may
 // share a long context. Fixed: results depend on it.
@@ -241,7 +241,7 @@ static inline int64_t AttentionScratchBytes(int64_t head_dim) {
   const int64_t dims = PaddedHeadDim(head_dim);
   const int64_t acc = 2 * kAttentionRows * dims * 4;
   const int64_t q = kAttentionRows * dims * 4;
-  const int64_t scores = kAttentionRows * kPieceTokens * 4;
+  const int64_t scores = kAttentionRows * kMaxChunkTokens * 4;
   const int64_t rows = kAttentionRows * 6 * 8;
   return RoundUp(acc + q + 2 * scores + rows + 10 * 64, 64);
 }

@@ -64,7 +64,7 @@ SOMNUS_INLINE int32_t ReduceAddInts(VI v) {
 
 SOMNUS_INLINE void StoreQuantized(char* out, VI q) {
 #if defined(__AVX2__)
-  const VBs bytes = __builtin_convertvector(q, VBs);
+  const VB bytes = LowBytes((VU)q);
   __builtin_memcpy(out, &bytes, kW);
 #elif SOMNUS_NEON
   const int16x4_t halves = vmovn_s32((int32x4_t)q);

@@ -79,9 +79,29 @@ SOMNUS_INLINE VF Fma(VF a, VF b, VF c) {
 #endif
 }
 
-// The larger; b when a is NaN.
-SOMNUS_INLINE VF MaxV(VF a, VF b) { return a > b ? a : b; }
-SOMNUS_INLINE VF MinV(VF a, VF b) { return a < b ? a : b; }
+// The larger; b when one is NaN, which is what x86 has an instruction for. GCC 12 does not find it.
+SOMNUS_INLINE VF MaxV(VF a, VF b) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (VF)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (VF)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+SOMNUS_INLINE VF MinV(VF a, VF b) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (VF)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (VF)_mm_min_ps((__m128)a, (__m128)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 SOMNUS_INLINE float ReduceAdd(VF v) {
   for (int w = kW / 2; w > 0; w /= 2) {
@@ -167,6 +187,16 @@ SOMNUS_INLINE VH ToF16(VF x) {
 #endif
 }
 
+// ---- Bytes. GCC 12 converts between vectors of bytes and of 32 bits one by one.
+
+SOMNUS_INLINE VB LowBytes(VU u) {
+#if defined(__AVX512F__)
+  return (VB)_mm512_cvtepi32_epi8((__m512i)u);
+#else
+  return __builtin_convertvector(__builtin_convertvector(u, VH), VB);
+#endif
+}
+
 // ---- f8e4m3: a sign, four bits of exponent with bias 7, three of mantissa; no infinities; NaN is 0x7f.
 
 // Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
@@ -194,7 +224,7 @@ SOMNUS_INLINE VB ToF8(VF x) {
   // Multiples of 2^-9: adding 2^14 leaves the rounded number of them in the low bits.
   const VU subnormal = (VU)(magnitude + 16384.0f) - 0x46800000u;
   const VU rounded = (VU)(magnitude < 0.015625f ? (VI)subnormal : (VI)normal) | ((bits >> 24) & 0x80u);
-  return __builtin_convertvector((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded), VB);
+  return LowBytes((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded));
 }
 
 // Element types, for templates over what is stored. PutExact keeps subnormal numbers on every instruction
@@ -231,9 +261,23 @@ struct F8 {
 // Rounds to nearest even; |x| is at most 127. NaN becomes 0.
 SOMNUS_INLINE VBs ToI8(VF x) {
   const VI i = (VI)(x + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  return __builtin_convertvector(i, VBs);
+  return (VBs)LowBytes((VU)i);
 }
-SOMNUS_INLINE VF FromI8(VBs b) { return __builtin_convertvector(__builtin_convertvector(b, VI), VF); }
+SOMNUS_INLINE VF FromI8(VBs b) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)b));
+#elif defined(__AVX2__)
+  __m128i bytes = {};
+  __builtin_memcpy(&bytes, &b, sizeof(b));
+  return (VF)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+#elif SOMNUS_NEON
+  uint32_t bytes;
+  __builtin_memcpy(&bytes, &b, 4);
+  return (VF)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))));
+#else
+  return __builtin_convertvector(__builtin_convertvector(b, VI), VF);
+#endif
+}
 
 // For caches alone: written here, read by TileI8.
 struct I8 {

@@ -170,10 +170,16 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
   return out;
 }
 
+// What q and the weights of a cache of this type are rounded to: tiles multiply bf16 alone.
+inline DataType OperandType(CpuIsa isa, DataType cache) {
+  return isa == CpuIsa::kAmx && SizeOf(cache) == 1 ? DataType::kBF16 : OutType(cache);
+}
+
 // bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
 // output.
-inline double Tolerance(DataType type, double value) {
-  return OutType(type) == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
+inline double Tolerance(CpuIsa isa, DataType cache, double value) {
+  const DataType type = OperandType(isa, cache);
+  return type == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
 }
 
 }  // namespace somnus::kernel_test

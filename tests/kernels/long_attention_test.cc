@@ -42,7 +42,8 @@ TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
           const std::vector<double> want =
               Reference(s, shape, type, runner.kv_head_of_head()[h], h, position, runner.Scale());
           for (int64_t i = 0; i < shape.head_dim; ++i) {
-            ASSERT_NEAR(runner.out().Get(0, h * shape.head_dim + i), want[i], Tolerance(type, want[i]))
+            ASSERT_NEAR(runner.out().Get(0, h * shape.head_dim + i), want[i],
+                        Tolerance(GetParam(), type, want[i]))
                 << "position " << position << ", head " << h << ", dim " << i;
           }
         }
