@@ -15,6 +15,7 @@
 #include "kernels/cpu/amx_linear_impl.h"
 #include "kernels/cpu/float8_weights_impl.h"
 #include "kernels/cpu/amx_float8_impl.h"
+#include "kernels/cpu/amx_stored_pairs_impl.h"
 #include "kernels/cpu/amx_attention_impl.h"
 // clang-format on
 
