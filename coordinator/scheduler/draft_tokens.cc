@@ -64,7 +64,7 @@ void Scheduler::AskForProposals(StepBuilder* builder) {
     ScheduledEntry& entry = builder->step.entries[i];
     Sequence& sequence = *entry.sequence;
     if (!entry.samples || entry.leader != nullptr) continue;
-    entry.num_proposals = speculation_.NumToAsk(sequence, room);
+    entry.num_proposals = speculation_.NumToAsk(&sequence, room);
     if (entry.num_proposals == 0) continue;
     request.mutable_sequences(i)->set_num_proposals(entry.num_proposals);
     room -= entry.num_proposals;

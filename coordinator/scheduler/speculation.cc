@@ -47,9 +47,11 @@ bool Speculation::TakeNamesInput(Sequence* sequence) {
   return sequence->draft != nullptr && std::exchange(sequence->draft->names_input, false);
 }
 
-DraftState& Speculation::StateOf(Sequence* sequence) const {
-  if (sequence->draft == nullptr)
+DraftState& Speculation::StateOf(Sequence* sequence) {
+  if (sequence->draft == nullptr) {
     sequence->draft = std::make_shared<DraftState>(options_.num_speculative_tokens);
+    if (options_.asks_workers) sequence->draft->pause = trials_.FirstPause();
+  }
   return *sequence->draft;
 }
 
@@ -58,12 +60,13 @@ Drafter& Speculation::DrafterOf(DraftState* state) const {
   return *state->drafter;
 }
 
-int32_t Speculation::NumToAsk(const Sequence& sequence, int64_t most) const {
-  if (!options_.asks_workers || !MayDraft(sequence)) return 0;
-  if (sequence.draft != nullptr && sequence.draft->length.value() == 0 && sequence.draft->pause > 0) return 0;
+int32_t Speculation::NumToAsk(Sequence* sequence, int64_t most) {
+  if (!options_.asks_workers || !MayDraft(*sequence)) return 0;
+  const DraftState& state = StateOf(sequence);
+  if (state.length.value() == 0 && state.pause > 0) return 0;
   // Where steps have no room for drafts, a guess is enough.
-  const int32_t length = sequence.draft == nullptr || !has_room_ ? 0 : sequence.draft->length.value();
-  most = std::min({most, MostUseful(sequence, sequence.num_pending), int64_t{std::max(1, length)}});
+  const int32_t length = has_room_ ? state.length.value() : 0;
+  most = std::min({most, MostUseful(*sequence, sequence->num_pending), int64_t{std::max(1, length)}});
   return static_cast<int32_t>(std::max<int64_t>(0, most));
 }
 
@@ -82,8 +85,15 @@ void Speculation::NoteToken(Sequence* sequence) {
   if (state.guess >= 0) {
     state.length.NoteGuess(sequence->tokens.back() == state.guess);
     state.pause = state.length.pause();
+    NoteFailure(&state);
   }
   Guess(sequence);
+}
+
+void Speculation::NoteFailure(DraftState* state) {
+  if (state->is_judged || state->length.value() > 0 || state->pause < DraftTrials::kWrongPause) return;
+  state->is_judged = true;
+  trials_.NoteFailure();
 }
 
 void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_accepted) {
@@ -92,6 +102,10 @@ void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_acc
   state.length.NoteDraft(static_cast<int32_t>(num_draft), static_cast<int32_t>(num_accepted));
   state.num_in_flight = 0;
   state.pause = state.length.pause();
+  if (num_accepted == num_draft) {
+    state.is_judged = true;
+    trials_.NoteSuccess();
+  }
   if (sequence->state == SequenceState::kRunning) Guess(sequence);
 }
 

@@ -9,7 +9,8 @@
 //
 // Drafts may come from the workers, which run a draft model beside the model. A step then asks for so many
 // proposals as the sequence's next draft may have, and where it has no drafts now and then for one, to
-// compare it with the token that is sampled next. The reply brings them, so the sequence waits for it.
+// compare it with the token that is sampled next. The reply brings them, so the sequence waits for it. Where
+// they were wrong in one sequence after the other, few new ones ask (DraftTrials).
 //
 // No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
 // alone, since it may make workers fail.
@@ -21,6 +22,7 @@
 #include "absl/types/span.h"
 #include "coordinator/request/speculation_counts.h"
 #include "coordinator/scheduler/draft_length.h"
+#include "coordinator/scheduler/draft_trials.h"
 #include "coordinator/scheduler/drafter.h"
 #include "coordinator/scheduler/sequence.h"
 
@@ -40,6 +42,7 @@ struct DraftState {
   int32_t num_in_flight = 0;         // draft tokens of the step in flight
   int32_t num_asking = 0;            // steps in flight that ask for proposals
   int32_t pause = 0;                 // tokens to come before workers are asked again; of no drafts
+  bool is_judged = false;            // trials_ knows how it fared
   bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
 
   explicit DraftState(int32_t most) : length(most) {}
@@ -60,7 +63,7 @@ class Speculation {
   static void NoteSent(Sequence* sequence, size_t num_draft);
   // Returns for how many proposals a step asks in which the sequence samples, `most` at most: none where
   // workers have no draft model, or no draft could follow.
-  int32_t NumToAsk(const Sequence& sequence, int64_t most) const;
+  int32_t NumToAsk(Sequence* sequence, int64_t most);
   void NoteAsked(Sequence* sequence);
   // The reply to a step that has asked: tokens behind those that are known now. To be called before the two
   // below, of a running sequence.
@@ -82,13 +85,16 @@ class Speculation {
   bool MayDraft(const Sequence& sequence) const;
   // How many tokens a draft may have behind what is known, and `num_pending` more.
   int64_t MostUseful(const Sequence& sequence, int32_t num_pending) const;
-  DraftState& StateOf(Sequence* sequence) const;
+  DraftState& StateOf(Sequence* sequence);
   Drafter& DrafterOf(DraftState* state) const;
   void Guess(Sequence* sequence);
+  // Of a sequence without drafts whose guesses may have been wrong too often.
+  void NoteFailure(DraftState* state);
 
   const SpeculationOptions options_;
   const int32_t max_model_len_;
   bool has_room_ = true;
+  DraftTrials trials_;
   SpeculationCounts counts_;
   std::vector<int32_t> draft_;  // of the last Propose
 };

@@ -114,6 +114,51 @@ TEST(WorkerDraftsTest, AreAskedForRarelyWhereTheyAreWrong) {
   }
 }
 
+int64_t NumAsked(Harness* harness, const EngineRequest& request) {
+  const int64_t before = harness->worker.num_proposals();
+  harness->Add(request);
+  harness->RunToEnd();
+  EXPECT_EQ(harness->answers[request.id].tokens, Reference(request));
+  return harness->worker.num_proposals() - before;
+}
+
+// The first guess of a sequence makes the draft model compute its prompt.
+TEST(WorkerDraftsTest, WhereOneSequenceAfterTheOtherFindsThemWrongFewAsk) {
+  Harness harness(WithDraftModel(4), 0, /*nan_token=*/-1, /*wrong_period=*/1);
+  std::vector<int> asking;
+  for (int i = 0; i < 4 + 2 * DraftTrials::kOneOf; ++i) {
+    if (NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i)) > 0) asking.push_back(i);
+  }
+  EXPECT_EQ(asking, (std::vector<int>{0, 1, 2, 3, 3 + DraftTrials::kOneOf, 3 + 2 * DraftTrials::kOneOf}));
+}
+
+TEST(WorkerDraftsTest, ARightDraftMakesAllAskAgain) {
+  DraftTrials trials;
+  for (int i = 0; i < DraftTrials::kFailures; ++i) {
+    EXPECT_EQ(trials.FirstPause(), 0);
+    trials.NoteFailure();
+  }
+  EXPECT_EQ(trials.FirstPause(), DraftTrials::kLater);
+  trials.NoteSuccess();
+  EXPECT_EQ(trials.FirstPause(), 0);
+  for (int i = 0; i < DraftTrials::kFailures - 1; ++i) trials.NoteFailure();
+  EXPECT_EQ(trials.FirstPause(), 0);
+
+  Harness harness(WithDraftModel(4));
+  for (int i = 0; i < 6; ++i) EXPECT_GT(NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i)), 0);
+}
+
+// One that was left out asks when its answer has become long.
+TEST(WorkerDraftsTest, ALongAnswerAsksInAnyCase) {
+  SchedulerOptions options = WithDraftModel(4, /*num_blocks=*/512);
+  options.max_model_len = 2000;
+  Harness harness(options, 0, /*nan_token=*/-1, /*wrong_period=*/1);
+  for (int i = 0; i < DraftTrials::kFailures; ++i)
+    NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i));
+  EXPECT_EQ(NumAsked(&harness, MakeRequest("short", 9, 1000)), 0);
+  EXPECT_GT(NumAsked(&harness, MakeRequest("long", 9, 1200)), 0);
+}
+
 TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
   for (const auto& [max_tokens, max_model_len] : {std::pair(9, 100), std::pair(60, 23)}) {
     SchedulerOptions options = WithDraftModel(16);
