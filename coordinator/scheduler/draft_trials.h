@@ -1,7 +1,8 @@
 #pragma once
-// Which new sequences ask the workers' draft model for guesses, by how those before them fared. The first
-// guess makes it compute the whole prompt, which in short answers costs more than all other guesses. Where
-// several sequences in a row found that it guesses wrong, only some of those that follow ask it.
+// Which new sequences ask the workers' draft model for guesses from their start on, by how those before them
+// fared. A guess makes it compute all that was generated before, so each sequence that finds out for itself
+// that guesses are wrong pays for most of its tokens. Where several in a row did, few of those that follow
+// ask.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +13,7 @@ class DraftTrials {
  public:
   static constexpr int32_t kFailures = 4;    // in a row, after which few sequences ask
   static constexpr int32_t kOneOf = 16;      // of those that follow asks
-  static constexpr int32_t kLater = 1024;    // tokens after which each of the others asks, too
+  static constexpr int32_t kLater = 256;     // tokens after which the others ask, too
   static constexpr int32_t kWrongPause = 8;  // a DraftLength::pause() that only wrong guesses bring about
 
   // How many tokens the next new sequence goes by before its first guess.

@@ -122,7 +122,6 @@ int64_t NumAsked(Harness* harness, const EngineRequest& request) {
   return harness->worker.num_proposals() - before;
 }
 
-// The first guess of a sequence makes the draft model compute its prompt.
 TEST(WorkerDraftsTest, WhereOneSequenceAfterTheOtherFindsThemWrongFewAsk) {
   Harness harness(WithDraftModel(4), 0, /*nan_token=*/-1, /*wrong_period=*/1);
   std::vector<int> asking;
@@ -151,12 +150,12 @@ TEST(WorkerDraftsTest, ARightDraftMakesAllAskAgain) {
 // One that was left out asks when its answer has become long.
 TEST(WorkerDraftsTest, ALongAnswerAsksInAnyCase) {
   SchedulerOptions options = WithDraftModel(4, /*num_blocks=*/512);
-  options.max_model_len = 2000;
+  options.max_model_len = 400;
   Harness harness(options, 0, /*nan_token=*/-1, /*wrong_period=*/1);
   for (int i = 0; i < DraftTrials::kFailures; ++i)
     NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i));
-  EXPECT_EQ(NumAsked(&harness, MakeRequest("short", 9, 1000)), 0);
-  EXPECT_GT(NumAsked(&harness, MakeRequest("long", 9, 1200)), 0);
+  EXPECT_EQ(NumAsked(&harness, MakeRequest("short", 9, DraftTrials::kLater)), 0);
+  EXPECT_GT(NumAsked(&harness, MakeRequest("long", 9, DraftTrials::kLater + 10)), 0);
 }
 
 TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
