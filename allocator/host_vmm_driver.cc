@@ -83,18 +83,26 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status Release(Handle handle) override {
+    std::vector<Handle> kept;
+    return ReleaseAll({handle}, &kept);
+  }
+
+  // One call of the kernel for memory that lies side by side: one for each 2 MiB takes three times as long.
+  absl::Status ReleaseAll(absl::Span<const Handle> handles, std::vector<Handle>* kept) override {
     absl::MutexLock lock(&mutex_);
-    const auto it = handles_.find(handle);
-    if (it == handles_.end()) return absl::NotFoundError(absl::StrCat("no memory handle ", handle));
-    const Memory& memory = it->second;
-    if (memory.mapped) return absl::FailedPreconditionError("memory is released while mapped");
-    if (memory.address != nullptr) {
-      void* fresh = mmap(memory.address, memory.bytes, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      if (fresh == MAP_FAILED) return ErrnoError("releasing memory", memory.bytes);
+    absl::Status first;
+    while (!handles.empty()) {
+      size_t count = 1;
+      absl::Status status = Releasable(handles[0]);
+      if (status.ok()) {
+        count = CountAdjacent(handles);
+        status = ReleaseAdjacent(handles.first(count));
+      }
+      if (!status.ok()) kept->insert(kept->end(), handles.begin(), handles.begin() + count);
+      first.Update(status);
+      handles.remove_prefix(count);
     }
-    handles_.erase(it);
-    return absl::OkStatus();
+    return first;
   }
 
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
@@ -215,6 +223,36 @@ class HostVmmDriver : public VmmDriver {
       const int64_t inside = std::min(begin + bytes, at + memory.bytes) - std::max(begin, at);
       if (memory.mapped && inside > 0) NoteCopied(inside, memory.absent.get());
     }
+  }
+
+  absl::Status Releasable(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = handles_.find(handle);
+    if (it == handles_.end()) return absl::NotFoundError(absl::StrCat("no memory handle ", handle));
+    if (it->second.mapped) return absl::FailedPreconditionError("memory is released while mapped");
+    return absl::OkStatus();
+  }
+  // How many of the first handles can be released and lie side by side; the first can be.
+  size_t CountAdjacent(absl::Span<const Handle> handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Memory* last = &handles_[handles[0]];
+    size_t count = 1;
+    for (; last->address != nullptr && count < handles.size() && Releasable(handles[count]).ok(); ++count) {
+      const Memory* const next = &handles_[handles[count]];
+      if (next->address != static_cast<char*>(last->address) + last->bytes) break;
+      last = next;
+    }
+    return count;
+  }
+  absl::Status ReleaseAdjacent(absl::Span<const Handle> handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    void* const begin = handles_[handles[0]].address;
+    int64_t bytes = 0;
+    for (const Handle handle : handles) bytes += handles_[handle].bytes;
+    if (begin != nullptr) {
+      void* fresh =
+          mmap(begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      if (fresh == MAP_FAILED) return ErrnoError("releasing memory", bytes);
+    }
+    for (const Handle handle : handles) handles_.erase(handle);
+    return absl::OkStatus();
   }
 
   int64_t LiveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -49,6 +49,17 @@ class VmmDriver {
     return absl::OkStatus();
   }
   virtual absl::Status Release(Handle handle) = 0;
+  // Releases these, which is fastest in the order of their addresses. Goes on after an error, appends those
+  // that stay to *kept, and returns the first error.
+  virtual absl::Status ReleaseAll(absl::Span<const Handle> handles, std::vector<Handle>* kept) {
+    absl::Status first;
+    for (const Handle handle : handles) {
+      const absl::Status status = Release(handle);
+      if (!status.ok()) kept->push_back(handle);
+      first.Update(status);
+    }
+    return first;
+  }
 
   virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;
   // Unmaps a range that one or several whole mappings fill: one call for many chunks. After an error all of

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "allocator/host_memory.h"
 #include "allocator/sleepable_allocator.h"
@@ -105,6 +106,36 @@ TEST(HostVmmDriver, ContentsStayWithTheHandle) {
   ASSERT_TRUE(driver->Release(handle).ok());
   EXPECT_FALSE(driver->Release(handle).ok());
   EXPECT_TRUE(driver->FreeAddress(data, bytes).ok());
+}
+
+// Ten pieces, of which one is still mapped, one was never mapped and one is gone already.
+TEST(HostVmmDriver, ManyPiecesAreReleasedButForThoseThatCannotBe) {
+  auto driver = MakeHostVmmDriver();
+  const int64_t unit = driver->Granularity();
+  auto* data = static_cast<char*>(driver->Reserve(10 * unit).value());
+  std::vector<VmmDriver::Handle> handles, kept;
+  ASSERT_TRUE(driver->CreateAll(std::vector<int64_t>(10, unit), &handles).ok());
+  for (int i = 0; i < 10; ++i) {
+    if (i != 7) ASSERT_TRUE(driver->Map(data + i * unit, unit, handles[i]).ok());
+  }
+  ASSERT_TRUE(driver->SetAccess(data, 7 * unit).ok());
+  memset(data, 0x5a, 7 * unit);
+  const int64_t before = ResidentSet();
+  ASSERT_TRUE(driver->Unmap(data, 3 * unit).ok());
+  ASSERT_TRUE(driver->Unmap(data + 4 * unit, 3 * unit).ok());
+  ASSERT_TRUE(driver->Unmap(data + 8 * unit, 2 * unit).ok());
+  ASSERT_TRUE(driver->Release(handles[9]).ok());
+
+  const absl::Status status = driver->ReleaseAll(handles, &kept);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(kept, (std::vector<VmmDriver::Handle>{handles[3], handles[9]}));
+  EXPECT_GE(before - ResidentSet(), 6 * unit - (1 << 20));
+  for (int64_t i = 0; i < unit; ++i) ASSERT_EQ(data[3 * unit + i], 0x5a);
+  ASSERT_TRUE(driver->Unmap(data + 3 * unit, unit).ok());
+  kept.clear();
+  EXPECT_TRUE(driver->ReleaseAll({handles[3]}, &kept).ok());
+  EXPECT_TRUE(kept.empty());
+  EXPECT_TRUE(driver->FreeAddress(data, 10 * unit).ok());
 }
 
 TEST(HostVmmDriver, MemoryComesFromTheNodesThatWereNamedAlsoAfterAWakeUp) {
