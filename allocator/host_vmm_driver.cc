@@ -25,7 +25,8 @@
 namespace somnus {
 namespace {
 
-constexpr int64_t kCountedBytes = 32 << 20;  // are populated by one call of the kernel
+constexpr int64_t kCountedBytes = 32 << 20;           // are populated by one call of the kernel
+constexpr int64_t kReleasedBytes = int64_t{1} << 30;  // by one call: the meter advances
 constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
 
 class HostVmmDriver : public VmmDriver {
@@ -83,24 +84,26 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status Release(Handle handle) override {
-    std::vector<Handle> kept;
-    return ReleaseAll({handle}, &kept);
+    absl::MutexLock lock(&mutex_);
+    absl::Status status = Releasable(handle);
+    return status.ok() ? ReleaseAdjacent({{handle, 0}}) : status;
   }
 
   // One call of the kernel for memory that lies side by side: one for each 2 MiB takes three times as long.
-  absl::Status ReleaseAll(absl::Span<const Handle> handles, std::vector<Handle>* kept) override {
+  absl::Status ReleaseAll(absl::Span<const Piece> pieces, std::vector<Handle>* kept) override {
     absl::MutexLock lock(&mutex_);
     absl::Status first;
-    while (!handles.empty()) {
+    while (!pieces.empty()) {
       size_t count = 1;
-      absl::Status status = Releasable(handles[0]);
+      absl::Status status = Releasable(pieces[0].handle);
       if (status.ok()) {
-        count = CountAdjacent(handles);
-        status = ReleaseAdjacent(handles.first(count));
+        count = CountAdjacent(pieces);
+        status = ReleaseAdjacent(pieces.first(count));
       }
-      if (!status.ok()) kept->insert(kept->end(), handles.begin(), handles.begin() + count);
+      for (const Piece& piece : pieces.first(count))
+        status.ok() ? Count(piece.bytes) : kept->push_back(piece.handle);
       first.Update(status);
-      handles.remove_prefix(count);
+      pieces.remove_prefix(count);
     }
     return first;
   }
@@ -231,27 +234,30 @@ class HostVmmDriver : public VmmDriver {
     if (it->second.mapped) return absl::FailedPreconditionError("memory is released while mapped");
     return absl::OkStatus();
   }
-  // How many of the first handles can be released and lie side by side; the first can be.
-  size_t CountAdjacent(absl::Span<const Handle> handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Memory* last = &handles_[handles[0]];
+  // How many of the first pieces can be released by one call; the first can be released.
+  size_t CountAdjacent(absl::Span<const Piece> pieces) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Memory* last = &handles_[pieces[0].handle];
+    int64_t bytes = last->bytes;
     size_t count = 1;
-    for (; last->address != nullptr && count < handles.size() && Releasable(handles[count]).ok(); ++count) {
-      const Memory* const next = &handles_[handles[count]];
-      if (next->address != static_cast<char*>(last->address) + last->bytes) break;
-      last = next;
+    for (; last->address != nullptr && bytes < kReleasedBytes && count < pieces.size(); ++count) {
+      const Handle handle = pieces[count].handle;
+      const void* const end = static_cast<char*>(last->address) + last->bytes;
+      if (!Releasable(handle).ok() || handles_[handle].address != end) break;
+      last = &handles_[handle];
+      bytes += last->bytes;
     }
     return count;
   }
-  absl::Status ReleaseAdjacent(absl::Span<const Handle> handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    void* const begin = handles_[handles[0]].address;
+  absl::Status ReleaseAdjacent(absl::Span<const Piece> pieces) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    void* const begin = handles_[pieces[0].handle].address;
     int64_t bytes = 0;
-    for (const Handle handle : handles) bytes += handles_[handle].bytes;
+    for (const Piece& piece : pieces) bytes += handles_[piece.handle].bytes;
     if (begin != nullptr) {
       void* fresh =
           mmap(begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       if (fresh == MAP_FAILED) return ErrnoError("releasing memory", bytes);
     }
-    for (const Handle handle : handles) handles_.erase(handle);
+    for (const Piece& piece : pieces) handles_.erase(piece.handle);
     return absl::OkStatus();
   }
 

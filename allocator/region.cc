@@ -9,8 +9,6 @@
 namespace somnus {
 namespace {
 
-constexpr int64_t kReleasedBytes = int64_t{1} << 30;  // by one call of the driver: progress is counted
-
 int64_t RoundDown(int64_t bytes, int64_t unit) { return std::max(bytes / unit, int64_t{1}) * unit; }
 
 }  // namespace
@@ -226,21 +224,17 @@ absl::Status Region::ReleaseChunks(const Chosen& chosen) {
   std::vector<Chunk> staying;
   for (const Chunk& chunk : chunks_) (chosen(chunk) ? pending : staying).push_back(chunk);
   chunks_ = std::move(staying);
-  absl::Status first;
-  for (size_t begin = 0, end = 0; begin < pending.size(); begin = end) {
-    std::vector<VmmDriver::Handle> handles, kept;
-    for (int64_t bytes = 0; end < pending.size() && bytes < kReleasedBytes; bytes += pending[end++].bytes)
-      handles.push_back(pending[end].handle);
-    first.Update(driver_->ReleaseAll(handles, &kept));
-    for (size_t i = begin; i < end; ++i) {
-      if (std::find(kept.begin(), kept.end(), pending[i].handle) == kept.end()) {
-        driver_->Count(pending[i].bytes);
-      } else {
-        unreleased_.push_back(pending[i]);
-      }
-    }
+  std::vector<VmmDriver::Piece> pieces;
+  for (const Chunk& chunk : pending) pieces.push_back({chunk.handle, chunk.bytes});
+  std::vector<VmmDriver::Handle> kept;
+  absl::Status status = driver_->ReleaseAll(pieces, &kept);
+  auto stays = kept.begin();
+  for (const Chunk& chunk : pending) {
+    if (stays == kept.end() || *stays != chunk.handle) continue;
+    unreleased_.push_back(chunk);
+    ++stays;
   }
-  return first;
+  return status;
 }
 
 // Compares what was needed with what is available now that the region's own new chunks are released.

@@ -49,14 +49,22 @@ class VmmDriver {
     return absl::OkStatus();
   }
   virtual absl::Status Release(Handle handle) = 0;
-  // Releases these, which is fastest in the order of their addresses. Goes on after an error, appends those
-  // that stay to *kept, and returns the first error.
-  virtual absl::Status ReleaseAll(absl::Span<const Handle> handles, std::vector<Handle>* kept) {
+  struct Piece {
+    Handle handle;
+    int64_t bytes;
+  };
+  // Releases these and counts their bytes; fastest in the order of their addresses. Goes on after an error,
+  // appends the handles that stay to *kept, in their order, and returns the first error.
+  virtual absl::Status ReleaseAll(absl::Span<const Piece> pieces, std::vector<Handle>* kept) {
     absl::Status first;
-    for (const Handle handle : handles) {
-      const absl::Status status = Release(handle);
-      if (!status.ok()) kept->push_back(handle);
-      first.Update(status);
+    for (const Piece& piece : pieces) {
+      const absl::Status status = Release(piece.handle);
+      if (status.ok()) {
+        Count(piece.bytes);
+      } else {
+        kept->push_back(piece.handle);
+        first.Update(status);
+      }
     }
     return first;
   }
@@ -87,7 +95,7 @@ class VmmDriver {
 
   // Counts from now on; null: no longer. No call may run meanwhile. A driver over another one passes it on.
   virtual void SetMeter(ByteMeter* meter) { meter_ = meter; }
-  // For bytes that are moved without the driver: released with their handle, or read from a file.
+  // Also for bytes that are moved without the driver: read from a file.
   void Count(int64_t bytes) {
     if (meter_ != nullptr) meter_->Advance(bytes);
   }

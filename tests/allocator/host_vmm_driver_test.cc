@@ -126,14 +126,19 @@ TEST(HostVmmDriver, ManyPiecesAreReleasedButForThoseThatCannotBe) {
   ASSERT_TRUE(driver->Unmap(data + 8 * unit, 2 * unit).ok());
   ASSERT_TRUE(driver->Release(handles[9]).ok());
 
-  const absl::Status status = driver->ReleaseAll(handles, &kept);
+  std::vector<VmmDriver::Piece> pieces;
+  for (const VmmDriver::Handle handle : handles) pieces.push_back({handle, unit});
+  ByteMeter meter;
+  const MeterScope scope(driver.get(), &meter);
+  const absl::Status status = driver->ReleaseAll(pieces, &kept);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_EQ(kept, (std::vector<VmmDriver::Handle>{handles[3], handles[9]}));
+  EXPECT_EQ(meter.bytes(), 8 * unit);
   EXPECT_GE(before - ResidentSet(), 6 * unit - (1 << 20));
   for (int64_t i = 0; i < unit; ++i) ASSERT_EQ(data[3 * unit + i], 0x5a);
   ASSERT_TRUE(driver->Unmap(data + 3 * unit, unit).ok());
   kept.clear();
-  EXPECT_TRUE(driver->ReleaseAll({handles[3]}, &kept).ok());
+  EXPECT_TRUE(driver->ReleaseAll({{handles[3], unit}}, &kept).ok());
   EXPECT_TRUE(kept.empty());
   EXPECT_TRUE(driver->FreeAddress(data, 10 * unit).ok());
 }
