@@ -55,12 +55,6 @@ Arrays ArraysOf(const std::vector<int64_t>& done, const std::vector<int64_t>& co
   return a;
 }
 
-// AMX's tiles round scales and weights of a cache of bytes to bf16, which others do not.
-CpuIsa OracleIsa() {
-  const std::vector<CpuIsa> isas = kernel_test::AvailableIsas();
-  return isas.back() == CpuIsa::kAmx ? isas[isas.size() - 2] : isas.back();
-}
-
 class Pair {
  public:
   Pair(const Shape& shape, DataType act, DataType cache, bool rotates)
@@ -68,7 +62,7 @@ class Pair {
         act_(act),
         cache_(cache),
         rotates_(rotates),
-        cpu_(OracleIsa(), 1, Limits()),
+        cpu_(CpuIsa::kBest, 1, Limits()),
         cuda_(Limits()),
         cpu_memory_(kBlocks * Bytes(*cpu_.device)),
         cuda_memory_(kBlocks * Bytes(*cuda_.device)),
