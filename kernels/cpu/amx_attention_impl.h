@@ -356,22 +356,32 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   }
 };
 
-template <typename S>
-const AttentionKernels& TileAttentionOr(const KvCacheView& cache) {
-  return TileAttention<S>::Serves(cache) ? AttentionOf<TileAttention<S>>::kKernels : AttentionFor(cache);
-}
+// Bytes are computed on tiles, which round q and weights to bf16, where activations are bf16 anyway.
+template <typename S, typename Plain>
+struct ByActivations {
+  using Tiles = AttentionOf<TileAttention<S>>;
+  using Others = AttentionOf<Attention<Plain>>;
+  static bool OnTiles(const AttentionArgs& args) { return args.out_type == DataType::kBF16; }
+  static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
+    (OnTiles(args) ? Tiles::Whole : Others::Whole)(args, item, scratch);
+  }
+  static void Section(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
+                      char* partial) {
+    (OnTiles(args) ? Tiles::Section : Others::Section)(args, item, section, scratch, partial);
+  }
+  static void Join(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
+                   char* partials, int64_t stride) {
+    (OnTiles(args) ? Tiles::Join : Others::Join)(args, item, sections, scratch, partials, stride);
+  }
+  static constexpr AttentionKernels kKernels = {Whole, Section, Join};
+};
 
 const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
-  switch (cache.dtype) {
-    case DataType::kBF16:
-      return TileAttentionOr<StoredBF16>(cache);
-    case DataType::kF8E4M3:
-      return TileAttentionOr<StoredF8>(cache);
-    case DataType::kI8:
-      return TileAttentionOr<StoredI8>(cache);
-    default:
-      return AttentionFor(cache);
-  }
+  const bool serves = TileAttention<StoredBF16>::Serves(cache);  // all types alike
+  if (serves && cache.dtype == DataType::kBF16) return AttentionOf<TileAttention<StoredBF16>>::kKernels;
+  if (serves && cache.dtype == DataType::kF8E4M3) return ByActivations<StoredF8, TileF8>::kKernels;
+  if (serves && cache.dtype == DataType::kI8) return ByActivations<StoredI8, TileI8>::kKernels;
+  return AttentionFor(cache);
 }
 
 }  // namespace

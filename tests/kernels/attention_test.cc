@@ -281,7 +281,7 @@ TEST_P(AttentionTest, Int8ScalesAreOfOneTokenAndHead) {
       }
     }
     runner.Step({&s}, {130});
-    const DataType operands = OperandType(GetParam(), DataType::kI8);
+    const DataType operands = OutType(GetParam(), DataType::kI8);
     const double rounding = operands == DataType::kF32 ? 2e-5 : 2 * Epsilon(operands);
     for (int64_t h = 0; h < shape.num_heads; ++h) {
       for (const int64_t p : {0, 1, 18, 129}) {

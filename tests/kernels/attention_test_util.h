@@ -28,10 +28,13 @@ struct Sequence {
 // What the scales of a cache are in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache; with one of 8 bits the output is f32.
+// The types of a cache, and of the output over it.
 inline constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3,
                                            DataType::kI8};
-inline DataType OutType(DataType cache) { return SizeOf(cache) == 1 ? DataType::kF32 : cache; }
+inline DataType OutType(CpuIsa isa, DataType cache) {
+  if (SizeOf(cache) != 1) return cache;
+  return isa == CpuIsa::kAmx ? DataType::kBF16 : DataType::kF32;  // tiles serve bytes with bf16 activations
+}
 
 // The [head_dim] values of a token's K or V of one head as they come back from the cache.
 inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v) {
@@ -56,6 +59,7 @@ class Runner {
          int64_t max_model_len = 0)
       : shape_(shape),
         type_(type),
+        out_type_(OutType(isa, type)),
         bench_(isa, num_threads,
                {.num_heads = shape.num_heads,
                 .head_dim = shape.head_dim,
@@ -121,7 +125,7 @@ class Runner {
                                .slot_mapping = slots.data()};
     QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
                        view_);
-    out_ = std::make_unique<Matrix>(OutType(type_), num_tokens, shape_.num_heads * shape_.head_dim, 1);
+    out_ = std::make_unique<Matrix>(out_type_, num_tokens, shape_.num_heads * shape_.head_dim, 1);
     PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), Scale(), batch,
                    view_, out_->view());
     std::vector<std::string> rows;
@@ -135,6 +139,7 @@ class Runner {
  private:
   Shape shape_;
   DataType type_;
+  const DataType out_type_;
   Bench bench_;
   int64_t bytes_;
   Buffer cache_;
@@ -170,15 +175,10 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
   return out;
 }
 
-// What q and the weights of a cache of this type are rounded to: tiles multiply bf16 alone.
-inline DataType OperandType(CpuIsa isa, DataType cache) {
-  return isa == CpuIsa::kAmx && SizeOf(cache) == 1 ? DataType::kBF16 : OutType(cache);
-}
-
 // bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
 // output.
 inline double Tolerance(CpuIsa isa, DataType cache, double value) {
-  const DataType type = OperandType(isa, cache);
+  const DataType type = OutType(isa, cache);
   return type == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
 }
 
