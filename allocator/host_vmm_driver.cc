@@ -26,7 +26,7 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kCountedBytes = 32 << 20;           // are populated by one call of the kernel
-constexpr int64_t kReleasedBytes = int64_t{1} << 30;  // by one call: the meter advances
+constexpr int64_t kReleasedBytes = int64_t{1} << 30;  // by one call, behind which the meter advances
 constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
 
 class HostVmmDriver : public VmmDriver {
@@ -84,9 +84,8 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status Release(Handle handle) override {
-    absl::MutexLock lock(&mutex_);
-    absl::Status status = Releasable(handle);
-    return status.ok() ? ReleaseAdjacent({{handle, 0}}) : status;
+    std::vector<Handle> kept;
+    return ReleaseAll({{handle, /*bytes=*/0}}, &kept);  // which counts nothing
   }
 
   // One call of the kernel for memory that lies side by side: one for each 2 MiB takes three times as long.
@@ -100,8 +99,13 @@ class HostVmmDriver : public VmmDriver {
         count = CountAdjacent(pieces);
         status = ReleaseAdjacent(pieces.first(count));
       }
-      for (const Piece& piece : pieces.first(count))
-        status.ok() ? Count(piece.bytes) : kept->push_back(piece.handle);
+      for (const Piece& piece : pieces.first(count)) {
+        if (status.ok()) {
+          Count(piece.bytes);
+        } else {
+          kept->push_back(piece.handle);
+        }
+      }
       first.Update(status);
       pieces.remove_prefix(count);
     }

@@ -14,12 +14,13 @@ INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(AvailableIsas())
 TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
   const Shape shapes[] = {{9, 3, 64, 16}, {2, 2, 8, 8},   {4, 1, 24, 32}, {3, 1, 80, 16}, {16, 8, 128, 16},
                           {1, 1, 16, 1},  {5, 2, 48, 24}, {2, 1, 40, 5},  {2, 2, 64, 80}, {71, 1, 32, 64}};
-  for (const DataType type : kCacheTypes) {
+  for (const CacheTypes& types : kCacheTypes) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(testing::Message()
-                   << "type " << static_cast<int>(type) << ", " << shape.num_heads << " heads on "
-                   << shape.num_kv_heads << ", dim " << shape.head_dim << ", block " << shape.block_size);
-      Runner runner(GetParam(), 2, shape, type, 400);
+                   << "types " << static_cast<int>(types.cache) << " and " << static_cast<int>(types.out)
+                   << ", " << shape.num_heads << " heads on " << shape.num_kv_heads << ", dim "
+                   << shape.head_dim << ", block " << shape.block_size);
+      Runner runner(GetParam(), 2, shape, types, 400);
       Sequence a(shape, 150, 1), b(shape, 33, 2), c(shape, 1, 3);
       // A long prompt, then a step of one decode, one prefill and one single token together.
       runner.Step({&a}, {149});
@@ -31,10 +32,10 @@ TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
           if (s == &b && p % 7 > 1) continue;
           for (int64_t h = 0; h < shape.num_heads; ++h) {
             const std::vector<double> want =
-                Reference(*s, shape, type, runner.kv_head_of_head()[h], h, p, runner.Scale());
+                Reference(*s, shape, types.cache, runner.kv_head_of_head()[h], h, p, runner.Scale());
             for (int64_t i = 0; i < shape.head_dim; ++i) {
               ASSERT_NEAR(runner.out().Get(row, h * shape.head_dim + i), want[i],
-                          Tolerance(GetParam(), type, want[i]))
+                          Tolerance(types.out, want[i]))
                   << "row " << row << ", position " << p << ", head " << h << ", dim " << i;
             }
           }
@@ -46,7 +47,7 @@ TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
 
 TEST_P(AttentionTest, HeadsMayBeServedByAnyKvHead) {
   const Shape shape{5, 3, 16, 16};
-  Runner runner(GetParam(), 1, shape, DataType::kF32, 50);
+  Runner runner(GetParam(), 1, shape, {DataType::kF32, DataType::kF32}, 50);
   runner.kv_head_of_head() = {2, 0, 2, 0, 2};  // Nobody uses KV head 1.
   Sequence s(shape, 40, 1);
   runner.Step({&s}, {40});
@@ -61,18 +62,18 @@ TEST_P(AttentionTest, HeadsMayBeServedByAnyKvHead) {
 // any size among other sequences, in any blocks, on any number of threads.
 TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
   const Shape shapes[] = {{9, 3, 64, 16}, {4, 2, 24, 8}, {3, 1, 80, 32}, {6, 6, 16, 5}, {2, 1, 32, 100}};
-  for (const DataType type : kCacheTypes) {
+  for (const CacheTypes& types : kCacheTypes) {
     for (const Shape& shape : shapes) {
       const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
       std::vector<std::vector<std::string>> expected(lengths.size());
       for (size_t i = 0; i < lengths.size(); ++i) {
-        Runner alone(GetParam(), 1, shape, type, 60);
+        Runner alone(GetParam(), 1, shape, types, 60);
         Sequence s(shape, lengths[i], static_cast<uint32_t>(i));
         for (int64_t t = 0; t < lengths[i]; ++t) expected[i].push_back(alone.Step({&s}, {1})[0]);
       }
       for (int round = 0; round < 6; ++round) {
         std::mt19937 random(static_cast<uint32_t>(round));
-        Runner runner(GetParam(), 1 + round % 4, shape, type, 300);
+        Runner runner(GetParam(), 1 + round % 4, shape, types, 300);
         runner.ShuffleBlocks(static_cast<uint32_t>(round));
         std::vector<std::unique_ptr<Sequence>> sequences;
         for (size_t i = 0; i < lengths.size(); ++i) {
@@ -98,8 +99,9 @@ TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
           const std::vector<std::string> got = runner.Step(chosen, counts);
           for (size_t r = 0; r < rows.size(); ++r) {
             ASSERT_EQ(got[r], expected[rows[r].first][rows[r].second])
-                << "type " << static_cast<int>(type) << ", head_dim " << shape.head_dim << ", round " << round
-                << ", sequence " << rows[r].first << ", position " << rows[r].second;
+                << "types " << static_cast<int>(types.cache) << " and " << static_cast<int>(types.out)
+                << ", head_dim " << shape.head_dim << ", round " << round << ", sequence " << rows[r].first
+                << ", position " << rows[r].second;
           }
         }
       }
@@ -110,8 +112,8 @@ TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
 // A poisoned sequence's NaN stays in its rows, also for sequences that get its blocks afterwards.
 TEST_P(AttentionTest, NanStaysInItsSequence) {
   const Shape shape{6, 2, 32, 16};
-  for (const DataType type : kCacheTypes) {
-    Runner runner(GetParam(), 2, shape, type, 20);
+  for (const CacheTypes& types : kCacheTypes) {
+    Runner runner(GetParam(), 2, shape, types, 20);
     Sequence bad(shape, 60, 1), good(shape, 47, 2), again(shape, 47, 2);
     for (int64_t c = 0; c < bad.qkv.cols(); ++c) bad.qkv.Set(20, c, NAN);
     const std::vector<std::string> both = runner.Step({&bad, &good}, {60, 47});
@@ -171,8 +173,8 @@ TEST_P(AttentionTest, NormsAndRotatesLikeHuggingFace) {
 
 TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
   const Shape shape{4, 2, 16, 16};
-  for (const DataType type : kCacheTypes) {
-    Runner runner(GetParam(), 2, shape, type, 30);
+  for (const CacheTypes& types : kCacheTypes) {
+    Runner runner(GetParam(), 2, shape, types, 30);
     Sequence original(shape, 41, 1), fork(shape, 41, 1);
     runner.Step({&original}, {40});
     const int32_t destination[] = {25, 26, 27};
@@ -184,12 +186,13 @@ TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
 }
 
 // A token's V through a cache of 8 bits, as attention over this token alone returns it.
-std::vector<float> ThroughCache(CpuIsa isa, DataType type, const std::vector<float>& v, float v_scale = 1) {
+std::vector<float> ThroughCache(CpuIsa isa, const CacheTypes& types, const std::vector<float>& v,
+                                float v_scale = 1) {
   const int64_t head_dim = static_cast<int64_t>(v.size());
   Bench bench(isa, 1, {.num_heads = 1, .head_dim = head_dim, .block_size = 16});
-  Buffer data(2 * KvBlockBytes(*bench.device, type, 16, 1, head_dim));
-  const KvCacheView cache{data.as<void>(), type, 2, 16, 1, head_dim, 1, v_scale};
-  Matrix qkv(DataType::kF32, 1, 3 * head_dim), out(DataType::kF32, 1, head_dim);
+  Buffer data(2 * KvBlockBytes(*bench.device, types.cache, 16, 1, head_dim));
+  const KvCacheView cache{data.as<void>(), types.cache, 2, 16, 1, head_dim, 1, v_scale};
+  Matrix qkv(DataType::kF32, 1, 3 * head_dim), out(types.out, 1, head_dim);
   for (int64_t i = 0; i < head_dim; ++i) qkv.Set(0, 2 * head_dim + i, v[i]);
   const int32_t starts[] = {0, 1}, context = 1, table = 1, position = 0, slot = 16, kv_head = 0;
   const AttentionBatch batch{.num_seqs = 1,
@@ -202,7 +205,9 @@ std::vector<float> ThroughCache(CpuIsa isa, DataType type, const std::vector<flo
                              .slot_mapping = &slot};
   QkNormRopeAndCache(*bench.device, qkv.view(), 1, nullptr, nullptr, 1e-5, {}, batch, cache);
   PagedAttention(*bench.device, qkv.view(), 1, &kv_head, 1, batch, cache, out.view());
-  return std::vector<float>(out.row(0), out.row(0) + head_dim);
+  std::vector<float> values;
+  for (int64_t i = 0; i < head_dim; ++i) values.push_back(out.Get(0, i));
+  return values;
 }
 
 // Every code, every tie between two codes and its neighbours, what saturates, subnormal numbers and NaN, with
@@ -219,7 +224,8 @@ TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
   for (const float sign : {1.0f, -1.0f}) {
     std::vector<float> halves;
     for (const float x : values) halves.push_back(sign * x / 2);
-    const std::vector<float> got = ThroughCache(GetParam(), DataType::kF8E4M3, halves, 0.5f);
+    const std::vector<float> got =
+        ThroughCache(GetParam(), {DataType::kF8E4M3, DataType::kF32}, halves, 0.5f);
     for (size_t i = 0; i < values.size(); ++i) {
       const float want = Round(DataType::kF8E4M3, sign * values[i]) / 2;
       if (std::isnan(want)) {
@@ -243,7 +249,7 @@ TEST_P(AttentionTest, Int8HoldsTheNearestValue) {
   for (const float scale : {1.0f, -1.0f, 0x1p-20f, -0x1p+40f, 0x1p-106f}) {
     std::vector<float> values;
     for (const float code : codes) values.push_back(code * scale);
-    const std::vector<float> got = ThroughCache(GetParam(), DataType::kI8, values);
+    const std::vector<float> got = ThroughCache(GetParam(), {DataType::kI8, DataType::kF32}, values);
     for (size_t i = 0; i < codes.size(); ++i) {
       EXPECT_EQ(got[i], std::nearbyintf(codes[i]) * scale) << codes[i] << " times " << scale;
     }
@@ -252,7 +258,7 @@ TEST_P(AttentionTest, Int8HoldsTheNearestValue) {
 
 TEST_P(AttentionTest, Int8ScalesOfHeadsWithoutALargestValue) {
   const auto through = [](std::vector<float> values) {
-    return ThroughCache(GetParam(), DataType::kI8, values);
+    return ThroughCache(GetParam(), {DataType::kI8, DataType::kF32}, values);
   };
   const std::vector<float> zeros(20, 0.0f);
   EXPECT_EQ(through(zeros), zeros);
@@ -267,35 +273,53 @@ TEST_P(AttentionTest, Int8ScalesOfHeadsWithoutALargestValue) {
 }
 
 // Magnitudes from token to token and from head to head are far apart: a scale that two of them share would
-// lose the smaller one.
+// lose the smaller one. With bf16 activations what is summed may be rounded to bf16.
 TEST_P(AttentionTest, Int8ScalesAreOfOneTokenAndHead) {
-  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{3, 3, 24, 5}, Shape{2, 1, 32, 100}}) {
-    Runner runner(GetParam(), 2, shape, DataType::kI8, 60);
-    Sequence s(shape, 130, 4);
-    const int64_t kv = shape.num_kv_heads * shape.head_dim, k = shape.num_heads * shape.head_dim;
-    for (int64_t p = 0; p < 130; ++p) {
-      for (int64_t i = 0; i < kv; ++i) {
-        const int64_t head = i / shape.head_dim;
-        s.qkv.Set(p, k + i, s.qkv.Get(p, k + i) * std::ldexp(1.3f, -static_cast<int>((p + head) % 7)));
-        s.qkv.Set(p, k + kv + i, s.qkv.Get(p, k + kv + i) * std::ldexp(1.3f, (p * 5 + head) % 9 - 8));
+  const CacheTypes all_types[] = {{DataType::kI8, DataType::kF32}, {DataType::kI8, DataType::kBF16}};
+  for (const CacheTypes& types : all_types) {
+    for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{3, 3, 24, 5}, Shape{2, 1, 32, 100}}) {
+      Runner runner(GetParam(), 2, shape, types, 60);
+      Sequence s(shape, 130, 4);
+      const int64_t kv = shape.num_kv_heads * shape.head_dim, k = shape.num_heads * shape.head_dim;
+      for (int64_t p = 0; p < 130; ++p) {
+        for (int64_t i = 0; i < kv; ++i) {
+          const int64_t head = i / shape.head_dim;
+          s.qkv.Set(p, k + i, s.qkv.Get(p, k + i) * std::ldexp(1.3f, -static_cast<int>((p + head) % 7)));
+          s.qkv.Set(p, k + kv + i, s.qkv.Get(p, k + kv + i) * std::ldexp(1.3f, (p * 5 + head) % 9 - 8));
+        }
       }
-    }
-    runner.Step({&s}, {130});
-    const DataType operands = OutType(GetParam(), DataType::kI8);
-    const double rounding = operands == DataType::kF32 ? 2e-5 : 2 * Epsilon(operands);
-    for (int64_t h = 0; h < shape.num_heads; ++h) {
-      for (const int64_t p : {0, 1, 18, 129}) {
-        const std::vector<double> want =
-            Reference(s, shape, DataType::kI8, runner.kv_head_of_head()[h], h, p, runner.Scale());
-        for (int64_t i = 0; i < shape.head_dim; ++i) {
-          const int64_t v = k + kv + runner.kv_head_of_head()[h] * shape.head_dim + i;
-          double largest = 0;
-          for (int64_t t = 0; t <= p; ++t) largest = std::max(largest, std::fabs(double{s.qkv.Get(t, v)}));
-          ASSERT_NEAR(runner.out().Get(p, h * shape.head_dim + i), want[i], 2e-6 + rounding * largest)
-              << "position " << p << ", head " << h << ", dim " << i;
+      runner.Step({&s}, {130});
+      for (int64_t h = 0; h < shape.num_heads; ++h) {
+        const int64_t v = k + kv + runner.kv_head_of_head()[h] * shape.head_dim;
+        for (const int64_t p : {0, 1, 18, 129}) {
+          const std::vector<double> want =
+              Reference(s, shape, DataType::kI8, runner.kv_head_of_head()[h], h, p, runner.Scale());
+          for (int64_t i = 0; i < shape.head_dim; ++i) {
+            double largest = 0;
+            for (int64_t t = 0; t <= p; ++t)
+              largest = std::max(largest, std::fabs(double{s.qkv.Get(t, v + i)}));
+            const double rounding = types.out == DataType::kF32 ? 2e-6 + 2e-5 * std::fabs(want[i])
+                                                                : 2 * Epsilon(types.out) * largest;
+            ASSERT_NEAR(runner.out().Get(p, h * shape.head_dim + i), want[i], rounding)
+                << "position " << p << ", head " << h << ", dim " << i;
+          }
         }
       }
     }
+  }
+}
+
+// All bytes at once: bf16 holds what each stands for, however it is computed.
+TEST_P(AttentionTest, EveryByteComesBackWithBf16Activations) {
+  std::vector<float> floats, integers;
+  for (int code = 0; code < 256; ++code) {
+    floats.push_back(static_cast<float>(F8ToDouble(static_cast<uint8_t>(code))));
+    integers.push_back(static_cast<float>(std::max(code - 128, -127)));
+  }
+  EXPECT_EQ(ThroughCache(GetParam(), {DataType::kI8, DataType::kBF16}, integers), integers);
+  const std::vector<float> got = ThroughCache(GetParam(), {DataType::kF8E4M3, DataType::kBF16}, floats);
+  for (int code = 0; code < 256; ++code) {
+    EXPECT_TRUE(got[code] == floats[code] || (std::isnan(got[code]) && std::isnan(floats[code]))) << code;
   }
 }
 

@@ -28,13 +28,16 @@ struct Sequence {
 // What the scales of a cache are in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache, and of the output over it.
-inline constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3,
-                                           DataType::kI8};
-inline DataType OutType(CpuIsa isa, DataType cache) {
-  if (SizeOf(cache) != 1) return cache;
-  return isa == CpuIsa::kAmx ? DataType::kBF16 : DataType::kF32;  // tiles serve bytes with bf16 activations
-}
+// The types of a cache and of the activations over it: AMX computes bytes in another way where these are
+// bf16.
+struct CacheTypes {
+  DataType cache, out;
+};
+inline constexpr CacheTypes kCacheTypes[] = {
+    {DataType::kF32, DataType::kF32},     {DataType::kBF16, DataType::kBF16},
+    {DataType::kF16, DataType::kF16},     {DataType::kF8E4M3, DataType::kF32},
+    {DataType::kF8E4M3, DataType::kBF16}, {DataType::kI8, DataType::kF32},
+    {DataType::kI8, DataType::kBF16}};
 
 // The [head_dim] values of a token's K or V of one head as they come back from the cache.
 inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v) {
@@ -55,22 +58,22 @@ inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v
 class Runner {
  public:
   // max_model_len: how long a context may be for threads to share it.
-  Runner(CpuIsa isa, int num_threads, const Shape& shape, DataType type, int64_t num_blocks,
+  Runner(CpuIsa isa, int num_threads, const Shape& shape, CacheTypes types, int64_t num_blocks,
          int64_t max_model_len = 0)
       : shape_(shape),
-        type_(type),
-        out_type_(OutType(isa, type)),
+        type_(types.cache),
+        out_type_(types.out),
         bench_(isa, num_threads,
                {.num_heads = shape.num_heads,
                 .head_dim = shape.head_dim,
                 .block_size = shape.block_size,
                 .max_model_len = max_model_len}),
-        bytes_(KvBlockBytes(*bench_.device, type, shape.block_size, shape.num_kv_heads, shape.head_dim)),
+        bytes_(KvBlockBytes(*bench_.device, type_, shape.block_size, shape.num_kv_heads, shape.head_dim)),
         cache_(num_blocks * bytes_) {
     // What nobody wrote is NaN: it must never be seen.
     std::memset(cache_.as<char>(), 0xff, cache_.bytes());
-    view_ = {cache_.as<void>(), type, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
-    if (type == DataType::kF8E4M3) {
+    view_ = {cache_.as<void>(), type_, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
+    if (type_ == DataType::kF8E4M3) {
       view_.k_scale = kKScale;
       view_.v_scale = kVScale;
     }
@@ -139,7 +142,7 @@ class Runner {
  private:
   Shape shape_;
   DataType type_;
-  const DataType out_type_;
+  DataType out_type_;
   Bench bench_;
   int64_t bytes_;
   Buffer cache_;
@@ -177,9 +180,8 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
 
 // bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
 // output.
-inline double Tolerance(CpuIsa isa, DataType cache, double value) {
-  const DataType type = OutType(isa, cache);
-  return type == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
+inline double Tolerance(DataType out, double value) {
+  return out == DataType::kF32 ? 2e-5 : 6 * Epsilon(out) + 2 * Epsilon(out) * std::fabs(value);
 }
 
 }  // namespace somnus::kernel_test

@@ -30,20 +30,20 @@ std::vector<int64_t> Boundaries(const Shape& shape) {
 }
 
 TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
-  for (const DataType type : kCacheTypes) {
+  for (const CacheTypes& types : kCacheTypes) {
     for (const Shape& shape : kShapes) {
-      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", block " << shape.block_size);
-      Runner runner(GetParam(), 3, shape, type, NumBlocks(shape), 2048);
+      SCOPED_TRACE(testing::Message() << "types " << static_cast<int>(types.cache) << " and "
+                                      << static_cast<int>(types.out) << ", block " << shape.block_size);
+      Runner runner(GetParam(), 3, shape, types, NumBlocks(shape), 2048);
       Sequence s(shape, kLength, 1);
       for (const int64_t position : Boundaries(shape)) {
         FillUpTo(runner, s, position);
         runner.Step({&s}, {1});
         for (int64_t h = 0; h < shape.num_heads; ++h) {
           const std::vector<double> want =
-              Reference(s, shape, type, runner.kv_head_of_head()[h], h, position, runner.Scale());
+              Reference(s, shape, types.cache, runner.kv_head_of_head()[h], h, position, runner.Scale());
           for (int64_t i = 0; i < shape.head_dim; ++i) {
-            ASSERT_NEAR(runner.out().Get(0, h * shape.head_dim + i), want[i],
-                        Tolerance(GetParam(), type, want[i]))
+            ASSERT_NEAR(runner.out().Get(0, h * shape.head_dim + i), want[i], Tolerance(types.out, want[i]))
                 << "position " << position << ", head " << h << ", dim " << i;
           }
         }
@@ -55,10 +55,11 @@ TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
 // One thread adds the sections up itself; more share them, also chunks of queries of which some end in an
 // earlier section, and other sequences move the cuts; without room for sums of sections nothing is shared.
 TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
-  for (const DataType type : kCacheTypes) {
+  for (const CacheTypes& types : kCacheTypes) {
     for (const Shape& shape : kShapes) {
-      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", block " << shape.block_size);
-      Runner alone(GetParam(), 1, shape, type, NumBlocks(shape));
+      SCOPED_TRACE(testing::Message() << "types " << static_cast<int>(types.cache) << " and "
+                                      << static_cast<int>(types.out) << ", block " << shape.block_size);
+      Runner alone(GetParam(), 1, shape, types, NumBlocks(shape));
       Sequence expected(shape, kLength, 1);
       std::vector<std::string> rows;
       while (expected.done < kLength) {
@@ -71,7 +72,7 @@ TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
       for (const int threads : {2, 3, 9}) {
         for (const int64_t room : {0, 2048}) {
           if (room == 0 && threads > 2) continue;
-          Runner runner(GetParam(), threads, shape, type, NumBlocks(shape), room);
+          Runner runner(GetParam(), threads, shape, types, NumBlocks(shape), room);
           runner.ShuffleBlocks(static_cast<uint32_t>(threads));
           Sequence s(shape, kLength, 1), other(shape, kLength, 2), third(shape, kLength, 3);
           FillUpTo(runner, other, 700);
@@ -96,8 +97,8 @@ TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
 // A value that is not a number stays in the rows that see it.
 TEST_P(LongAttentionTest, NanStaysBehindItsToken) {
   const Shape shape{3, 1, 32, 16};
-  for (const DataType type : kCacheTypes) {
-    Runner runner(GetParam(), 3, shape, type, NumBlocks(shape), 2048);
+  for (const CacheTypes& types : kCacheTypes) {
+    Runner runner(GetParam(), 3, shape, types, NumBlocks(shape), 2048);
     Sequence s(shape, kLength, 1);
     for (int64_t c = 0; c < s.qkv.cols(); ++c) s.qkv.Set(600, c, NAN);
     FillUpTo(runner, s, 590);

@@ -125,7 +125,7 @@ int64_t NumAsked(Harness* harness, const EngineRequest& request) {
 TEST(WorkerDraftsTest, WhereOneSequenceAfterTheOtherFindsThemWrongFewAsk) {
   Harness harness(WithDraftModel(4), 0, /*nan_token=*/-1, /*wrong_period=*/1);
   std::vector<int> asking;
-  for (int i = 0; i < 4 + 2 * DraftTrials::kOneOf; ++i) {
+  for (int i = 0; i < DraftTrials::kFailures + 2 * DraftTrials::kOneOf; ++i) {
     if (NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i)) > 0) asking.push_back(i);
   }
   EXPECT_EQ(asking, (std::vector<int>{0, 1, 2, 3, 3 + DraftTrials::kOneOf, 3 + 2 * DraftTrials::kOneOf}));
