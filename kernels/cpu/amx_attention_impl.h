@@ -30,7 +30,7 @@ SOMNUS_INLINE void ForTiles(int64_t count, const Fn& fn) {
   if (count > 3) fn.template operator()<3>();
 }
 
-// 2^t for t <= 0, within 2 ulp; 0 for -inf.
+// 2^t for t <= 0, within 2.1 ulp where that is a normal number; 0 for -inf.
 SOMNUS_INLINE VF Exp2(VF t) {
   const VF r = (VF)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const VF n = t - r;
