@@ -118,6 +118,7 @@ struct Flags {
   std::string speculative = "ngram";
   std::string draft_model;  // of --speculative=draft
   bool has_draft_model() const { return speculative == "draft" && num_speculative_tokens > 0; }
+  bool drafts_must_pay = true;
   int32_t prompt_lookup_min = 2;
   int32_t prompt_lookup_max = 5;
   // Sleep.

@@ -46,6 +46,7 @@ SpeculationOptions MakeSpeculationOptions(const Flags& flags) {
   SpeculationOptions options;
   options.num_speculative_tokens = flags.num_speculative_tokens;
   options.asks_workers = flags.has_draft_model();
+  options.must_pay = flags.drafts_must_pay;
   if (options.asks_workers) {
     options.make_drafter = [] { return std::make_unique<WorkerDrafts>(); };
   } else {

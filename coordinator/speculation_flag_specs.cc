@@ -20,6 +20,9 @@ FlagGroup SpeculationFlags(Flags* f) {
                      "of --speculative=draft: Hugging Face directory or GGUF file of a small model with the "
                      "model's tokenizer, which the workers run beside it")
               .Shows("PATH"),
+          Flag::Switch("drafts-must-pay", &f->drafts_must_pay,
+                       "a sequence has no guesses for a while where they take more time than they save, as "
+                       "measured"),
           Flag::Int("prompt-lookup-min", &f->prompt_lookup_min, 1, 64,
                     "tokens that must have occurred before"),
           Flag::Int("prompt-lookup-max", &f->prompt_lookup_max, 1, 64,

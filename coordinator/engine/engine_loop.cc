@@ -232,6 +232,7 @@ void EngineLoop::Receive() {
   preemption_cost_.Observe(step.num_tokens, step.num_swap_outs + step.num_swap_ins, only_decodes,
                            absl::ToDoubleSeconds(step.duration));
   scheduler_.SetPrices(preemption_cost_.prices());
+  scheduler_.NoteStepTime(absl::ToDoubleSeconds(step.duration));
   if (observer_ != nullptr) observer_->OnStep(step);
   last_reply_ = step.replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free

@@ -35,6 +35,12 @@ class DraftLength {
       Shrink(num_accepted);
     }
   }
+  // Drafts end, whatever became of them.
+  void End() {
+    value_ = num_right_ = 0;
+    guesses_needed_ = std::min(kMostGuesses, 2 * guesses_needed_);
+    pause_ = std::min(kMostPause, std::max(pause_, guesses_needed_));
+  }
   // The drafter has expected the token that was sampled without a draft, or another one.
   void NoteGuess(bool is_right) {
     if (value_ > 0) {
@@ -54,10 +60,7 @@ class DraftLength {
   int32_t First() const { return std::min(kFirst, most_); }
   void Shrink(int32_t num_accepted) {
     value_ = (value_ + num_accepted) / 2;
-    if (value_ >= First()) return;
-    value_ = num_right_ = 0;
-    guesses_needed_ = std::min(kMostGuesses, 2 * guesses_needed_);
-    pause_ = std::min(kMostPause, std::max(pause_, guesses_needed_));
+    if (value_ < First()) End();
   }
 
   const int32_t most_;

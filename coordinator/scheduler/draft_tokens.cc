@@ -79,6 +79,16 @@ void Scheduler::AskForProposals(StepBuilder* builder) {
   }
 }
 
+void Scheduler::BeginDraftReply(const InFlightStep& step) {
+  bool only_decodes = !step.entries.empty() && step.swapped_out.empty() && step.stored.empty();
+  bool has_drafts = false;
+  for (const ScheduledEntry& entry : step.entries) {
+    only_decodes &= entry.num_tokens == 1;
+    has_drafts |= entry.num_proposals > 0 || !entry.draft_tokens.empty();
+  }
+  speculation_.BeginReply(static_cast<int32_t>(step.entries.size()), only_decodes, has_drafts);
+}
+
 void Scheduler::TakeProposals(const ScheduledEntry& entry, const v1::DraftTokens* proposals) {
   if (entry.num_proposals == 0 || entry.sequence->state != SequenceState::kRunning) return;
   absl::Span<const int32_t> tokens;

@@ -144,6 +144,8 @@ class Scheduler {
   // kError; the others still get their results. Internal when the reply is not to that step; nothing has
   // changed then.
   absl::StatusOr<std::vector<SequenceOutput>> Update(const v1::StepReply& reply);
+  // What the step of the last Update has taken. Without it drafts need not pay.
+  void NoteStepTime(double seconds) { speculation_.NoteStepTime(seconds); }
 
   // All running sequences go back to waiting, and none has blocks any more. No step may be in flight.
   void PreemptAll() { PreemptAll(PreemptionCause::kReset); }
@@ -318,6 +320,7 @@ class Scheduler {
   // Speculative decoding (draft_tokens.cc).
   void AddDraftTokens(StepBuilder* builder);
   void AskForProposals(StepBuilder* builder);
+  void BeginDraftReply(const InFlightStep& step);
   void TakeProposals(const ScheduledEntry& entry, const v1::DraftTokens* proposals);
   absl::Status AcceptDraft(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,
                            const v1::DraftTokens* proposals, RequestOutput* output);

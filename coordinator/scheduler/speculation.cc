@@ -16,11 +16,49 @@ int64_t Speculation::MostUseful(const Sequence& sequence, int32_t num_pending) c
   return std::min(outputs, places) - num_pending - 1;
 }
 
+void Speculation::BeginReply(int32_t num_sequences, bool only_decodes, bool has_drafts) {
+  replied_ = {num_sequences, only_decodes, has_drafts, {}};
+}
+
+void Speculation::NoteStepTime(double seconds) {
+  abstains_ = false;
+  if (!options_.must_pay || options_.num_speculative_tokens == 0 || !replied_.only_decodes) return;
+  replied_.has_drafts ? Charge(seconds) : plain_steps_.Observe(replied_.num_sequences, seconds);
+  abstains_ = plain_steps_.Lacks(replied_.num_sequences);
+}
+
+void Speculation::Charge(double seconds) {
+  plain_steps_.NoteStepWithDrafts(replied_.num_sequences);
+  const double plain = plain_steps_.Seconds(replied_.num_sequences);
+  double num_tokens = 0;
+  for (const Spent& spent : replied_.spent) num_tokens += static_cast<double>(spent.num_tokens);
+  if (plain <= 0 || num_tokens == 0) return;
+  const double cost = (seconds / plain - 1) * replied_.num_sequences;
+  for (const Spent& spent : replied_.spent) {
+    const double share = static_cast<double>(spent.num_tokens) / num_tokens;
+    Settle(spent.state.get(),
+           spent.state->account.Note(static_cast<double>(spent.num_accepted), share * cost));
+  }
+}
+
+void Speculation::Settle(DraftState* state, DraftAccount::Verdict verdict) {
+  if (verdict == DraftAccount::Verdict::kPays) {
+    state->next_rest = std::max(DraftState::kLeastRest, state->next_rest / 2);
+    state->is_judged = true;
+    trials_.NoteSuccess();
+  } else if (verdict == DraftAccount::Verdict::kDoesNotPay) {
+    state->length.End();
+    state->rest = state->next_rest;
+    state->next_rest = std::min(DraftState::kMostRest, 2 * state->next_rest);
+    NoteFailure(state);
+  }
+}
+
 bool Speculation::IsAwaited(const Sequence& sequence) {
   DraftState* state = sequence.draft.get();
   if (state == nullptr) return false;
   if (state->num_in_flight > 0) return true;
-  if (sequence.num_pending == 0 || !has_room_ || state->length.value() == 0) return false;
+  if (sequence.num_pending == 0 || !has_room_ || abstains_ || state->length.value() == 0) return false;
   if (MostUseful(sequence, sequence.num_pending) < 1) return false;
   if (options_.asks_workers) return state->num_asking > 0;
   if (state->guess < 0) return false;
@@ -32,7 +70,7 @@ bool Speculation::IsAwaited(const Sequence& sequence) {
 const std::vector<int32_t>& Speculation::Propose(const Sequence& sequence, int64_t most) {
   draft_.clear();
   DraftState* state = sequence.draft.get();
-  if (state == nullptr || state->drafter == nullptr) return draft_;
+  if (state == nullptr || state->drafter == nullptr || abstains_) return draft_;
   most = std::min({most, MostUseful(sequence, 0), static_cast<int64_t>(state->length.value())});
   if (most > 0) state->drafter->Propose(sequence.tokens, static_cast<int32_t>(most), &draft_);
   return draft_;
@@ -61,9 +99,9 @@ Drafter& Speculation::DrafterOf(DraftState* state) const {
 }
 
 int32_t Speculation::NumToAsk(Sequence* sequence, int64_t most) {
-  if (!options_.asks_workers || !MayDraft(*sequence)) return 0;
+  if (!options_.asks_workers || !MayDraft(*sequence) || abstains_) return 0;
   const DraftState& state = StateOf(sequence);
-  if (state.length.value() == 0 && state.pause > 0) return 0;
+  if (state.rest > 0 || (state.length.value() == 0 && state.pause > 0)) return 0;
   // Where steps have no room for drafts, a guess is enough.
   const int32_t length = has_room_ ? state.length.value() : 0;
   most = std::min({most, MostUseful(*sequence, sequence->num_pending), int64_t{std::max(1, length)}});
@@ -75,6 +113,7 @@ void Speculation::NoteAsked(Sequence* sequence) { ++StateOf(sequence).num_asking
 void Speculation::TakeProposals(Sequence* sequence, absl::Span<const int32_t> proposals) {
   DraftState& state = StateOf(sequence);
   state.num_asking = std::max(0, state.num_asking - 1);
+  replied_.spent.push_back({sequence->draft, proposals.size(), 0});
   DrafterOf(&state).TakeProposals(sequence->tokens.size(), proposals);
 }
 
@@ -82,17 +121,25 @@ void Speculation::NoteToken(Sequence* sequence) {
   if (!MayDraft(*sequence)) return;
   DraftState& state = StateOf(sequence);
   state.pause = std::max(0, state.pause - 1);
+  if (state.rest > 0) {
+    --state.rest;
+    state.guess = -1;
+    return;
+  }
   if (state.guess >= 0) {
     state.length.NoteGuess(sequence->tokens.back() == state.guess);
     state.pause = state.length.pause();
-    NoteFailure(&state);
+    NoteWrongGuesses(&state);
   }
   Guess(sequence);
 }
 
+void Speculation::NoteWrongGuesses(DraftState* state) {
+  if (state->length.value() == 0 && state->pause >= DraftTrials::kWrongPause) NoteFailure(state);
+}
+
 void Speculation::NoteFailure(DraftState* state) {
-  if (state->is_judged || state->length.value() > 0 || state->pause < DraftTrials::kWrongPause) return;
-  state->is_judged = true;
+  if (std::exchange(state->is_judged, true)) return;
   trials_.NoteFailure();
 }
 
@@ -102,7 +149,9 @@ void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_acc
   state.length.NoteDraft(static_cast<int32_t>(num_draft), static_cast<int32_t>(num_accepted));
   state.num_in_flight = 0;
   state.pause = state.length.pause();
-  if (num_accepted == num_draft) {
+  replied_.spent.push_back({sequence->draft, num_draft, num_accepted});
+  // Where time is measured, that tells more (Settle).
+  if (num_accepted == num_draft && plain_steps_.Seconds(replied_.num_sequences) == 0) {
     state.is_judged = true;
     trials_.NoteSuccess();
   }

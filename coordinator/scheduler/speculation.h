@@ -12,6 +12,10 @@
 // compare it with the token that is sampled next. The reply brings them, so the sequence waits for it. Where
 // they were wrong in one sequence after the other, few new ones ask (DraftTrials).
 //
+// Where somebody says how long steps take, drafts must pay (draft_account.h): a sequence whose drafts, and
+// guesses for them, take more time than they save has none for a while. Now and then some steps have none at
+// all, to measure how long those take.
+//
 // No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
 // alone, since it may make workers fail.
 
@@ -21,6 +25,7 @@
 
 #include "absl/types/span.h"
 #include "coordinator/request/speculation_counts.h"
+#include "coordinator/scheduler/draft_account.h"
 #include "coordinator/scheduler/draft_length.h"
 #include "coordinator/scheduler/draft_trials.h"
 #include "coordinator/scheduler/drafter.h"
@@ -32,10 +37,13 @@ struct SpeculationOptions {
   int32_t num_speculative_tokens = 0;  // of a draft, at most; 0: there are none
   MakeDrafter make_drafter;            // of each sequence
   bool asks_workers = false;           // its drafts are what the workers' draft model proposes
+  bool must_pay = true;                // by the time that steps take
 };
 
 // A sequence's part.
 struct DraftState {
+  static constexpr int32_t kLeastRest = 64, kMostRest = 4096;
+
   DraftLength length;
   std::unique_ptr<Drafter> drafter;  // null: made when it is needed
   int32_t guess = -1;                // what the drafter expects as the next token; -1: nothing
@@ -43,6 +51,9 @@ struct DraftState {
   int32_t num_asking = 0;            // steps in flight that ask for proposals
   int32_t pause = 0;                 // tokens to come before workers are asked again; of no drafts
   bool is_judged = false;            // trials_ knows how it fared
+  DraftAccount account;
+  int32_t rest = 0;  // tokens to come without drafts and guesses, since these did not pay
+  int32_t next_rest = kLeastRest;
   bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
 
   explicit DraftState(int32_t most) : length(most) {}
@@ -52,6 +63,12 @@ class Speculation {
  public:
   Speculation(const SpeculationOptions& options, int32_t max_model_len)
       : options_(options), max_model_len_(max_model_len) {}
+
+  // A reply of a step with `num_sequences` sequences is applied from now on. `only_decodes`: each computes
+  // one token, beside its draft's; `has_drafts`: or was asked for proposals.
+  void BeginReply(int32_t num_sequences, bool only_decodes, bool has_drafts);
+  // How long that step has taken, once the reply is applied.
+  void NoteStepTime(double seconds);
 
   // Whether the sequence is left out of the step in the making: its draft is in flight, or it waits for its
   // pending token to have one.
@@ -89,12 +106,30 @@ class Speculation {
   Drafter& DrafterOf(DraftState* state) const;
   void Guess(Sequence* sequence);
   // Of a sequence without drafts whose guesses may have been wrong too often.
+  void NoteWrongGuesses(DraftState* state);
   void NoteFailure(DraftState* state);
+  // Puts the last step's time to the accounts of those that had drafts in it, or were asked for some.
+  void Charge(double seconds);
+  void Settle(DraftState* state, DraftAccount::Verdict verdict);
 
   const SpeculationOptions options_;
   const int32_t max_model_len_;
   bool has_room_ = true;
   DraftTrials trials_;
+  PlainStepTimes plain_steps_;
+  bool abstains_ = false;  // the next step has no drafts, and asks for none
+  // The step whose reply is applied.
+  struct Spent {
+    std::shared_ptr<DraftState> state;
+    size_t num_tokens;  // checked and proposed
+    size_t num_accepted;
+  };
+  struct {
+    int32_t num_sequences = 0;
+    bool only_decodes = false;
+    bool has_drafts = false;
+    std::vector<Spent> spent;
+  } replied_;
   SpeculationCounts counts_;
   std::vector<int32_t> draft_;  // of the last Propose
 };

@@ -73,6 +73,7 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
   const InFlightStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
   NoteSwaps(step, reply);
+  BeginDraftReply(step);
   const ReplyBySlot by_slot(reply, options_.max_num_seqs);
   std::vector<SequenceOutput> outputs;
   outputs.reserve(step.entries.size());

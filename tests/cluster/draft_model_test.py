@@ -17,7 +17,7 @@ OTHER = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * (8192 + 4096)}", "--
 
 
 def draft(name):
-    return ("--speculative=draft", f"--draft-model={tiny(name)}", "--num-speculative-tokens=6")
+    return ("--speculative=draft", f"--draft-model={tiny(name)}", "--num-speculative-tokens=6", "--no-drafts-must-pay")
 
 
 class DraftModel(unittest.TestCase):

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -123,6 +124,11 @@ class Harness {
     absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler.Update(replies_.front());
     replies_.pop_front();
     ASSERT_TRUE(outputs.ok()) << outputs.status();
+    if (step_seconds != nullptr) {
+      const auto step = std::find_if(steps.rbegin(), steps.rend(),
+                                     [&](const auto& sent) { return sent.step_id() == step_id; });
+      scheduler.NoteStepTime(step_seconds(*step));
+    }
     for (SequenceOutput& output : *outputs) Collect(output, step_id);
     Check();
   }
@@ -187,6 +193,8 @@ class Harness {
   FakeWorker worker;
   std::map<std::string, Answer> answers;
   std::vector<v1::StepRequest> steps;
+  // What a step takes, of which the scheduler is told; null: it is not.
+  std::function<double(const v1::StepRequest&)> step_seconds;
 
  private:
   static SchedulerOptions Recording(SchedulerOptions options) {

@@ -5,8 +5,9 @@ without, in turns.
 Usage: speculation.py MODEL [--draft-model PATH] [--rounds 5] [--concurrency 1] [--max-tokens 200]
                       [--num-speculative-tokens 8] [--json FILE] [-- SERVER FLAG ...]
 Workloads: "edit" (a program with a small change), "quote" (a text again), "story" (free text, greedy), "random" (from
-random tokens, sampled). For each it prints tokens per second, their ratio, which share of guesses was right, and whether
-all tokens were the same. Both servers have one worker with --threads threads; the one that is not asked is idle.
+random tokens, sampled). For each it prints tokens per second, their ratio, the ratio of the processor time that the
+servers' processes took for a token, which share of guesses was right, and whether all tokens were the same. Both servers
+have one worker with --threads threads; the one that is not asked is idle.
 """
 import argparse
 import concurrent.futures
@@ -47,6 +48,20 @@ TEXT = ("The lighthouse stood on a rock at the end of the bay. Every evening its
 
 def chat(text, **fields):
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+
+
+def cpu_seconds(root):
+    """Processor time of a process and of all that descend from it."""
+    parents, seconds = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()  # from the state on: the name before it may hold blanks
+            parents[int(pid)] = int(fields[1])
+            seconds[int(pid)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    family = [root]
+    for pid in family:
+        family += [child for child, parent in parents.items() if parent == pid]
+    return sum(seconds.get(pid, 0.0) for pid in family)
 
 
 def workload(name, index):
@@ -96,18 +111,19 @@ class Server:
 
 
 def run(server, name, first, count, max_tokens):
-    """(the requests' tokens, tokens per second)"""
+    """(the requests' tokens, tokens per second, processor seconds per token)"""
     bodies = [workload(name, first + i) for i in range(count)]
     for _, body in bodies:
         body.update({"max_tokens": max_tokens, "ignore_eos": True, "return_token_ids": True})
-    start = time.monotonic()
+    start, cpu = time.monotonic(), cpu_seconds(server.process.pid)
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         tokens = list(pool.map(lambda one: server.tokens(*one), bodies))
-    return tokens, sum(map(len, tokens)) / (time.monotonic() - start)
+    total = sum(map(len, tokens))
+    return tokens, total / (time.monotonic() - start), (cpu_seconds(server.process.pid) - cpu) / total
 
 
 def measure(name, without, with_drafts, args):
-    speeds, ratios, same = {"without": [], "with": []}, [], True
+    speeds, ratios, cpu_ratios, same = {"without": [], "with": []}, [], [], True
     before = [with_drafts.counter(f"vllm:spec_decode_num_{what}_tokens") for what in ("draft", "accepted")]
     for attempt in range(args.rounds + 1):
         turns = [("without", without), ("with", with_drafts)]
@@ -116,14 +132,22 @@ def measure(name, without, with_drafts, args):
         same &= results["with"][0] == results["without"][0]
         if attempt == 0:
             continue  # the first round warms both
-        for label, (_, speed) in results.items():
+        for label, (_, speed, _) in results.items():
             speeds[label].append(speed)
         ratios.append(results["with"][1] / results["without"][1])
+        cpu_ratios.append(results["with"][2] / results["without"][2])
     drafted, accepted = (with_drafts.counter(f"vllm:spec_decode_num_{what}_tokens") - old
                          for what, old in zip(("draft", "accepted"), before))
     return {"workload": name, "concurrency": args.concurrency, "tokens_per_s": speeds["with"], "tokens_per_s_without": speeds["without"],
-            "draft_model": args.draft_model, "ratio": statistics.median(ratios), "ratios": ratios, "draft_tokens": drafted,
-            "accepted_tokens": accepted, "same_tokens": same}
+            "draft_model": args.draft_model, "ratio": statistics.median(ratios), "ratios": ratios, "cpu_ratios": cpu_ratios,
+            "draft_tokens": drafted, "accepted_tokens": accepted, "same_tokens": same}
+
+
+def spread(ratios):
+    """'median (least..greatest; mean ± standard error)'"""
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return (f"{statistics.median(ratios):.3f} ({min(ratios):.3f}..{max(ratios):.3f}; mean {statistics.mean(ratios):.3f} "
+            f"± {error:.3f})")
 
 
 def speculation_flags(args):
@@ -157,8 +181,8 @@ def main():
             results.append(result)
             share = result["accepted_tokens"] / result["draft_tokens"] if result["draft_tokens"] else 0.0
             print(f"{name:7} {statistics.median(result['tokens_per_s_without']):8.1f} tokens/s without, "
-                  f"{statistics.median(result['tokens_per_s']):8.1f} with: ratio {result['ratio']:.3f} "
-                  f"({min(result['ratios']):.3f}..{max(result['ratios']):.3f}), {share:.0%} of {result['draft_tokens']:.0f} guesses right, "
+                  f"{statistics.median(result['tokens_per_s']):8.1f} with: ratio {spread(result['ratios'])}, "
+                  f"processor time {spread(result['cpu_ratios'])}, {share:.0%} of {result['draft_tokens']:.0f} guesses right, "
                   f"{'the same tokens' if result['same_tokens'] else 'OTHER TOKENS'}", flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:

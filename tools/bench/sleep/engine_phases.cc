@@ -50,8 +50,7 @@ class EngineRound {
     RETURN_IF_ERROR(UpdateWeights());
     engine_.reset();
     if (phases_.switches) {
-      const double release = static_cast<double>(bytes_) / floors_.release;
-      RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_));
+      RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, switch_floor_, undisturbed_}, table_));
       RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, table_));
     }
     return phases_.backups ? MeasureBackups(options_, phases_.spill_dir, table_) : absl::OkStatus();
@@ -84,8 +83,11 @@ class EngineRound {
     ASSIGN_OR_RETURN(const MeasuredTransition woken, engine_->WakeUp());
     ASSIGN_OR_RETURN(const double first_token, engine_->FirstToken());
     const std::string sleep = absl::StrCat("sleep, ", name), wake = absl::StrCat("wake-up, ", name);
-    AddTransition(sleep, slept, SumOf(slept.freed), static_cast<double>(bytes_) / floors_.release);
-    AddTransition(wake, woken, SumOf(woken.mapped), WakeFloor(level));
+    const double sleep_floor = FloorOf(slept, slept.freed, floors_.release);
+    const double wake_floor = FloorOf(woken, woken.mapped, floors_.fault);
+    AddTransition(sleep, slept, SumOf(slept.freed), sleep_floor);
+    AddTransition(wake, woken, SumOf(woken.mapped), wake_floor);
+    if (level == 1) switch_floor_ = sleep_floor + wake_floor;
     table_->Add(section_, absl::StrCat("first token, ", name), 0, first_token, undisturbed_);
     table_->AddQuantity(section_, absl::StrCat("released by ", sleep), "MB",
                         1e-6 * static_cast<double>(awake - asleep));
@@ -110,11 +112,13 @@ class EngineRound {
     return absl::OkStatus();
   }
 
-  // All memory is faulted in, and then the weights are copied; how level 2 gets its weights has no floor
-  // here.
-  double WakeFloor(int level) const {
-    const double fault = static_cast<double>(bytes_) / floors_.fault;
-    return level == 1 ? fault + static_cast<double>(weights_bytes_) / floors_.copy : fault;
+  // Memory that moves is released, or faulted in, at `speed`, and the weights are copied where they were.
+  // What stays where it is, as the weights with --backup=release do on a CPU, is not in it, nor is what is
+  // read from a file.
+  double FloorOf(const MeasuredTransition& measured, const std::map<std::string, int64_t>& moved,
+                 double speed) const {
+    const double floor = static_cast<double>(SumOf(moved)) / speed;
+    return measured.copy > 0 ? floor + static_cast<double>(weights_bytes_) / floors_.copy : floor;
   }
 
   // What no rank took is the coordinator's: steps that end, calls, the answer.
@@ -137,7 +141,8 @@ class EngineRound {
   PhaseTable* const table_;
   std::unique_ptr<ServedEngine> engine_;
   SleepFloors floors_;
-  double undisturbed_ = 0;  // seconds to a first token of an engine that never slept
+  double undisturbed_ = 0;   // seconds to a first token of an engine that never slept
+  double switch_floor_ = 0;  // of a sleep at level 1 and a wake-up
   int64_t bytes_ = 0, weights_bytes_ = 0;
 };
 
