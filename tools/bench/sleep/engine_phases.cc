@@ -83,8 +83,10 @@ class EngineRound {
     ASSIGN_OR_RETURN(const MeasuredTransition woken, engine_->WakeUp());
     ASSIGN_OR_RETURN(const double first_token, engine_->FirstToken());
     const std::string sleep = absl::StrCat("sleep, ", name), wake = absl::StrCat("wake-up, ", name);
-    const double sleep_floor = FloorOf(slept, slept.freed, floors_.release);
-    const double wake_floor = FloorOf(woken, woken.mapped, floors_.fault);
+    // Of what is reported as freed, weights may stay where they are, as with --backup=release on a CPU.
+    const int64_t moved = awake - asleep + (IsCopied(slept) ? weights_bytes_ : 0);
+    const double sleep_floor = FloorOf(slept, moved, floors_.release);
+    const double wake_floor = FloorOf(woken, moved, floors_.fault);
     AddTransition(sleep, slept, SumOf(slept.freed), sleep_floor);
     AddTransition(wake, woken, SumOf(woken.mapped), wake_floor);
     if (level == 1) switch_floor_ = sleep_floor + wake_floor;
@@ -112,13 +114,14 @@ class EngineRound {
     return absl::OkStatus();
   }
 
-  // Memory that moves is released, or faulted in, at `speed`, and the weights are copied where they were.
-  // What stays where it is, as the weights with --backup=release do on a CPU, is not in it, nor is what is
-  // read from a file.
-  double FloorOf(const MeasuredTransition& measured, const std::map<std::string, int64_t>& moved,
-                 double speed) const {
-    const double floor = static_cast<double>(SumOf(moved)) / speed;
-    return measured.copy > 0 ? floor + static_cast<double>(weights_bytes_) / floors_.copy : floor;
+  double CopySeconds() const { return static_cast<double>(weights_bytes_) / floors_.copy; }
+  // Whether weights were copied: else that phase takes microseconds.
+  bool IsCopied(const MeasuredTransition& measured) const { return measured.copy > CopySeconds() / 10; }
+  // `moved` bytes are released, or faulted in, at `speed`, and the weights are copied where they were. What
+  // is read from a file is not in it.
+  double FloorOf(const MeasuredTransition& measured, int64_t moved, double speed) const {
+    const double floor = static_cast<double>(moved) / speed;
+    return IsCopied(measured) ? floor + CopySeconds() : floor;
   }
 
   // What no rank took is the coordinator's: steps that end, calls, the answer.
