@@ -22,7 +22,8 @@ class CpuDevice final : public Device {
   CpuDevice(const KernelTable& kernels, Partition partition, std::vector<int> pin_cpus, bool spin)
       : kernels_(kernels),
         partition_(std::move(partition)),
-        pool_(partition_.num_threads(), std::move(pin_cpus), spin) {}
+        pool_(partition_.num_threads(), std::move(pin_cpus), spin),
+        pieces_(partition_.num_threads()) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const OpTable& ops() const override;
@@ -69,6 +70,17 @@ class CpuDevice final : public Device {
     });
   }
 
+  // As ParallelFor, but threads that are done take over what is left of others' parts: for ops that take
+  // long, and find little in a thread's caches.
+  template <typename Fn>
+  void BalancedFor(int64_t total, const Fn& fn) {
+    pieces_.Reset(partition_, total);
+    pool_.Run([&](int thread) {
+      for (Range piece = pieces_.Take(thread); piece.begin < piece.end; piece = pieces_.Take(thread))
+        fn(piece.begin, piece.end);
+    });
+  }
+
   // Calls fn(thread, partition) on every thread; only fn(0, a partition for one), on the caller's, when
   // `cost` is small.
   template <typename Fn>
@@ -86,6 +98,7 @@ class CpuDevice final : public Device {
   const KernelTable& kernels_;
   const Partition partition_;
   ThreadPool pool_;
+  Pieces pieces_;
   char* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
 };

@@ -106,6 +106,10 @@ void PackVector(const Device& device, float* data, const float* values, int64_t 
   std::memcpy(data, values, static_cast<size_t>(n) * sizeof(float));
 }
 
+// Rows from which on a linear is bound by arithmetic, so that a thread may as well compute another one's
+// part.
+constexpr int64_t kManyRows = 64;
+
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
   if (x.rows == 0) return;
@@ -130,7 +134,7 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
   const int64_t panels = NumPanels(w.n);
   // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads one stream of
   // weights per block.
-  cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, [&](int64_t begin, int64_t end) {
+  const auto compute = [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end;) {
       const int64_t block = item / panels;
       const int64_t stop = std::min(end, (block + 1) * panels);
@@ -138,7 +142,9 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
              stop - block * panels);
       item = stop;
     }
-  });
+  };
+  x.rows < kManyRows ? cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, compute)
+                     : cpu.BalancedFor(blocks * panels, compute);
 }
 
 // One order of summation whatever the number of rows: nothing to choose.

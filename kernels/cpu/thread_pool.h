@@ -1,6 +1,7 @@
 #pragma once
 // A fork-join pool. The caller is thread 0; helpers spin between the ops of a step and block outside it.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -103,6 +104,44 @@ class Partition {
 
   const int num_threads_;
   std::vector<int64_t> ends_;  // of the threads' parts of kWhole; none: all are alike
+};
+
+// A partition in pieces. A thread takes those of its own part first, in order, and then those that others
+// have not taken yet. So the threads end together also where one is held up: its CPU may do something else,
+// or share a core with another virtual machine.
+class Pieces {
+ public:
+  static constexpr int64_t kOfPart = 8;  // pieces of a part, at most
+
+  explicit Pieces(int num_threads) : parts_(static_cast<size_t>(num_threads)) {}
+
+  // No thread may be in Take.
+  void Reset(const Partition& partition, int64_t total) {
+    for (size_t t = 0; t < parts_.size(); ++t) {
+      const Range part = partition.PartOf(total, static_cast<int>(t));
+      parts_[t].next.store(part.begin, std::memory_order_relaxed);
+      parts_[t].end = part.end;
+      parts_[t].size = std::max<int64_t>(1, (part.end - part.begin + kOfPart - 1) / kOfPart);
+    }
+  }
+  // An empty range: all pieces are taken.
+  Range Take(int thread) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      Part& part = parts_[(static_cast<size_t>(thread) + i) % parts_.size()];
+      if (part.next.load(std::memory_order_relaxed) >= part.end) continue;
+      const int64_t begin = part.next.fetch_add(part.size, std::memory_order_relaxed);
+      if (begin < part.end) return {begin, std::min(begin + part.size, part.end)};
+    }
+    return {0, 0};
+  }
+
+ private:
+  struct alignas(128) Part {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+    int64_t size = 1;  // of a piece
+  };
+  std::vector<Part> parts_;
 };
 
 }  // namespace somnus::cpu

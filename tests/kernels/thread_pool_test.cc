@@ -116,6 +116,57 @@ TEST(ThreadPoolTest, PartsAreInProportionToSpeeds) {
   EXPECT_NEAR(static_cast<double>(last.end - last.begin) / static_cast<double>(last.end), 0.05, 1e-5);
 }
 
+TEST(PiecesTest, EveryItemIsTakenOnce) {
+  for (const int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads, {}, /*spin=*/true);
+    cpu::Pieces pieces(threads);
+    for (const int64_t total : {0, 1, 2, 5, 16, 100, 1001}) {
+      std::vector<std::atomic<int>> taken(static_cast<size_t>(total));
+      for (int round = 1; round <= 20; ++round) {
+        pieces.Reset(Partition(threads), total);
+        pool.Run([&](int t) {
+          for (Range piece = pieces.Take(t); piece.begin < piece.end; piece = pieces.Take(t)) {
+            for (int64_t item = piece.begin; item < piece.end; ++item) ++taken[static_cast<size_t>(item)];
+          }
+        });
+        for (const std::atomic<int>& count : taken) ASSERT_EQ(count, round) << threads << " " << total;
+      }
+    }
+  }
+}
+
+TEST(PiecesTest, AThreadsOwnPartComesFirstAndInOrder) {
+  cpu::Pieces pieces(2);
+  pieces.Reset(Partition(2), 32);
+  for (int64_t begin = 16; begin < 32; begin += 2) EXPECT_EQ(pieces.Take(1).begin, begin);
+  EXPECT_EQ(pieces.Take(1).begin, 0);
+  EXPECT_EQ(pieces.Take(0).begin, 2);
+}
+
+// One thread does not get beyond its first piece until all others are done.
+TEST(PiecesTest, OthersTakeOverFromAThreadThatIsHeldUp) {
+  for (const int held_up : {0, 2}) {
+    ThreadPool pool(3, {}, /*spin=*/true);
+    cpu::Pieces pieces(3);
+    pieces.Reset(Partition(3), 300);
+    std::atomic<int64_t> num_done{0}, num_of_held_up{0};
+    pool.Run([&](int t) {
+      for (Range piece = pieces.Take(t); piece.begin < piece.end; piece = pieces.Take(t)) {
+        const int64_t size = piece.end - piece.begin;
+        if (t == held_up) {
+          num_of_held_up += size;
+          for (int i = 0; i < 20000 && num_done < 300 - size; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        num_done += size;
+      }
+    });
+    EXPECT_EQ(num_done, 300);
+    EXPECT_LE(num_of_held_up, 13)
+        << "the first of eight pieces of 100 items, unless it came too late for that";
+  }
+}
+
 TEST(CpuDeviceTest, ChecksItsOptions) {
   CpuDeviceOptions options;
   options.num_threads = -1;
