@@ -43,8 +43,9 @@ StepPlan Scheduler::MakeStep() {
   SendCopies(&builder.plan.request);
   ForkSequences(&builder);  // once the prefix cache knows the sources' blocks: they need not be hashed again
   speculation_.SetHasRoom(!preempted);
-  if (!preempted) AddDraftTokens(&builder);
-  if (!preempted) AskForProposals(&builder);
+  const bool has_drafts = options_.speculation.num_speculative_tokens > 0 && !preempted;
+  if (has_drafts) AddDraftTokens(&builder);
+  if (has_drafts) AskForProposals(&builder);
   builder.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
   freed_slots_.clear();
   builder.step.step_id = next_step_id_++;
