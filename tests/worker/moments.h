@@ -15,7 +15,8 @@
 //   the name of a call (Plan, Prepare, Commit, Abort): it has arrived, and nothing is done;
 //   the name with ":done" (Commit:done): all is done, and the reply is not sent;
 //   create, map, access, unmap, release, save, restore: a call of the memory's driver
-//   (allocator/vmm_driver.h); restored: such a copy has ended; read, reset: weights are about to be read, the
+//   (allocator/vmm_driver.h); available: the question how much memory there is, where "fail" makes the answer
+//   3 MiB; restored: such a copy has ended; read, reset: weights are about to be read, the
 //   runner's tables are about to be made.
 
 #include <string>
