@@ -21,6 +21,9 @@ class FakeMemory {
     pool_ = pool;
   }
 
+  // What Commit says of how long its transition took.
+  void SetSeconds(const v1::PhaseSeconds& seconds) { seconds_ = seconds; }
+
   v1::PlanResponse Plan(const v1::Transition& transition) const {
     v1::PlanResponse plan;
     const bool wakes = transition.sleep_level() == 0;
@@ -50,6 +53,7 @@ class FakeMemory {
     for (const auto& [tag, resident] : resident_)
       (*response.mutable_tags())[tag].set_resident_bytes(resident ? kTagBytes : 0);
     (*response.mutable_tags())["weights"].set_host_bytes(HostBytes());
+    *response.mutable_seconds() = seconds_;
     prepared_.Clear();
     return response;
   }
@@ -120,6 +124,7 @@ class FakeMemory {
   bool weights_discarded_ = false;
   v1::KvCacheConfig cache_;
   v1::PrepareRequest prepared_;
+  v1::PhaseSeconds seconds_;
   int64_t available_bytes_ = 1000;
   std::string pool_;
 };
