@@ -54,22 +54,16 @@ def check_truth(test, cluster, awake):
     return now["state"]
 
 
-class RankIsKilled(unittest.TestCase):
-    """kill -9 of one rank at every moment of a transition, with requests open; the call goes on after the recovery."""
+class KilledRanks(unittest.TestCase):
+    """Strikes one call after the other, with requests open; those that derive from it have the calls."""
 
-    # (the calls before, the call, its moments). Level 1 keeps the weights in a copy here, so that a sleep saves it in
-    # Prepare, and a wake-up restores it; the copy is retained until level 2 discards it.
-    CASES = (
-        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
-        ((sleep(2), WAKE), sleep(1), ("save",)),
-        ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
-        ((), sleep(2), ("Prepare", "Prepare:done", "Commit", "unmap#2", "Commit:done")),
-        ((sleep(2),), WAKE, ("Prepare", "map#2", "read", "reset", "Prepare:done", "Commit", "Commit:done")),
-    )
+    # Level 1 keeps the weights in a copy, so that a sleep saves it in Prepare, and a wake-up restores it; the copy is
+    # retained until level 2 discards it.
+    FLAGS = ("--backup=retain",)
 
     @classmethod
     def setUpClass(cls):
-        cls.faulty = FaultyCluster("", KV_CACHE, "--backup=retain", "--max-recoveries=1000000", env=WITHOUT_POOLS)
+        cls.faulty = FaultyCluster("", KV_CACHE, *cls.FLAGS, "--max-recoveries=1000000", env=WITHOUT_POOLS)
         cls.addClassCleanup(cls.faulty.__exit__)
         cls.cluster = cls.faulty.cluster
         cls.chaos = Chaos(cls.cluster, tiny_requests(random.Random(3), count=4), random.Random(3))
@@ -106,6 +100,19 @@ class RankIsKilled(unittest.TestCase):
         for number, moment in enumerate(moments):
             answer, state = self.strike(before, target, moment, number % 2)
             self.assertEqual((answer.status, state), (200, AWAKE if target == WAKE else ASLEEP), f"{moment} of {target}: {answer.text}")
+
+
+class RankIsKilled(KilledRanks):
+    """kill -9 of one rank at every moment of a transition, with requests open; the call goes on after the recovery."""
+
+    # (the calls before, the call, its moments)
+    CASES = (
+        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
+        ((sleep(2), WAKE), sleep(1), ("save",)),
+        ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
+        ((), sleep(2), ("Prepare", "Prepare:done", "Commit", "unmap#2", "Commit:done")),
+        ((sleep(2),), WAKE, ("Prepare", "map#2", "read", "reset", "Prepare:done", "Commit", "Commit:done")),
+    )
 
     def test_in_a_sleep_at_level_1(self):
         self.check(self.CASES[0])
@@ -154,7 +161,8 @@ class OutOfMemory(unittest.TestCase):
             for level, rank in ((1, 0), (1, 1), (2, 0), (2, 1)):
                 with self.subTest(level=level, rank=rank):
                     self.assertEqual(post(cluster, sleep(level)).status, 200)
-                    little, *creates = faulty.faults.set_moments(("available", f"fail@{rank}"), ("create", "fail@0"), ("create", "fail@1"))
+                    little, *creates = faulty.faults.set_moments(
+                        ("available", f"fail@{rank}"), ("create", "fail@0"), ("create", "fail@1"))
                     answer = post(cluster, WAKE)
                     self.assertEqual((answer.status, faulty.faults.strikes(little)), (500, 1), answer.text)
                     self.assertEqual([faulty.faults.strikes(line) for line in creates], [0, 0], "a rank has begun to map")

@@ -67,9 +67,6 @@ TEST_F(GroupSpeedTest, ARankThatHangsInACommitIsLostByTheSpeedOfTheLastOne) {
   options_.transition_timeout = absl::Hours(1);
   options_.measured_timeout = kShort;
   Connect(2);
-  v1::PhaseSeconds seconds;
-  seconds.set_release(0.02);
-  for (const auto& worker : workers_) worker->SetSeconds(seconds);
   ASSERT_TRUE(Sleep(1).ok());
   ASSERT_TRUE(WakeUp().ok());
   workers_[1]->HoldCalls("commit");

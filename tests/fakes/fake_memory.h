@@ -14,15 +14,13 @@ namespace somnus {
 class FakeMemory {
  public:
   static constexpr int64_t kTagBytes = 7;
+  static constexpr double kReleaseSeconds = 0.02;  // that Commit says a sleep has taken
 
   // What Plan says of the memory that a wake-up would take.
   void SetAvailableBytes(int64_t bytes, const std::string& pool) {
     available_bytes_ = bytes;
     pool_ = pool;
   }
-
-  // What Commit says of how long its transition took.
-  void SetSeconds(const v1::PhaseSeconds& seconds) { seconds_ = seconds; }
 
   v1::PlanResponse Plan(const v1::Transition& transition) const {
     v1::PlanResponse plan;
@@ -53,7 +51,7 @@ class FakeMemory {
     for (const auto& [tag, resident] : resident_)
       (*response.mutable_tags())[tag].set_resident_bytes(resident ? kTagBytes : 0);
     (*response.mutable_tags())["weights"].set_host_bytes(HostBytes());
-    *response.mutable_seconds() = seconds_;
+    if (level > 0) response.mutable_seconds()->set_release(kReleaseSeconds);
     prepared_.Clear();
     return response;
   }
@@ -124,7 +122,6 @@ class FakeMemory {
   bool weights_discarded_ = false;
   v1::KvCacheConfig cache_;
   v1::PrepareRequest prepared_;
-  v1::PhaseSeconds seconds_;
   int64_t available_bytes_ = 1000;
   std::string pool_;
 };

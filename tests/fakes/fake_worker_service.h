@@ -88,11 +88,6 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     memory_.SetAvailableBytes(bytes, pool);
   }
-  // What Commit says of how long its transition took.
-  void SetSeconds(const v1::PhaseSeconds& seconds) {
-    absl::MutexLock lock(&mu_);
-    memory_.SetSeconds(seconds);
-  }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
     return calls_;
