@@ -22,7 +22,7 @@ struct ExecutorOptions {
   double transition_bytes_per_s = 100e6;
   // Afterwards it has measured_timeout, and so many times what it takes at the measured speeds, if that is
   // less (transition_speeds.h).
-  absl::Duration measured_timeout = absl::Seconds(10);
+  absl::Duration measured_timeout = absl::Seconds(20);
   double measured_slack = 10;
   std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each begins without
   double prefetch_cpu_share = 0.125;              // of one processor, on every rank

@@ -8,6 +8,12 @@ namespace {
 constexpr int64_t kGb = 1000 * 1000 * 1000;
 using Kind = MovementKind;
 
+ExecutorOptions Options() {
+  ExecutorOptions options;
+  options.measured_timeout = absl::Seconds(10);
+  return options;
+}
+
 class TransitionSpeedsTest : public testing::Test {
  protected:
   absl::Duration Timeout(const std::vector<TransitionSpeeds::Movement>& movements) const {
@@ -20,7 +26,7 @@ class TransitionSpeedsTest : public testing::Test {
   }
 
   // Without measurements a minute, at 100 MB/s, and two hours for a read.
-  const ExecutorOptions options_;
+  const ExecutorOptions options_ = Options();
   TransitionSpeeds speeds_;
 };
 
