@@ -32,5 +32,7 @@ class SpillIo {
 std::unique_ptr<SpillIo> MakeUringSpillIo(int fd, int depth);
 // With `depth` threads that call pread and pwrite.
 std::unique_ptr<SpillIo> MakeThreadedSpillIo(int fd, int depth);
+// With io_uring where there is one, otherwise with threads.
+std::unique_ptr<SpillIo> MakeSpillIo(int fd, int depth);
 
 }  // namespace somnus

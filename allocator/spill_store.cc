@@ -21,11 +21,6 @@ constexpr int kDepth = 4;
 
 int64_t RoundUp(int64_t bytes) { return (bytes + kSpillAlign - 1) / kSpillAlign * kSpillAlign; }
 
-std::unique_ptr<SpillIo> OpenIo(int fd, int depth) {
-  std::unique_ptr<SpillIo> io = MakeUringSpillIo(fd, depth);
-  return io != nullptr ? std::move(io) : MakeThreadedSpillIo(fd, depth);
-}
-
 int64_t FreeDiskBytes(int fd) {
   struct statvfs info;
   if (fstatvfs(fd, &info) != 0) return 0;
@@ -155,7 +150,7 @@ class SpillBackup : public Backup {
 class SpillStore : public BackupStore {
  public:
   SpillStore(VmmDriver* driver, SpillOptions options) : spill_{driver, std::move(options), nullptr} {
-    if (!spill_.options.open_io) spill_.options.open_io = OpenIo;
+    if (!spill_.options.open_io) spill_.options.open_io = MakeSpillIo;
     if (!spill_.options.free_bytes) spill_.options.free_bytes = FreeDiskBytes;
   }
 

@@ -17,8 +17,7 @@ namespace somnus {
 
 struct SpillOptions {
   std::string dir;
-  // Of the open file, for a number of operations at once; replaced by tests. Empty: io_uring, or else
-  // threads.
+  // Of the open file, for a number of operations at once; replaced by tests. Empty: MakeSpillIo.
   std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_io;
   int64_t piece_bytes = 8 << 20;  // a multiple of kSpillAlign
   // Of the disk that the open file is on; replaced by tests. Empty: what the file system says.

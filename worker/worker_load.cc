@@ -102,8 +102,10 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   LogInfo("runs on {}; NUMA: {}", device_->Describe(), placement_.description);
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
   if (!load_options_.spill_dir.empty()) RETURN_IF_ERROR(CheckSpillDir(load_options_.spill_dir));
-  std::shared_ptr<SleepableAllocator> allocator = SleepableAllocator::Create(
-      driver_.get(), {.backup = load_options_.backup, .spill_dir = load_options_.spill_dir});
+  std::shared_ptr<SleepableAllocator> allocator =
+      SleepableAllocator::Create(driver_.get(), {.backup = load_options_.backup,
+                                                 .spill_dir = load_options_.spill_dir,
+                                                 .open_spill_io = parts_.open_spill_io});
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();

@@ -22,6 +22,7 @@
 
 namespace somnus {
 
+class SpillIo;
 struct DeviceGroupOptions;
 
 struct WorkerParts {
@@ -32,6 +33,8 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
+  // As SleepableAllocatorOptions::open_spill_io. Null: as it says there.
+  std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_spill_io;
   // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
   std::function<std::vector<NumaNode>()> numa_nodes;
   // Which of its CPUs share a core, and how fast they are. Null: none do, and all are alike.

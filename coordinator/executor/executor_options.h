@@ -1,21 +1,30 @@
 #pragma once
 // How long the executor waits for what.
 
+#include <memory>
+
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 
 namespace somnus {
+
+class TransitionSpeeds;
 
 struct ExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
   absl::Duration fence_timeout = absl::Seconds(5);      // for a worker's device to become idle
   absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint
   absl::Duration lifecycle_timeout = absl::Minutes(5);  // join, allocate
-  // Each phase of a sleep or a wake-up has this long, and the time in which its bytes are moved at that
-  // speed, which is a fraction of what the slowest machine does; one that reads weights has load_timeout
-  // besides.
+  // Until the ranks have shown how fast they are, each phase of a sleep or a wake-up has transition_timeout,
+  // and the time in which its bytes are moved at that speed, which is a fraction of what the slowest machine
+  // does; one that reads weights has load_timeout besides.
   absl::Duration transition_timeout = absl::Minutes(1);
   double transition_bytes_per_s = 100e6;
+  // Afterwards it has measured_timeout, and so many times what it takes at the measured speeds, if that is
+  // less (transition_speeds.h).
+  absl::Duration measured_timeout = absl::Seconds(20);
+  double measured_slack = 10;
+  std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each begins without
   double prefetch_cpu_share = 0.125;              // of one processor, on every rank
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
   MonotonicClock now = MonotonicNow;              // of step deadlines

@@ -10,6 +10,7 @@
 #include "base/host_port.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/transition_speeds.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -108,10 +109,10 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<W
 
 GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const ExecutorOptions& options)
     : number_(number),
-      options_(options),
+      options_(WithSpeeds(options)),
       workers_(std::move(workers)),
       calls_(number, &workers_, &latch_, options.blame_grace),
-      sleep_(&calls_, &latch_, &workers_, options),
+      sleep_(&calls_, &latch_, &workers_, options_),
       weights_(&calls_, &latch_, &workers_, options),
       streams_(&workers_, &latch_, options.blame_grace),
       monitor_(&workers_, &streams_, &latch_, options.blame_grace, options.now) {}
@@ -168,11 +169,19 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
   *group.mutable_parallel() = Parallel();
   calls_.Stamp(&group);
   LoadSum sum(workers_.size(), progress);
+  const MonotonicTime begin = options_.now();
   RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
       options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         return ranks[rank] ? LoadRank(worker, rank, group, context, &sum) : grpc::Status::OK;
       })));
-  return sum.Take();
+  std::vector<v1::LoadModelEvent> loaded = sum.Take();
+  if (request.load_format() != v1::LOAD_FORMAT_NONE) {
+    const double seconds = absl::ToDoubleSeconds(options_.now() - begin);
+    std::vector<TransitionSpeeds::Moved> read;
+    for (const v1::LoadModelEvent& event : loaded) read.push_back({event.weights_bytes(), seconds});
+    options_.speeds->Note(MovementKind::kRead, read);
+  }
+  return loaded;
 }
 
 // Fills in what is the same for all ranks of a group.

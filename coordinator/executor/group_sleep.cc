@@ -126,10 +126,11 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
     return !one.has_value() || one->sleep_level() > 0;
   });
   Timeouts timeouts;
+  copy_bytes_.clear();
   if (only_sleeps && held_bytes_.has_value()) {
-    timeouts = TimeoutsOf(*held_bytes_, *held_bytes_, /*reads_weights=*/false);
+    timeouts = TimeoutsOf({{MovementKind::kBackup, *held_bytes_}}, *held_bytes_);
   } else {
-    ASSIGN_OR_RETURN(timeouts, AskRanks(transitions));
+    ASSIGN_OR_RETURN(timeouts, AskRanks(transitions, only_sleeps));
   }
   const uint64_t id = calls_.NextOperation();
   if (const absl::Status error = Prepare(transitions, id, timeouts.prepare); !error.ok()) {
@@ -143,7 +144,9 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
     committed->store(false);
     return lost;
   }
-  return Commit(transitions, id, timeouts.commit);
+  absl::StatusOr<TransitionReport> report = Commit(transitions, id, timeouts.commit);
+  if (report.ok()) NoteSpeeds(*report, only_sleeps);
+  return report;
 }
 
 absl::StatusOr<GroupSleep::Plans> GroupSleep::Plan(const Transitions& transitions) const {
@@ -171,27 +174,58 @@ std::vector<RankNeed> GroupSleep::NeedsOf(const Plans& plans) const {
   return needs;
 }
 
-absl::StatusOr<GroupSleep::Timeouts> GroupSleep::AskRanks(const Transitions& transitions) {
+absl::StatusOr<GroupSleep::Timeouts> GroupSleep::AskRanks(const Transitions& transitions, bool only_sleeps) {
   ASSIGN_OR_RETURN(const Plans plans, Plan(transitions));
   RETURN_IF_ERROR(CheckMemory(NeedsOf(plans)));
-  int64_t prepared = 0, released = 0;
+  int64_t mapped = 0, copied = 0, released = 0, read = 0;
   bool reads_weights = false;
   for (const v1::PlanResponse& plan : plans) {
-    prepared = std::max(prepared, plan.copy_bytes() + SumOf(plan.map_bytes_by_tag()));
+    copy_bytes_.push_back(plan.copy_bytes());
+    copied = std::max(copied, plan.copy_bytes());
+    mapped = std::max(mapped, SumOf(plan.map_bytes_by_tag()));
     released = std::max(released, SumOf(plan.release_bytes_by_tag()));
     reads_weights |= plan.reads_weights();
+    const auto weights = plan.map_bytes_by_tag().find(kWeightsTag);
+    if (weights != plan.map_bytes_by_tag().end()) read = std::max(read, weights->second);
   }
   reads_weights_ = reads_weights;
-  return TimeoutsOf(prepared, released, reads_weights);
+  std::vector<TransitionSpeeds::Movement> prepared = {
+      {MovementKind::kMap, mapped}, {only_sleeps ? MovementKind::kBackup : MovementKind::kRestore, copied}};
+  if (reads_weights) prepared.push_back({MovementKind::kRead, read});
+  return TimeoutsOf(prepared, released);
 }
 
-GroupSleep::Timeouts GroupSleep::TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const {
-  const auto timeout = [this](int64_t bytes) {
-    return options_.transition_timeout +
-           absl::Seconds(static_cast<double>(bytes) / options_.transition_bytes_per_s);
-  };
-  return {.prepare = timeout(prepared) + (reads_weights ? options_.load_timeout : absl::ZeroDuration()),
-          .commit = timeout(released)};
+// A Commit that releases no device memory gives up backups at most, which takes less than making them.
+GroupSleep::Timeouts GroupSleep::TimeoutsOf(const std::vector<TransitionSpeeds::Movement>& prepared,
+                                            int64_t released) const {
+  Timeouts timeouts;
+  timeouts.prepare = options_.speeds->Timeout(prepared, options_);
+  timeouts.commit = released > 0 ? options_.speeds->Timeout({{MovementKind::kRelease, released}}, options_)
+                                 : std::min(options_.transition_timeout, timeouts.prepare);
+  return timeouts;
+}
+
+void GroupSleep::NoteSpeeds(const TransitionReport& report, bool only_sleeps) const {
+  std::map<MovementKind, std::vector<TransitionSpeeds::Moved>> moved;
+  for (const RankReport& rank : report.ranks) {
+    int64_t mapped = 0, freed = 0, copied = 0;
+    for (const auto& [tag, bytes] : rank.tags) {
+      mapped += bytes.mapped_bytes;
+      freed += bytes.freed_bytes;
+      // Without a Plan it is not known which backups were there already: rather too few bytes than too many.
+      if (bytes.backed_up_bytes > 0 && (copied == 0 || bytes.backed_up_bytes < copied))
+        copied = bytes.backed_up_bytes;
+    }
+    if (!copy_bytes_.empty()) copied = copy_bytes_[rank.rank];
+    const auto weights = rank.tags.find(kWeightsTag);
+    const int64_t read = weights == rank.tags.end() ? 0 : weights->second.resident_bytes;
+    moved[MovementKind::kMap].push_back({mapped, rank.seconds.map});
+    moved[only_sleeps ? MovementKind::kBackup : MovementKind::kRestore].push_back(
+        {copied, rank.seconds.copy});
+    moved[MovementKind::kRead].push_back({read, rank.seconds.read});
+    moved[MovementKind::kRelease].push_back({freed, rank.seconds.release});
+  }
+  for (const auto& [kind, ranks] : moved) options_.speeds->Note(kind, ranks);
 }
 
 absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const {

@@ -2,6 +2,7 @@
 // Transitions, sleeps and wake-ups, over all ranks of an epoch, so that all ranks change or none
 // (proto/worker.proto). Plan, Prepare, then Commit or Abort. Blocking; for one thread at a time.
 //
+// Deadlines come from the bytes that are moved and the speeds that were measured (transition_speeds.h).
 // A sleep needs no Plan while it is known what is resident: no rank moves more than that, which bounds the
 // deadlines. Whether a wake-up fits is asked anew every time.
 //
@@ -23,6 +24,7 @@
 #include "coordinator/executor/executor_options.h"
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/memory_check.h"
+#include "coordinator/executor/transition_speeds.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
@@ -31,7 +33,7 @@ namespace somnus {
 
 class GroupSleep {
  public:
-  // All are borrowed. `workers`: by rank.
+  // All are borrowed. `workers`: by rank. `options` have speeds.
   GroupSleep(const CollectiveCalls* calls, FailureLatch* latch, const std::vector<WorkerLink>* workers,
              const ExecutorOptions& options)
       : calls_(*calls), latch_(*latch), workers_(*workers), options_(options) {}
@@ -68,8 +70,9 @@ class GroupSleep {
   absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
   // By rank. One account for each host, or pool of its memory, and one for each GPU.
   std::vector<RankNeed> NeedsOf(const Plans& plans) const;
-  absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions);
-  Timeouts TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const;
+  absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions, bool only_sleeps);
+  Timeouts TimeoutsOf(const std::vector<TransitionSpeeds::Movement>& prepared, int64_t released) const;
+  void NoteSpeeds(const TransitionReport& report, bool only_sleeps) const;
   absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;
   void NoteBytes(const TransitionReport& report);
   absl::StatusOr<TransitionReport> Commit(const Transitions& transitions, uint64_t id,
@@ -82,6 +85,7 @@ class GroupSleep {
   const ExecutorOptions options_;
   std::optional<int64_t> held_bytes_;  // resident on the rank that has most; none: it is not known
   std::optional<GroupBytes> committed_bytes_;
+  std::vector<int64_t> copy_bytes_;  // by rank, as the last Plan says; empty: the transition had none
   std::atomic<bool> reads_weights_{false};
 };
 

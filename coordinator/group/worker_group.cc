@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/transition_speeds.h"
 #include "coordinator/group/device_name.h"
 #include "coordinator/group/load_plan.h"
 #include "proto/options_digest.h"
@@ -23,6 +25,8 @@ ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   // Whoever may be silent for longer may be busy for longer, too.
   options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
+  options.measured_timeout = std::max(options.measured_timeout, flags.hang_timeout);
+  options.speeds = std::make_shared<TransitionSpeeds>();
   options.prefetch_cpu_share = flags.prefetch_cpu_share;
   // No exit status of a remote worker will follow its broken connection, so there is little to wait for.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);

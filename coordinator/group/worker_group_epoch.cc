@@ -9,6 +9,7 @@
 #include "base/memory_tags.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/transition_speeds.h"
 #include "coordinator/group/device_name.h"
 #include "coordinator/group/held_state.h"
 #include "coordinator/group/load_plan.h"
@@ -210,7 +211,9 @@ absl::Status WorkerGroup::FenceSurvivors() {
     loading_ |= current_ != nullptr && current_->reads_weights();
   }
   // Reading a shard is not cut short: it would have to be read again.
-  const absl::Duration timeout = loading_ ? options_.load_timeout : options_.fence_timeout;
+  const absl::Duration timeout =
+      loading_ ? std::max(options_.fence_timeout, options_.speeds->ReadTimeout(options_))
+               : options_.fence_timeout;
   const int tries = flags_.local_workers ? 1 : kFenceTries;
   for (int i = 0; i < tries && !survivors.empty(); ++i) {
     if (i > 0) stop_.WaitFor(kFenceRetryPause);

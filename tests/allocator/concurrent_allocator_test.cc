@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "allocator/host_vmm_driver.h"
+#include "allocator/piece_codec.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/use_tag.h"
 #include "tests/fakes/fake_vmm_driver.h"
@@ -59,6 +60,8 @@ struct Case {
 class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
+    if (GetParam().backup == BackupPolicy::kCompress && !CheckCompression().ok())
+      GTEST_SKIP() << CheckCompression();
     if (GetParam().fake) {
       auto fake = std::make_unique<FakeVmmDriver>();
       fake_ = fake.get();
@@ -274,8 +277,10 @@ INSTANTIATE_TEST_SUITE_P(Backups, ConcurrentAllocatorTest,
                          testing::Values(Case{"Retain", BackupPolicy::kRetain, false},
                                          Case{"Release", BackupPolicy::kRelease, false},
                                          Case{"File", BackupPolicy::kFile, false},
+                                         Case{"Compress", BackupPolicy::kCompress, false},
                                          Case{"RetainOnADevice", BackupPolicy::kRetain, true},
-                                         Case{"ReleaseOnADevice", BackupPolicy::kRelease, true}),
+                                         Case{"ReleaseOnADevice", BackupPolicy::kRelease, true},
+                                         Case{"CompressOnADevice", BackupPolicy::kCompress, true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ConcurrentAllocatorTest, ContentsAreTheirOwners) {

@@ -3,15 +3,18 @@
 #include "allocator/spill_store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <typeinfo>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/sleepable_allocator.h"
+#include "allocator/spill_io.h"
 #include "tests/fakes/fake_vmm_driver.h"
 
 namespace somnus {
@@ -217,37 +220,83 @@ TEST_F(SpillStoreTest, ADirectoryThatIsNotThereIsNamed) {
   EXPECT_TRUE(CheckSpillDir(testing::TempDir()).ok());
 }
 
-// Where this build or kernel has no io_uring, threads alone are tested.
-TEST(SpillIo, BothKindsMoveBytesAndReportErrors) {
-  for (const auto make : {MakeUringSpillIo, MakeThreadedSpillIo}) {
+// Whether the file system of TempDir takes files past the page cache.
+bool TakesDirect() {
+  std::string path = testing::TempDir() + "/direct-XXXXXX";
+  const int fd = mkostemp(path.data(), O_DIRECT);
+  if (fd < 0) return false;
+  close(fd);
+  unlink(path.c_str());
+  return true;
+}
+
+TEST_F(SpillStoreTest, TheFileIsPastThePageCacheWhereTheFileSystemTakesThat) {
+  if (!TakesDirect()) GTEST_SKIP() << "the file system of " << testing::TempDir() << " takes no O_DIRECT";
+  ASSERT_TRUE(store_->Save(device_, kBytes).ok());
+  const int flags = fcntl(faults_.fd, F_GETFL);
+  ASSERT_GE(flags, 0);
+  EXPECT_EQ(flags & O_DIRECT, O_DIRECT);
+}
+
+struct IoKind {
+  std::string name;
+  std::unique_ptr<SpillIo> (*make)(int fd, int depth);
+};
+
+class SpillIoTest : public testing::TestWithParam<IoKind> {
+ protected:
+  void SetUp() override {
     std::string path = testing::TempDir() + "/spill-io-XXXXXX";
-    const int fd = mkstemp(path.data());
-    ASSERT_GE(fd, 0);
+    fd_ = mkstemp(path.data());
+    ASSERT_GE(fd_, 0);
     unlink(path.c_str());
-    const std::unique_ptr<SpillIo> io = make(fd, 4);
-    if (io != nullptr) {
-      std::string out(4 * kSpillAlign, 0), in(4 * kSpillAlign, 0);
-      for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<char>(i / 7);
-      for (int slot = 0; slot < 4; ++slot)
-        io->Write(slot, &out[slot * kSpillAlign], kSpillAlign, slot * kSpillAlign);
-      int slots = 0;
-      for (int i = 0; i < 4; ++i) {
-        const SpillIo::Completion done = io->Wait();
-        EXPECT_EQ(done.result, kSpillAlign);
-        slots |= 1 << done.slot;
-      }
-      EXPECT_EQ(slots, 15);
-      io->Read(2, in.data(), 4 * kSpillAlign, 0);
-      EXPECT_EQ(io->Wait().result, 4 * kSpillAlign);
-      EXPECT_EQ(in, out);
-      io->Read(0, in.data(), kSpillAlign, 4 * kSpillAlign);
-      EXPECT_EQ(io->Wait().result, 0) << "the end of the file";
-      io->Read(0, nullptr, kSpillAlign, 0);
-      EXPECT_EQ(io->Wait().result, -EFAULT);
-      io->Write(0, out.data(), kSpillAlign, 0);  // the destructor waits for it
-    }
-    close(fd);
+    io_ = GetParam().make(fd_, 4);
+    if (io_ == nullptr) GTEST_SKIP() << "this build, kernel or sandbox has no " << GetParam().name;
   }
+  void TearDown() override {
+    io_ = nullptr;
+    close(fd_);
+  }
+
+  int fd_ = -1;
+  std::unique_ptr<SpillIo> io_;
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, SpillIoTest,
+                         testing::Values(IoKind{"io_uring", MakeUringSpillIo},
+                                         IoKind{"threads", MakeThreadedSpillIo}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(SpillIoTest, MovesBytesAndReportsErrors) {
+  std::string out(4 * kSpillAlign, 0), in(4 * kSpillAlign, 0);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<char>(i / 7);
+  for (int slot = 0; slot < 4; ++slot)
+    io_->Write(slot, &out[slot * kSpillAlign], kSpillAlign, slot * kSpillAlign);
+  int slots = 0;
+  for (int i = 0; i < 4; ++i) {
+    const SpillIo::Completion done = io_->Wait();
+    EXPECT_EQ(done.result, kSpillAlign);
+    slots |= 1 << done.slot;
+  }
+  EXPECT_EQ(slots, 15);
+  io_->Read(2, in.data(), 4 * kSpillAlign, 0);
+  EXPECT_EQ(io_->Wait().result, 4 * kSpillAlign);
+  EXPECT_EQ(in, out);
+  io_->Read(0, in.data(), kSpillAlign, 4 * kSpillAlign);
+  EXPECT_EQ(io_->Wait().result, 0) << "the end of the file";
+  io_->Read(0, nullptr, kSpillAlign, 0);
+  EXPECT_EQ(io_->Wait().result, -EFAULT);
+  io_->Write(0, out.data(), kSpillAlign, 0);
+  io_ = nullptr;  // waits for it
+  EXPECT_EQ(pread(fd_, in.data(), kSpillAlign, 0), kSpillAlign);
+  EXPECT_EQ(in.substr(0, kSpillAlign), out.substr(0, kSpillAlign));
+}
+
+// What a store takes by itself is of the first kind that there is.
+TEST_P(SpillIoTest, UringIsChosenWhereThereIsOne) {
+  const bool has_uring = MakeUringSpillIo(fd_, 4) != nullptr;
+  const std::unique_ptr<SpillIo> chosen = MakeSpillIo(fd_, 4);
+  const SpillIo &one = *chosen, &other = *io_;
+  EXPECT_EQ(typeid(one) == typeid(other), has_uring == (GetParam().name == "io_uring"));
 }
 
 // Through the allocator: whatever fails, the regions are awake or asleep with their contents.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "allocator/piece_codec.h"
 #include "allocator/sleepable_allocator.h"
 #include "tests/fakes/fake_vmm_driver.h"
 
@@ -23,6 +24,9 @@ class TwoPhases : public testing::TestWithParam<BackupPolicy> {
     driver_.Fill(weights_, 4 * kUnit, 'w');
     driver_.Fill(kv_, 2 * kUnit, 'k');
   }
+  void SetUp() override {
+    if (GetParam() == BackupPolicy::kCompress && !CheckCompression().ok()) GTEST_SKIP() << CheckCompression();
+  }
   ~TwoPhases() override { EXPECT_EQ(driver_.violations(), std::vector<std::string>{}); }
 
   static bool retains() { return GetParam() != BackupPolicy::kRelease; }
@@ -37,7 +41,8 @@ class TwoPhases : public testing::TestWithParam<BackupPolicy> {
   void* kv_;
 };
 INSTANTIATE_TEST_SUITE_P(Policies, TwoPhases,
-                         testing::Values(BackupPolicy::kRetain, BackupPolicy::kRelease, BackupPolicy::kFile));
+                         testing::Values(BackupPolicy::kRetain, BackupPolicy::kRelease, BackupPolicy::kFile,
+                                         BackupPolicy::kCompress));
 
 TEST_P(TwoPhases, AnAbortedSleepReleasesNothing) {
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());

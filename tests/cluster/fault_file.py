@@ -25,9 +25,13 @@ class FaultFile:
 
     def set_moment(self, moment, action, times=1):
         """The one fault from now on: `action` ("kill@1") at `moment` ("Prepare:done", "map#2"). Returns its line."""
-        line = f"at {moment} {action} {times} {next(self._numbers)}"
-        self.set(line)
-        return line
+        return self.set_moments((moment, action), times=times)[0]
+
+    def set_moments(self, *faults, times=1):
+        """As set_moment, for several (moment, action) together. Returns their lines."""
+        lines = [f"at {moment} {action} {times} {next(self._numbers)}" for moment, action in faults]
+        self.set("\n".join(lines))
+        return lines
 
     def strikes(self, line):
         """How often the fault of this line has struck."""

@@ -54,22 +54,16 @@ def check_truth(test, cluster, awake):
     return now["state"]
 
 
-class RankIsKilled(unittest.TestCase):
-    """kill -9 of one rank at every moment of a transition, with requests open; the call goes on after the recovery."""
+class KilledRanks(unittest.TestCase):
+    """Strikes one call after the other, with requests open; those that derive from it have the calls."""
 
-    # (the calls before, the call, its moments). Level 1 keeps the weights in a copy here, so that a sleep saves it in
-    # Prepare, and a wake-up restores it; the copy is retained until level 2 discards it.
-    CASES = (
-        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
-        ((sleep(2), WAKE), sleep(1), ("save",)),
-        ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
-        ((), sleep(2), ("Prepare", "Prepare:done", "Commit", "unmap#2", "Commit:done")),
-        ((sleep(2),), WAKE, ("Prepare", "map#2", "read", "reset", "Prepare:done", "Commit", "Commit:done")),
-    )
+    # Level 1 keeps the weights in a copy, so that a sleep saves it in Prepare, and a wake-up restores it; the copy is
+    # retained until level 2 discards it.
+    FLAGS = ("--backup=retain",)
 
     @classmethod
     def setUpClass(cls):
-        cls.faulty = FaultyCluster("", KV_CACHE, "--backup=retain", "--max-recoveries=1000000", env=WITHOUT_POOLS)
+        cls.faulty = FaultyCluster("", KV_CACHE, *cls.FLAGS, "--max-recoveries=1000000", env=WITHOUT_POOLS)
         cls.addClassCleanup(cls.faulty.__exit__)
         cls.cluster = cls.faulty.cluster
         cls.chaos = Chaos(cls.cluster, tiny_requests(random.Random(3), count=4), random.Random(3))
@@ -107,6 +101,19 @@ class RankIsKilled(unittest.TestCase):
             answer, state = self.strike(before, target, moment, number % 2)
             self.assertEqual((answer.status, state), (200, AWAKE if target == WAKE else ASLEEP), f"{moment} of {target}: {answer.text}")
 
+
+class RankIsKilled(KilledRanks):
+    """kill -9 of one rank at every moment of a transition, with requests open; the call goes on after the recovery."""
+
+    # (the calls before, the call, its moments)
+    CASES = (
+        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
+        ((sleep(2), WAKE), sleep(1), ("save",)),
+        ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
+        ((), sleep(2), ("Prepare", "Prepare:done", "Commit", "unmap#2", "Commit:done")),
+        ((sleep(2),), WAKE, ("Prepare", "map#2", "read", "reset", "Prepare:done", "Commit", "Commit:done")),
+    )
+
     def test_in_a_sleep_at_level_1(self):
         self.check(self.CASES[0])
         self.check(self.CASES[1])
@@ -138,8 +145,38 @@ class RankIsKilled(unittest.TestCase):
         wait_until(lambda: not growth(first, held()), 30, lambda: "; ".join(growth(first, held())))
 
 
+LITTLE = 3 << 20  # what a rank sees as its memory where "available" fails
+
+
 class OutOfMemory(unittest.TestCase):
-    """Every call of one rank's memory in a wake-up finds no memory, one after the other."""
+    """A wake-up that is known not to fit, and one of which every call of one rank's memory finds none, one after the other."""
+
+    def test_what_does_not_fit_begins_nowhere(self):
+        """Ranks of one host share its memory, so where one sees little, every rank and tag lacks its part of the rest."""
+        faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)
+        with faulty as cluster:
+            awake = [resident(rank) for rank in cluster.status()["ranks"]]
+            needed = {(rank, tag): count for rank, tags in enumerate(awake) for tag, count in tags.items()}
+            wanted = cluster.tokens(CASE["prompt"], max_tokens=100, ignore_eos=True)
+            for level, rank in ((1, 0), (1, 1), (2, 0), (2, 1)):
+                with self.subTest(level=level, rank=rank):
+                    self.assertEqual(post(cluster, sleep(level)).status, 200)
+                    little, *creates = faulty.faults.set_moments(
+                        ("available", f"fail@{rank}"), ("create", "fail@0"), ("create", "fail@1"))
+                    answer = post(cluster, WAKE)
+                    self.assertEqual((answer.status, faulty.faults.strikes(little)), (500, 1), answer.text)
+                    self.assertEqual([faulty.faults.strikes(line) for line in creates], [0, 0], "a rank has begun to map")
+                    missing = {(one["rank"], one["tag"]): one for one in answer.json["error"]["missing"]}
+                    self.assertEqual({key: one["needed_bytes"] for key, one in missing.items()}, needed)
+                    self.assertGreater(min(one["missing_bytes"] for one in missing.values()), 0)
+                    self.assertEqual(sum(one["missing_bytes"] for one in missing.values()), sum(needed.values()) - LITTLE)
+                    self.assertEqual({one["memory"] for one in missing.values()}, {"device"})
+                    self.assertEqual(check_truth(self, cluster, awake), ASLEEP)
+                    faulty.set_faults("")
+                    self.assertEqual(post(cluster, WAKE).status, 200)
+                    self.assertEqual(check_truth(self, cluster, awake), AWAKE)
+                    self.assertEqual(cluster.tokens(CASE["prompt"], max_tokens=100, ignore_eos=True), wanted)
+            self.assertEqual(cluster.stop(), 0)
 
     def test_at_each_call_of_a_wake_up(self):
         faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)

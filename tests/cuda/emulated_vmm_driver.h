@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
+#include <vector>
 
 #include "allocator/host_vmm_driver.h"
 #include "allocator/vmm_driver.h"
@@ -15,8 +17,13 @@ namespace somnus {
 
 class EmulatedVmmDriver : public VmmDriver {
  public:
+  // `chunk_bytes`: as CudaVmmDriverOptions::chunk_bytes.
+  explicit EmulatedVmmDriver(int64_t chunk_bytes = int64_t{1} << 30) : chunk_bytes_(chunk_bytes) {}
+
   int64_t Granularity() const override { return host_->Granularity(); }
-  int64_t ChunkBytes() const override { return host_->ChunkBytes(); }
+  int64_t ChunkBytes() const override {
+    return std::max(chunk_bytes_ / Granularity(), int64_t{1}) * Granularity();
+  }
   // No more than the host has.
   absl::StatusOr<int64_t> TotalBytes() override {
     return std::min(GetEmulatedDeviceMemory().total, host_->TotalBytes().value_or(0));
@@ -29,14 +36,24 @@ class EmulatedVmmDriver : public VmmDriver {
     return host_->FreeAddress(address, bytes);
   }
   absl::StatusOr<Handle> Create(int64_t bytes) override {
+    std::vector<Handle> handles;
+    const absl::Status status = CreateAll({bytes}, &handles);
+    if (!status.ok()) return status;
+    return handles.front();
+  }
+  // The host's account has room for few reservations: pieces share one.
+  absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) override {
+    const int64_t bytes = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     if (!TakeEmulatedDeviceMemory(bytes)) return absl::ResourceExhaustedError("out of device memory");
-    absl::StatusOr<Handle> handle = host_->Create(bytes);
-    if (handle.ok()) {
-      created_[*handle] = bytes;
-    } else {
+    std::vector<Handle> created;
+    const absl::Status status = host_->CreateAll(sizes, &created);
+    if (!status.ok()) {
       ReturnEmulatedDeviceMemory(bytes);
+      return status;
     }
-    return handle;
+    for (size_t i = 0; i < sizes.size(); ++i) created_[created[i]] = sizes[i];
+    handles->insert(handles->end(), created.begin(), created.end());
+    return absl::OkStatus();
   }
   absl::Status Release(Handle handle) override {
     const absl::Status status = host_->Release(handle);
@@ -73,6 +90,7 @@ class EmulatedVmmDriver : public VmmDriver {
   }
 
  private:
+  const int64_t chunk_bytes_;
   const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();
   std::set<void*> regions_;
   std::map<Handle, int64_t> created_;  // bytes

@@ -44,7 +44,7 @@ WorkerParts EmulatedWorkerParts() {
   parts.open_memory = [real](const WorkerOptions& options,
                              int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
     if (options.device == DeviceKind::kCpu) return real.open_memory(options, num_threads);
-    return std::make_unique<EmulatedVmmDriver>();
+    return std::make_unique<EmulatedVmmDriver>(options.device_chunk_bytes);
   };
   parts.join_devices = JoinEmulated;
   return parts;

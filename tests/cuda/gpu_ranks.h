@@ -19,11 +19,11 @@
 
 namespace somnus::cuda_test {
 
-inline absl::StatusOr<std::unique_ptr<VmmDriver>> MakeGpuMemory() {
+inline absl::StatusOr<std::unique_ptr<VmmDriver>> MakeGpuMemory(int64_t chunk_bytes = int64_t{1} << 30) {
 #ifdef SOMNUS_CUDA_EMULATOR
-  return std::make_unique<EmulatedVmmDriver>();
+  return std::make_unique<EmulatedVmmDriver>(chunk_bytes);
 #else
-  return MakeCudaVmmDriver(0);
+  return MakeCudaVmmDriver(0, {.chunk_bytes = chunk_bytes});
 #endif
 }
 

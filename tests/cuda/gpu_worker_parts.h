@@ -16,7 +16,9 @@ inline WorkerParts GpuParts() {
     if (device == nullptr) return absl::UnavailableError("no GPU");
     return device;
   };
-  parts.open_memory = [](const WorkerOptions&, int) { return MakeGpuMemory(); };
+  parts.open_memory = [](const WorkerOptions& options, int) {
+    return MakeGpuMemory(options.device_chunk_bytes);
+  };
   return parts;
 }
 

@@ -1,8 +1,13 @@
 // Decode graphs count as used memory: a worker on a GPU sizes its KV cache while they exist.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/notification.h"
 #include "tests/cuda/gpu_worker_parts.h"
+#include "tests/fakes/temp_dir.h"
 #include "worker/worker.h"
 #ifdef SOMNUS_CUDA_EMULATOR
 #include "tests/cuda/emulator_util.h"
@@ -25,6 +30,9 @@ struct RunOptions {
   double memory_utilization = 0;
   bool enforce_eager = false;
   std::vector<int32_t> graph_sizes;
+  int64_t device_chunk_bytes = 0;
+  std::string model = "tests/data/tiny/llama-uneven";
+  v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
 };
 
 constexpr int kGraphs = 3;  // of 1, 2 and 4 sequences
@@ -37,7 +45,9 @@ struct LoadedModel {
 
 absl::StatusOr<LoadedModel> Load(Worker& worker, const RunOptions& options) {
   v1::LoadModelRequest request;
-  request.set_model_path("tests/data/tiny/llama-uneven");
+  request.set_model_path(options.model);
+  request.set_load_format(options.load_format);
+  request.set_device_chunk_bytes(options.device_chunk_bytes);
   request.set_dtype(v1::DTYPE_FLOAT32);
   request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
   request.mutable_parallel()->set_world_size(1);
@@ -201,6 +211,83 @@ TEST(GraphMemory, ACacheThatLeavesNoRoomForThemIsRefusedAndASmallerOneTaken) {
       Allocate(worker, model->memory.available_kv_cache_memory_bytes() / model->kv_block_bytes);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(StepError(worker), "");
+}
+
+// Counts the chunks that are created, and the ranges of them that are opened.
+class CountedMemory : public EmulatedVmmDriver {
+ public:
+  struct Calls {
+    int64_t creates = 0, accesses = 0;
+  };
+  CountedMemory(int64_t chunk_bytes, Calls* calls) : EmulatedVmmDriver(chunk_bytes), calls_(*calls) {}
+
+  absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) override {
+    calls_.creates += static_cast<int64_t>(sizes.size());
+    return EmulatedVmmDriver::CreateAll(sizes, handles);
+  }
+  absl::Status SetAccess(void* address, int64_t bytes) override {
+    ++calls_.accesses;
+    return EmulatedVmmDriver::SetAccess(address, bytes);
+  }
+
+ private:
+  Calls& calls_;
+};
+
+// A model whose weights are some MiB: llama-uneven's configuration with wide layers.
+std::string WideModel(const TempDir& directory) {
+  std::ifstream narrow("tests/data/tiny/llama-uneven/config.json");
+  std::string config((std::istreambuf_iterator<char>(narrow)), {});
+  EXPECT_EQ(absl::StrReplaceAll({{"\"intermediate_size\": 136", "\"intermediate_size\": 2048"}}, &config), 1);
+  std::ofstream(directory.path() + "/config.json") << config;
+  return directory.path();
+}
+
+absl::Status Transit(Worker& worker, uint64_t id, int sleep_level, const std::string& tag) {
+  v1::PrepareRequest prepare;
+  prepare.set_group_epoch(1);
+  prepare.set_operation_id(id);
+  prepare.mutable_transition()->set_sleep_level(sleep_level);
+  prepare.mutable_transition()->add_tags(tag);
+  RETURN_IF_ERROR(worker.Prepare(prepare));
+  v1::CommitRequest commit;
+  commit.set_group_epoch(1);
+  commit.set_transition_id(id);
+  return worker.Commit(commit).status();
+}
+
+// The size is an option of the load; one range is opened by one call, whatever it consists of.
+TEST(GraphMemory, ChunksHaveTheSizeThatTheLoadNames) {
+  const auto small = Small(256 * kMib, kMib);
+  const TempDir directory;
+  const std::string model = WideModel(directory);
+  for (const int64_t chunk : {2 * kMib, 4 * kMib, 1024 * kMib}) {
+    CountedMemory::Calls calls;
+    WorkerParts parts = GpuParts();
+    parts.open_memory = [&calls](const WorkerOptions& options,
+                                 int) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+      return std::make_unique<CountedMemory>(options.device_chunk_bytes, &calls);
+    };
+    Worker worker(Options(), parts);
+    const auto loaded = Load(worker, {.memory_utilization = 0.5,
+                                      .enforce_eager = true,
+                                      .device_chunk_bytes = chunk,
+                                      .model = model,
+                                      .load_format = v1::LOAD_FORMAT_DUMMY});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_TRUE(Allocate(worker, 8).ok());
+    const v1::WorkerStatusResponse awake = worker.GetStatus();
+    uint64_t id = 0;
+    for (const std::string tag : {"weights", "workspace"}) {
+      const int64_t bytes = awake.bytes_by_tag().at(tag);
+      ASSERT_EQ(Transit(worker, ++id, 2, tag), absl::OkStatus());
+      calls = {};
+      ASSERT_EQ(Transit(worker, ++id, 0, tag), absl::OkStatus());
+      EXPECT_EQ(calls.creates, (bytes + chunk - 1) / chunk) << tag << " in chunks of " << chunk;
+      EXPECT_EQ(calls.accesses, 1) << tag;
+    }
+    EXPECT_GE(awake.bytes_by_tag().at("weights"), 4 * kMib) << "several chunks of 2 MiB";
+  }
 }
 
 #endif

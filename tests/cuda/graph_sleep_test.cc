@@ -50,7 +50,7 @@ class Mapped {
 
 class NotedMemory : public EmulatedVmmDriver {
  public:
-  explicit NotedMemory(Mapped* mapped) : mapped_(*mapped) {}
+  NotedMemory(int64_t chunk_bytes, Mapped* mapped) : EmulatedVmmDriver(chunk_bytes), mapped_(*mapped) {}
   absl::Status SetAccess(void* address, int64_t bytes) override {
     mapped_.Add(address, bytes);
     return EmulatedVmmDriver::SetAccess(address, bytes);
@@ -99,8 +99,9 @@ class GraphSleep : public testing::Test {
       return JoinDeviceGroup(options, device, make_peers, absl::UnavailableError("the ranks share a GPU"));
     };
 #ifdef SOMNUS_CUDA_EMULATOR
-    parts.open_memory = [this](const WorkerOptions&, int) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
-      return std::make_unique<NotedMemory>(&mapped_);
+    parts.open_memory = [this](const WorkerOptions& options,
+                               int) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+      return std::make_unique<NotedMemory>(options.device_chunk_bytes, &mapped_);
     };
 #endif
     return std::make_unique<Worker>(WorkerOptions{.device = DeviceKind::kCuda, .num_threads = 1}, parts);

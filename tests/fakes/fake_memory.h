@@ -14,6 +14,7 @@ namespace somnus {
 class FakeMemory {
  public:
   static constexpr int64_t kTagBytes = 7;
+  static constexpr double kReleaseSeconds = 0.02;  // that Commit says a sleep has taken
 
   // What Plan says of the memory that a wake-up would take.
   void SetAvailableBytes(int64_t bytes, const std::string& pool) {
@@ -50,6 +51,7 @@ class FakeMemory {
     for (const auto& [tag, resident] : resident_)
       (*response.mutable_tags())[tag].set_resident_bytes(resident ? kTagBytes : 0);
     (*response.mutable_tags())["weights"].set_host_bytes(HostBytes());
+    if (level > 0) response.mutable_seconds()->set_release(kReleaseSeconds);
     prepared_.Clear();
     return response;
   }

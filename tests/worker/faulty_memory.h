@@ -1,6 +1,7 @@
 #pragma once
 // Memory of a driver whose calls are moments (tests/worker/moments.h), so that each of them can fail.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,7 +19,10 @@ class FaultyMemory : public VmmDriver {
   int64_t Granularity() const override { return driver_->Granularity(); }
   int64_t ChunkBytes() const override { return driver_->ChunkBytes(); }
   absl::StatusOr<int64_t> TotalBytes() override { return driver_->TotalBytes(); }
-  absl::StatusOr<int64_t> AvailableBytes() override { return driver_->AvailableBytes(); }
+  absl::StatusOr<int64_t> AvailableBytes() override {
+    ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
+    return Reach("available").ok() ? available : std::min(available, kLittleBytes);
+  }
   absl::StatusOr<void*> Reserve(int64_t bytes) override { return driver_->Reserve(bytes); }
   absl::Status FreeAddress(void* address, int64_t bytes) override {
     return driver_->FreeAddress(address, bytes);
@@ -69,7 +73,8 @@ class FaultyMemory : public VmmDriver {
   }
 
  private:
-  static constexpr int64_t kDamageStride = 64;  // so many bytes lie between two that are damaged
+  static constexpr int64_t kLittleBytes = int64_t{3} << 20;  // what others have left, where that fails
+  static constexpr int64_t kDamageStride = 64;               // so many bytes lie between two that are damaged
 
   const std::unique_ptr<VmmDriver> driver_;
 };

@@ -1,5 +1,5 @@
-// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py). Never
-// shipped.
+// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py,
+// sleep_faults_test.py). Never shipped.
 //
 // SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts, when it loads a
 // model, and at the moments of transitions. Each line is one fault:
@@ -38,6 +38,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "tests/worker/faulty_memory.h"
+#include "tests/worker/faulty_spill_io.h"
 #include "tests/worker/moments.h"
 #include "worker/runner/model_runner.h"
 #include "worker/worker_main.h"
@@ -163,6 +164,9 @@ WorkerParts FaultyWorkerParts() {
                           int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
     ASSIGN_OR_RETURN(std::unique_ptr<VmmDriver> driver, open(options, num_threads));
     return std::make_unique<FaultyMemory>(std::move(driver));
+  };
+  parts.open_spill_io = [](int fd, int depth) -> std::unique_ptr<SpillIo> {
+    return std::make_unique<FaultySpillIo>(MakeSpillIo(fd, depth));
   };
   parts.load_runner =
       [load = parts.load_runner](

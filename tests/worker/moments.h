@@ -8,15 +8,17 @@
 // (1) since the line was there, in at most TIMES (1) processes or times:
 //   kill   the process is gone at once, as by kill -9
 //   wait   the worker goes on once the file does not have the line any longer
-//   fail   the call of the memory's driver ends with ResourceExhausted (of memory's moments alone)
+//   fail   the call of the memory's driver ends with ResourceExhausted (of memory's and the file's moments
+//          alone)
 //   damage what a copy has restored is not what was saved (of the moment "restored" alone; host memory)
 // Whatever strikes is first written to the file SOMNUS_FAULTS.struck, which also counts TIMES; a test deletes
 // it. MOMENT is
 //   the name of a call (Plan, Prepare, Commit, Abort): it has arrived, and nothing is done;
 //   the name with ":done" (Commit:done): all is done, and the reply is not sent;
 //   create, map, access, unmap, release, save, restore: a call of the memory's driver
-//   (allocator/vmm_driver.h); restored: such a copy has ended; read, reset: weights are about to be read, the
-//   runner's tables are about to be made.
+//   (allocator/vmm_driver.h); available: the question how much memory there is, where "fail" makes the answer
+//   3 MiB; write: a write of the spill file, where "fail" is a full disk; restored: such a copy has ended;
+//   read, reset: weights are about to be read, the runner's tables are about to be made.
 
 #include <string>
 #include <vector>
