@@ -1,5 +1,6 @@
 """Elastic KV caches, through the whole cluster: two models are awake in a budget that does not hold both caches in full. Load
 on one makes its cache grow and the other one shrink, nobody sleeps, every token is exact, and the budget is kept."""
+import tempfile
 import threading
 import unittest
 
@@ -13,6 +14,14 @@ FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=lo
 # They take 2760 blocks together: no prefix is shared.
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 120, 360, 24
 MOST_LOADS = 30
+BLOCK_BYTES = 16 << 10
+# More than one cache has: whoever is asked for so much wants all blocks that it can get.
+FULL_LOAD = 180
+
+
+def min_blocks(mib):
+    """That a cache keeps whose minimum is so much; the null block is one of it."""
+    return (mib << 20) // BLOCK_BYTES - 1
 
 
 def prompt(seed):
@@ -40,14 +49,23 @@ class ElasticKvTest(unittest.TestCase):
     def tokens(self, name, seed):
         return self.cluster.tokens(prompt(seed), model=name, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
 
-    def load(self, name, results):
+    def load(self, name, results, count=NUM_REQUESTS):
         """Threads with a request each."""
         def client(seed):
             results[name, seed] = self.tokens(name, seed)
-        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(NUM_REQUESTS)]
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(count)]
         for thread in threads:
             thread.start()
         return threads
+
+    def watch(self, threads):
+        """The fewest blocks that each model had while the threads ran."""
+        fewest = {name: self.mapped(name) for name in MODELS}
+        while any(thread.is_alive() for thread in threads):
+            fewest = {name: min(fewest[name], self.mapped(name)) for name in MODELS}
+        for thread in threads:
+            thread.join()
+        return fewest
 
     def reference(self):
         """What each request answers where nothing is shared, and a budget for six tenths of both caches."""
@@ -95,10 +113,52 @@ class ElasticKvTest(unittest.TestCase):
         expected, _, budget = self.reference()
         self.serve(f"--device-memory-budget={budget}", "--min-kv-cache-memory-bytes=8MiB")
         results = {}
-        for thread in [*self.load(MODELS[0], results), *self.load(MODELS[1], results)]:
-            thread.join()
+        fewest = self.watch([*self.load(MODELS[0], results), *self.load(MODELS[1], results)])
         self.assertEqual(results, expected)
+        self.assertGreaterEqual(min(fewest.values()), min_blocks(8), fewest)
         wait_until(lambda: self.resident() <= budget, 10, "within the budget")
+        self.assertEqual(self.sleeps(), [])
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def serve_with_minimum(self, budget, mib):
+        """The second model's cache keeps so much, by the file; of the first one no flag says anything."""
+        file = tempfile.NamedTemporaryFile("w", suffix=".textproto")
+        self.addCleanup(file.close)
+        file.write(f"""models {{ name: "{MODELS[1]}" path: "{tiny(MODEL)}" flags: "--min-kv-cache-memory-bytes={mib}MiB" }}""")
+        file.flush()
+        self.cluster = Cluster(tiny(MODEL), f"--config={file.name}", f"--device-memory-budget={budget}", *FLAGS, workers=0)
+        self.addCleanup(self.cluster.__exit__)
+
+    def press(self, busy, done):
+        """Loads one model with more than its cache holds, until done(fewest) or a load too many. Returns the fewest blocks
+        that each model had."""
+        all_fewest = {name: self.mapped(name) for name in MODELS}
+        for _ in range(MOST_LOADS):
+            results = {}
+            fewest = self.watch(self.load(busy, results, FULL_LOAD))
+            all_fewest = {name: min(all_fewest[name], fewest[name]) for name in MODELS}
+            for seed, tokens in self.expected.items():
+                self.assertEqual(results.get((busy, seed)), tokens, (busy, seed))
+            if done(fewest):
+                break
+        return all_fewest
+
+    def test_the_minimum_of_one_model(self):
+        expected, full, budget = self.reference()
+        self.expected = {seed: tokens for (name, seed), tokens in expected.items() if name == MODELS[0]}
+        mib, (free, kept) = 32, MODELS
+        self.serve_with_minimum(budget, mib)
+        for name in MODELS:
+            self.assertEqual(self.tokens(name, 0), expected[name, 0], "both are awake")
+        # The one without a minimum gives more than the other one's is, so that this one would, too, if it could.
+        fewest = self.press(kept, lambda fewest: fewest[free] < min_blocks(mib))
+        self.assertLess(fewest[free], min_blocks(mib), "a sequence of --max-model-len is all that it keeps")
+        self.assertGreaterEqual(fewest[kept], min_blocks(mib))
+        # And it does give what is more than its minimum, to a sixteenth, the least that a change moves.
+        bound = min_blocks(mib) + full[kept] // 16
+        fewest = self.press(free, lambda fewest: fewest[kept] <= bound)
+        self.assertLessEqual(fewest[kept], bound)
+        self.assertGreaterEqual(fewest[kept], min_blocks(mib))
         self.assertEqual(self.sleeps(), [])
         self.assertEqual(self.cluster.stop(), 0)
 

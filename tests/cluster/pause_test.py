@@ -5,7 +5,14 @@ import threading
 import time
 import unittest
 
+from cluster import stubs
 from cluster.harness import Cluster, expected, tiny, wait_until
+
+try:
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+except ImportError:
+    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
@@ -254,6 +261,80 @@ class Idle(Base):
         self.assertFalse(asking.done())
         self.admin("/wake_up")
         self.assertEqual(asking.tokens(), CASE["tokens"])
+
+
+class Probed(Base):
+    """Probes, scrapes and looks at the status come all the time, each sooner than the idle time after the one before."""
+
+    FLAGS = ("--idle-sleep-s=2", "--idle-sleep-level=2")
+    PERIOD_S = 0.05
+    PATHS = ("/health", "/livez", "/readyz", "/metrics", "/v1/models", "/server_info")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.calls = {path: lambda path=path: cls.cluster.request("GET", path, timeout=30).status == 200 for path in cls.PATHS}
+        cls.calls.update({f"operators' {path}": lambda path=path: cls.cluster.request(
+            "GET", path, timeout=30, port=cls.cluster.admin_port).status == 200
+            for path in (*cls.PATHS, "/is_sleeping", "/is_paused", "/get_world_size", "/weight_info")})
+        cls.calls["somnus status"] = lambda: cls.cluster.status()["state"] != ""
+        cls.calls["somnus models"] = lambda: cls.cluster.cli("models").stdout != ""
+        cls.add_grpc_calls()
+
+    @classmethod
+    def add_grpc_calls(cls):
+        try:
+            stubs.generate("transition", "weights", "control")
+        except unittest.SkipTest:
+            return  # the command line asks the same service
+        from proto import control_pb2, control_pb2_grpc
+        for name, port in (("public", cls.cluster.grpc_port), ("operators'", cls.cluster.control_port)):
+            channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+            cls.addClassCleanup(channel.close)
+            health = health_pb2_grpc.HealthStub(channel)
+            cls.calls[f"{name} gRPC health"] = lambda health=health: health.Check(
+                health_pb2.HealthCheckRequest(), timeout=30).status == health_pb2.HealthCheckResponse.SERVING
+        control = control_pb2_grpc.ControlServiceStub(channel)
+        cls.calls["GetStatus"] = lambda: control.GetStatus(control_pb2.GetStatusRequest(), timeout=30).state != 0
+        cls.calls["ListModelStatus"] = lambda: len(
+            control.ListModelStatus(control_pb2.ListModelStatusRequest(), timeout=30).models) == 1
+
+    def tearDown(self):
+        pass
+
+    def keep_asking(self, name, over, counts, failures):
+        try:
+            while not over.is_set():
+                if not self.calls[name]():
+                    failures.append(f"{name} says no")
+                counts[name] += 1
+                over.wait(self.PERIOD_S)
+        except Exception as error:  # pylint: disable=broad-except
+            failures.append(f"{name}: {error!r}")
+
+    def test_whoever_looks_does_not_postpone_the_sleep(self):
+        for _ in range(2):
+            self.assert_tokens()
+            slept = self.cluster.metric("somnus:auto_sleeps_total")
+            over, failures = threading.Event(), []
+            counts = dict.fromkeys(self.calls, 0)
+            threads = [threading.Thread(target=self.keep_asking, args=(name, over, counts, failures)) for name in self.calls]
+            for thread in threads:
+                thread.start()
+            try:
+                wait_until(lambda: self.cluster.metric("somnus:auto_sleeps_total") > slept, 60, "it sleeps by itself")
+                before, woken = dict(counts), self.cluster.metric("somnus:auto_wake_ups_total")
+                # All of them once more wake nobody.
+                wait_until(lambda: failures or all(counts[name] >= before[name] + 2 for name in counts), 60, lambda: f"{counts}, {before}")
+                self.assertTrue(self.is_sleeping())
+                self.assertEqual(self.cluster.metric("somnus:auto_wake_ups_total"), woken)
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual(failures, [], "where a request would wake the engine, all are answered as if it were awake")
+            self.assertEqual([name for name in before if before[name] < 2], [], "asked while it was awake")
+        self.assert_tokens()
 
 
 del Base

@@ -7,6 +7,7 @@ import threading
 import unittest
 
 from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.other_weights import second_checkpoint
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
@@ -169,6 +170,60 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertGreater(self.total("somnus:residency_decisions_total", action="prefetch"), 0)
         self.assertEqual(self.total("somnus:host_bytes"), 0)
         self.assertEqual(self.total("somnus:kv_blocks_kept_total"), 0)
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_backups_stay_within_the_hosts_budget(self):
+        budget = self.budget_for_one()
+        # Models of one size, two of them with the same weights.
+        other = second_checkpoint(type(self), tiny(MODELS["qwen"]))
+        paths = {"test-model": tiny(MODELS["qwen"]), "swapped": other, "twin": tiny(MODELS["qwen"])}
+
+        def serve(*flags):
+            named = [f"--model={name}={path}" for name, path in paths.items() if name != "test-model"]
+            self.cluster = Cluster(paths["test-model"], *named, *FLAGS, *flags, workers=0)
+            self.addCleanup(self.cluster.__exit__)
+
+        def answer(name):
+            return self.cluster.tokens(CASES["qwen"]["prompt"], model=name, ignore_eos=True)
+        serve()
+        weights = {self.cluster.metric("somnus:resident_bytes", model_name=name, tag="weights") for name in paths}
+        self.assertEqual(len(weights), 1, "their backups are of one size")
+        wanted = {name: answer(name) for name in paths}
+        self.assertNotEqual(wanted["swapped"], wanted["twin"])
+        self.assertEqual(self.cluster.stop(), 0)
+        size = weights.pop()
+        room = int(1.5 * size)
+        serve(f"--device-memory-budget={budget}", f"--host-memory-budget={room}")
+
+        def levels():
+            models = json.loads(self.cluster.cli("models", "--json").stdout)["models"]
+            return {model["model"]: (model["state"], model["sleep_level"]) for model in models}
+        last = holder = None  # of the backup
+        most, over = [0], threading.Event()
+
+        def watch():
+            while not over.is_set():
+                most[0] = max(most[0], self.total("somnus:host_bytes"))
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            # In turn each model is the one that was used longest ago, which has lost its backup; in the end it is the one
+            # that has it, which gives no room before it has woken.
+            for name in [*paths, *paths, *paths, "swapped", "twin", "swapped"]:
+                self.assertEqual(answer(name), wanted[name], name)
+                if last is not None:
+                    holder = None if name == holder else last
+                    state = {one: ("awake", 0) if one == name else ("asleep", 1 if one == holder else 2) for one in paths}
+                    wait_until(lambda state=state: levels() == state, 30, lambda: f"{name} after {last}: {levels()}")
+                    self.assertEqual(self.total("somnus:host_bytes"), 0 if holder is None else size)
+                    if holder is not None:
+                        self.assertEqual(self.total("somnus:host_bytes", model_name=holder, tag="weights"), size)
+                last = name
+        finally:
+            over.set()
+            watching.join()
+        self.assertLessEqual(most[0], room)
+        self.assertGreater(self.total("somnus:residency_decisions_total", action="drop_backup", reason="host_memory"), 0)
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_operators_name_the_model(self):

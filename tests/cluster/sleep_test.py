@@ -1,4 +1,5 @@
 """Sleep and wake-up through the whole cluster, by the command line and over HTTP."""
+import tempfile
 import threading
 import unittest
 
@@ -132,6 +133,169 @@ class Sleep(unittest.TestCase):
 
     def test_operators_routes_are_not_on_the_public_port(self):
         self.assertEqual(self.cluster.request("POST", "/sleep?level=1").status, 404)
+
+
+class Replies(unittest.TestCase):
+    """What /sleep and /wake_up say that every rank has done, beside what the ranks and the metrics say."""
+
+    TAGS = ("weights", "kv_cache", "workspace")
+    BYTES = ("freed_bytes", "backed_up_bytes", "discarded_bytes", "mapped_bytes", "resident_bytes", "host_bytes", "file_bytes",
+             "sleeping_bytes")
+    PHASES = ("prepare", "commit", "copy", "map", "release", "read")
+
+    def serve(self, *flags):
+        self.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--kv-cache-memory-bytes=16MiB", *flags, workers=2)
+        self.addCleanup(self.cluster.__exit__)
+        self.awake = [{tag: int(rank["bytes_by_tag"][tag]) for tag in self.TAGS} for rank in self.cluster.status()["ranks"]]
+        self.assertEqual([tag for rank in self.awake for tag in self.TAGS if rank[tag] == 0], [])
+
+    def call(self, target):
+        response = self.cluster.request("POST", target, port=self.cluster.admin_port)
+        self.assertEqual(response.status, 200, response.text)
+        reply = response.json
+        self.assertEqual([(rank["replica"], rank["rank"]) for rank in reply["ranks"]], [(0, 0), (0, 1)])
+        for rank in reply["ranks"]:
+            self.assertEqual(set(rank["tags"]), set(self.TAGS))
+            for tag in self.TAGS:
+                self.assertEqual(set(rank["tags"][tag]), set(self.BYTES))
+            seconds = rank["seconds"]
+            self.assertEqual(set(seconds), set(self.PHASES))
+            self.assertLessEqual(seconds["prepare"] + seconds["commit"], reply["seconds"])
+            self.assertLessEqual(sum(seconds[part] for part in ("copy", "map", "release", "read")),
+                                 2 * (seconds["prepare"] + seconds["commit"]), "they are parts, of which two may overlap")
+        self.assert_the_others_say_so(reply)
+        return reply
+
+    def assert_the_others_say_so(self, reply):
+        """The sums over the ranks are what the reply has for all of them, and what the metrics and the ranks' status have."""
+        def total(field):
+            sums = {tag: sum(rank["tags"][tag][field] for rank in reply["ranks"]) for tag in self.TAGS}
+            return {tag: count for tag, count in sums.items() if count}
+        self.assertEqual(total("mapped_bytes" if "mapped_bytes" in reply else "freed_bytes"),
+                         reply["mapped_bytes"] if "mapped_bytes" in reply else reply["freed_bytes"])
+        status = self.cluster.status()["ranks"]
+        for field, metric, by_tag in (("resident_bytes", "somnus:resident_bytes", "bytes_by_tag"),
+                                      ("host_bytes", "somnus:host_bytes", "host_bytes_by_tag"),
+                                      ("file_bytes", None, "file_bytes_by_tag")):
+            for tag in self.TAGS:
+                if metric is not None:
+                    self.assertEqual(self.cluster.metric(metric, tag=tag), total(field).get(tag, 0), (metric, tag))
+                self.assertEqual([int(rank[by_tag].get(tag, 0)) for rank in status],
+                                 [rank["tags"][tag][field] for rank in reply["ranks"]], (by_tag, tag))
+
+    def assert_tags(self, reply, **expected):
+        """`expected`, by tag: the bytes that are not 0, as a function of what the tag has while it is awake."""
+        for rank, awake in zip(reply["ranks"], self.awake):
+            for tag in self.TAGS:
+                found = {field: count for field, count in rank["tags"][tag].items() if count}
+                wanted = {field: count for field, count in expected[tag](awake[tag]).items() if count}
+                self.assertEqual(found, wanted, (rank["rank"], tag))
+
+    @staticmethod
+    def discarded(count):
+        return {"freed_bytes": count, "discarded_bytes": count, "sleeping_bytes": count}
+
+    @staticmethod
+    def kept_by_the_host(count):
+        return {"freed_bytes": count, "sleeping_bytes": count, "backed_up_bytes": count, "host_bytes": count}
+
+    @staticmethod
+    def woken(count):
+        return {"mapped_bytes": count, "resident_bytes": count}
+
+    @staticmethod
+    def slept_before(count):
+        return {"sleeping_bytes": count}
+
+    @staticmethod
+    def stayed(count):
+        return {"resident_bytes": count}
+
+    def assert_woken(self, reply, reads=False, held=lambda count: {}):
+        """`held`, of the weights' bytes: what a backup still has."""
+        self.assert_tags(reply, weights=lambda count: {**self.woken(count), **held(count)}, kv_cache=self.woken, workspace=self.woken)
+        for rank in reply["ranks"]:
+            self.assertGreater(rank["seconds"]["map"], 0)
+            self.assertEqual(rank["seconds"]["release"], 0)
+            self.assertEqual(rank["seconds"]["read"] > 0, reads, "a checkpoint is read where the weights were discarded")
+        self.assertEqual({(state["state"], state["changed"]) for state in reply["tag_states"].values()}, {("resident", True)})
+
+    def assert_levels(self, backup):
+        """One round of each level. `backup`, of the weights' bytes: what a rank holds in host memory and in files."""
+        def kept(count):
+            held = backup(count)
+            return {"freed_bytes": count, "sleeping_bytes": count, "backed_up_bytes": sum(held.values()), **held}
+
+        reply = self.call("/sleep?level=1")
+        self.assert_tags(reply, weights=kept, kv_cache=self.discarded, workspace=self.discarded)
+        for rank in reply["ranks"]:
+            self.assertEqual((rank["seconds"]["map"], rank["seconds"]["read"]), (0, 0))
+            self.assertGreater(rank["seconds"]["release"], 0)
+        self.assertEqual({tag: state["state"] for tag, state in reply["tag_states"].items()},
+                         {"weights": "backed_up", "kv_cache": "discarded", "workspace": "discarded"})
+        # Deeper: what was kept is given up, and nothing is freed any more.
+        reply = self.call("/sleep?level=2")
+        self.assert_tags(reply, weights=lambda count: {"discarded_bytes": count, "sleeping_bytes": count},
+                         kv_cache=self.slept_before, workspace=self.slept_before)
+        self.assertEqual({tag: (state["state"], state["changed"]) for tag, state in reply["tag_states"].items()},
+                         {"weights": ("discarded", True), "kv_cache": ("discarded", False), "workspace": ("discarded", False)})
+        self.assert_woken(self.call("/wake_up"), reads=True)
+        reply = self.call("/sleep?level=2")
+        self.assert_tags(reply, weights=self.discarded, kv_cache=self.discarded, workspace=self.discarded)
+        self.assert_woken(self.call("/wake_up"), reads=True)
+
+    def test_weights_that_keep_their_pages(self):
+        self.serve("--backup=release")
+        self.assert_levels(lambda count: {"host_bytes": count})
+        self.call("/sleep?level=1")
+        self.assert_woken(self.call("/wake_up"))
+        self.assert_tokens()
+
+    def test_weights_in_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.serve("--backup=file", f"--spill-dir={folder}")
+            self.assert_levels(lambda count: {"file_bytes": count})
+            self.call("/sleep?level=1")
+            self.assert_woken(self.call("/wake_up"), held=lambda count: {"file_bytes": count})
+            self.assert_tokens()
+
+    def test_weights_in_the_checkpoint(self):
+        self.serve("--backup=file")
+        self.assert_levels(lambda count: {"file_bytes": count})
+        self.call("/sleep?level=1")
+        self.assert_woken(self.call("/wake_up"), reads=True)
+        self.assert_tokens()
+
+    def test_a_backup_that_stays(self):
+        self.serve("--backup=retain")
+
+        for _ in range(2):
+            reply = self.call("/sleep?level=1")
+            self.assert_tags(reply, weights=self.kept_by_the_host, kv_cache=self.discarded, workspace=self.discarded)
+            reply = self.call("/wake_up")
+            self.assert_woken(reply, held=lambda count: {"host_bytes": count})
+            self.assertEqual([rank["seconds"]["copy"] > 0 for rank in reply["ranks"]], [True, True])
+        reply = self.call("/sleep?level=2")
+        self.assert_tags(reply, weights=self.discarded, kv_cache=self.discarded, workspace=self.discarded)
+        self.assert_woken(self.call("/wake_up"), reads=True)
+        self.assert_tokens()
+
+    def test_one_tag_at_a_time(self):
+        self.serve("--backup=release")
+        reply = self.call("/sleep?level=2&tags=kv_cache")
+        self.assert_tags(reply, weights=self.stayed, kv_cache=self.discarded, workspace=self.stayed)
+        reply = self.call("/sleep?level=1&tags=weights")
+        self.assert_tags(reply, weights=self.kept_by_the_host, kv_cache=self.slept_before, workspace=self.discarded)
+        reply = self.call("/wake_up?tags=weights")
+        self.assert_tags(reply, weights=self.woken, kv_cache=self.slept_before, workspace=self.slept_before)
+        reply = self.call("/wake_up?tags=kv_cache")
+        self.assert_tags(reply, weights=self.stayed, kv_cache=self.woken, workspace=self.woken)
+        self.assert_tokens()
+
+    def assert_tokens(self):
+        for case in CASES:
+            self.assertEqual(self.cluster.tokens(case["prompt"], ignore_eos=case["ignore_eos"]), case["tokens"], case["name"])
+        self.assertEqual(self.cluster.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from cluster.sleep_cycles_test import Sleeper  # noqa: E402
 SEED, SECONDS, CLIENTS = 6, 12, 16
 PROMPTS = 12
 MODEL = "qwen3"
+TAGS = ("weights", "kv_cache")
 ANSWER_S = 120
 
 
@@ -47,6 +48,7 @@ class Hammer:
         self.operator = Sleeper(cluster, rng)
         self.source_of = {1: checkpoints[0]}  # by version
         self.trained = False  # the weights are those of an update
+        self.slept_by_tags = 0  # how often
 
     def ask(self, body):
         """(version, finish_reason, tokens). What was aborted before its first token is of no version: None."""
@@ -67,13 +69,17 @@ class Hammer:
 
     def sleep_and_wake(self):
         level = self.rng.randrange(3)
-        if level == 2 and self.trained:  # then something else has to bring the weights, and open requests must not go on with it
-            self.operator.call("/sleep?level=2&mode=wait")
+        named = self.rng.choice(((), TAGS[:1], TAGS[1:], TAGS)) if level > 0 else ()
+        tags = "".join(f"&tags={tag}" for tag in named)
+        discards_weights = level == 2 and named != TAGS[1:]
+        if discards_weights and self.trained:  # then something else has to bring them, and open requests must not go on with it
+            self.operator.call(f"/sleep?level=2&mode=wait{tags}")
             self.operator.call("/wake_up?tags=weights")
             return self.rng.choice((self.reload, self.train))()
-        self.operator.call(f"/sleep?level={level}&mode={self.rng.choice(('keep', 'keep', 'wait', 'abort'))}")
+        self.operator.call(f"/sleep?level={level}&mode={self.rng.choice(('keep', 'keep', 'wait', 'abort'))}{tags}")
+        self.slept_by_tags += bool(named)
         if self.rng.random() < 0.5:
-            self.operator.call(f"/wake_up?tags={self.rng.choice(('weights', 'kv_cache'))}")
+            self.operator.call(f"/wake_up?tags={self.rng.choice(TAGS)}")
 
     def reload(self):
         checkpoint = self.rng.choice(self.checkpoints)
