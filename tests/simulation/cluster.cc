@@ -1,5 +1,6 @@
 #include "tests/simulation/cluster.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,6 +37,7 @@ class Cluster {
   Cluster(uint64_t seed, bool verbose) : site_(seed, RunWorker), faults_(&site_, DrawFlags()) {
     world_.SetVerbose(verbose);
     if (flags_.wake_self_check) faults_.DamageBackups();
+    if (site_.spills) faults_.BreakDisk();
   }
 
   Outcome Run() {
@@ -50,6 +52,8 @@ class Cluster {
     if (resizer_ != nullptr) outcome_.num_resizes = resizer_->num_resizes();
     if (pinner_ != nullptr) outcome_.num_pins = pinner_->num_pins();
     outcome_.num_faults = faults_.num_struck();
+    outcome_.num_spill_writes = site_.disk.num_writes();
+    outcome_.num_disk_errors = site_.disk.num_full() + site_.disk.num_damaged();
     outcome_.seconds = absl::ToDoubleSeconds(world_.now());
     return outcome_;
   }
@@ -79,8 +83,11 @@ class Cluster {
     flags_.async_scheduling = random_.Chance(0.7);
     flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
     constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
-                                              v1::BACKUP_POLICY_FILE};  // the checkpoint
-    flags_.backup = kPolicies[random_.Between(0, 2)];
+                                              v1::BACKUP_POLICY_FILE};
+    flags_.backup = kPolicies[std::min<int64_t>(random_.Between(0, 3), 2)];
+    // Of files the checkpoint's own are the backup, or spill files.
+    site_.spills = flags_.backup == v1::BACKUP_POLICY_FILE && random_.Chance(0.5);
+    if (site_.spills) flags_.spill_dir = std::string(Disk::kDir);
     flags_.keep_kv_on_sleep = random_.Chance(0.5);
     keeps_cached_blocks_ = random_.Chance(0.7);
     flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
@@ -271,7 +278,8 @@ class Cluster {
       invariants_->CheckResidency();
   }
 
-  bool MayFail(const std::string& what, const absl::Status& status) const {
+  bool MayFail(const std::string& what, const absl::Status& status) {
+    if (IsOfDisk(status)) return true;
     if (faults_.memory_fails()) return true;
     if (absl::StartsWith(what, "Resize")) return false;
     if (absl::IsDataLoss(status)) return faults_.damaged();
@@ -280,6 +288,15 @@ class Cluster {
     if (absl::IsFailedPrecondition(status))
       return sleeps_by_itself() || engine_->Stats().residency.weights_stale();
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
+  }
+
+  // Each error of a disk has a fault of its own.
+  bool IsOfDisk(const absl::Status& status) {
+    if (absl::IsResourceExhausted(status))
+      return std::exchange(seen_full_, site_.disk.num_full()) < site_.disk.num_full();
+    if (absl::IsDataLoss(status))
+      return std::exchange(seen_damaged_, site_.disk.num_damaged()) < site_.disk.num_damaged();
+    return false;
   }
 
   // Called within every change of the state.
@@ -336,6 +353,7 @@ class Cluster {
   Faults faults_;
   Outcome outcome_;
   int coordinator_ = 0;
+  int seen_full_ = 0, seen_damaged_ = 0;  // Disk::num_full and num_damaged, at the last errors
   bool stopping_ = false;
   Engine* engine_ = nullptr;
   GrpcExecutor* executor_ = nullptr;

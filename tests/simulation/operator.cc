@@ -79,8 +79,15 @@ std::vector<std::string> Operator::SomeTags() {
 
 void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& tags) {
   ++num_sleeps_;
-  Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
-       [&] { return engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status(); });
+  absl::Status status;
+  const auto sleep = [&] {
+    Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
+         [&] { return status = engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status(); });
+  };
+  sleep();
+  if (!absl::IsResourceExhausted(status)) return;
+  world_.Sleep(site_.disk.filled_until() - world_.now());
+  sleep();
 }
 
 // Weights that came from an update, and were discarded, are stale afterwards.

@@ -41,6 +41,7 @@ class Operator {
  private:
   void SleepAndWake();
   void PauseAndResume();
+  // Once more where the disk was full.
   void Sleep(int level, SleepMode mode, const std::vector<std::string>& tags);
   absl::Status WakeUp(const std::vector<std::string>& tags);
   absl::Status Reload();

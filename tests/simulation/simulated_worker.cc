@@ -26,7 +26,9 @@ namespace {
 
 constexpr int64_t kRegionBytes = FakeVmmDriver::kUnit;
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
-constexpr int64_t kWeightBytes = 2;  // all have the letter of the weights; fewer: they are being replaced
+constexpr int64_t kSpilledBytes =
+    Disk::kPageBytes + kRegionBytes;  // of weights whose backup is a file: two pages
+constexpr int64_t kWeightBytes = 2;   // all have the letter of the weights; fewer: they are being replaced
 
 // The files at a path, whose end is what the weights are (Site::weights).
 class SimulatedCheckpoint : public FakeCheckpoint {
@@ -114,7 +116,8 @@ class SimulatedRunner : public ModelRunner {
   }
 
   absl::Status Load(const Checkpoint& checkpoint, bool reads, const Progress& progress) {
-    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, kRegionBytes));
+    const int64_t weight_bytes = site_.spills ? kSpilledBytes : kRegionBytes;
+    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, weight_bytes));
     ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
     if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
@@ -394,6 +397,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
     if (!idle) world.Kill(pid, "exited with its device busy");
     self.worker = nullptr;
   }
+  if (site->disk.HasFiles(pid)) world.Violate("a worker leaves a spill file open");
   world.Kill(pid, reason);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "tests/fakes/fake_vmm_driver.h"
 #include "tests/fakes/fake_worker.h"
+#include "tests/simulation/disk.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/world.h"
 
@@ -64,6 +65,8 @@ class Site {
 
   World world;
   Network network;
+  Disk disk;
+  bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
