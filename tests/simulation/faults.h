@@ -16,6 +16,8 @@ class Faults {
   void DamageBackups() { may_damage_ = true; }
   // So may the disk that backups are on.
   void BreakDisk() { may_break_disk_ = true; }
+  // One of another kind has struck, beyond those that are planned here.
+  void CountOther() { ++num_struck_; }
   int num_struck() const { return num_struck_; }
   // A sleep or a wake-up may return an error, for no other reason than this.
   bool memory_fails() const { return memory_fails_; }

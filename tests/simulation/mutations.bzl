@@ -135,6 +135,27 @@ MUTATIONS = {
         "bytes_.host[kKvCacheTag] = reply->kv_host_bytes();",
         "",
     ),
+    # The coordinator that comes back.
+    "coordinator_begins_at_epoch_1": (
+        "coordinator/group/worker_group_epoch.cc",
+        "number_ = std::max(number_, pool_.last_epoch()) + 1;",
+        "number_ = number_ + 1;",
+    ),
+    "adopted_sleepers_are_woken": (
+        "coordinator/group/worker_group_epoch.cc",
+        "held_.residency = HeldBy(snapshots);",
+        "",
+    ),
+    "other_weights_are_adopted": (
+        "coordinator/membership/adoption.cc",
+        "if (held.weights_version() != terms.weights_version)",
+        "if (false)",
+    ),
+    "stale_weights_are_adopted": (
+        "coordinator/membership/adoption.cc",
+        "if (held.weights_stale())",
+        "if (false)",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",

@@ -99,8 +99,9 @@ absl::Status Operator::WakeUp(const std::vector<std::string>& tags) {
 }
 
 int64_t Operator::NextVersion(char weights) {
-  site_.weights[++last_version_] = weights;
-  return last_version_;
+  const int64_t version = site_.weights.rbegin()->first + 1;
+  site_.weights[version] = weights;
+  return version;
 }
 
 void Operator::ChangeWeights(bool updates) {

@@ -18,7 +18,7 @@ constexpr uint64_t kSeedsOfOneProcess = 100;
 // What a child writes after each seed.
 struct Record {
   uint64_t seed, trace;
-  int num_requests, num_faults;
+  int num_requests, num_faults, num_restarts, num_adopted_asleep;
   int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks,
       num_host_hit_tokens, num_spill_writes, num_disk_errors;
   char violation[400];
@@ -33,6 +33,8 @@ void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
     record.trace = outcome.trace;
     record.num_requests = outcome.num_requests;
     record.num_faults = outcome.num_faults;
+    record.num_restarts = outcome.num_restarts;
+    record.num_adopted_asleep = outcome.num_adopted_asleep;
     record.num_recoveries = outcome.num_recoveries;
     record.num_sleeps = outcome.num_sleeps;
     record.num_weights_changes = outcome.num_weights_changes;
@@ -67,6 +69,8 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
     summary->traces[record.seed] = record.trace;
     summary->num_requests += record.num_requests;
     summary->num_faults += record.num_faults;
+    summary->num_restarts += record.num_restarts;
+    summary->num_adopted_asleep += record.num_adopted_asleep;
     summary->num_recoveries += record.num_recoveries;
     summary->num_sleeps += record.num_sleeps;
     summary->num_weights_changes += record.num_weights_changes;
@@ -93,7 +97,8 @@ std::string Summary::Describe() const {
   uint64_t trace = 0;
   for (const auto& [seed, trace_of_seed] : traces) trace = trace * 31 + trace_of_seed;
   std::string text = absl::StrCat(
-      num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ", num_recoveries,
+      num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ", num_restarts,
+      " restarts of the coordinator, ", num_adopted_asleep, " of them asleep, ", num_recoveries,
       " recoveries, ", num_sleeps, " sleeps, ", num_weights_changes, " changes of weights, ", num_resizes,
       " resizes, ", num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ", num_host_hit_tokens,
       " cached tokens from host memory, ", num_spill_writes, " writes to the disk, ", num_disk_errors,

@@ -15,6 +15,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "tests/simulation/simulated_device.h"
 #include "tests/worker/fake_parts.h"
 #include "worker/coordinator_link.h"
 #include "worker/runner/batch_state.h"
@@ -38,30 +39,6 @@ class SimulatedCheckpoint : public FakeCheckpoint {
 
  private:
   const char weights_;
-};
-
-class SimulatedDevice : public Device {
- public:
-  DeviceKind kind() const override { return DeviceKind::kCpu; }
-  const OpTable& ops() const override { std::abort(); }  // nothing computes
-  std::string Describe() const override { return "simulated"; }
-  void SetWorkspace(void*, int64_t) override {}
-  void BeginStep() override {}
-  void EndStep() override {}
-  bool asynchronous() const override { return false; }
-  absl::StatusOr<void*> AllocatePinned(int64_t) override { return absl::UnimplementedError("simulated"); }
-  void FreePinned(void*) override {}
-  DeviceUploader* uploader() override { return nullptr; }
-  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
-    return absl::UnimplementedError("simulated");
-  }
-  absl::Status BeginCapture() override { return absl::UnimplementedError("simulated"); }
-  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override {
-    return absl::UnimplementedError("simulated");
-  }
-  void CopyToDevice(void*, const void*, int64_t) override {}
-  void CopyToHost(void*, const void*, int64_t) override {}
-  absl::Status Synchronize() override { return absl::OkStatus(); }
 };
 
 // Memory whose every change takes a moment.
