@@ -69,9 +69,11 @@ ClusterPlan DrawPlan(Site* site) {
   plan.keeps_cached_blocks = random.Chance(0.7);
   plan.resizes = random.Chance(0.5);
   plan.idle_level = random.Chance(0.5) ? 1 : 2;
-  // Local workers without a --run-dir end with their coordinator.
-  if (!flags.local_workers && random.Chance(0.4))
-    plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
+  site->has_run_dir = flags.local_workers && random.Chance(0.5);
+  if (site->has_run_dir) flags.run_dir = "/run-dir";
+  // Local workers without it end with their coordinator.
+  const bool may_die = site->has_run_dir || !flags.local_workers;
+  if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
   site->weights[1] = flags.model.back();
   return plan;
 }

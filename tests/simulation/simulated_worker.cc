@@ -338,6 +338,13 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
   StopSignal leave;
   const auto say_leave = [&leave] { leave.Stop(); };
   self.leave = say_leave;
+  // Until it has registered nobody but its parent knows of it.
+  const auto watches_parent = std::make_shared<bool>(self.local);
+  if (self.local) {
+    world.OnEnd(self.parent, [&world, &self, pid, watches_parent] {
+      if (*watches_parent && world.alive(pid)) self.leave();
+    });
+  }
   std::string reason = "exited with code 0";
   {
     Worker worker(WorkerOptions{}, MakeParts(site, pid));
@@ -356,6 +363,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
         leave.Stop();
         return;
       }
+      if (site->has_run_dir) *watches_parent = false;
       link->StartHeartbeats(
           [&worker](v1::HeartbeatRequest* beat) {
             beat->set_last_step_id(worker.last_step_id());

@@ -29,6 +29,7 @@ int Site::StartWorker(int rank, const std::string& coordinator, bool local) {
   });
   workers[pid].rank = rank;
   workers[pid].local = local;
+  if (local) workers[pid].parent = world.current_process();
   const std::string address = local ? absl::StrCat("unix:/worker-", pid) : absl::StrCat("host:", 1000 + pid);
   world.Spawn(pid, [this, pid, coordinator, address] { worker_main_(this, pid, coordinator, address); });
   world.Log(absl::StrCat(world.name(pid), " starts"));
