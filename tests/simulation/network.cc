@@ -179,6 +179,7 @@ void Network::Accept(const std::shared_ptr<Call>& call) {
   }
   const std::shared_ptr<Listener> listener = it->second;
   call->listener = listener;
+  call->connection->server = listener->process;
   call->connection->connected = true;
   ++listener->num_calls;
   SendToClient(call, [this, call] {

@@ -16,6 +16,10 @@ bool HasLostItsBackup(const absl::Status& status) {
 }
 
 void Operator::Work(absl::Duration span) {
+  if (engine_.state() != EngineState::kAwake) {  // as an earlier coordinator has left it
+    world_.Sleep(random_.Between(absl::ZeroDuration(), span));
+    MakeAwake();
+  }
   for (int64_t i = random_.Between(0, 3); i > 0; --i) {
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     switch (random_.Between(0, 5)) {
