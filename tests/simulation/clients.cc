@@ -29,6 +29,11 @@ Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request
   tokens_ = prompt_;
 }
 
+void Client::Begin() {
+  tokens_ = prompt_;
+  num_tokens_ = 0;
+}
+
 EngineRequest Client::MakeRequest() {
   EngineRequest request;
   request.id = id_;

@@ -20,6 +20,8 @@ class Client : public OutputSink {
   // The prompt begins as others' do, now and then, so that prefixes are shared.
   Client(Site* site, int number);
 
+  // Another engine is asked, and all of it comes again.
+  void Begin();
   EngineRequest MakeRequest();
   void OnOutput(RequestOutput output) override;
 

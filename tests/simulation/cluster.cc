@@ -1,5 +1,6 @@
 #include "tests/simulation/cluster.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,13 +9,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/worker_group.h"
-#include "coordinator/scheduler/worker_drafts.h"
 #include "tests/simulation/clients.h"
+#include "tests/simulation/cluster_plan.h"
+#include "tests/simulation/coordinator_deaths.h"
 #include "tests/simulation/faults.h"
-#include "tests/simulation/foreseer.h"
 #include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
 #include "tests/simulation/pinner.h"
@@ -30,97 +32,38 @@ constexpr absl::Duration kLimit = absl::Minutes(20);  // of virtual time; far mo
 constexpr absl::Duration kLeavePatience =
     absl::Minutes(6);  // for remote workers, which look for a coordinator
 constexpr absl::Duration kGrace = absl::Seconds(10);
+constexpr absl::Duration kSoon = absl::Milliseconds(20);
+constexpr absl::Duration kLongestRestart = absl::Seconds(3);
 
 class Cluster {
  public:
-  Cluster(uint64_t seed, bool verbose) : site_(seed, RunWorker), faults_(&site_, DrawFlags()) {
+  Cluster(uint64_t seed, bool verbose)
+      : site_(seed, RunWorker),
+        plan_(DrawPlan(&site_)),
+        faults_(&site_, flags_.world_size),
+        deaths_(&site_, &faults_, plan_.num_coordinator_deaths) {
     world_.SetVerbose(verbose);
-    if (flags_.wake_self_check) faults_.DamageBackups();
+    // What the logits were before the sleep no coordinator knows that has come since.
+    if (flags_.wake_self_check && plan_.num_coordinator_deaths == 0) faults_.DamageBackups();
+    if (site_.spills) faults_.BreakDisk();
   }
 
   Outcome Run() {
-    coordinator_ = world_.NewProcess("coordinator");
-    site_.network.Watch(coordinator_);
-    const uint64_t main = world_.Spawn(coordinator_, [this] { Main(); });
     site_.on_worker_end = [this](int pid) { CheckGivenUp(pid); };
+    const uint64_t main = world_.Spawn(world_.NewProcess("supervisor"), [this] { Supervise(); });
     if (world_.Run(main, kLimit)) CheckNobodyIsLeft();
     outcome_.violation = world_.violation();
     outcome_.trace = world_.trace();
     outcome_.num_requests = static_cast<int>(clients_.size());
-    if (resizer_ != nullptr) outcome_.num_resizes = resizer_->num_resizes();
-    if (pinner_ != nullptr) outcome_.num_pins = pinner_->num_pins();
+    CountWork();
     outcome_.num_faults = faults_.num_struck();
+    outcome_.num_spill_writes = site_.disk.num_writes();
+    outcome_.num_disk_errors = site_.disk.num_full() + site_.disk.num_damaged();
     outcome_.seconds = absl::ToDoubleSeconds(world_.now());
     return outcome_;
   }
 
  private:
-  // Returns the number of ranks.
-  int DrawFlags() {
-    flags_.model = "simulated";
-    flags_.worker_binary = "/proc/self/exe";
-    flags_.device = v1::DEVICE_TYPE_CPU;
-    flags_.world_size = static_cast<int32_t>(random_.Between(1, 3));
-    flags_.local_workers = random_.Chance(0.6);
-    flags_.cluster_host = "host";
-    flags_.cluster_port = 1;
-    flags_.block_size = site_.model.block_size;
-    flags_.max_model_len = 64;
-    flags_.kv_cache_memory_bytes = random_.Between(20, 48) * FakeVmmDriver::kUnit;
-    flags_.max_num_seqs = static_cast<int32_t>(random_.Between(2, site_.model.max_num_seqs));
-    flags_.max_num_batched_tokens = static_cast<int32_t>(random_.Between(8, 48));
-    flags_.num_speculative_tokens = 2 * (flags_.max_num_batched_tokens % 4);
-    if (flags_.max_num_seqs % 2 == 0) flags_.speculative = "draft";
-    if (flags_.has_draft_model()) {
-      flags_.draft_model = "draft";
-      site_.model.max_proposals = flags_.num_speculative_tokens;
-      site_.model.wrong_period = 7;
-    }
-    flags_.async_scheduling = random_.Chance(0.7);
-    flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
-    constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
-                                              v1::BACKUP_POLICY_FILE};  // the checkpoint
-    flags_.backup = kPolicies[random_.Between(0, 2)];
-    flags_.keep_kv_on_sleep = random_.Chance(0.5);
-    keeps_cached_blocks_ = random_.Chance(0.7);
-    flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
-    flags_.preemption = random_.Chance(0.6) ? "swap" : "recompute";
-    if (flags_.kv_cache_memory_bytes / FakeVmmDriver::kUnit % 3 == 0) flags_.prefix_cache_on_host = "on";
-    flags_.wake_self_check = random_.Chance(0.5);
-    resizes_ = random_.Chance(0.5);
-    if (random_.Chance(0.2)) flags_.sleep_arrivals = random_.Chance(0.5) ? "wake" : "reject";
-    if (random_.Chance(0.2)) flags_.idle_sleep = random_.Between(absl::Milliseconds(50), absl::Seconds(1));
-    site_.weights[1] = flags_.model.back();
-    return flags_.world_size;
-  }
-
-  EngineOptions MakeEngineOptions(const KvPlan& plan) const {
-    EngineOptions options;
-    options.scheduler.max_num_seqs = flags_.max_num_seqs;
-    options.scheduler.max_num_batched_tokens = flags_.max_num_batched_tokens;
-    options.scheduler.max_model_len = plan.max_model_len;
-    options.scheduler.policy =
-        flags_.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    options.scheduler.speculation.num_speculative_tokens = flags_.num_speculative_tokens;
-    options.scheduler.speculation.asks_workers = flags_.has_draft_model();
-    options.scheduler.speculation.make_drafter = [this]() -> std::unique_ptr<Drafter> {
-      if (flags_.has_draft_model()) return std::make_unique<WorkerDrafts>();
-      return std::make_unique<Foreseer>(&site_);
-    };
-    options.scheduler.preemption = MaySwap(flags_) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
-    if (CachesOnHost(flags_)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
-    options.scheduler.blocks.num_blocks = plan.num_blocks;
-    options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
-    options.scheduler.blocks.block_size = flags_.block_size;
-    options.async_scheduling = flags_.async_scheduling;
-    options.keep_kv_on_sleep = KeepsKvOnSleep(flags_);
-    options.keeps_cached_blocks = keeps_cached_blocks_;
-    options.wake_self_check = flags_.wake_self_check;
-    options.hang_timeout = flags_.hang_timeout;
-    options.vocab_size = site_.model.vocab_size;
-    return options;
-  }
-
   bool sleeps_by_itself() const {
     return flags_.sleep_arrivals == "wake" || flags_.idle_sleep > absl::ZeroDuration();
   }
@@ -134,46 +77,126 @@ class Cluster {
     if (flags_.sleep_arrivals == "wake") automatic.arrivals = SleepArrivals::kWake;
     if (flags_.sleep_arrivals == "reject") automatic.arrivals = SleepArrivals::kReject;
     automatic.idle_sleep = flags_.idle_sleep;
-    automatic.idle_level = random_.Chance(0.5) ? 1 : 2;
+    automatic.idle_level = plan_.idle_level;
     return std::make_shared<AutoSleepEngine>(automatic, nullptr, make);
+  }
+
+  // As systemd and Kubernetes do: a coordinator that has ended is started again.
+  void Supervise() {
+    while (!served_ && world_.violation().empty()) {
+      coordinator_ = world_.NewProcess("coordinator");
+      site_.network.Watch(coordinator_);
+      world_.OnEnd(coordinator_, [this] { BuryCoordinator(); });
+      world_.Spawn(coordinator_, [this] { Main(); });
+      while (!served_ && world_.alive(coordinator_)) world_.Block(this);
+      if (!served_) world_.Sleep(random_.Between(kSoon, kLongestRestart));
+    }
+    AwaitWorkersEnd();
   }
 
   // The coordinator's main thread.
   void Main() {
-    {
-      WorkerGroup group(flags_);
-      ModelConfig config;
-      config.vocab_size = site_.model.vocab_size;
-      config.stored_type = StorageType::kF32;
-      if (absl::Status status = group.Start(config, flags_.max_model_len, FilesOf(flags_.model));
-          !status.ok())
-        return Fail("Start", status);
-      if (!flags_.local_workers) StartRemoteWorkers(group.cluster_address());
-      const absl::StatusOr<KvPlan> plan = group.Load();
-      if (!plan.ok()) return Fail("Load", plan.status());
-      EngineOptions options = MakeEngineOptions(*plan);
-      options.weights = group.weights();
-      executor_ = group.executor();
-      const std::shared_ptr<Engine> engine = MakeEngine(options);
-      engine_ = engine.get();
-      const auto note = [this](const std::string& what, const absl::Status& status) { Note(what, status); };
-      operator_ = std::make_unique<Operator>(&site_, &faults_, engine_, note);
-      // Of an engine that wakes by itself a wake-up may be under way at any time.
-      if (!sleeps_by_itself()) operator_->TouchFiles();
-      resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
-      pinner_ = std::make_unique<Pinner>(&site_, engine_);
-      invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
-                                                 [this] { return operator_->changes_weights(); });
-      engine->OnStateChange([this] { world_.LookAround([this] { LookAround(); }); });
-      Serve();
-      if (!world_.violation().empty()) return;
-      CheckQuiet();
-      stopping_ = true;
-      engine->DrainAndStop(kGrace);
-      engine->OnStateChange(nullptr);
-      group.Stop();
+    if (absl::Status status = ServeAll(); !status.ok()) {
+      // Of an error at its start a coordinator ends. No worker outlives that.
+      if (++num_failed_starts_ > faults_.num_struck()) Fail("Start", status);
+      return world_.Kill(coordinator_, absl::StrCat("has failed: ", status.message()));
     }
-    AwaitWorkersEnd();
+    served_ = true;
+    world_.Wake(this);
+  }
+
+  // All of one coordinator's life. An error: it could not begin.
+  absl::Status ServeAll() {
+    WorkerGroup group(flags_);
+    const absl::StatusOr<KvPlan> cache = Load(&group);
+    if (!cache.ok()) {
+      for (auto& [pid, worker] : site_.workers) worker.may_end = true;
+      return cache.status();
+    }
+    EngineOptions options = MakeEngineOptions(plan_, *cache, &site_);
+    options.residency = group.residency();
+    options.num_mapped_blocks = group.num_mapped_blocks();
+    options.weights = group.weights();
+    executor_ = group.executor();
+    const std::shared_ptr<Engine> engine = MakeEngine(options);
+    MakeOthers(engine.get());
+    engine->OnStateChange([this] { world_.LookAround([this] { LookAround(); }); });
+    CheckAdopted();
+    Serve();
+    CheckQuiet();
+    stopping_ = true;
+    deaths_.End();
+    engine->DrainAndStop(kGrace);
+    engine->OnStateChange(nullptr);
+    group.Stop();
+    return absl::OkStatus();
+  }
+
+  // Whoever works with the engine, or looks at it.
+  void MakeOthers(Engine* engine) {
+    engine_ = engine;
+    const auto note = [this](const std::string& what, const absl::Status& status) { Note(what, status); };
+    operator_ = std::make_unique<Operator>(&site_, &faults_, engine_, note);
+    // Of an engine that wakes by itself a wake-up may be under way at any time.
+    if (!sleeps_by_itself()) operator_->TouchFiles();
+    resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
+    pinner_ = std::make_unique<Pinner>(&site_, engine_);
+    invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
+                                               [this] { return operator_->changes_weights(); });
+  }
+
+  absl::StatusOr<KvPlan> Load(WorkerGroup* group) {
+    ModelConfig config;
+    config.vocab_size = site_.model.vocab_size;
+    config.stored_type = StorageType::kF32;
+    RETURN_IF_ERROR(group->Start(config, flags_.max_model_len, FilesOf(flags_.model)));
+    if (!flags_.local_workers && !std::exchange(has_remote_workers_, true))
+      StartRemoteWorkers(group->cluster_address());
+    return group->Load();
+  }
+
+  // It has ended, and nothing of it runs any more.
+  void BuryCoordinator() {
+    world_.Wake(this);
+    if (served_) return;
+    ++outcome_.num_restarts;
+    const bool changes_weights = operator_ != nullptr && operator_->changes_weights();
+    found_asleep_ = engine_ != nullptr && engine_->state() == EngineState::kAsleep && !changes_weights;
+    for (auto& [pid, worker] : site_.workers) {
+      if (!world_.alive(pid) || worker.worker == nullptr) continue;
+      // A coordinator that comes has use for version 1 alone.
+      const v1::WorkerSnapshot held = worker.worker->Snapshot();
+      worker.may_end |= changes_weights || held.weights_version() != 1 || held.weights_stale();
+      found_asleep_ &= !worker.may_end && held.state() == "asleep";
+    }
+    site_.network.ForgetGivenUp();
+    CountWork();
+    engine_ = nullptr;
+    executor_ = nullptr;
+  }
+
+  // What slept sleeps on, unless a newcomer was among the ranks.
+  void CheckAdopted() {
+    if (!std::exchange(found_asleep_, false)) return;
+    for (const auto& [pid, worker] : site_.workers)
+      if (worker.may_end) return;
+    ++outcome_.num_adopted_asleep;
+    if (engine_->state() != EngineState::kAsleep)
+      world_.Violate(absl::StrCat("the engine slept, and after the coordinator's restart it is ",
+                                  EngineStateName(engine_->state())));
+  }
+
+  // Adds up what the operator and the others of one life have done.
+  void CountWork() {
+    if (operator_ == nullptr) return;
+    outcome_.num_sleeps += operator_->num_sleeps();
+    outcome_.num_weights_changes += operator_->num_weights_changes();
+    outcome_.num_resizes += resizer_->num_resizes();
+    outcome_.num_pins += pinner_->num_pins();
+    operator_.reset();
+    resizer_.reset();
+    pinner_.reset();
+    invariants_.reset();
   }
 
   // A survivor keeps its weights.
@@ -209,16 +232,20 @@ class Cluster {
 
   void Serve() {
     const absl::Duration span = random_.Between(absl::Milliseconds(200), absl::Seconds(4));
-    faults_.Plan(span);
+    deaths_.Plan(coordinator_, span);
+    if (clients_.empty()) {
+      faults_.Plan(span);
+      for (int64_t i = 0, count = random_.Between(4, 10); i < count; ++i)
+        clients_.push_back(std::make_shared<Client>(&site_, static_cast<int>(i)));
+    }
     std::vector<uint64_t> threads;
-    const int64_t num_clients = random_.Between(4, 10);
-    for (int i = 0; i < num_clients; ++i) {
-      clients_.push_back(std::make_shared<Client>(&site_, i));
-      threads.push_back(
-          world_.Spawn(coordinator_, [this, client = clients_.back(), span] { Ask(client, span); }));
+    for (const std::shared_ptr<Client>& client : clients_) {
+      if (client->ended()) continue;
+      client->Begin();
+      threads.push_back(world_.Spawn(coordinator_, [this, client, span] { Ask(client, span); }));
     }
     threads.push_back(world_.Spawn(coordinator_, [this, span] { Operate(span); }));
-    if (resizes_) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
+    if (plan_.resizes) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
     threads.push_back(world_.Spawn(coordinator_, [this, span] { pinner_->Work(span); }));
     for (const uint64_t thread : threads) world_.Join(thread);
     faults_.End();
@@ -260,8 +287,6 @@ class Cluster {
       const EngineStats stats = engine_->Stats();
       if (stats.residency.weights_stale() || stats.needs_weights) operator_->MakeAwake();
     }
-    outcome_.num_sleeps = operator_->num_sleeps();
-    outcome_.num_weights_changes = operator_->num_weights_changes();
   }
 
   void Note(const std::string& what, const absl::Status& status) {
@@ -271,7 +296,8 @@ class Cluster {
       invariants_->CheckResidency();
   }
 
-  bool MayFail(const std::string& what, const absl::Status& status) const {
+  bool MayFail(const std::string& what, const absl::Status& status) {
+    if (IsOfDisk(status)) return true;
     if (faults_.memory_fails()) return true;
     if (absl::StartsWith(what, "Resize")) return false;
     if (absl::IsDataLoss(status)) return faults_.damaged();
@@ -282,11 +308,22 @@ class Cluster {
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
   }
 
+  // Each error of a disk has a fault of its own.
+  bool IsOfDisk(const absl::Status& status) {
+    if (absl::IsResourceExhausted(status))
+      return std::exchange(seen_full_, site_.disk.num_full()) < site_.disk.num_full();
+    if (absl::IsDataLoss(status))
+      return std::exchange(seen_damaged_, site_.disk.num_damaged()) < site_.disk.num_damaged();
+    return false;
+  }
+
   // Called within every change of the state.
   void LookAround() {
     if (invariants_ == nullptr) return;
     invariants_->CheckState();
-    if (engine_->state() == EngineState::kRecovering) faults_.StrikeAgain();
+    const EngineState state = engine_->state();
+    if (state == EngineState::kRecovering) faults_.StrikeAgain();
+    deaths_.OnState(state);
   }
 
   // All requests have ended, and the engine is awake: nothing is held.
@@ -317,25 +354,29 @@ class Cluster {
         world_.now() + (flags_.local_workers ? absl::ZeroDuration() : kLeavePatience);
     while (NumLive() > 0 && world_.now() < deadline) world_.Sleep(absl::Milliseconds(200));
   }
-  int NumLive() const {
-    int live = 0;
-    for (const auto& [pid, worker] : site_.workers) live += world_.alive(pid);
-    return live;
+  int64_t NumLive() const {
+    return std::count_if(site_.workers.begin(), site_.workers.end(),
+                         [this](const auto& worker) { return world_.alive(worker.first); });
   }
   void CheckNobodyIsLeft() {
-    if (const int live = NumLive(); live > 0)
+    if (const int64_t live = NumLive(); live > 0)
       world_.Violate(absl::StrCat(live, " worker processes are left"));
   }
 
   Site site_;
   World& world_ = site_.world;
   Random& random_ = site_.world.random();
-  Flags flags_;
-  bool keeps_cached_blocks_ = true;  // in the host tier, too
-  bool resizes_ = false;             // the KV cache
+  const ClusterPlan plan_;
+  const Flags& flags_ = plan_.flags;
   Faults faults_;
+  CoordinatorDeaths deaths_;
   Outcome outcome_;
-  int coordinator_ = 0;
+  int coordinator_ = 0;  // the process
+  bool has_remote_workers_ = false;
+  int num_failed_starts_ = 0;
+  bool found_asleep_ = false;             // the engine, at the coordinator's end, with all its ranks
+  bool served_ = false;                   // a coordinator has come to its end
+  int seen_full_ = 0, seen_damaged_ = 0;  // Disk::num_full and num_damaged, at the last errors
   bool stopping_ = false;
   Engine* engine_ = nullptr;
   GrpcExecutor* executor_ = nullptr;

@@ -20,6 +20,10 @@ struct Outcome {
   int64_t num_pins = 0;             // of prefixes
   int64_t num_swapped_blocks = 0;   // that came back
   int64_t num_host_hit_tokens = 0;  // of the prefix cache in the host tier
+  int num_restarts = 0;             // of the coordinator
+  int num_adopted_asleep = 0;       // groups that a coordinator found asleep, all of them
+  int64_t num_spill_writes = 0;     // to the disk
+  int64_t num_disk_errors = 0;      // calls that found it full, and reads that were damaged
   double seconds = 0;               // of virtual time
 };
 

@@ -13,6 +13,7 @@ constexpr absl::Duration kRecoveryTime = absl::Milliseconds(500);
 // Nothing that is shorter makes a group give a worker up.
 constexpr absl::Duration kSurvivable = absl::Milliseconds(900);
 constexpr double kClockJumpProbability = 0.1;
+constexpr double kDiskProbability = 0.4;  // of a fault where the disk may be struck
 
 }  // namespace
 
@@ -45,6 +46,21 @@ void Faults::JumpWallClock() {
   world.Log(absl::StrCat("the wall clock is now off by ", absl::FormatDuration(world.wall_offset())));
 }
 
+// No worker is replaced for it: a sleep or a wake-up fails, and the next one may succeed.
+void Faults::StrikeDisk() {
+  Random& random = site_.world.random();
+  switch (random.Between(0, 2)) {
+    case 0:
+      return site_.disk.Fill(random.Between(absl::Milliseconds(100), absl::Seconds(5)));
+    case 1:
+      site_.world.Log("a write finds the disk full");
+      return site_.disk.FailAt(static_cast<int>(random.Between(1, 8)));
+    case 2:
+      site_.world.Log("a read of the disk is damaged");
+      return site_.disk.DamageReadAt(static_cast<int>(random.Between(1, 4)));
+  }
+}
+
 void Faults::Strike(int rank) {
   World& world = site_.world;
   Random& random = world.random();
@@ -54,6 +70,7 @@ void Faults::Strike(int rank) {
   WorkerProcess& worker = site_.workers[pid];
   --num_left_;
   ++num_struck_;
+  if (may_break_disk_ && random.Chance(kDiskProbability)) return StrikeDisk();
   const int64_t kind = random.Between(0, may_damage_ ? 10 : 9);
   // A step that fails, and one that takes a little longer, is no reason to replace the worker; nor is a
   // connection that breaks, unless it is a local one, which breaks when its worker ends.

@@ -14,6 +14,10 @@ class Faults {
   void Plan(absl::Duration span);
   // Backups may be damaged, too: a self-check has to find it.
   void DamageBackups() { may_damage_ = true; }
+  // So may the disk that backups are on.
+  void BreakDisk() { may_break_disk_ = true; }
+  // One of another kind has struck, beyond those that are planned here.
+  void CountOther() { ++num_struck_; }
   int num_struck() const { return num_struck_; }
   // A sleep or a wake-up may return an error, for no other reason than this.
   bool memory_fails() const { return memory_fails_; }
@@ -29,6 +33,7 @@ class Faults {
 
  private:
   void Strike(int rank);
+  void StrikeDisk();
   void JumpWallClock();
   void StrikeAfter(absl::Duration delay);
 
@@ -38,6 +43,7 @@ class Faults {
   int num_left_ = 0;
   bool memory_fails_ = false;
   bool may_damage_ = false;
+  bool may_break_disk_ = false;
   bool damaged_ = false;
   bool over_ = false;
 };

@@ -37,6 +37,7 @@ void Invariants::CheckResidency(bool quiet) {
     for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
     CheckTags(member, stats);
     CheckSize(member, stats.mapped_blocks);
+    CheckDisk(member);
     if (stats.state == EngineState::kAwake && !swaps) CheckHostTier(member);
   }
   if (swaps && stats.state == EngineState::kAwake && !quiet) {
@@ -136,6 +137,17 @@ void Invariants::CheckHostTier(const Member& member) {
   if (flags_.backup == v1::BACKUP_POLICY_RETAIN || faults_.memory_fails()) return;
   const int64_t bytes = BytesOf(member.status.host_bytes_by_tag(), kKvCacheTag);
   if (bytes != 0) Violate(member, absl::StrCat("holds ", bytes, " bytes for blocks that nobody keeps"));
+}
+
+// A file has the space of the backups in it, in whole pages, and no other.
+void Invariants::CheckDisk(const Member& member) {
+  if (!site_.spills) return;
+  int64_t backups = 0;
+  for (const auto& [tag, bytes] : member.status.file_bytes_by_tag())
+    backups += (bytes + Disk::kPageBytes - 1) / Disk::kPageBytes * Disk::kPageBytes;
+  const int64_t used = site_.disk.UsedBytes(member.pid);
+  if (used != backups)
+    Violate(member, absl::StrCat("has ", used, " bytes of the disk for backups of ", backups));
 }
 
 void Invariants::Violate(const Member& member, const std::string& what) {

@@ -49,6 +49,7 @@ class Invariants {
   void CheckVersion(const Member& member, int64_t* common);
   void CheckSize(const Member& member, int32_t mapped_blocks);
   void CheckHostTier(const Member& member);
+  void CheckDisk(const Member& member);
   bool MayBeAwake(const Member& member, EngineState state) const;
   void Violate(const Member& member, const std::string& what);
 

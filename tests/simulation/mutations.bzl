@@ -70,6 +70,22 @@ MUTATIONS = {
         "return load_options_.checkpoint_is_backup && weights_.in_checkpoint() &&",
         "return load_options_.checkpoint_is_backup &&",
     ),
+    # Spill files as the backup.
+    "damaged_spill_is_restored": (
+        "allocator/spill_store.cc",
+        "if (XXH3_64bits(from, BytesOf(index)) != checksums_[index]) {",
+        "if (false) {",
+    ),
+    "spill_keeps_its_space": (
+        "allocator/spill_store.cc",
+        "~SpillBackup() override { spill_.file->Give(offset_, RoundUp(bytes_)); }",
+        "~SpillBackup() override {}",
+    ),
+    "full_disk_is_no_error": (
+        "allocator/spill_pieces.cc",
+        "if (result < 0) return run_.failed(static_cast<int>(-result));",
+        "if (result < 0) return operation.piece.bytes;",
+    ),
     # The size of the KV cache.
     "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept(/*with_swapped=*/true);", "  "),
     "rank_ignores_the_resize": (
@@ -118,6 +134,27 @@ MUTATIONS = {
         "coordinator/executor/grpc_executor.cc",
         "bytes_.host[kKvCacheTag] = reply->kv_host_bytes();",
         "",
+    ),
+    # The coordinator that comes back.
+    "coordinator_begins_at_epoch_1": (
+        "coordinator/group/worker_group_epoch.cc",
+        "number_ = std::max(number_, pool_.last_epoch()) + 1;",
+        "number_ = number_ + 1;",
+    ),
+    "adopted_sleepers_are_woken": (
+        "coordinator/group/worker_group_epoch.cc",
+        "held_.residency = HeldBy(snapshots);",
+        "",
+    ),
+    "other_weights_are_adopted": (
+        "coordinator/membership/adoption.cc",
+        "if (held.weights_version() != terms.weights_version)",
+        "if (false)",
+    ),
+    "stale_weights_are_adopted": (
+        "coordinator/membership/adoption.cc",
+        "if (held.weights_stale())",
+        "if (false)",
     ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (

@@ -65,6 +65,14 @@ void Network::Watch(int process) {
   });
 }
 
+void Network::NoteKnown(int coordinator, int worker, bool known) {
+  if (known) {
+    known_.emplace(coordinator, worker);
+  } else if (known_.count({coordinator, worker}) > 0) {
+    given_up_.insert(worker);
+  }
+}
+
 // Servers learn of the end of their client as of cancellations.
 void Network::AbandonCalls(int client) {
   std::vector<std::shared_ptr<Call>> abandoned;
@@ -171,6 +179,7 @@ void Network::Accept(const std::shared_ptr<Call>& call) {
   }
   const std::shared_ptr<Listener> listener = it->second;
   call->listener = listener;
+  call->connection->server = listener->process;
   call->connection->connected = true;
   ++listener->num_calls;
   SendToClient(call, [this, call] {

@@ -97,9 +97,12 @@ class Network {
   void Reset(int process);
   absl::Duration Latency();
 
-  // A worker that was in an epoch has learned from a heartbeat that its group has given it up.
-  void NoteGivenUp(int process) { given_up_.insert(process); }
-  bool given_up(int process) const { return given_up_.count(process) > 0; }
+  // A coordinator has replied to a worker: it knows the worker, or it does not, and has given the worker up
+  // if it knew it before.
+  void NoteKnown(int coordinator, int worker, bool known);
+  bool given_up(int worker) const { return given_up_.count(worker) > 0; }
+  // The coordinator has ended, and another one may take whom it had given up.
+  void ForgetGivenUp() { given_up_.clear(); }
 
  private:
   void Send(const std::shared_ptr<Call>& call, Pipe* pipe, absl::Duration latency,
@@ -125,6 +128,7 @@ class Network {
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended on both sides
   std::vector<std::shared_ptr<Connection>> connections_;
   std::map<int, absl::Duration> cut_until_;
+  std::set<std::pair<int, int>> known_;  // coordinators and workers
   std::set<int> given_up_;
 };
 

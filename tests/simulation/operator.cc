@@ -16,6 +16,10 @@ bool HasLostItsBackup(const absl::Status& status) {
 }
 
 void Operator::Work(absl::Duration span) {
+  if (engine_.state() != EngineState::kAwake) {  // as an earlier coordinator has left it
+    world_.Sleep(random_.Between(absl::ZeroDuration(), span));
+    MakeAwake();
+  }
   for (int64_t i = random_.Between(0, 3); i > 0; --i) {
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     switch (random_.Between(0, 5)) {
@@ -79,8 +83,15 @@ std::vector<std::string> Operator::SomeTags() {
 
 void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& tags) {
   ++num_sleeps_;
-  Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
-       [&] { return engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status(); });
+  absl::Status status;
+  const auto sleep = [&] {
+    Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
+         [&] { return status = engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status(); });
+  };
+  sleep();
+  if (!absl::IsResourceExhausted(status)) return;
+  world_.Sleep(site_.disk.filled_until() - world_.now());
+  sleep();
 }
 
 // Weights that came from an update, and were discarded, are stale afterwards.
@@ -92,8 +103,9 @@ absl::Status Operator::WakeUp(const std::vector<std::string>& tags) {
 }
 
 int64_t Operator::NextVersion(char weights) {
-  site_.weights[++last_version_] = weights;
-  return last_version_;
+  const int64_t version = site_.weights.rbegin()->first + 1;
+  site_.weights[version] = weights;
+  return version;
 }
 
 void Operator::ChangeWeights(bool updates) {

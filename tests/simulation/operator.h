@@ -41,6 +41,7 @@ class Operator {
  private:
   void SleepAndWake();
   void PauseAndResume();
+  // Once more where the disk was full.
   void Sleep(int level, SleepMode mode, const std::vector<std::string>& tags);
   absl::Status WakeUp(const std::vector<std::string>& tags);
   absl::Status Reload();
@@ -59,7 +60,6 @@ class Operator {
   Faults& faults_;
   Engine& engine_;
   const std::function<void(const std::string&, const absl::Status&)> note_;
-  int64_t last_version_ = 1;
   int num_sleeps_ = 0;
   int num_weights_changes_ = 0;
   bool changes_weights_ = false;

@@ -29,7 +29,8 @@ struct Children {
 
 class SimulatedProcesses : public WorkerProcesses {
  public:
-  SimulatedProcesses(const std::vector<std::vector<std::string>>& commands, ExitCallback on_exit) {
+  SimulatedProcesses(const std::vector<std::vector<std::string>>& commands, ExitCallback on_exit,
+                     const std::map<int, ProcessId>& adopted) {
     children_->on_exit = std::move(on_exit);
     children_->pids.resize(commands.size());
     for (const std::vector<std::string>& command : commands) {
@@ -37,7 +38,14 @@ class SimulatedProcesses : public WorkerProcesses {
       absl::ConsumePrefix(&coordinator, "--coordinator=");
       children_->coordinators.emplace_back(coordinator);
     }
-    for (size_t rank = 0; rank < commands.size(); ++rank) Start(static_cast<int>(rank));
+    for (int rank = 0; rank < static_cast<int>(commands.size()); ++rank) {
+      const auto left = adopted.find(rank);
+      if (left != adopted.end() && Site::current().world.alive(left->second.pid)) {
+        Watch(rank, left->second.pid);
+      } else {
+        Start(rank);
+      }
+    }
   }
   ~SimulatedProcesses() override { Terminate(absl::ZeroDuration()); }
 
@@ -88,15 +96,24 @@ class SimulatedProcesses : public WorkerProcesses {
  private:
   void Start(int rank) {
     Site& site = Site::current();
+    // One that an earlier coordinator has not written down before its end leaves by itself.
+    for (const int pid : site.LiveWorkers(rank)) {
+      if (site.workers[pid].parent == site.world.current_process())
+        site.world.Violate(absl::StrCat("rank ", rank, " gets a process while its last one lives"));
+    }
+    Watch(rank, site.StartWorker(rank, children_->coordinators[rank], /*local=*/true));
+  }
+
+  void Watch(int rank, pid_t pid) {
+    Site& site = Site::current();
     const int parent = site.world.current_process();
-    if (!site.LiveWorkers(rank).empty())
-      site.world.Violate(absl::StrCat("rank ", rank, " gets a process while its last one lives"));
-    const pid_t pid = site.StartWorker(rank, children_->coordinators[rank], /*local=*/true);
+    site.workers[pid].parent = parent;
     children_->pids[rank] = pid;
     children_->reaped[pid] = false;
     site.world.OnEnd(pid, [&site, children = children_, rank, pid, parent] {
       site.world.After(site.world.random().Between(absl::ZeroDuration(), kLongestReaping),
                        [&site, children, rank, pid, parent] {
+                         if (!site.world.alive(parent)) return;
                          site.world.Spawn(parent, [&site, children, rank, pid] {
                            children->reaped[pid] = true;
                            site.world.Wake(children.get());
@@ -116,8 +133,8 @@ class SimulatedProcesses : public WorkerProcesses {
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>&,
-    ExitCallback on_exit, const std::map<int, ProcessId>&) {
-  return std::make_unique<SimulatedProcesses>(commands, std::move(on_exit));
+    ExitCallback on_exit, const std::map<int, ProcessId>& adopted) {
+  return std::make_unique<SimulatedProcesses>(commands, std::move(on_exit), adopted);
 }
 
 }  // namespace somnus

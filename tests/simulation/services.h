@@ -34,17 +34,23 @@ struct ClusterService {
     explicit Stub(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
     grpc::Status Register(grpc::ClientContext* context, const RegisterRequest& request,
                           RegisterResponse* response) {
-      return grpc::UnaryCall(*channel_, "Register", context, request, response);
+      const grpc::Status status = grpc::UnaryCall(*channel_, "Register", context, request, response);
+      if (status.ok() && response->action() == REGISTER_ACTION_ADOPT) NoteKnown(true);
+      return status;
     }
     grpc::Status Heartbeat(grpc::ClientContext* context, const HeartbeatRequest& request,
                            HeartbeatResponse* response) {
       const grpc::Status status = grpc::UnaryCall(*channel_, "Heartbeat", context, request, response);
-      if (status.ok() && !response->known() && request.group_epoch() > 0)
-        simulation::Network::current().NoteGivenUp(simulation::World::current()->current_process());
+      if (status.ok() && (response->known() || request.group_epoch() > 0)) NoteKnown(response->known());
       return status;
     }
 
    private:
+    void NoteKnown(bool known) {
+      simulation::Network::current().NoteKnown(channel_->connection()->server,
+                                               simulation::World::current()->current_process(), known);
+    }
+
     const std::shared_ptr<grpc::Channel> channel_;
   };
   static std::unique_ptr<Stub> NewStub(std::shared_ptr<grpc::Channel> channel) {

@@ -15,6 +15,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "tests/simulation/simulated_device.h"
 #include "tests/worker/fake_parts.h"
 #include "worker/coordinator_link.h"
 #include "worker/runner/batch_state.h"
@@ -26,7 +27,9 @@ namespace {
 
 constexpr int64_t kRegionBytes = FakeVmmDriver::kUnit;
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
-constexpr int64_t kWeightBytes = 2;  // all have the letter of the weights; fewer: they are being replaced
+constexpr int64_t kSpilledBytes =
+    Disk::kPageBytes + kRegionBytes;  // of weights whose backup is a file: two pages
+constexpr int64_t kWeightBytes = 2;   // all have the letter of the weights; fewer: they are being replaced
 
 // The files at a path, whose end is what the weights are (Site::weights).
 class SimulatedCheckpoint : public FakeCheckpoint {
@@ -36,30 +39,6 @@ class SimulatedCheckpoint : public FakeCheckpoint {
 
  private:
   const char weights_;
-};
-
-class SimulatedDevice : public Device {
- public:
-  DeviceKind kind() const override { return DeviceKind::kCpu; }
-  const OpTable& ops() const override { std::abort(); }  // nothing computes
-  std::string Describe() const override { return "simulated"; }
-  void SetWorkspace(void*, int64_t) override {}
-  void BeginStep() override {}
-  void EndStep() override {}
-  bool asynchronous() const override { return false; }
-  absl::StatusOr<void*> AllocatePinned(int64_t) override { return absl::UnimplementedError("simulated"); }
-  void FreePinned(void*) override {}
-  DeviceUploader* uploader() override { return nullptr; }
-  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
-    return absl::UnimplementedError("simulated");
-  }
-  absl::Status BeginCapture() override { return absl::UnimplementedError("simulated"); }
-  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override {
-    return absl::UnimplementedError("simulated");
-  }
-  void CopyToDevice(void*, const void*, int64_t) override {}
-  void CopyToHost(void*, const void*, int64_t) override {}
-  absl::Status Synchronize() override { return absl::OkStatus(); }
 };
 
 // Memory whose every change takes a moment.
@@ -114,7 +93,8 @@ class SimulatedRunner : public ModelRunner {
   }
 
   absl::Status Load(const Checkpoint& checkpoint, bool reads, const Progress& progress) {
-    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, kRegionBytes));
+    const int64_t weight_bytes = site_.spills ? kSpilledBytes : kRegionBytes;
+    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, weight_bytes));
     ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
     if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
@@ -358,6 +338,13 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
   StopSignal leave;
   const auto say_leave = [&leave] { leave.Stop(); };
   self.leave = say_leave;
+  // Until it has registered nobody but its parent knows of it.
+  const auto watches_parent = std::make_shared<bool>(self.local);
+  if (self.local) {
+    world.OnEnd(self.parent, [&world, &self, pid, watches_parent] {
+      if (*watches_parent && world.alive(pid)) self.leave();
+    });
+  }
   std::string reason = "exited with code 0";
   {
     Worker worker(WorkerOptions{}, MakeParts(site, pid));
@@ -376,6 +363,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
         leave.Stop();
         return;
       }
+      if (site->has_run_dir) *watches_parent = false;
       link->StartHeartbeats(
           [&worker](v1::HeartbeatRequest* beat) {
             beat->set_last_step_id(worker.last_step_id());
@@ -394,6 +382,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
     if (!idle) world.Kill(pid, "exited with its device busy");
     self.worker = nullptr;
   }
+  if (site->disk.HasFiles(pid)) world.Violate("a worker leaves a spill file open");
   world.Kill(pid, reason);
 }
 

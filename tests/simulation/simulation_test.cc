@@ -32,6 +32,10 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   EXPECT_GT(summary.num_pins, kSeedsOfOneTest / 2);
   EXPECT_GT(summary.num_swapped_blocks, kSeedsOfOneTest / 10);
   EXPECT_GT(summary.num_host_hit_tokens, 0u);
+  EXPECT_GT(summary.num_spill_writes, kSeedsOfOneTest / 10);
+  EXPECT_GT(summary.num_disk_errors, kSeedsOfOneTest / 100);
+  EXPECT_GT(summary.num_restarts, kSeedsOfOneTest / 20);
+  EXPECT_GT(summary.num_adopted_asleep, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(TenThousand, SeedsTest, testing::Range<uint64_t>(0, 4));

@@ -13,7 +13,7 @@ Site* the_site = nullptr;
 }  // namespace
 
 Site::Site(uint64_t seed, WorkerMain worker_main)
-    : world(seed), network(&world), worker_main_(std::move(worker_main)) {
+    : world(seed), network(&world), disk(&world), worker_main_(std::move(worker_main)) {
   if (std::exchange(the_site, this) != nullptr) std::abort();
 }
 
@@ -29,6 +29,7 @@ int Site::StartWorker(int rank, const std::string& coordinator, bool local) {
   });
   workers[pid].rank = rank;
   workers[pid].local = local;
+  if (local) workers[pid].parent = world.current_process();
   const std::string address = local ? absl::StrCat("unix:/worker-", pid) : absl::StrCat("host:", 1000 + pid);
   world.Spawn(pid, [this, pid, coordinator, address] { worker_main_(this, pid, coordinator, address); });
   world.Log(absl::StrCat(world.name(pid), " starts"));

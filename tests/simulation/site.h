@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "tests/fakes/fake_vmm_driver.h"
 #include "tests/fakes/fake_worker.h"
+#include "tests/simulation/disk.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/world.h"
 
@@ -26,7 +27,8 @@ namespace somnus::simulation {
 // made and after they are gone; those of a killed process stay as they were.
 struct WorkerProcess {
   int rank = 0;
-  bool local = false;  // the coordinator started it, on its own host
+  bool local = false;  // a coordinator started it, on its own host
+  int parent = 0;      // of a local one: the coordinator that watches it
   Worker* worker = nullptr;
   FakeVmmDriver* memory = nullptr;
   std::function<void()> leave;  // what SIGTERM does
@@ -64,12 +66,17 @@ class Site {
 
   World world;
   Network network;
+  Disk disk;
+  bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
   // How often somebody has written to the checkpoints' files. Whoever reads them anew finds what they were;
   // the backup that a rank has taken them for is no longer there.
   int64_t touches = 0;
+  // Of run directories, by their paths.
+  std::map<std::string, std::string> files;
+  bool has_run_dir = false;  // local workers outlive their coordinator
   // What the weights of each version are: a letter, of which a checkpoint's path has it at its end.
   std::map<int64_t, char> weights;
 

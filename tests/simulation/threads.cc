@@ -47,11 +47,16 @@ bool TryTake(Word* word, bool shared) {
   return true;
 }
 
+// What they block on who have released the lock until a condition has come true.
+const void* WaitersOf(const void* word) { return static_cast<const char*>(word) + 1; }
+
+// `changes`: what the lock covers may be another than when it was taken.
 template <typename Word>
-void Give(Word* word) {
+void Give(Word* word, bool changes = true) {
   if (!Simulated()) return;
   *word = *word < 0 ? 0 : *word - 1;
   World::current()->Wake(word);
+  if (changes) World::current()->Wake(WaitersOf(word));
 }
 
 int* WordOf(pthread_mutex_t* mutex) { return &mutex->__data.__lock; }
@@ -135,12 +140,13 @@ namespace {
 std::intptr_t* WordOf(std::atomic<std::intptr_t>* word) { return reinterpret_cast<std::intptr_t*>(word); }
 
 // Unlocks `word` until `condition` may have come true. False: it is false, and the deadline has passed.
+// Whoever has only looked at its condition is no reason for others to look at theirs.
 bool AwaitOn(std::intptr_t* word, const Condition& condition, absl::Duration deadline) {
-  while (!condition.Eval()) {
+  for (bool changes = true; !condition.Eval(); changes = false) {
     const bool shared = *word > 0;
     if (!Simulated() || World::current()->now() >= deadline) return false;
-    Give(word);
-    World::current()->Block(word, deadline);
+    Give(word, changes);
+    World::current()->Block(WaitersOf(word), deadline);
     Take(word, shared);
   }
   return true;

@@ -1,0 +1,110 @@
+#include "tests/simulation/cluster_plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "coordinator/scheduler/worker_drafts.h"
+#include "tests/simulation/foreseer.h"
+
+namespace somnus::simulation {
+
+namespace {
+
+void DrawGroup(Random* random, Flags* flags) {
+  flags->model = "simulated";
+  flags->worker_binary = "/proc/self/exe";
+  flags->device = v1::DEVICE_TYPE_CPU;
+  flags->world_size = static_cast<int32_t>(random->Between(1, 3));
+  flags->local_workers = random->Chance(0.6);
+  flags->cluster_host = "host";
+  flags->cluster_port = 1;
+}
+
+void DrawSteps(Site* site, Flags* flags) {
+  Random& random = site->world.random();
+  flags->block_size = site->model.block_size;
+  flags->max_model_len = 64;
+  flags->kv_cache_memory_bytes = random.Between(20, 48) * FakeVmmDriver::kUnit;
+  flags->max_num_seqs = static_cast<int32_t>(random.Between(2, site->model.max_num_seqs));
+  flags->max_num_batched_tokens = static_cast<int32_t>(random.Between(8, 48));
+  flags->num_speculative_tokens = 2 * (flags->max_num_batched_tokens % 4);
+  if (flags->max_num_seqs % 2 == 0) flags->speculative = "draft";
+  if (flags->has_draft_model()) {
+    flags->draft_model = "draft";
+    site->model.max_proposals = flags->num_speculative_tokens;
+    site->model.wrong_period = 7;
+  }
+  flags->async_scheduling = random.Chance(0.7);
+  flags->scheduling_policy = random.Chance(0.3) ? "priority" : "fcfs";
+}
+
+// Where backups and blocks are that have no memory.
+void DrawMemory(Site* site, Flags* flags) {
+  Random& random = site->world.random();
+  constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
+                                            v1::BACKUP_POLICY_FILE};
+  flags->backup = kPolicies[std::min<int64_t>(random.Between(0, 3), 2)];
+  // Of files the checkpoint's own are the backup, or spill files.
+  site->spills = flags->backup == v1::BACKUP_POLICY_FILE && random.Chance(0.5);
+  if (site->spills) flags->spill_dir = std::string(Disk::kDir);
+  flags->keep_kv_on_sleep = random.Chance(0.5);
+  flags->swap_space_bytes = random.Between(1, 24) * FakeVmmDriver::kUnit;
+  flags->preemption = random.Chance(0.6) ? "swap" : "recompute";
+  if (flags->kv_cache_memory_bytes / FakeVmmDriver::kUnit % 3 == 0) flags->prefix_cache_on_host = "on";
+}
+
+}  // namespace
+
+ClusterPlan DrawPlan(Site* site) {
+  Random& random = site->world.random();
+  ClusterPlan plan;
+  Flags& flags = plan.flags;
+  DrawGroup(&random, &flags);
+  DrawSteps(site, &flags);
+  DrawMemory(site, &flags);
+  flags.wake_self_check = random.Chance(0.5);
+  if (random.Chance(0.2)) flags.sleep_arrivals = random.Chance(0.5) ? "wake" : "reject";
+  if (random.Chance(0.2)) flags.idle_sleep = random.Between(absl::Milliseconds(50), absl::Seconds(1));
+  plan.keeps_cached_blocks = random.Chance(0.7);
+  plan.resizes = random.Chance(0.5);
+  plan.idle_level = random.Chance(0.5) ? 1 : 2;
+  site->has_run_dir = flags.local_workers && random.Chance(0.5);
+  if (site->has_run_dir) flags.run_dir = "/run-dir";
+  // Local workers without it end with their coordinator.
+  const bool may_die = site->has_run_dir || !flags.local_workers;
+  if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
+  site->weights[1] = flags.model.back();
+  return plan;
+}
+
+EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site) {
+  const Flags& flags = plan.flags;
+  EngineOptions options;
+  options.scheduler.max_num_seqs = flags.max_num_seqs;
+  options.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
+  options.scheduler.max_model_len = cache.max_model_len;
+  options.scheduler.policy =
+      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.scheduler.speculation.num_speculative_tokens = flags.num_speculative_tokens;
+  options.scheduler.speculation.asks_workers = flags.has_draft_model();
+  options.scheduler.speculation.make_drafter = [asks = flags.has_draft_model(),
+                                                site]() -> std::unique_ptr<Drafter> {
+    if (asks) return std::make_unique<WorkerDrafts>();
+    return std::make_unique<Foreseer>(site);
+  };
+  options.scheduler.preemption = MaySwap(flags) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+  if (CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
+  options.scheduler.blocks.num_blocks = cache.num_blocks;
+  options.scheduler.blocks.num_host_blocks = cache.num_host_blocks;
+  options.scheduler.blocks.block_size = flags.block_size;
+  options.async_scheduling = flags.async_scheduling;
+  options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
+  options.keeps_cached_blocks = plan.keeps_cached_blocks;
+  options.wake_self_check = flags.wake_self_check;
+  options.hang_timeout = flags.hang_timeout;
+  options.vocab_size = site->model.vocab_size;
+  return options;
+}
+
+}  // namespace somnus::simulation

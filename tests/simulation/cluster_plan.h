@@ -1,0 +1,24 @@
+#pragma once
+// What the seed draws of a simulated cluster before anything runs: its flags, and what is going to happen.
+
+#include "coordinator/block_manager/kv_plan.h"
+#include "coordinator/engine/engine_options.h"
+#include "coordinator/flags.h"
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+struct ClusterPlan {
+  Flags flags;
+  bool keeps_cached_blocks = true;  // in the host tier, too
+  bool resizes = false;             // the KV cache
+  int idle_level = 1;               // at which an idle engine sleeps
+  int num_coordinator_deaths = 0;   // at most
+};
+
+// Says what the site's model and disk are, too.
+ClusterPlan DrawPlan(Site* site);
+// Without what an epoch's ranks hold.
+EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site);
+
+}  // namespace somnus::simulation
