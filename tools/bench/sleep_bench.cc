@@ -55,6 +55,7 @@ struct BenchFlags {
   bool json = false;
   std::string svg;
   bool allocator = true;
+  bool engine = true;
   std::string model = DefaultModel();
   int32_t workers = 2;
   std::string serve_flags;
@@ -81,8 +82,8 @@ FlagTable Table(BenchFlags* f) {
         Flag::Switch("json", &f->json, "print JSON, with every round"),
         Flag::Text("svg", &f->svg, "write a picture of the medians into this file").Shows("FILE")}},
       {"A whole engine",
-       {Flag::Text("model", &f->model, "serve this model, and let it sleep; empty: no engine is measured")
-            .Shows("PATH"),
+       {Flag::Switch("engine", &f->engine, "measure an engine, too, where there is a --model"),
+        Flag::Text("model", &f->model, "that the engine serves").Shows("PATH"),
         Flag::Int("workers", &f->workers, 1, 64, "local workers of the engine"),
         Flag::Text("serve-flags", &f->serve_flags, "further flags of somnus serve, separated by spaces")
             .Shows("FLAGS"),
@@ -138,7 +139,7 @@ absl::Status Run(const BenchFlags& flags) {
   const std::string before = ToString(ProbeMachine());
   for (int round = 0; round < flags.rounds; ++round) {
     if (flags.allocator) RETURN_IF_ERROR(MeasureAllocatorRound(flags, threads, &table));
-    if (!flags.model.empty()) RETURN_IF_ERROR(MeasureEngineRound(flags, threads, &table));
+    if (flags.engine && !flags.model.empty()) RETURN_IF_ERROR(MeasureEngineRound(flags, threads, &table));
   }
   const std::string after = ToString(ProbeMachine());
   if (flags.json) {
