@@ -125,7 +125,7 @@ class RankThatKeepsBlocksIsKilled(KilledRanks):
     FLAGS = ("--backup=retain", "--keep-kv-on-sleep")
 
     def test_in_a_sleep(self):
-        self.check(((), sleep(1), ("Prepare", "save", "Prepare:done", "Commit", "unmap#1", "Commit:done")))
+        self.check(((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "Commit:done")))
 
     def test_in_the_wake_up(self):
         self.check(((sleep(1),), WAKE, ("Prepare", "access#1", "Prepare:done", "Commit", "Commit:done")))
