@@ -7,12 +7,7 @@ import unittest
 from cluster import served_weights
 from cluster.harness import tiny, wait_until
 from cluster.other_weights import tensors_of
-from cluster.served_weights import DEADLINE_S, MODEL, PROMPTS, DirectUpdate, chunks_of
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
+from cluster.served_weights import DEADLINE_S, MODEL, PROMPTS, DirectUpdate, chunks_of, grpc
 
 
 def setUpModule():
