@@ -181,7 +181,8 @@ void EngineLoop::Send(StepPlan plan, absl::Duration schedule) {
   sent_.push_back(Describe(plan));
   sent_.back().schedule = schedule;
   if (sent_.size() == 1) NoteAwaitedStep();
-  absl::Status status = executor_->ExecuteAsync(std::move(plan.request));
+  absl::Status status = executor_->ExecuteAsync(&plan.request);
+  scheduler_.Reuse(std::move(plan.request));
   if (status.ok()) return;
   // The size of a message is the scheduler's fault, which a recovery does not mend.
   if (absl::IsInvalidArgument(status)) return Fail(status);

@@ -26,9 +26,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Sends a step to every rank and returns; steps are executed in order. InvalidArgument, and nothing is
-  // sent, when its message is larger than workers accept.
-  virtual absl::Status ExecuteAsync(v1::StepRequest step) = 0;
+  // Sends a step to every rank and returns; steps are executed in order. The message gets the group's epoch,
+  // and is the caller's again. InvalidArgument, and nothing is sent, when it is larger than workers accept.
+  virtual absl::Status ExecuteAsync(v1::StepRequest* step) = 0;
   // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied, with
   // what the others say of swaps: their refusals, and the host memory of all. The
   // first error is the step's error, with the rank in it ("rank 1 (pid 77) was killed by signal 9 (Killed)").

@@ -294,11 +294,11 @@ absl::Status GroupEpoch::Prefetch() const {
                                       }));
 }
 
-absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest step) {
+absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest* step) {
   RETURN_IF_ERROR(latch_.status());
-  step.set_group_epoch(number_);
-  RETURN_IF_ERROR(streams_.Send(step));
-  sent_.push_back(step.step_id());
+  step->set_group_epoch(number_);
+  RETURN_IF_ERROR(streams_.Send(*step));
+  sent_.push_back(step->step_id());
   return absl::OkStatus();
 }
 

@@ -43,7 +43,7 @@ class GrpcExecutor : public Executor {
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
   void ReportStall(const absl::Status& stall);
 
-  absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
+  absl::Status ExecuteAsync(v1::StepRequest* step) override { return epoch()->ExecuteAsync(step); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override;
   void SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) override;
   void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights, const HostTierBlocks& host,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,22 @@
 #include "proto/status.h"
 
 namespace somnus {
+namespace {
+
+absl::StatusOr<grpc::ByteBuffer> Encode(const v1::StepRequest& step) {
+  grpc::ByteBuffer bytes;
+  bool owns_bytes = false;
+  const grpc::Status status =
+      grpc::SerializationTraits<v1::StepRequest>::Serialize(step, &bytes, &owns_bytes);
+  if (!status.ok()) return absl::InternalError(absl::StrCat("step ", step.step_id(), " cannot be encoded"));
+  if (bytes.Length() > static_cast<size_t>(kMaxWorkerMessageBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id(), " takes ", bytes.Length(),
+                                                   " bytes, more than ", kMaxWorkerMessageBytes));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 StepStreams::StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch,
                          absl::Duration blame_grace)
@@ -37,15 +54,12 @@ StepStreams::~StepStreams() {
 }
 
 absl::Status StepStreams::Send(const v1::StepRequest& step) {
-  if (const size_t bytes = step.ByteSizeLong(); bytes > static_cast<size_t>(kMaxWorkerMessageBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id(), " takes ", bytes,
-                                                   " bytes, more than ", kMaxWorkerMessageBytes));
-  }
+  ASSIGN_OR_RETURN(const grpc::ByteBuffer bytes, Encode(step));
   if (!open_ && !Open()) return latch_.status();
   RETURN_IF_ERROR(Await([&] {
     return std::all_of(streams_.begin(), streams_.end(), [](const auto& rank) { return rank->writable(); });
   }));
-  for (auto& rank : streams_) rank->stream->Write(step, Begin(rank.get(), Operation::kWrite));
+  for (auto& rank : streams_) rank->stream->Write(bytes, Begin(rank.get(), Operation::kWrite));
   return absl::OkStatus();
 }
 
@@ -111,10 +125,11 @@ std::vector<size_t> StepStreams::MissingRanks() const {
 
 // False when the latch has failed.
 bool StepStreams::Open() {
+  const std::string method = absl::StrCat("/", v1::WorkerService::service_full_name(), "/Execute");
   for (auto& rank : streams_) {
     rank->context = std::make_unique<grpc::ClientContext>();
     if (!latch_.Register(rank->context.get())) return false;
-    rank->stream = workers_[rank->rank].stub->PrepareAsyncExecute(rank->context.get(), &queue_);
+    rank->stream = StepStub(workers_[rank->rank].channel).PrepareCall(rank->context.get(), method, &queue_);
     rank->stream->StartCall(Begin(rank.get(), Operation::kStart));
   }
   open_ = true;

@@ -7,6 +7,7 @@
 // Ownership: owns the streams; links and latch are borrowed and outlive it. Used by one thread, except
 // MissingRanks. The latch cancels the streams when it fails, which ends a blocked call.
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
@@ -44,6 +45,8 @@ class StepStreams {
  private:
   enum class Operation { kStart, kWrite, kRead, kWritesDone, kFinish };
   static constexpr size_t kNumOperations = 5;
+  // A step is encoded once for all ranks, whose streams therefore take bytes.
+  using StepStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::StepReply>;
   struct RankStream;
   // What the queue returns when an operation has ended.
   struct Tag {
@@ -54,7 +57,7 @@ class StepStreams {
   struct RankStream {
     size_t rank = 0;
     std::unique_ptr<grpc::ClientContext> context;
-    std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::StepRequest, v1::StepReply>> stream;
+    std::unique_ptr<grpc::ClientAsyncReaderWriter<grpc::ByteBuffer, v1::StepReply>> stream;
     Tag tags[kNumOperations];
     bool pending[kNumOperations] = {};  // by Operation: started, and not ended
     bool broken = false;                // an operation has failed: the stream is over

@@ -31,8 +31,8 @@ SequencePtr Scheduler::ForkSource(const Sequence& sequence) const {
 void Scheduler::ForkSequences(StepBuilder* builder) {
   const size_t num_entries = builder->step.entries.size();
   for (size_t i = 0; i < num_entries; ++i) {
+    if (!builder->step.entries[i].has_forks) continue;
     const SequencePtr source = builder->step.entries[i].sequence;
-    if (source->forks.empty() || !builder->step.entries[i].samples) continue;
     bool has_room = true;
     for (const std::weak_ptr<Sequence>& fork : std::exchange(source->forks, {})) {
       const SequencePtr sequence = fork.lock();

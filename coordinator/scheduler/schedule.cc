@@ -23,6 +23,8 @@ StepPlan Scheduler::MakeStep() {
   if (options_.accounts != nullptr) OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
   StepBuilder builder;
+  builder.plan.request.Swap(&spare_request_);
+  builder.step.entries.swap(spare_entries_);
   builder.step.entries.reserve(running_.size());
   builder.budget = options_.max_num_batched_tokens;
   builder.request_bytes = builder.reply_bytes = options_.step_bytes;
@@ -37,7 +39,9 @@ StepPlan Scheduler::MakeStep() {
   if (builder.plan.empty() && swap_outs_.empty() && swap_ins_.empty()) return std::move(builder.plan);
   builder.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - builder.budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
-  for (const ScheduledEntry& entry : builder.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
+  for (const ScheduledEntry& entry : builder.step.entries) {
+    if (entry.fills_blocks) Commit(*entry.sequence);
+  }
   StoreCached(&builder);
   builder.step.swapped_out = SendSwaps(&builder.plan.request);
   SendCopies(&builder.plan.request);
@@ -54,11 +58,19 @@ StepPlan Scheduler::MakeStep() {
   return std::move(builder.plan);
 }
 
+void Scheduler::Reuse(v1::StepRequest sent) {
+  if (sent.new_sequences_size() > 0) return;  // whose tokens take memory that hardly a step needs
+  sent.Clear();
+  spare_request_ = std::move(sent);
+}
+
 // `num_new`: by how many tokens what is known of the sequence, or what is computed, has grown since the last
-// call.
-void Scheduler::CommitBlocks(const Sequence& sequence, int64_t num_new) {
-  const int64_t known = std::min(sequence.num_computed, static_cast<int64_t>(sequence.tokens.size()));
-  if (num_new == 1 && known % options_.blocks.block_size != 0) return;  // no further block is full
+// Commit.
+bool Scheduler::FillsBlocks(const Sequence& sequence, int64_t num_new) const {
+  return num_new != 1 || sequence.num_known_computed() % options_.blocks.block_size == 0;
+}
+
+void Scheduler::Commit(const Sequence& sequence) {
   blocks_.Commit(sequence.id, sequence.tokens, sequence.num_computed);
 }
 
@@ -72,21 +84,31 @@ bool Scheduler::WillFinish(const Sequence& sequence) const {
 bool Scheduler::ScheduleDecodes(StepBuilder* builder) {
   bool preempted = false;
   for (auto it = running_.begin(); it != running_.end() && builder->budget > 0;) {
-    const auto [key, sequence] = *it;
-    sequence->beams == nullptr ? ScheduleDecode(sequence, &preempted, builder)
-                               : ScheduleBeams(sequence, &preempted, builder);
-    it = preempted ? running_.upper_bound(key) : std::next(it);
+    const Sequence& next = *it->second;
+    if (next.beams != nullptr || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
+    if (next.beams == nullptr && !IsDecodeDue(next)) {
+      ++it;
+    } else if (next.beams == nullptr && next.num_computed % options_.blocks.block_size != 0) {
+      AddEntry(it->second, 1, {}, builder);  // its last block has room
+      ++it;
+    } else {
+      const auto [key, sequence] = *it;  // copies, since a preemption may erase them
+      sequence->beams == nullptr ? ScheduleDecode(sequence, &preempted, builder)
+                                 : ScheduleBeams(sequence, &preempted, builder);
+      it = preempted ? running_.upper_bound(key) : std::next(it);
+    }
   }
   return preempted;
 }
 
+bool Scheduler::IsDecodeDue(const Sequence& sequence) {
+  return sequence.num_to_compute() == 1 && !WillFinish(sequence) && !speculation_.IsAwaited(sequence);
+}
+
+// Of a sequence whose blocks are full.
 void Scheduler::ScheduleDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder) {
-  const bool decodes = sequence->num_to_compute() == 1 && !WillFinish(*sequence);
-  if (!decodes || speculation_.IsAwaited(*sequence)) return;
   std::vector<int32_t> new_blocks;
-  // Its blocks hold what is computed, so that it needs another one only where they are full.
-  const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
-  while (is_full && !blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
+  while (!blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
     *preempted = true;
     if (!PreemptForDecode(sequence, builder)) return;
   }
@@ -107,11 +129,12 @@ bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* build
 }
 
 void Scheduler::ScheduleRunningPrefills(StepBuilder* builder) {
-  for (const auto& [key, sequence] : running_) {
+  for (const SequencePtr& sequence : builder->unfinished) {
     if (builder->budget == 0) return;
+    if (sequence->state != SequenceState::kRunning) continue;  // it was preempted since
     if (sequence->beams != nullptr) {
       AddBeamPrefills(sequence, builder);
-    } else if (sequence->num_to_compute() > 1) {
+    } else {
       AddPrefill(sequence, builder);
     }
   }
@@ -152,13 +175,12 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   scheduled->set_slot(sequence->slot);
   scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
   if (Speculation::TakeNamesInput(sequence.get())) NameInput(*sequence, scheduled);
-  ScheduledEntry entry;
+  ScheduledEntry& entry = builder->step.entries.emplace_back();
   entry.sequence = sequence;
   entry.slot = sequence->slot;
   entry.start = sequence->num_computed;
   if (sequence->beams != nullptr || sequence->beam_place > 0) NoteBeam(&entry);
   entry.adopted = entry.start > 0 && entry.start == sequence->num_adopted;
-  builder->step.entries.push_back(std::move(entry));
   ExtendEntry(builder->plan.request.sequences_size() - 1, num_tokens, builder);
 }
 
@@ -168,12 +190,14 @@ void Scheduler::ExtendEntry(int index, int64_t num_tokens, StepBuilder* builder)
   entry.num_tokens += num_tokens;
   sequence.num_computed += num_tokens;
   ChargePrompt(&sequence);
+  entry.fills_blocks = FillsBlocks(sequence, entry.num_tokens);
   builder->budget -= num_tokens;
-  if (sequence.owes_prompt_logprobs())
+  if (entry.start < sequence.prompt_len() && sequence.owes_prompt_logprobs())
     builder->reply_bytes -= num_tokens * PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs);
   builder->plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
   if (sequence.num_to_compute() > 0) return;
   entry.samples = true;
+  entry.has_forks = !sequence.forks.empty();
   ++sequence.num_pending;
 }
 

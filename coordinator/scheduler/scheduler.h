@@ -104,7 +104,7 @@
 #include "coordinator/scheduler/scheduler_stats.h"
 #include "coordinator/scheduler/sequence.h"
 #include "coordinator/scheduler/speculation.h"
-#include "coordinator/scheduler/step_messages.h"
+#include "coordinator/scheduler/step_builder.h"
 #include "coordinator/scheduler/step_plan.h"
 #include "coordinator/scheduler/waiting_queue.h"
 #include "proto/worker.pb.h"
@@ -139,6 +139,8 @@ class Scheduler {
 
   // Makes the next step. When it is empty(), nothing can be computed now, and it must not be sent.
   StepPlan Schedule();
+  // Gives back the message of a step that was sent, whose memory later steps use again.
+  void Reuse(v1::StepRequest sent);
   // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
   // which is that of the outputs. A sequence with a slot error, or that the reply does not fit, ends with
   // kError; the others still get their results. Internal when the reply is not to that step; nothing has
@@ -202,46 +204,6 @@ class Scheduler {
   absl::Status CheckSome();
 
  private:
-  struct ScheduledEntry {
-    SequencePtr sequence;
-    int32_t slot = -1;
-    int64_t start = 0;  // first position computed
-    int64_t num_tokens = 0;
-    bool samples = false;
-    std::vector<int32_t> draft_tokens;  // computed beyond num_tokens
-    int32_t num_proposals = 0;          // that the workers' draft model is asked for
-    SequencePtr leader;                 // of another beam than the first of its group
-    int32_t beam = 0;                   // which of the live beams of its group
-    bool adopted = false;               // the first entry after an admission with a prefix hit
-    bool dropped = false;               // its sequence is computed again, so its results do not count
-
-    // Whose request it is for.
-    const SequencePtr& owner() const { return leader == nullptr ? sequence : leader; }
-  };
-  struct InFlightStep {
-    int64_t step_id;
-    std::vector<ScheduledEntry> entries;
-    std::vector<SequencePtr> swapped_out;
-    std::vector<uint64_t> stored;  // contents of cached blocks that it copies to the host tier
-  };
-
-  // A prompt's part of a step in the making.
-  struct PrefillEntry {
-    SequencePtr sequence;
-    int entry;     // its place in the step
-    bool is_long;  // before the step
-  };
-  // A step in the making.
-  struct StepBuilder {
-    StepPlan plan;
-    InFlightStep step;
-    int64_t budget = 0;         // tokens left
-    int64_t request_bytes = 0;  // left for new sequences
-    int64_t reply_bytes = 0;    // left for prompt log-probabilities
-    NewSequenceWriter writer{&plan.request};
-    std::vector<PrefillEntry> prefills;
-  };
-
   StepPlan MakeStep();
   bool WillFinish(const Sequence& sequence) const;
   bool UsesPrefixCache(const Sequence& sequence) const;
@@ -294,6 +256,7 @@ class Scheduler {
   // give way where that is the only one. False: it has preempted this one.
   bool PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder);
   // `preempted`: it has preempted this or another one.
+  bool IsDecodeDue(const Sequence& sequence);
   void ScheduleDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
   // Choices of one request (choices.cc).
   void JoinChoices(const SequencePtr& sequence);
@@ -344,8 +307,9 @@ class Scheduler {
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
                 StepBuilder* builder);
   void ExtendEntry(int index, int64_t num_tokens, StepBuilder* builder);
-  // Tells the block manager which blocks are full, where there can be further ones.
-  void CommitBlocks(const Sequence& sequence, int64_t num_new);
+  bool FillsBlocks(const Sequence& sequence, int64_t num_new) const;
+  // Tells the block manager which blocks are full.
+  void Commit(const Sequence& sequence);
   void Preempt(const std::vector<SequencePtr>& all, PreemptionCause cause);
   void PreemptAll(PreemptionCause cause);
   void Suspend(SequencePtr sequence);
@@ -387,6 +351,9 @@ class Scheduler {
   std::vector<BlockCopyOp> swap_outs_, swap_ins_;  // of the step in the making
   std::vector<SequencePtr> swapped_out_;           // likewise
   std::deque<InFlightStep> in_flight_;
+  // Of steps that are done: empty, with their memory.
+  v1::StepRequest spare_request_;
+  std::vector<ScheduledEntry> spare_entries_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;
   int32_t num_preempted_ = 0;

@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
   if (in_flight_.empty() || in_flight_.front().step_id != reply.step_id()) {
     return absl::InternalError(absl::StrCat("reply to step ", reply.step_id(), " is not due"));
   }
-  const InFlightStep step = std::move(in_flight_.front());
+  InFlightStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
   NoteSwaps(step, reply);
   BeginDraftReply(step);
@@ -80,6 +80,8 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
   for (const ScheduledEntry& entry : step.entries) {
     if (!entry.dropped) ApplyEntry(entry, by_slot, &outputs);
   }
+  step.entries.clear();
+  spare_entries_ = std::move(step.entries);
   return outputs;
 }
 
@@ -188,7 +190,7 @@ void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken&
   output->token_ids.push_back(token.token_id());
   if (sequence->request.sampling->num_logprobs >= 0)
     output->logprobs.push_back(FromMessage(token.logprobs()));
-  if (sequence->state == SequenceState::kRunning) CommitBlocks(*sequence, 1);
+  if (sequence->state == SequenceState::kRunning && FillsBlocks(*sequence, 1)) Commit(*sequence);
   output->finish_reason = CheckStop(*sequence, output);
   if (output->finish_reason != FinishReason::kNone) Finish(sequence);
 }

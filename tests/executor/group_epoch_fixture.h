@@ -78,6 +78,12 @@ class GroupEpochTest : public ::testing::Test {
     scheduled->set_num_tokens(step_id == 1 ? 3 : 1);
     return step;
   }
+  // Sends that step to an epoch or an executor.
+  template <typename Group>
+  absl::Status Send(Group& group, int64_t step_id) {
+    v1::StepRequest step = MakeStep(step_id);
+    return group.ExecuteAsync(&step);
+  }
 
   // Returns the state that each rank reports: "awake", or "asleep" followed by the tags that are still
   // resident.

@@ -10,10 +10,10 @@ namespace {
 TEST_F(GroupEpochTest, StepsArePipelinedAndAnsweredInOrder) {
   Connect(3);
   const std::vector<int32_t> reference = FakeWorker::ReferenceTokens({1, 2, 3}, 20);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   for (int64_t id = 1; id <= 20; ++id) {
     if (id < 20) {
-      ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(id + 1)).ok());
+      ASSERT_TRUE(Send(*epoch_, id + 1).ok());
     }
     const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
     ASSERT_TRUE(reply.ok()) << reply.status();
@@ -31,10 +31,10 @@ TEST_F(GroupEpochTest, AStepThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
   constexpr int kBytesOfMinusOne = 10;
   const int largest = (kMaxWorkerMessageBytes - 200) / kBytesOfMinusOne;
   tokens->Resize(largest + 100, -1);
-  EXPECT_TRUE(absl::IsInvalidArgument(epoch_->ExecuteAsync(step)));
+  EXPECT_TRUE(absl::IsInvalidArgument(epoch_->ExecuteAsync(&step)));
   EXPECT_TRUE(epoch_->Health().ok());
   tokens->Truncate(largest);
-  ASSERT_TRUE(epoch_->ExecuteAsync(step).ok());
+  ASSERT_TRUE(epoch_->ExecuteAsync(&step).ok());
   const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
   ASSERT_TRUE(reply.ok()) << reply.status() << ": the largest message reaches every worker";
 }
@@ -146,7 +146,7 @@ TEST_F(GroupEpochTest, AStepDeadlineGoesByTheMonotonicClock) {
   };
   Connect(1);
   workers_[0]->Hold(true);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   absl::Notification ended;
   std::thread clock([&] {
     do {
@@ -162,13 +162,13 @@ TEST_F(GroupEpochTest, AStepDeadlineGoesByTheMonotonicClock) {
 TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
   Connect(2);
   workers_[1]->FailStep(2);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   ASSERT_TRUE(epoch_->Wait(absl::Minutes(1)).ok());
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(2)).ok());
+  ASSERT_TRUE(Send(*epoch_, 2).ok());
   const absl::Status status = epoch_->Wait(absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
-  EXPECT_EQ(epoch_->ExecuteAsync(MakeStep(3)), status);
+  EXPECT_EQ(Send(*epoch_, 3), status);
   EXPECT_EQ(Sleep(1).status().message(), status.message());
   EXPECT_EQ(epoch_->Health(), status);
 }
@@ -184,7 +184,7 @@ TEST_F(GroupEpochTest, RanksWithDifferentWeightsDoNotFormAGroup) {
 TEST_F(GroupEpochTest, AStepThatRanksComputedWithDifferentWeightsEndsTheEpoch) {
   Connect(2);
   workers_[1]->EditWeights([](FakeWeights* weights) { weights->SetVersion(2); });
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   const absl::Status status = epoch_->Wait(absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsInternal(status)) << status;
   EXPECT_EQ(status.message(), "rank 1 (pid 71) computed step 1 with version 2 of the weights, rank 0 with 1");
@@ -194,7 +194,7 @@ TEST_F(GroupEpochTest, AStepThatRanksComputedWithDifferentWeightsEndsTheEpoch) {
 TEST_F(GroupEpochTest, AStepDeadlineNamesTheRankThatHangs) {
   Connect(2);
   workers_[1]->Hold(true);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   const absl::Status status = epoch_->Wait(absl::Milliseconds(100)).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_NE(status.message().find("rank 1 (pid 71) did not reply to step 1"), absl::string_view::npos)
@@ -206,7 +206,7 @@ TEST_F(GroupEpochTest, AReportedLossEndsTheWaitAndIsTheReason) {
   absl::Notification failed;
   epoch_->OnFailure([&](const absl::Status&) { failed.Notify(); });
   workers_[0]->Hold(true);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   std::thread reporter(
       [&] { epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9")); });
   const absl::Status status = epoch_->Wait(absl::Minutes(5)).status();
@@ -231,7 +231,7 @@ TEST_F(GroupEpochTest, ABrokenConnectionIsNoticedWhileIdle) {
 TEST_F(GroupEpochTest, AWorkerThatDiesInAStepIsNamed) {
   Connect(2);
   workers_[1]->Hold(true);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   std::thread killer([&] { workers_[1]->Die(); });
   const absl::Status status = epoch_->Wait(absl::Minutes(5)).status();
   killer.join();
@@ -241,7 +241,7 @@ TEST_F(GroupEpochTest, AWorkerThatDiesInAStepIsNamed) {
 
 TEST_F(GroupEpochTest, ItEndsWhileAStepIsBeingSent) {
   Connect(2);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   epoch_->Shutdown(absl::Minutes(1));
   EXPECT_EQ(workers_[1]->calls().back(), "shutdown");
 }
@@ -250,7 +250,7 @@ TEST_F(GroupEpochTest, TheErrorOfOneRankIsSeenWhileAnotherWaits) {
   Connect(2, absl::Minutes(1));
   workers_[0]->Hold(true);  // as in a collective, for a rank that will not come
   workers_[1]->FailStep(1);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   // Only the reply of rank 1 can be the reason: nothing else ends, and the grace is long.
   std::thread reporter([&] {
     while (epoch_->missing_ranks() != std::vector<size_t>{0}) std::this_thread::yield();
@@ -264,13 +264,13 @@ TEST_F(GroupEpochTest, TheErrorOfOneRankIsSeenWhileAnotherWaits) {
 TEST_F(GroupEpochTest, SurvivorsServeTheNextEpochAndRefuseTheLast) {
   Connect(2);
   workers_[1]->FailStep(1);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   ASSERT_FALSE(epoch_->Wait(absl::Minutes(1)).ok());
   const std::vector<WorkerLink> links = epoch_->workers();
   const std::unique_ptr<GroupEpoch> last = std::move(epoch_);
   workers_[1]->FailStep(0);
   BeginEpoch(2, links);
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
   const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->tokens(0).token_id(), FakeWorker::ReferenceTokens({1, 2, 3}, 1)[0]);

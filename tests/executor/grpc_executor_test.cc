@@ -45,7 +45,7 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   executor_->OnRecovered([&](const absl::Status& status) { recovered = status; });
   EXPECT_EQ(executor_->group_epoch(), 1);
   workers_[1]->FailStep(1);
-  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*executor_, 1).ok());
   const absl::Status failure = executor_->Wait(absl::Minutes(1)).status();
   ASSERT_FALSE(failure.ok());
   EXPECT_EQ(failures, (std::vector<std::string>{std::string(failure.message())}));
@@ -56,7 +56,7 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   EXPECT_EQ(wanted_->level(), 2);
   EXPECT_FALSE(restarts_);
   EXPECT_TRUE(absl::IsUnknown(recovered)) << "the call only starts it";
-  EXPECT_EQ(executor_->ExecuteAsync(MakeStep(2)), failure) << "until there is another epoch";
+  EXPECT_EQ(Send(*executor_, 2), failure) << "until there is another epoch";
 
   workers_[1]->FailStep(0);
   BeginEpoch(2, links_);
@@ -64,7 +64,7 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   EXPECT_TRUE(recovered.ok()) << recovered;
   EXPECT_TRUE(executor_->Health().ok());
   EXPECT_EQ(executor_->group_epoch(), 2);
-  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(Send(*executor_, 1).ok());
   EXPECT_TRUE(executor_->Wait(absl::Minutes(1)).ok());
 
   executor_->Abort(absl::CancelledError("enough"));
@@ -78,7 +78,7 @@ TEST_F(GrpcExecutorTest, ARefusalToSwapOutComesFromAnyRank) {
   v1::BlockCopy* swap = step.add_swap_outs();
   swap->set_src(1);
   swap->set_dst(FakeWorkerOptions().num_host_blocks);
-  ASSERT_TRUE(executor_->ExecuteAsync(step).ok());
+  ASSERT_TRUE(executor_->ExecuteAsync(&step).ok());
   const absl::StatusOr<v1::StepReply> reply = executor_->Wait(absl::Minutes(1));
   ASSERT_TRUE(reply.ok()) << reply.status();
   ASSERT_EQ(reply->slot_errors_size(), 2) << "that of rank 1, too";
@@ -94,7 +94,7 @@ TEST_F(GrpcExecutorTest, WhatStepsTakeOfHostMemoryIsKnownWithTheirReplies) {
     swap->set_src(block);
     swap->set_dst(block);
   }
-  ASSERT_TRUE(executor_->ExecuteAsync(step).ok());
+  ASSERT_TRUE(executor_->ExecuteAsync(&step).ok());
   ASSERT_TRUE(executor_->Wait(absl::Minutes(1)).ok());
   EXPECT_EQ(executor_->bytes().host["kv_cache"], 2 * 2) << "of both ranks";
 }

@@ -117,12 +117,12 @@ class FakeExecutor : public Executor {
     return worker_.num_computed_tokens();
   }
 
-  absl::Status ExecuteAsync(v1::StepRequest step) override {
+  absl::Status ExecuteAsync(v1::StepRequest* step) override {
     absl::MutexLock lock(&mu_);
     if (!health_.ok()) return health_;
     // The step is executed at once: in order, as workers do, and before any later step.
-    replies_.push_back(worker_.Execute(step));
-    if (auto it = step_errors_.find(step.step_id()); it != step_errors_.end()) replies_.back() = it->second;
+    replies_.push_back(worker_.Execute(*step));
+    if (auto it = step_errors_.find(step->step_id()); it != step_errors_.end()) replies_.back() = it->second;
     ++num_steps_sent_;
     max_in_flight_ = std::max(max_in_flight_, replies_.size());
     return absl::OkStatus();

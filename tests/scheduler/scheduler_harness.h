@@ -104,6 +104,7 @@ class Harness {
     StepPlan plan = scheduler.Schedule();
     const bool sent = !plan.empty();
     if (sent) Send(plan);
+    scheduler.Reuse(std::move(plan.request));
     if (replies_.size() > depth_ || (!sent && !replies_.empty())) {
       Receive();
       return true;

@@ -49,7 +49,7 @@ class PagedEngine : public SimulatedEngine {
   }
 
   std::optional<StepLoad> BeginStep() override {
-    const StepPlan plan = scheduler_.Schedule();
+    StepPlan plan = scheduler_.Schedule();
     if (plan.empty()) return std::nullopt;
     reply_.Clear();
     reply_.set_step_id(plan.request.step_id());
@@ -74,6 +74,7 @@ class PagedEngine : public SimulatedEngine {
       Start(fork.slot(), {source.computed, source.computed, fork.block_ids_size()});
       Sample(fork.slot());
     }
+    scheduler_.Reuse(std::move(plan.request));
     return load;
   }
 

@@ -86,15 +86,17 @@ DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options) {
   std::string bytes;
   for (int32_t measured = 0; measured < options.steps;) {
     const MonotonicTime begin = MonotonicNow();
-    const StepPlan plan = scheduler.Schedule();
+    StepPlan plan = scheduler.Schedule();
     const MonotonicTime scheduled = MonotonicNow();
     plan.request.SerializeToString(&bytes);
     const MonotonicTime encoded = MonotonicNow();
     SOMNUS_CHECK(!plan.empty());
     const v1::StepReply reply = MakeReply(plan.request, &slots);
+    const bool is_measured = is_decode(plan);
+    scheduler.Reuse(std::move(plan.request));
     const MonotonicTime replied = MonotonicNow();
     SOMNUS_CHECK(scheduler.Update(reply).ok());
-    if (!is_decode(plan)) continue;
+    if (!is_measured) continue;
     update.Add(MonotonicNow() - replied);
     schedule.Add(scheduled - begin);
     encode.Add(encoded - scheduled);
