@@ -27,10 +27,15 @@ bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {
 void Scheduler::ScheduleWaiting(StepBuilder* builder) {
   int skipped = 0;
   size_t num_reserved = 0;  // slots for forks of this step
+  builder->passed.clear();
   std::shared_ptr<PreemptedTogether> coming_back;
   for (auto it = waiting_.begin();
        it != waiting_.end() && builder->budget > 0 && free_slots_.size() > num_reserved;) {
     if (waiting_.Refresh(&it)) continue;
+    if (skipped >= kMaxSkipped && !waiting_.IsBrief(it->first)) {
+      it = waiting_.NextBrief(it->first);
+      continue;
+    }
     const auto [key, sequence] = *it;
     ++it;
     if (const SequencePtr source = ForkSource(*sequence)) {
@@ -49,8 +54,11 @@ void Scheduler::ScheduleWaiting(StepBuilder* builder) {
       ++skipped;
       continue;
     }
-    const Admission admission = CheckPartialPrefills(*sequence, *builder);
-    if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
+    const Admission admission = CheckPartialPrefills(*sequence, builder);
+    if (admission == Admission::kSkip) {
+      ++skipped;
+      continue;
+    }
     if (admission != Admission::kOk || !HasBytes(*sequence, *builder) || !Admit(sequence, builder)) return;
     AddPrefill(sequence, builder);
     it = waiting_.After(key);
@@ -79,32 +87,50 @@ bool Scheduler::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
   // The last token is never adopted, since it gives the logits.
   const int64_t most = std::min(shared, sequence->num_tokens() - 1);
   const int64_t adoptable = most - most % options_.blocks.block_size;
-  if (2 * adoptable < sequence->num_tokens()) return false;
+  const auto is_worth_it = [this](int64_t saved, int64_t num_tokens) {
+    return saved > 0 && (2 * saved >= num_tokens || saved >= long_prefill_tokens_);
+  };
+  if (!is_worth_it(adoptable, sequence->num_tokens())) return false;
   const int64_t cached = blocks_.CountCached(sequence->id, sequence->tokens, sequence->request.cache_salt);
-  if (adoptable <= cached || 2 * (adoptable - cached) < sequence->num_tokens() - cached) return false;
+  if (!is_worth_it(adoptable - cached, sequence->num_tokens() - cached)) return false;
   sequence->awaited_id = source->id;
   sequence->awaited_tokens = adoptable;
   return true;
 }
 
-Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const StepBuilder& builder) {
+Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, StepBuilder* builder) {
   int64_t num_tokens = sequence.num_to_compute();
   // A prompt with no more tokens than this is completed at once.
-  const int64_t whole = std::min(long_prefill_tokens_, builder.budget);
+  const int64_t whole = std::min(long_prefill_tokens_, builder->budget);
   if (num_tokens <= whole) return Admission::kOk;
   if (UsesPrefixCache(sequence) && !sequence.keeps_computed())
     num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
   if (num_tokens <= whole) return Admission::kOk;
-  int32_t num_partial = 0, num_long = 0;
-  for (const PrefillEntry& prefill : builder.prefills) {
-    const bool is_complete = builder.step.entries[prefill.entry].samples;
-    if (is_complete || IsBehind(*prefill.sequence, sequence)) continue;
-    ++num_partial;
-    num_long += prefill.is_long ? 1 : 0;
-  }
   const bool is_long = num_tokens > long_prefill_tokens_;
-  if (is_long && num_long >= options_.max_long_partial_prefills) return Admission::kSkip;
-  return num_partial >= options_.max_num_partial_prefills ? Admission::kStop : Admission::kOk;
+  const LongPrompt own = {&sequence, RankOf(sequence, num_tokens)};
+  int32_t num_partial = 0, num_long = 0;
+  const auto count = [&](const Sequence& other, bool other_is_long, int64_t rank) {
+    if (IsBehind(other, sequence)) return;
+    ++num_partial;
+    num_long += other_is_long && !Overtakes(own, {&other, rank}) ? 1 : 0;
+  };
+  for (const PrefillEntry& prefill : builder->prefills) {
+    if (builder->step.entries[prefill.entry].samples) continue;  // it is completed
+    count(*prefill.sequence, prefill.is_long, prefill.rank);
+  }
+  for (const SequencePtr& other : builder->overtakers)
+    count(*other, /*other_is_long=*/true, RankOf(*other, other->num_to_compute()));
+  const bool is_full = num_partial >= options_.max_num_partial_prefills;
+  if (!is_long) return is_full ? Admission::kStop : Admission::kOk;
+  const bool overtakes_all = std::all_of(builder->passed.begin(), builder->passed.end(),
+                                         [&](const LongPrompt& passed) { return Overtakes(own, passed); });
+  if (!is_full && overtakes_all && num_long < options_.max_long_partial_prefills) return Admission::kOk;
+  builder->passed.push_back(own);
+  return Admission::kSkip;
+}
+
+bool Scheduler::Overtakes(const LongPrompt& a, const LongPrompt& b) {
+  return a.rank < b.rank && !IsBehind(*a.sequence, *b.sequence);
 }
 
 // Whether the step's messages have room for the sequence. They always have for the first new one, whose size

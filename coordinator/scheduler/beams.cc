@@ -50,6 +50,7 @@ void Scheduler::TakeBeamSlots(const SequencePtr& leader) {
   for (const SequencePtr& other : group.others) {
     other->state = SequenceState::kRunning;
     other->effective_priority = leader->effective_priority;
+    other->arrival_step = leader->arrival_step;
     other->slot = free_slots_.back();
     free_slots_.pop_back();
   }

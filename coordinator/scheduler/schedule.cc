@@ -31,6 +31,7 @@ StepPlan Scheduler::MakeStep() {
   const bool preempted = ScheduleDecodes(&builder);
   ScheduleRunningPrefills(&builder);
   if (!preempted) ScheduleWaiting(&builder);
+  ScheduleOvertakers(&builder);
   SpendRest(&builder);
   // A prompt that the rest completed makes room for the next one.
   if (!preempted) ScheduleWaiting(&builder);
@@ -129,15 +130,36 @@ bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* build
 }
 
 void Scheduler::ScheduleRunningPrefills(StepBuilder* builder) {
+  int32_t num_long = 0;
   for (const SequencePtr& sequence : builder->unfinished) {
-    if (builder->budget == 0) return;
     if (sequence->state != SequenceState::kRunning) continue;  // it was preempted since
-    if (sequence->beams != nullptr) {
-      AddBeamPrefills(sequence, builder);
+    const bool is_long = sequence->num_to_compute() > long_prefill_tokens_;
+    if (is_long && ++num_long > options_.max_long_partial_prefills) {
+      builder->overtakers.push_back(sequence);
     } else {
-      AddPrefill(sequence, builder);
+      AddPrefills(sequence, builder);
     }
   }
+}
+
+void Scheduler::ScheduleOvertakers(StepBuilder* builder) {
+  std::sort(builder->overtakers.begin(), builder->overtakers.end(),
+            [this](const SequencePtr& a, const SequencePtr& b) {
+              return PrefillKey(*a, RankOf(*a, a->num_to_compute())) <
+                     PrefillKey(*b, RankOf(*b, b->num_to_compute()));
+            });
+  for (const SequencePtr& sequence : builder->overtakers) AddPrefills(sequence, builder);
+  builder->overtakers.clear();
+}
+
+void Scheduler::AddPrefills(const SequencePtr& sequence, StepBuilder* builder) {
+  if (builder->budget == 0) return;
+  sequence->beams != nullptr ? AddBeamPrefills(sequence, builder) : AddPrefill(sequence, builder);
+}
+
+int64_t Scheduler::RankOf(const Sequence& sequence, int64_t num_tokens) const {
+  constexpr int64_t kAging = 8;  // a step's wait is worth this part of its budget
+  return num_tokens + sequence.arrival_step * options_.max_num_batched_tokens / kAging;
 }
 
 // Returns how many of `num_tokens` further tokens of the sequence the step has room for.
@@ -153,15 +175,16 @@ void Scheduler::AddPrefill(const SequencePtr& sequence, StepBuilder* builder) {
   const int64_t num_tokens = sequence->num_to_compute();
   const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prefill_tokens_), *builder);
   if (chunk == 0) return;
-  builder->prefills.push_back(
-      {sequence, builder->plan.request.sequences_size(), num_tokens > long_prefill_tokens_});
+  builder->prefills.push_back({sequence, builder->plan.request.sequences_size(),
+                               num_tokens > long_prefill_tokens_, RankOf(*sequence, num_tokens)});
   AddEntry(sequence, chunk, {}, builder);
 }
 
 void Scheduler::SpendRest(StepBuilder* builder) {
-  std::sort(
-      builder->prefills.begin(), builder->prefills.end(),
-      [](const PrefillEntry& a, const PrefillEntry& b) { return KeyOf(*a.sequence) < KeyOf(*b.sequence); });
+  std::sort(builder->prefills.begin(), builder->prefills.end(),
+            [](const PrefillEntry& a, const PrefillEntry& b) {
+              return PrefillKey(*a.sequence, a.rank) < PrefillKey(*b.sequence, b.rank);
+            });
   for (const PrefillEntry& prefill : builder->prefills) {
     const bool samples = builder->step.entries[prefill.entry].samples;
     const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *builder);

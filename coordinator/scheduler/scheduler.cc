@@ -42,7 +42,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       long_prefill_tokens_(LongPrefillTokens(options)),
       blocks_(options.blocks),
       speculation_(options.speculation, options.max_model_len),
-      waiting_(options.policy == SchedulingPolicy::kPriority ? options.priority_aging_steps : 0) {
+      waiting_(options.policy == SchedulingPolicy::kPriority ? options.priority_aging_steps : 0,
+               long_prefill_tokens_) {
   SOMNUS_CHECK(options.max_num_partial_prefills >= 1 && options.max_long_partial_prefills >= 1);
   for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
@@ -71,6 +72,7 @@ SequencePtr Scheduler::Add(EngineRequest request) {
   SOMNUS_CHECK(!live_.contains(request.id));
   auto sequence = std::make_shared<Sequence>();
   sequence->id = next_sequence_id_++;
+  sequence->arrival_step = next_step_id_;
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
   if (options_.policy == SchedulingPolicy::kPriority)

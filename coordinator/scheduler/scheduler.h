@@ -9,18 +9,22 @@
 // One step has one token budget, spent in this order:
 //  1. one token for each running sequence that decodes;
 //  2. chunks of the prompts that are running already. A long one, with more than
-//     long_prefill_token_threshold tokens to compute, gets at most that many;
+//     long_prefill_token_threshold tokens to compute, gets at most that many, and long ones beyond
+//     max_long_partial_prefills come after 3;
 //  3. waiting sequences, in the order of service, while slots, blocks and budget last. A sequence that has no
 //     room stops admission, so that those behind it do not take what it waits for. There are two bounds for
-//     prompts that one step does not complete: max_long_partial_prefills for long ones, where the next
-//     sequence that is not long goes ahead, and max_num_partial_prefills for all of them, which stops
-//     admission. A prompt counts with what the prefix cache does not have of it, and only against sequences
-//     that are not less urgent;
-//  4. what is left goes to the prompts of 2 and 3, in the order of service.
-// Beside it, new sequences and prompt log-probabilities have a budget in bytes each (step_bytes), so that the
-// step's messages stay far below what its stream takes: admission stops, and chunks end, where it is spent.
-// So a short prompt has its first token soon though a long one came before, and a long one that is alone gets
-// the whole budget.
+//     prompts that one step does not complete: max_long_partial_prefills for long ones, and
+//     max_num_partial_prefills for all of them, which stops admission. Where a long one finds no place, the
+//     others behind it go ahead. A prompt counts with what the prefix cache does not have of it, and only
+//     against sequences that are not less urgent;
+//  4. what is left goes to the prompts of 2 and 3, the shortest first.
+// Of long prompts that are equally urgent the one with the fewest tokens to compute is served first, where a
+// step's wait is worth an eighth of the budget: it does not count those that it overtakes, waiting or
+// running, and they keep their part of each step. Beside it, new sequences and prompt log-probabilities have
+// a budget in bytes each (step_bytes), so that the step's messages stay far below what its stream takes:
+// admission stops, and chunks end, where it is spent. So a prompt has its first token soon though much longer
+// ones came before, no stream of others starves a long one, and a long one that is alone gets the whole
+// budget.
 //
 // Preemption. When blocks run out, the last running sequence of the order of service is preempted, whole: its
 // blocks are freed. By recompute it is computed again from its tokens later; by swap its blocks are copied to
@@ -48,8 +52,9 @@
 // there is no room then is admitted as any other, and finds the prompt in the prefix cache.
 //
 // New prefixes. While a prompt is computed that another one begins with, the other one waits, where it finds
-// at least half of what it has to compute in the prefix cache afterwards; others go ahead of it. It waits for
-// no prompt that is less urgent, and in no step in which that one gets no tokens.
+// in the prefix cache afterwards at least half of what it has to compute, or as many tokens as make a prompt
+// long; others go ahead of it. It waits for no prompt that is less urgent, and in no step in which that one
+// gets no tokens.
 //
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
 // Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond
@@ -210,6 +215,8 @@ class Scheduler {
   // Spends the budget on decodes, the first in its order. Returns whether it preempted a sequence.
   bool ScheduleDecodes(StepBuilder* builder);
   void ScheduleRunningPrefills(StepBuilder* builder);
+  void ScheduleOvertakers(StepBuilder* builder);
+  void AddPrefills(const SequencePtr& sequence, StepBuilder* builder);
   void ScheduleWaiting(StepBuilder* builder);
   void OrderByService();
   static void ChargePrompt(Sequence* sequence);
@@ -218,11 +225,16 @@ class Scheduler {
   void DisplaceForFirstWaiting();
   // Whether a sequence that runs alone, this one or a running one, keeps it from being admitted.
   bool IsKeptApart(const Sequence& sequence) const;
-  // Whether prompts of this step compute, now or later, at least half of what a waiting sequence would have
-  // to. It compares tokens once for each prompt that the sequence waits for.
+  // Whether prompts of this step compute, now or later, so much of what a waiting sequence would have to. It
+  // compares tokens once for each prompt that the sequence waits for.
   bool AwaitsPrefix(Sequence* sequence, const StepBuilder& builder);
   enum class Admission { kOk, kSkip, kStop };
-  Admission CheckPartialPrefills(const Sequence& sequence, const StepBuilder& builder);
+  // Notes long prompts that are passed over.
+  Admission CheckPartialPrefills(const Sequence& sequence, StepBuilder* builder);
+  // How early a prompt is served that has `num_tokens` to compute, the least first: each step that it came
+  // earlier makes up for some tokens more.
+  int64_t RankOf(const Sequence& sequence, int64_t num_tokens) const;
+  static bool Overtakes(const LongPrompt& a, const LongPrompt& b);
   bool HasBytes(const Sequence& sequence, const StepBuilder& builder) const;
   int64_t TakeBlocks(const SequencePtr& sequence);
   // What sequences that leave together, and their beams, have computed.

@@ -41,7 +41,8 @@ struct Sequence {
   std::vector<std::weak_ptr<Sequence>> forks;
   EngineRequest request;
 
-  int64_t id = 0;  // in order of arrival
+  int64_t id = 0;            // in order of arrival
+  int64_t arrival_step = 0;  // the scheduler's next step then
   // WaitingQueue sets these; under FCFS they stay 0.
   int64_t effective_priority = 0;  // smaller is served sooner
   int64_t waited_steps = 0;        // since effective_priority last improved; without the wait under way
@@ -114,6 +115,10 @@ inline ServiceKey KeyOf(const Sequence& sequence) {
 }
 // Before every key.
 inline constexpr ServiceKey kFirstServiceKey = {std::numeric_limits<int64_t>::min(), 0, 0};
+// As KeyOf, by another number than the arrival. The shortest first, where it is Scheduler::RankOf.
+inline std::tuple<int64_t, int64_t, int64_t, int64_t> PrefillKey(const Sequence& sequence, int64_t rank) {
+  return {sequence.effective_priority, sequence.service, rank, sequence.id};
+}
 // Whether it is served later for another reason than that it came later.
 inline bool IsBehind(const Sequence& a, const Sequence& b) {
   return std::pair(a.effective_priority, a.service) > std::pair(b.effective_priority, b.service);

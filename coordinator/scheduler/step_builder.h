@@ -38,11 +38,18 @@ struct InFlightStep {
   std::vector<uint64_t> stored;  // contents of cached blocks that it copies to the host tier
 };
 
-// A prompt's part of a step in the making.
+// A prompt's part of a step in the making. What is said of its length is meant before the step.
 struct PrefillEntry {
   SequencePtr sequence;
-  int entry;     // its place in the step
-  bool is_long;  // before the step
+  int entry;  // its place in the step
+  bool is_long;
+  int64_t rank;
+};
+
+// A long prompt that the step does not complete, or passes over: what others have to overtake.
+struct LongPrompt {
+  const Sequence* sequence;
+  int64_t rank;
 };
 
 // A step in the making.
@@ -56,6 +63,10 @@ struct StepBuilder {
   // Those that run, have more than a token to compute, or beams, in the order of service.
   std::vector<SequencePtr> unfinished;
   std::vector<PrefillEntry> prefills;
+  // Of the unfinished ones: long prompts beyond max_long_partial_prefills, which get what others leave.
+  std::vector<SequencePtr> overtakers;
+  // Waiting ones that admission has passed over.
+  std::vector<LongPrompt> passed;
 };
 
 }  // namespace somnus

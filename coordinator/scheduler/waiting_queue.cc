@@ -39,21 +39,24 @@ void WaitingQueue::Age(int64_t step) {
 }
 
 void WaitingQueue::Place(const SequencePtr& sequence) {
-  if (sequence->visit == nullptr) {
-    queue_.emplace(KeyOf(*sequence), sequence);
-    return;
-  }
+  if (sequence->visit == nullptr) return Enqueue(sequence);
   Group& group = groups_[{sequence->visit->user(), sequence->effective_priority}];
   const bool is_first = group.empty() || sequence->id < group.begin()->first;
   if (is_first && !group.empty()) Move(group.begin()->second, kBehind);
   group.emplace(sequence->id, sequence);
   sequence->service = is_first ? sequence->visit->service() : kBehind;
+  Enqueue(sequence);
+}
+
+void WaitingQueue::Enqueue(const SequencePtr& sequence) {
   queue_.emplace(KeyOf(*sequence), sequence);
+  if (sequence->num_to_compute() <= brief_tokens_) brief_.insert(KeyOf(*sequence));
 }
 
 void WaitingQueue::Remove(Sequence* sequence) {
   promoted_.reset();
   queue_.erase(KeyOf(*sequence));
+  brief_.erase(KeyOf(*sequence));
   if (sequence->visit == nullptr) return;
   const auto it = groups_.find(GroupKey(sequence->visit->user(), sequence->effective_priority));
   Group& group = it->second;
@@ -68,10 +71,15 @@ void WaitingQueue::Remove(Sequence* sequence) {
 }
 
 void WaitingQueue::Move(const SequencePtr& sequence, int64_t service) {
-  Map::node_type node = queue_.extract(KeyOf(*sequence));
+  queue_.erase(KeyOf(*sequence));
+  brief_.erase(KeyOf(*sequence));
   sequence->service = service;
-  node.key() = KeyOf(*sequence);
-  queue_.insert(std::move(node));
+  Enqueue(sequence);
+}
+
+WaitingQueue::Map::const_iterator WaitingQueue::NextBrief(const ServiceKey& key) const {
+  const auto next = brief_.upper_bound(key);
+  return next == brief_.end() ? queue_.end() : queue_.find(*next);
 }
 
 bool WaitingQueue::Refresh(Map::const_iterator* place) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,7 +30,9 @@ class WaitingQueue {
   using Map = std::map<ServiceKey, SequencePtr>;
 
   // aging_steps 0: priorities stay as they are.
-  explicit WaitingQueue(int64_t aging_steps) : aging_steps_(aging_steps) {}
+  // `brief_tokens`: a sequence with no more tokens to compute is brief.
+  WaitingQueue(int64_t aging_steps, int64_t brief_tokens)
+      : aging_steps_(aging_steps), brief_tokens_(brief_tokens) {}
 
   // `step` is the number of the step that is made next; it never decreases from call to call.
   void Insert(const SequencePtr& sequence, int64_t step);
@@ -43,6 +46,9 @@ class WaitingQueue {
   // The place after `key`, whose sequence was erased last; or of the sequence that has become the first of
   // its user with that, where it is before.
   Map::const_iterator After(const ServiceKey& key) const;
+  // Whether the sequence at that place is brief; and where the next one is that is.
+  bool IsBrief(const ServiceKey& key) const { return brief_.contains(key); }
+  Map::const_iterator NextBrief(const ServiceKey& key) const;
   // Makes begin() the sequence that is served next.
   void RefreshFirst();
 
@@ -59,9 +65,12 @@ class WaitingQueue {
   void Place(const SequencePtr& sequence);
   void Remove(Sequence* sequence);
   void Move(const SequencePtr& sequence, int64_t service);
+  void Enqueue(const SequencePtr& sequence);
 
   const int64_t aging_steps_;
+  const int64_t brief_tokens_;
   Map queue_;
+  std::set<ServiceKey> brief_;  // where those are
   absl::flat_hash_map<GroupKey, Group> groups_;
   std::optional<ServiceKey> promoted_;                      // became a first by the last Erase
   std::map<std::pair<int64_t, int64_t>, SequencePtr> due_;  // by (step of the next improvement, id)

@@ -165,10 +165,11 @@ TEST_F(BacklogTest, WhatIsAheadCountsAndWhatIsBehindDoesNot) {
   EXPECT_EQ(scheduler_.BacklogOf(*own), 20);
 }
 
-TEST_F(BacklogTest, ALongPromptHoldsUpOnlyLongOnes) {
+TEST_F(BacklogTest, APromptHoldsUpOnlyLongerOnes) {
   scheduler_.Add(MakeRequest("long", 300, 1));
   ASSERT_EQ(scheduler_.Schedule().num_tokens, 16);
-  EXPECT_EQ(BacklogOf(MakeRequest("long too", 100, 1, 50)), 284 + 100);
+  EXPECT_EQ(BacklogOf(MakeRequest("longer", 290, 1, 50)), 284 + 290);
+  EXPECT_EQ(BacklogOf(MakeRequest("long too", 100, 1, 50)), 100 + 100) << "half of each step";
   EXPECT_EQ(BacklogOf(MakeRequest("short", 6, 1, 50)), 6 + 6) << "half of each step";
   EXPECT_EQ(BacklogOf(MakeRequest("shorter", 1, 1, 50)), 1 + 1);
 }

@@ -116,20 +116,20 @@ TEST_P(FairSharingTest, PriorityComesBeforeFairness) {
   EXPECT_EQ(OrderOfService(harness), (std::vector<std::string>{"first", "urgent", "other"}));
 }
 
-// A long prompt of the flood is being computed; another user's need not wait for its end.
+// A long prompt of the flood is being computed; another user's, though longer, need not wait for its end.
 TEST_P(FairSharingTest, ALongPromptDoesNotWaitForOneOfAUserWhoHadMore) {
   for (const char* user : {"flood", "light"}) {
     SCOPED_TRACE(user);
     Harness harness(FairOptions(), GetParam());
     const EngineRequest first = Of("flood", MakeRequest("first", 160, 1)),
-                        second = Of(user, MakeRequest("second", 80, 1, 500));
+                        second = Of(user, MakeRequest("second", 200, 1, 500));
     harness.Add(first);
     harness.Step();
     harness.Add(second);
     harness.RunToEnd();
     const bool shares = std::string(user) == "light";
     EXPECT_EQ(harness.steps[2].new_sequences_size(), shares ? 1 : 0);
-    EXPECT_EQ(harness.answers["second"].first_token_step, shares ? 12 : 15) << "half of each step from 3 on";
+    EXPECT_EQ(harness.answers["first"].first_token_step, shares ? 18 : 10) << "half of each step from 3 on";
     ExpectExact({first, second}, harness);
   }
 }

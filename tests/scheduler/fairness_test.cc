@@ -72,6 +72,78 @@ TEST_P(FairnessTest, AStreamOfShortPromptsStarvesNoLongOne) {
   ExpectExact(harness, {first, second});
 }
 
+// Six prompts of twenty steps of their part each, and one of 20 tokens, which is long, too.
+TEST_P(FairnessTest, AShorterOneOfTwoLongPromptsOvertakes) {
+  int64_t last_alone = 0;
+  for (const bool has_shorter : {false, true}) {
+    Harness harness(Options(), depth());
+    std::vector<EngineRequest> requests;
+    for (int i = 0; i < 6; ++i) requests.push_back(MakeRequest("long" + std::to_string(i), 160, 1, 100 * i));
+    for (const EngineRequest& request : requests) harness.Add(request);
+    harness.Step();
+    if (has_shorter) {
+      requests.push_back(MakeRequest("shorter", 20, 1, 700));
+      harness.Add(requests.back());
+    }
+    harness.RunToEnd();
+    ExpectExact(harness, requests);
+    const int64_t last = harness.answers["long5"].first_token_step;
+    if (!has_shorter) last_alone = last;
+    if (!has_shorter) continue;
+    EXPECT_EQ(harness.answers["shorter"].first_token_step, 4) << "half of each step is its own";
+    EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{8, 8}));
+    EXPECT_LE(last, last_alone + 2);
+  }
+}
+
+// A prompt that is long, but the shorter, comes in every step, which has not room for all of it. One that is
+// much longer is overtaken by those that come soon after it, and by no others.
+TEST_P(FairnessTest, AStreamOfShorterLongPromptsStarvesNoLongOne) {
+  Harness harness(Options(), depth());
+  const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
+  harness.Add(first);
+  harness.Add(second);
+  for (int i = 0; i < 200; ++i) {
+    harness.Add(MakeRequest(std::to_string(i), 24, 1, 1000 + 100 * i));
+    harness.Step();
+  }
+  EXPECT_GT(harness.scheduler.num_waiting(), 20) << "there were always others";
+  EXPECT_GT(harness.answers["first"].first_token_step, 0);
+  EXPECT_LE(harness.answers["first"].first_token_step, 20 + 1) << "it has its half of each step";
+  // A step's wait is worth two tokens, so that 68 of the others overtake it.
+  EXPECT_GT(harness.answers["second"].first_token_step, 0);
+  EXPECT_LE(harness.answers["second"].first_token_step, (160 + 68 * 24 + 160) / 16 + 4);
+  EXPECT_GT(harness.answers["0"].first_token_step, 0);
+  EXPECT_LE(harness.answers["0"].first_token_step, 4);
+  harness.RunToEnd();
+  ExpectExact(harness, {first, second});
+}
+
+TEST_P(FairnessTest, AShortPromptIsFoundBehindAnyNumberOfLongOnes) {
+  Harness harness(Options(), depth());
+  for (int i = 0; i < 200; ++i) harness.Add(MakeRequest("long" + std::to_string(i), 40, 1, 50 * i));
+  harness.Step();
+  const EngineRequest brief = MakeRequest("short", 2, 3, 7);
+  harness.Add(brief);
+  for (int i = 0; i < 4; ++i) harness.Step();
+  EXPECT_EQ(harness.answers["short"].first_token_step, 2);
+  harness.RunToEnd();
+  ExpectExact(harness, {brief});
+}
+
+TEST_P(FairnessTest, AShorterPromptDoesNotOvertakeAMoreUrgentOne) {
+  SchedulerOptions options = Options();
+  options.policy = SchedulingPolicy::kPriority;
+  Harness harness(options, depth());
+  harness.Add(WithPriority(MakeRequest("urgent", 160, 1), 0));
+  harness.Add(WithPriority(MakeRequest("next", 160, 1, 200), 0));
+  harness.Step();
+  harness.Add(WithPriority(MakeRequest("shorter", 20, 1, 700), 1));
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["urgent"].first_token_step, 10);
+  EXPECT_GE(harness.answers["shorter"].first_token_step, harness.answers["next"].first_token_step);
+}
+
 // What it had computed is in the prefix cache still, but for what others took.
 TEST_P(FairnessTest, WhoWasPreemptedFindsItsBlocksAgain) {
   SchedulerOptions options = Options();

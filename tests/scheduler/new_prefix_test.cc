@@ -67,6 +67,16 @@ TEST_F(NewPrefixTest, NobodyWaitsForLessThanHalf) {
   EXPECT_EQ(Cached("b"), 12);
 }
 
+TEST_F(NewPrefixTest, AsMuchAsMakesAPromptLongIsWaitedForThoughItIsLessThanHalf) {
+  options_.long_prefill_token_threshold = 16;
+  Run({Prompt("a", 17, 2), Prompt("b", 17, 30)});
+  EXPECT_EQ(Cached("b"), 16);
+  EXPECT_EQ(harness_->worker.num_computed_tokens(), 17 + 2 + 1 + 30 + 2 * 3);
+  options_.long_prefill_token_threshold = 17;
+  Run({Prompt("a", 17, 2), Prompt("b", 17, 30)});
+  EXPECT_EQ(Cached("b"), 0);
+}
+
 TEST_F(NewPrefixTest, WhatIsCachedAlreadyIsNotWaitedFor) {
   Run({Prompt("a", 16, 2), Prompt("b", 16, 2)});
   const int64_t computed = harness_->worker.num_computed_tokens();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace somnus {
 namespace {
@@ -21,7 +22,7 @@ std::string Order(const WaitingQueue& queue) {
 }
 
 TEST(WaitingQueueTest, ByPriorityThenArrival) {
-  WaitingQueue queue(/*aging_steps=*/0);
+  WaitingQueue queue(/*aging_steps=*/0, /*brief_tokens=*/4);
   for (const auto& [id, priority] : {std::pair(1, 5), {2, 0}, {3, 5}, {4, -1}}) {
     queue.Insert(Waiting(id, priority), 1);
   }
@@ -29,8 +30,30 @@ TEST(WaitingQueueTest, ByPriorityThenArrival) {
   EXPECT_EQ(Order(queue), "4213");
 }
 
+TEST(WaitingQueueTest, BriefOnesAreFoundBehindAnyNumberOfOthers) {
+  WaitingQueue queue(/*aging_steps=*/10, /*brief_tokens=*/4);
+  std::vector<SequencePtr> sequences;
+  for (int64_t id = 1; id <= 9; ++id) {
+    sequences.push_back(Waiting(id, 0));
+    sequences.back()->tokens.assign(id % 4 == 0 ? 4 : 5, 1);  // 4 and 8 are brief
+    queue.Insert(sequences.back(), 1);
+  }
+  EXPECT_FALSE(queue.IsBrief(queue.begin()->first));
+  auto next = queue.NextBrief(queue.begin()->first);
+  ASSERT_NE(next, queue.end());
+  EXPECT_EQ(next->second->id, 4);
+  EXPECT_TRUE(queue.IsBrief(next->first));
+  queue.Erase(sequences[3].get(), 2);
+  next = queue.NextBrief(queue.begin()->first);
+  ASSERT_NE(next, queue.end());
+  EXPECT_EQ(next->second->id, 8);
+  EXPECT_EQ(queue.NextBrief(next->first), queue.end());
+  queue.Age(11);  // all have better places, in the same order
+  EXPECT_EQ(queue.NextBrief(queue.begin()->first)->second->id, 8);
+}
+
 TEST(WaitingQueueTest, WaitingImprovesThePriority) {
-  WaitingQueue queue(/*aging_steps=*/10);
+  WaitingQueue queue(/*aging_steps=*/10, /*brief_tokens=*/4);
   const SequencePtr old = Waiting(1, 2);
   queue.Insert(old, 1);
   queue.Insert(Waiting(2, 1), 5);
@@ -46,7 +69,7 @@ TEST(WaitingQueueTest, WaitingImprovesThePriority) {
 }
 
 TEST(WaitingQueueTest, AWaitGoesOnWhereTheLastOneEnded) {
-  WaitingQueue queue(/*aging_steps=*/10);
+  WaitingQueue queue(/*aging_steps=*/10, /*brief_tokens=*/4);
   const SequencePtr sequence = Waiting(1, 0);
   queue.Insert(sequence, 1);
   queue.Age(8);

@@ -25,7 +25,10 @@ struct Options {
   int32_t max_num_batched_tokens, max_num_partial_prefills, max_long_partial_prefills,
       long_prefill_token_threshold;
   int64_t kv_slots;
+  int32_t short_input = 2;
 };
+
+constexpr Options kDefaults = {"the served scheduler", kStepTokens, 2, 1, 0, 1 << 20};
 
 SchedulerOptions ToScheduler(const Options& row) {
   EngineOptions engine;
@@ -58,13 +61,16 @@ void PrintSchedulerOptions(const CostModel& cost) {
       {"long 4, partial 4, threshold 64", 512, 4, 4, 64, 65536},
       {"threshold 512: one long prompt takes a whole step", 512, 2, 1, 512, 65536},
       {"threshold 4096: no prompt is long", 512, 2, 1, 4096, 65536},
+      {"the defaults, the short one of 300 tokens", 512, 2, 1, 0, 65536, 300},
+      {"the defaults, the short one of 1,500 tokens", 512, 2, 1, 0, 65536, 1500},
       {"the defaults, a cache of 16,384 tokens", 512, 2, 1, 0, 16384},
       {"long 2, a cache of 4,096 tokens", 512, 2, 2, 0, 4096 * 2 - 1024},
   };
   std::printf("| the scheduler's options %s", kHead);
   for (const Options& row : rows) {
     const auto engine = MakePagedEngine(ToScheduler(row));
-    PrintOutcome(row.name, RunHeadOfLine({}, cost, engine.get()));
+    const HeadOfLineOptions options = {.short_input = row.short_input};
+    PrintOutcome(row.name, RunHeadOfLine(options, cost, engine.get()));
   }
 }
 
@@ -103,10 +109,9 @@ class MixedLoad : public RequestSource {
 };
 
 // Times to the first token, of short and of long prompts.
-std::pair<std::vector<double>, std::vector<double>> RunMixed(PrefillSharing rule, const CostModel& cost,
+std::pair<std::vector<double>, std::vector<double>> RunMixed(SimulatedEngine* engine, const CostModel& cost,
                                                              double rate, uint64_t seed) {
   MixedLoad load(rate, 20000, seed);
-  const auto engine = MakeSharingEngine(rule, kStepTokens, kAging);
   std::vector<double> times[2], arrivals;
   double now = 0;
   std::optional<LoadRequest> next = load.Next();
@@ -140,14 +145,16 @@ void PrintMixed(const CostModel& cost, uint64_t seed) {
       "|---|---|---|---|---|---|---|\n");
   for (const double share : {0.7, 0.95}) {
     const double rate = share * kStepTokens / step / tokens_per_request;
-    for (const auto& [name, rule] : kRules) {
-      const auto [brief, lengthy] = RunMixed(rule, cost, rate, seed);
+    const auto print = [&](const char* name, SimulatedEngine* engine) {
+      const auto [brief, lengthy] = RunMixed(engine, cost, rate, seed);
       const auto at = [](const std::vector<double>& sorted, double quantile) {
         return sorted[static_cast<size_t>(quantile * static_cast<double>(sorted.size() - 1))];
       };
       std::printf("| %.0f %% | %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n", 100 * share, name, at(brief, 0.5),
                   at(brief, 0.99), at(lengthy, 0.5), at(lengthy, 0.99), lengthy.back());
-    }
+    };
+    for (const auto& [name, rule] : kRules) print(name, MakeSharingEngine(rule, kStepTokens, kAging).get());
+    print(kDefaults.name, MakePagedEngine(ToScheduler(kDefaults)).get());
   }
 }
 
