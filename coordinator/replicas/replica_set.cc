@@ -124,7 +124,8 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
       room_(smallest_.queue),
       queue_(smallest_.scheduler.policy == SchedulingPolicy::kPriority
                  ? smallest_.scheduler.priority_aging_steps
-                 : 0),
+                 : 0,
+             /*brief_tokens=*/0),
       router_(smallest_.scheduler.blocks.block_size, TotalBlocksOf(replicas)),
       state_(EngineState::kLoading) {
   replicas_.resize(replicas.size());

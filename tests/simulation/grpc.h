@@ -316,6 +316,44 @@ class ClientAsyncReaderWriter : public ClientStream {
   }
 };
 
+// An encoded message.
+class ByteBuffer {
+ public:
+  ByteBuffer() = default;
+  explicit ByteBuffer(std::string bytes) : bytes_(std::move(bytes)) {}
+  size_t Length() const { return bytes_.size(); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+inline std::string Serialize(const ByteBuffer& message) { return message.bytes(); }
+
+template <typename Message>
+struct SerializationTraits {
+  static Status Serialize(const Message& message, ByteBuffer* buffer, bool* own_buffer) {
+    *buffer = ByteBuffer(grpc::Serialize(message));
+    *own_buffer = true;
+    return Status::OK;
+  }
+};
+
+// `method`: "/package.Service/Method".
+template <typename W, typename R>
+class TemplatedGenericStub {
+ public:
+  explicit TemplatedGenericStub(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
+  std::unique_ptr<ClientAsyncReaderWriter<W, R>> PrepareCall(ClientContext* context,
+                                                             const std::string& method,
+                                                             CompletionQueue* queue) {
+    return std::make_unique<ClientAsyncReaderWriter<W, R>>(*channel_, method.substr(method.rfind('/') + 1),
+                                                           context, queue);
+  }
+
+ private:
+  const std::shared_ptr<Channel> channel_;
+};
+
 template <typename Request, typename Response>
 Status UnaryCall(const Channel& channel, const std::string& method, ClientContext* context,
                  const Request& request, Response* response) {

@@ -7,6 +7,7 @@
 #define grpc simulated_grpc
 
 #define GRPCPP_GRPCPP_H
+#define GRPCPP_GENERIC_GENERIC_STUB_H
 #define GRPCPP_CLIENT_CONTEXT_H
 #define GRPCPP_SERVER_CONTEXT_H
 #define GRPCPP_SECURITY_CREDENTIALS_H

@@ -90,6 +90,8 @@ struct ClusterService {
   CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)
 
 struct WorkerService {
+  static const char* service_full_name() { return "somnus.v1.WorkerService"; }
+
   class Stub {
    public:
     explicit Stub(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
@@ -109,11 +111,6 @@ struct WorkerService {
       return std::make_unique<grpc::ClientWriter<WorkerUpdateWeightsRequest>>(
           grpc::StartCall(*channel_, "UpdateWeights", context),
           [response](const std::string& bytes) { return response->ParseFromString(bytes); });
-    }
-    std::unique_ptr<grpc::ClientAsyncReaderWriter<StepRequest, StepReply>> PrepareAsyncExecute(
-        grpc::ClientContext* context, grpc::CompletionQueue* queue) {
-      return std::make_unique<grpc::ClientAsyncReaderWriter<StepRequest, StepReply>>(*channel_, "Execute",
-                                                                                     context, queue);
     }
 
    private:
