@@ -143,13 +143,8 @@ Placement OnSeveral(const PlacementRequest& request, const Host& host, const std
   if (request.first_cpu.has_value()) all = host.allowed;  // it counts the CPUs as they are
   Placement placement = Divide(request, host, all, {request.ranks_on_host, request.index_on_host});
   if (request.first_cpu.has_value()) placement.cpus.clear();
-  const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
-  std::vector<int> mine = cpus;
-  if (placement.first_cpu >= 0) {
-    mine.clear();
-    for (int i = 0; i < placement.num_threads; ++i)
-      mine.push_back(cpus[(placement.first_cpu + i) % cpus.size()]);
-  }
+  std::vector<int> mine = PinnedCpus(placement, host.allowed);
+  if (mine.empty()) mine = placement.cpus.empty() ? host.allowed : placement.cpus;
   for (const NumaNode& node : nodes) {
     if (std::any_of(mine.begin(), mine.end(), [&node](int cpu) { return Has(node, cpu); }))
       placement.memory_nodes.push_back(node.id);
@@ -202,11 +197,9 @@ absl::StatusOr<Placement> Choose(const PlacementRequest& request, const Host& ho
 
 // Shares go by speed where each thread has a core of its own.
 std::vector<double> ThreadSpeeds(const Placement& placement, const Host& host) {
-  const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
-  if (placement.first_cpu < 0 || host.speeds.empty() || cpus.empty()) return {};
+  if (host.speeds.empty()) return {};
   std::vector<double> speeds;
-  for (int i = 0; i < placement.num_threads; ++i) {
-    const int cpu = cpus[(placement.first_cpu + i) % cpus.size()];
+  for (const int cpu : PinnedCpus(placement, host.allowed)) {
     if (host.IsSibling(cpu)) return {};
     speeds.push_back(SpeedOf(host.speeds, cpu));
   }
@@ -215,6 +208,15 @@ std::vector<double> ThreadSpeeds(const Placement& placement, const Host& host) {
 }
 
 }  // namespace
+
+std::vector<int> PinnedCpus(const Placement& placement, const std::vector<int>& allowed) {
+  const std::vector<int>& cpus = placement.cpus.empty() ? allowed : placement.cpus;
+  std::vector<int> pinned;
+  if (placement.first_cpu < 0 || cpus.empty()) return pinned;
+  for (int i = 0; i < placement.num_threads; ++i)
+    pinned.push_back(cpus[(placement.first_cpu + i) % cpus.size()]);
+  return pinned;
+}
 
 absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& cpus) {
   const Host host(cpus);

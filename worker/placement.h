@@ -54,6 +54,9 @@ struct Placement {
   std::string description;            // for people: "node 1, CPUs 8-15"
 };
 
+// The CPU of each thread; none where threads are not pinned. `allowed`: as in HostCpus.
+std::vector<int> PinnedCpus(const Placement& placement, const std::vector<int>& allowed);
+
 // InvalidArgument: the node that was asked for does not exist, or has no CPU that the process may run on.
 absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& host);
 

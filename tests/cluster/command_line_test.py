@@ -1,8 +1,12 @@
-"""The command line against a real server: one address for all commands, and what it says of a server that sleeps."""
+"""The command line against a real server: one address for all commands, and what it says of a server that sleeps. And the doctor,
+which needs no server.
+"""
 import json
+import os
+import subprocess
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import SOMNUS, Cluster, tiny, wait_until
 
 
 class CommandLine(unittest.TestCase):
@@ -77,6 +81,65 @@ class CommandLine(unittest.TestCase):
                     done = cluster.cli("status", check=False)
                     self.assertEqual(done.returncode, 1)
                     self.assertIn(words, done.stderr)
+
+
+class Doctor(unittest.TestCase):
+    def doctor(self, *args, isa=""):
+        """`isa`: what forces an instruction set; without one the best is chosen, also where this test itself is told one."""
+        return subprocess.run([SOMNUS, "doctor", *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "SOMNUS_CPU_ISA": isa})
+
+    def report(self, *args, isa=""):
+        done = self.doctor(*args, "--json", "--no-measure", isa=isa)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def test_a_host_for_two_workers_as_json(self):
+        report = self.report(tiny("qwen3"), "--workers=2")
+        self.assertEqual((report["isa"], report["isa_is_forced"]), (report["isas"][-1], False))
+        self.assertGreater(len(report["allowed_cpus"]), 0)
+        self.assertEqual([worker["num_threads"] >= 1 for worker in report["workers"]], [True, True])
+        self.assertEqual(report["model"]["name"], "qwen3")
+        self.assertEqual(report["model"]["stored_bytes"], 2 * report["model"]["num_parameters"])
+        self.assertNotIn("ceilings", report)
+        self.assertNotIn("at_best", report["model"])
+
+    def test_one_worker_and_no_model_without_arguments(self):
+        report = self.report()
+        self.assertEqual(len(report["workers"]), 1)
+        self.assertNotIn("model", report)
+
+    def test_the_same_as_text(self):
+        done = self.doctor(tiny("qwen3"), "--no-measure", "--workers=2")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([line[:15].strip() for line in done.stdout.splitlines()],
+                         ["CPU", "instructions", "memory", "NUMA", "worker 0", "worker 1", "model"])
+
+    def test_ceilings_are_measured_unless_that_is_declined(self):
+        done = self.doctor(tiny("qwen3"), "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        report = json.loads(done.stdout)
+        self.assertGreaterEqual(report["ceilings"]["num_threads"], 1)
+        self.assertGreater(report["ceilings"]["read_gbps"], 0)
+        self.assertGreater(report["model"]["at_best"]["decode_tokens_per_s"], 0)
+
+    def test_the_environment_names_the_instruction_set(self):
+        lowest = self.report()["isas"][0]
+        report = self.report(isa=lowest)
+        self.assertEqual((report["isa"], report["isa_is_forced"]), (lowest, True))
+        self.assertIn(f"{lowest}, which SOMNUS_CPU_ISA names;", self.doctor("--no-measure", isa=lowest).stdout)
+
+    def test_an_instruction_set_that_is_none_is_refused(self):
+        done = self.doctor(tiny("qwen3"), "--no-measure", isa="sse9")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r'^error: SOMNUS_CPU_ISA is "sse9"; it may be one of \w+(, \w+)*\n$')
+
+    def test_what_it_is_told_wrongly(self):
+        for args, code, words in ((("--workers=0",), 2, "--workers"), (("/nowhere", "--no-measure"), 1, "nowhere")):
+            with self.subTest(args=args):
+                done = self.doctor(*args)
+                self.assertEqual((done.returncode, done.stdout), (code, ""))
+                self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

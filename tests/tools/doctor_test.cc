@@ -9,28 +9,57 @@
 #include "absl/strings/match.h"
 #include "checkpoint/checkpoint.h"
 #include "tools/bench/machine_peak.h"
+#include "tools/bench/machine_probe.h"
+#include "tools/bench/probe_thread.h"
 #include "tools/doctor/report_text.h"
 
 namespace somnus {
 namespace {
 
-// Eight CPUs of four cores, for two workers.
-HostReport EightCpus() {
+// As ReportHost does, of CPUs that are made up.
+HostReport Place(int num_workers, const HostCpus& cpus, bool pins = true) {
   HostReport host;
+  host.allowed = cpus.allowed;
+  host.siblings = cpus.siblings;
+  host.speeds = cpus.speeds;
+  host.nodes = cpus.nodes;
+  for (int i = 0; i < num_workers; ++i) {
+    host.placements.push_back(
+        ChoosePlacement({.ranks_on_host = num_workers, .index_on_host = i, .pins = pins}, cpus).value());
+  }
+  host.slow = SlowCpus(host);
+  return host;
+}
+
+// Eight CPUs of four cores, for two workers, which a quota leaves without pins.
+HostReport EightCpus() {
+  HostReport host = Place(2, {{}, {0, 1, 2, 3, 4, 5, 6, 7}, 3, {4, 5, 6, 7}}, /*pins=*/false);
   host.cpu_name = "Some CPU";
-  host.allowed = {0, 1, 2, 3, 4, 5, 6, 7};
-  host.siblings = {4, 5, 6, 7};
   host.quota = 3.5;
   host.isa = "avx2";
   host.isas = {"portable", "avx2"};
   host.available_bytes = int64_t{6} << 30;
   host.huge_pages = "never";
-  const HostCpus cpus = {{}, host.allowed, 3, host.siblings};
-  for (int i = 0; i < 2; ++i) {
-    host.placements.push_back(
-        ChoosePlacement({.ranks_on_host = 2, .index_on_host = i, .pins = true}, cpus).value());
-  }
   return host;
+}
+
+// Two nodes of four CPUs, of which neighbours share a core.
+HostCpus TwoNodes() {
+  return {{{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}}, {0, 1, 2, 3, 4, 5, 6, 7}, 8, {1, 3, 5, 7}};
+}
+
+// Eight cores of three speeds, of which the slowest adds too little to compute.
+HostCpus CoresOfThreeSpeeds() {
+  HostCpus cpus = {{}, {0, 1, 2, 3, 4, 5, 6, 7}, 8, {}};
+  for (const int cpu : cpus.allowed) cpus.speeds[cpu] = cpu < 2 ? 1 : cpu < 7 ? 0.4 : 0.2;
+  return cpus;
+}
+
+// What of ProbeThreads a test compares.
+std::vector<int> CpusOf(const std::vector<ProbeThread>& threads) {
+  std::vector<int> cpus;
+  for (const ProbeThread& thread : threads) cpus.push_back(thread.cpu);
+  return cpus;
 }
 
 std::unique_ptr<Checkpoint> Open(const char* path) {
@@ -46,19 +75,11 @@ TEST(Doctor, SaysWhatIsChosenAndWhy) {
   EXPECT_TRUE(absl::StrContains(text, "a quota pays for 3.50")) << text;
   EXPECT_TRUE(absl::StrContains(text, "avx2, the best; this CPU has portable, avx2")) << text;
   EXPECT_TRUE(absl::StrContains(text, "6.00 GiB available; huge pages are off")) << text;
-  EXPECT_TRUE(absl::StrContains(text, "worker 1       1 thread, pinned, one node, one thread for each"))
-      << text;
+  EXPECT_TRUE(absl::StrContains(text, "worker 1       1 thread, one node, one thread for each")) << text;
 }
 
 TEST(Doctor, SaysWhichSlowCoresCompute) {
-  HostReport host = EightCpus();
-  host.quota = 0;
-  host.siblings = {};
-  for (const int cpu : host.allowed) host.speeds[cpu] = cpu < 2 ? 1 : cpu < 7 ? 0.4 : 0.2;
-  const HostCpus cpus = {{}, host.allowed, 8, {}, host.speeds};
-  host.placements = {ChoosePlacement({.pins = true}, cpus).value()};
-  host.slow = SlowCpus(host);
-  const DoctorReport report = {.host = host, .ceilings = {}, .model = {}};
+  const DoctorReport report = {.host = Place(1, CoresOfThreeSpeeds()), .ceilings = {}, .model = {}};
   const std::string text = DoctorText(report);
   EXPECT_TRUE(absl::StrContains(text, "may use 8 CPUs (0-7), computes on 7: 7 are slow")) << text;
   EXPECT_TRUE(absl::StrContains(
@@ -70,6 +91,20 @@ TEST(Doctor, SaysWhichSlowCoresCompute) {
   EXPECT_EQ(json["spare_cpus"], nlohmann::json({7}));
   EXPECT_EQ(json["cpu_speeds"]["7"], 0.2);
   EXPECT_EQ(json["workers"][0]["thread_speeds"][2], 0.4);
+}
+
+TEST(Doctor, SaysWhichNodeAWorkerHas) {
+  const DoctorReport report = {.host = Place(2, TwoNodes()), .ceilings = {}, .model = {}};
+  const std::string text = DoctorText(report);
+  EXPECT_TRUE(absl::StrContains(text, "NUMA           node 0: CPUs 0-3; node 1: CPUs 4-7\n")) << text;
+  EXPECT_TRUE(
+      absl::StrContains(text, "worker 1       2 threads, pinned, node 1, CPUs 4-7, one thread for each"))
+      << text;
+  const std::string alone = DoctorText({.host = Place(1, TwoNodes()), .ceilings = {}, .model = {}});
+  EXPECT_TRUE(absl::StrContains(alone, "4 threads, pinned, nodes 0-1, memory of each in turns")) << alone;
+  const auto json = nlohmann::json::parse(DoctorJson(report));
+  EXPECT_EQ(json["nodes"][1]["cpus"], nlohmann::json({4, 5, 6, 7}));
+  EXPECT_EQ(json["workers"][1]["memory_nodes"], nlohmann::json({1}));
 }
 
 TEST(Doctor, TheSameIsJson) {
@@ -163,6 +198,45 @@ TEST(Doctor, CeilingsAndSpeedsAreInBothReports) {
   EXPECT_EQ(json["model"]["at_best"]["prompt_as_stored_tokens_per_s"], 4000);
 }
 
+// The first CPUs of a host are two of one core where siblings are neighbours.
+TEST(Doctor, MeasuresOneThreadOfEachCore) {
+  const HostCpus cpus = {{}, {0, 1, 2, 3, 4, 5, 6, 7}, 8, {1, 3, 5, 7}};
+  EXPECT_EQ(CpusOf(ProbeThreads(Place(1, cpus))), (std::vector<int>{0, 2, 4, 6}));
+  EXPECT_EQ(CpusOf(ProbeThreads(Place(2, cpus))), (std::vector<int>{0, 2, 4, 6})) << "of both workers";
+  EXPECT_EQ(CpusOf(ProbeThreads(Place(3, cpus))), (std::vector<int>{0, 2, 4})) << "three divide four cores";
+}
+
+TEST(Doctor, MeasuresTheMemoryThatWorkersHave) {
+  const std::vector<ProbeThread> own = ProbeThreads(Place(2, TwoNodes()));
+  ASSERT_EQ(CpusOf(own), (std::vector<int>{0, 2, 4, 6}));
+  EXPECT_EQ(own[1].memory_nodes, std::vector<int>{0});
+  EXPECT_EQ(own[2].memory_nodes, std::vector<int>{1});
+  const std::vector<ProbeThread> in_turns = ProbeThreads(Place(1, TwoNodes()));
+  ASSERT_EQ(CpusOf(in_turns), (std::vector<int>{0, 2, 4, 6}));
+  EXPECT_EQ(in_turns[0].memory_nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(in_turns[3].memory_nodes, (std::vector<int>{0, 1}));
+}
+
+TEST(Doctor, MeasuresSlowCoresWithTheirShare) {
+  const std::vector<ProbeThread> threads = ProbeThreads(Place(1, CoresOfThreeSpeeds()));
+  ASSERT_EQ(CpusOf(threads), (std::vector<int>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(threads[1].speed, 1);
+  EXPECT_EQ(threads[2].speed, 0.4);
+}
+
+TEST(Doctor, MeasuresThreadsWithoutPinsOnCoresOfTheirOwn) {
+  EXPECT_EQ(CpusOf(ProbeThreads(EightCpus())), (std::vector<int>{0, 1}));
+  const HostCpus two = {{}, {3, 4}, 2, {}};
+  EXPECT_EQ(CpusOf(ProbeThreads(Place(3, two))), (std::vector<int>{3, 4})) << "a third one finds no CPU";
+}
+
+// Threads of unequal shares on one CPU, with memory of a node that the kernel refuses.
+TEST(Doctor, MeasuresWhateverThreadsThereAre) {
+  const int cpu = ReportHost(1).value().allowed.front();
+  EXPECT_GT(ReadGbps({{cpu, 1, {1023}}, {cpu, 0.3, {}}, {cpu, 0.001, {}}}), 0);
+  EXPECT_EQ(ReadGbps({}), 0);
+}
+
 TEST(Doctor, ReportsThisHost) {
   const absl::StatusOr<HostReport> host = ReportHost(2);
   ASSERT_TRUE(host.ok()) << host.status();
@@ -174,6 +248,7 @@ TEST(Doctor, ReportsThisHost) {
     EXPECT_EQ(host->isa, host->isas.back());
   }
   const HostCeilings ceilings = MeasureCeilings(*host);
+  EXPECT_EQ(ceilings.num_threads, ProbeThreads(*host).size());
   EXPECT_GT(ceilings.read_gbps, 0);
   EXPECT_GT(ceilings.peaks.f32_gflops, 0);
 }
@@ -183,12 +258,12 @@ TEST(Doctor, EveryInstructionSetOfThisCpuHasPeaks) {
   const absl::StatusOr<HostReport> host = ReportHost(1);
   ASSERT_TRUE(host.ok()) << host.status();
   for (const std::string& isa : host->isas) {
-    const MachinePeaks peaks = MeasurePeaks(isa, 1);
+    const MachinePeaks peaks = MeasurePeaks(isa, ThreadsOnFirstCpus(1));
     EXPECT_GT(peaks.f32_gflops, 0) << isa;
     EXPECT_GT(peaks.bf16_gflops, 0) << isa;
     EXPECT_GT(peaks.int8_gops, 0) << isa;
   }
-  const MachinePeaks none = MeasurePeaks("sse9", 1);
+  const MachinePeaks none = MeasurePeaks("sse9", ThreadsOnFirstCpus(1));
   EXPECT_EQ(none.f32_gflops + none.bf16_gflops + none.int8_gops, 0);
 }
 

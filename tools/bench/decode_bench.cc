@@ -28,6 +28,7 @@
 #include "tools/bench/decode/step_work.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/bench/machine_probe.h"
+#include "tools/bench/probe_thread.h"
 
 namespace somnus {
 namespace {
@@ -77,14 +78,14 @@ struct Bench {
 
 // Operations a second of what the weights' type is multiplied with, at this moment.
 double Peak(const Bench& bench) {
-  const MachinePeaks peaks = MeasurePeaks(bench.isa, Given().threads);
+  const MachinePeaks peaks = MeasurePeaks(bench.isa, ThreadsOnFirstCpus(Given().threads));
   if (bench.loop->multiplies_bytes()) return 1e9 * peaks.int8_gops;
   return 1e9 * (bench.dtype == DataType::kBF16 ? peaks.bf16_gflops : peaks.f32_gflops);
 }
 
 double ReadBandwidth(const MachineState& state) {
   const int threads = Given().threads;
-  if (threads > 2) return ReadGbps(threads);
+  if (threads > 2) return ReadGbps(ThreadsOnFirstCpus(threads));
   return threads == 2 ? state.read_gbps_2t : state.read_gbps_1t;
 }
 
@@ -182,7 +183,8 @@ absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
   bench.dtype = options.dtype;
   std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n%s\n", options.model.c_str(),
               bench.loop->device().c_str(), bench.loop->work().weights_bytes / 1e6,
-              bench.loop->load_seconds() * 1e3, ToString(MeasurePeaks(bench.isa, Given().threads)).c_str());
+              bench.loop->load_seconds() * 1e3,
+              ToString(MeasurePeaks(bench.isa, ThreadsOnFirstCpus(Given().threads))).c_str());
   return bench;
 }
 

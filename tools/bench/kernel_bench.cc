@@ -20,6 +20,7 @@
 #include "tools/bench/kernel_bench_cases.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/bench/machine_probe.h"
+#include "tools/bench/probe_thread.h"
 
 namespace somnus {
 namespace {
@@ -98,10 +99,11 @@ int Main(const BenchFlags& flags) {
   }
   const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
-    Ceilings ceilings{.machine = ProbeMachine(), .peaks = MeasurePeaks(ChosenCpuIsaName().value(), threads)};
+    Ceilings ceilings{.machine = ProbeMachine(),
+                      .peaks = MeasurePeaks(ChosenCpuIsaName().value(), ThreadsOnFirstCpus(threads))};
     ceilings.read_gbps = threads == 1   ? ceilings.machine.read_gbps_1t
                          : threads == 2 ? ceilings.machine.read_gbps_2t
-                                        : ReadGbps(threads);
+                                        : ReadGbps(ThreadsOnFirstCpus(threads));
     PrintCeilings(ceilings, (*device)->Describe(), json);
     const BenchOptions bench{
         .repeats = flags.repeats, .filter = flags.filter, .processor_time = threads == 1};

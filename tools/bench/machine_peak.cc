@@ -1,8 +1,10 @@
 #include "tools/bench/machine_peak.h"
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -194,44 +196,45 @@ constexpr SetOfLoops kSets[] = {{"portable", kSse, kSse, kSseWords},
 
 #endif
 
-// The best of a few rounds, in 1e9 operations a second; a round is as slow as its slowest thread.
-double Rate(const Loop& loop, int num_threads) {
-  const std::vector<int> cpus = AllowedCpus();
-  std::barrier sync(num_threads);
-  std::vector<double> seconds(static_cast<size_t>(num_threads) * kRounds);
+// The best of a few rounds, in 1e9 operations a second. A round ends when the last thread has done its share,
+// which is `speed` loops, of which all compute the same time where the speeds are true.
+double Rate(const Loop& loop, const std::vector<ProbeThread>& probe) {
+  std::barrier sync(static_cast<ptrdiff_t>(probe.size()));
+  std::vector<std::array<double, kRounds>> seconds(probe.size());
   std::vector<std::thread> threads;
-  for (int t = 0; t < num_threads; ++t) {
+  for (size_t t = 0; t < probe.size(); ++t) {
     threads.emplace_back([&, t] {
-      // A caller that computed before may be bound to one CPU, and new threads with it.
-      if (!cpus.empty()) PinThisThread({cpus[static_cast<size_t>(t) % cpus.size()]});
+      PinThisThread({probe[t].cpu});
       for (int round = 0; round < kRounds; ++round) {
         sync.arrive_and_wait();
         const auto start = std::chrono::steady_clock::now();
         loop.run();
-        seconds[round * num_threads + t] =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        seconds[t][round] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
-    const auto first = seconds.begin() + round * num_threads;
-    best =
-        std::max(best, loop.operations * num_threads / *std::max_element(first, first + num_threads) / 1e9);
+    double loops = 0, slowest = 0;
+    for (size_t t = 0; t < probe.size(); ++t) {
+      loops += probe[t].speed;
+      slowest = std::max(slowest, probe[t].speed * seconds[t][round]);
+    }
+    best = std::max(best, loop.operations * loops / slowest / 1e9);
   }
   return best;
 }
 
 }  // namespace
 
-MachinePeaks MeasurePeaks(absl::string_view isa, int num_threads) {
+MachinePeaks MeasurePeaks(absl::string_view isa, const std::vector<ProbeThread>& threads) {
+  if (threads.empty()) return {};
   for (const SetOfLoops& set : kSets) {
     if (set.isa != isa) continue;
-    MachinePeaks peaks{.f32_gflops = Rate(set.f32, num_threads), .int8_gops = Rate(set.int8, num_threads)};
+    MachinePeaks peaks{.f32_gflops = Rate(set.f32, threads), .int8_gops = Rate(set.int8, threads)};
     peaks.bf16_gflops = peaks.f32_gflops;
-    if (set.bf16.run != set.f32.run)
-      peaks.bf16_gflops = std::max(peaks.bf16_gflops, Rate(set.bf16, num_threads));
+    if (set.bf16.run != set.f32.run) peaks.bf16_gflops = std::max(peaks.bf16_gflops, Rate(set.bf16, threads));
     return peaks;
   }
   return {};

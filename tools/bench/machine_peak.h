@@ -2,8 +2,10 @@
 // Peak arithmetic of the machine, measured with register operands only.
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "tools/bench/probe_thread.h"
 
 namespace somnus {
 
@@ -14,11 +16,11 @@ struct MachinePeaks {
   double int8_gops = 0;  // products of bytes with sums in 16 or 32 bits, of 16-bit words where there are none
 };
 
-// What the best instructions that the kernels of `isa` may use reach on `num_threads` threads at once, each
-// on its own CPU as far as there are enough. `isa`: a name of SOMNUS_CPU_ISA, which this CPU has; "amx" in a
-// process that may use tiles, as one that has a device with them. All 0 for another name. Takes about 0.1 s.
-// Starts and joins its own threads; call it while nothing else is measured.
-MachinePeaks MeasurePeaks(absl::string_view isa, int num_threads);
+// What the best instructions that the kernels of `isa` may use reach on `threads` at once, where each has a
+// share of the work in proportion to its speed. `isa`: a name of SOMNUS_CPU_ISA, which this CPU has; "amx" in
+// a process that may use tiles, as one that has a device with them. All 0 for another name, and without
+// threads. Takes about 0.1 s. Starts and joins its own threads; call it while nothing else is measured.
+MachinePeaks MeasurePeaks(absl::string_view isa, const std::vector<ProbeThread>& threads);
 
 // "f32 477 GFLOP/s, bf16 951 GFLOP/s, int8 1902 GOP/s".
 std::string ToString(const MachinePeaks& peaks);

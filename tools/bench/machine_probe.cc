@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/cpus.h"
+#include "base/numa.h"
 
 namespace somnus {
 namespace {
@@ -23,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 using Vec = uint64_t __attribute__((vector_size(16)));
 
 constexpr size_t kBufferBytes = size_t{160} << 20;
+constexpr size_t kSmallPage = 4 << 10;
+constexpr size_t kLargestPage = 64 << 10;  // of any kernel, but for huge ones
 constexpr int kReadRounds = 3;
 constexpr int kPingPongRounds = 5;
 constexpr int kPingPongTrips = 5000;
@@ -42,7 +45,8 @@ uint64_t ReadAll(const char* data, size_t bytes) {
   return x[0] ^ x[1];
 }
 
-// A private anonymous mapping with huge pages where the kernel grants them; empty when out of memory.
+// A private anonymous mapping with huge pages where the kernel grants them, which nobody has touched yet;
+// empty when out of memory.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) : bytes_(bytes) {
@@ -50,7 +54,6 @@ class Buffer {
     if (p == MAP_FAILED) return;
     data_ = static_cast<char*>(p);
     madvise(data_, bytes, MADV_HUGEPAGE);
-    for (size_t i = 0; i < bytes; i += 4096) data_[i] = 1;
   }
   ~Buffer() {
     if (data_ != nullptr) munmap(data_, bytes_);
@@ -64,29 +67,59 @@ class Buffer {
   size_t bytes_;
 };
 
-// The best of a few rounds: other users of the machine can only make one slower.
-double ReadBandwidth(const Buffer& buffer, const std::vector<int>& cpus, int num_threads) {
-  const size_t part = kBufferBytes / num_threads;
-  std::vector<double> seconds(static_cast<size_t>(num_threads) * kReadRounds);
+// What one thread reads.
+struct Part {
+  char* data = nullptr;
+  size_t bytes = 0;
+  double seconds[kReadRounds] = {};
+};
+
+// In proportion to the threads' speeds, cut between pages.
+std::vector<Part> Divide(const Buffer& buffer, const std::vector<ProbeThread>& probe) {
+  double sum = 0, before = 0;
+  for (const ProbeThread& thread : probe) sum += thread.speed;
+  std::vector<Part> parts;
+  size_t begin = 0;
+  for (const ProbeThread& thread : probe) {
+    before += thread.speed;
+    const auto end = static_cast<size_t>(kBufferBytes * (before / sum)) / kLargestPage * kLargestPage;
+    parts.push_back({.data = buffer.data() + begin, .bytes = end - begin});
+    begin = end;
+  }
+  return parts;
+}
+
+// The best of a few rounds: other users of the machine can only make one slower. Where no page was touched
+// before, each thread's come from the nodes that it names, or else from that of its CPU.
+double ReadBandwidth(const Buffer& buffer, const std::vector<ProbeThread>& probe) {
+  std::vector<Part> parts = Divide(buffer, probe);
   std::atomic<uint64_t> sink{0};
-  std::barrier sync(num_threads);
-  const auto work = [&](int t) {
-    PinThisThread({cpus[t]});
-    for (int round = 0; round < kReadRounds; ++round) {
+  std::barrier sync(static_cast<ptrdiff_t>(probe.size()));
+  const auto work = [&](size_t t) {
+    Part& part = parts[t];
+    PinThisThread({probe[t].cpu});
+    for (size_t i = 0; i < part.bytes; i += kSmallPage) part.data[i] = 1;
+    for (double& seconds : part.seconds) {
       sync.arrive_and_wait();
       const auto start = Clock::now();
-      sink += ReadAll(buffer.data() + part * t, part);
-      seconds[round * num_threads + t] = Seconds(start);
+      sink += ReadAll(part.data, part.bytes);
+      seconds = Seconds(start);
     }
   };
+  // Before any is touched: a huge page may reach from one part into the next.
+  for (size_t t = 0; t < probe.size(); ++t)
+    PlacePages(parts[t].data, static_cast<int64_t>(parts[t].bytes), probe[t].memory_nodes).IgnoreError();
   std::vector<std::thread> threads;
-  for (int t = 0; t < num_threads; ++t) threads.emplace_back(work, t);
+  for (size_t t = 0; t < probe.size(); ++t) threads.emplace_back(work, t);
   for (std::thread& thread : threads) thread.join();
   double best = 0;
   for (int round = 0; round < kReadRounds; ++round) {
-    const auto first = seconds.begin() + round * num_threads;
-    const double slowest = *std::max_element(first, first + num_threads);
-    best = std::max(best, static_cast<double>(part) * num_threads / slowest / 1e9);
+    double bytes = 0, slowest = 0;
+    for (const Part& part : parts) {
+      bytes += static_cast<double>(part.bytes);
+      slowest = std::max(slowest, part.seconds[round]);
+    }
+    best = std::max(best, bytes / slowest / 1e9);
   }
   return best;
 }
@@ -124,11 +157,10 @@ double PingPong(const std::vector<int>& cpus) {
 
 }  // namespace
 
-double ReadGbps(int num_threads) {
-  const std::vector<int>& cpus = AllowedCpus();
+double ReadGbps(const std::vector<ProbeThread>& threads) {
   const Buffer buffer(kBufferBytes);
-  if (buffer.data() == nullptr) return 0;
-  return ReadBandwidth(buffer, cpus, std::clamp<int>(num_threads, 1, cpus.size()));
+  if (buffer.data() == nullptr || threads.empty()) return 0;
+  return ReadBandwidth(buffer, threads);
 }
 
 MachineState ProbeMachine() {
@@ -136,10 +168,10 @@ MachineState ProbeMachine() {
   const std::vector<int>& cpus = AllowedCpus();
   const Buffer buffer(kBufferBytes);
   if (cpus.empty() || buffer.data() == nullptr) return state;
-  state.read_gbps_1t = ReadBandwidth(buffer, cpus, 1);
+  state.read_gbps_1t = ReadBandwidth(buffer, ThreadsOnFirstCpus(1));
   state.read_gbps_2t = state.read_gbps_1t;
   if (cpus.size() >= 2) {
-    state.read_gbps_2t = ReadBandwidth(buffer, cpus, 2);
+    state.read_gbps_2t = ReadBandwidth(buffer, ThreadsOnFirstCpus(2));
     state.ping_pong_ns = PingPong(cpus);
   }
   return state;

@@ -3,6 +3,9 @@
 // both change from minute to minute, so every benchmark prints a probe before and after each sample.
 
 #include <string>
+#include <vector>
+
+#include "tools/bench/probe_thread.h"
 
 namespace somnus {
 
@@ -17,9 +20,9 @@ struct MachineState {
 // measured.
 MachineState ProbeMachine();
 
-// Sequential reads of so many threads, each on its own CPU, in 1e9 bytes a second; 0 without memory for it.
-// At most as many threads as the process may use CPUs.
-double ReadGbps(int num_threads);
+// Sequential reads of `threads` at once, each of a part in proportion to its speed, in 1e9 bytes a second; 0
+// without memory for it, and without threads.
+double ReadGbps(const std::vector<ProbeThread>& threads);
 
 // "read 30.6 GB/s 1T, 33.5 GB/s 2T, ping-pong 61 ns".
 std::string ToString(const MachineState& state);

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -56,9 +56,7 @@ std::vector<int> SlowCpus(const HostReport& host) {
   }
   for (const int cpu : host.siblings) idle.erase(cpu);
   for (const Placement& placement : host.placements) {
-    const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
-    if (placement.first_cpu < 0 || cpus.empty()) continue;
-    for (int i = 0; i < placement.num_threads; ++i) idle.erase(cpus[(placement.first_cpu + i) % cpus.size()]);
+    for (const int cpu : PinnedCpus(placement, host.allowed)) idle.erase(cpu);
   }
   return {idle.begin(), idle.end()};
 }
@@ -80,20 +78,36 @@ absl::StatusOr<HostReport> ReportHost(int num_workers) {
   report.nodes = ReadNumaNodes();
   const HostCpus host = {report.nodes, report.allowed, NumAllowedCpus(), report.siblings, report.speeds};
   for (int i = 0; i < num_workers; ++i) {
-    const PlacementRequest request = {.ranks_on_host = num_workers, .index_on_host = i, .pins = true};
+    const PlacementRequest request = {
+        .ranks_on_host = num_workers, .index_on_host = i, .pins = !HasCpuQuota()};
     ASSIGN_OR_RETURN(report.placements.emplace_back(), ChoosePlacement(request, host));
   }
   report.slow = SlowCpus(report);
   return report;
 }
 
+std::vector<ProbeThread> ProbeThreads(const HostReport& host) {
+  std::vector<ProbeThread> threads;
+  std::set<int> taken;
+  for (const Placement& placement : host.placements) {
+    std::vector<int> cpus = PinnedCpus(placement, host.allowed);
+    if (cpus.empty()) cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
+    int missing = placement.num_threads;
+    for (size_t i = 0; i < cpus.size() && missing > 0; ++i) {
+      if (!taken.insert(cpus[i]).second) continue;
+      const double speed = i < placement.thread_speeds.size() ? placement.thread_speeds[i] : 1;
+      threads.push_back({cpus[i], speed, placement.memory_nodes});
+      --missing;
+    }
+  }
+  return threads;
+}
+
 HostCeilings MeasureCeilings(const HostReport& host) {
-  HostCeilings ceilings;
-  for (const Placement& placement : host.placements) ceilings.num_threads += placement.num_threads;
-  ceilings.num_threads = std::clamp<int>(ceilings.num_threads, 1, host.allowed.size());
-  ceilings.read_gbps = ReadGbps(ceilings.num_threads);
-  ceilings.peaks = MeasurePeaks(host.isa, ceilings.num_threads);
-  return ceilings;
+  const std::vector<ProbeThread> threads = ProbeThreads(host);
+  return {.num_threads = static_cast<int>(threads.size()),
+          .read_gbps = ReadGbps(threads),
+          .peaks = MeasurePeaks(host.isa, threads)};
 }
 
 }  // namespace somnus

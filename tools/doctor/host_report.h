@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/numa.h"
 #include "tools/bench/machine_peak.h"
+#include "tools/bench/probe_thread.h"
 #include "worker/placement.h"
 
 namespace somnus {
@@ -43,7 +44,13 @@ struct HostCeilings {
   double read_gbps = 0;  // sequential reads, 1e9 bytes a second
   MachinePeaks peaks;    // of the instruction set that is used
 };
-// With as many threads as the workers of `host` have together.
+// With the threads of ProbeThreads.
 HostCeilings MeasureCeilings(const HostReport& host);
+
+// The threads of all workers of `host`, each on the CPU that it is pinned to, and with memory of the nodes
+// that its worker takes it from. Those without pins are on the first CPUs of their worker that no other
+// thread has, which are of a core each as far as there are enough; those for which no CPU is left are not
+// there.
+std::vector<ProbeThread> ProbeThreads(const HostReport& host);
 
 }  // namespace somnus
