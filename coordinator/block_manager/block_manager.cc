@@ -23,10 +23,21 @@ int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
 }
 
-AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark) const {
-  const int32_t needed = BlocksFor(num_tokens);
-  if (needed > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
-  return pool_.num_free() - needed >= Watermark(ignore_watermark) ? AllocStatus::kOk : AllocStatus::kLater;
+AllocStatus BlockManager::CanHave(int32_t num_blocks, int32_t num_had, bool ignore_watermark) const {
+  if (num_blocks > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
+  const int32_t needed = std::max(0, num_blocks - num_had);
+  return HasRoom(needed, ignore_watermark) ? AllocStatus::kOk : AllocStatus::kLater;
+}
+
+AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark, int32_t num_adopted) const {
+  return CanHave(BlocksFor(num_tokens), num_adopted, ignore_watermark);
+}
+
+AllocStatus BlockManager::CanAppend(int64_t sequence, int64_t num_tokens) const {
+  const auto table = tables_.find(sequence);
+  SOMNUS_CHECK(table != tables_.end());
+  const auto num_had = static_cast<int32_t>(table->second.blocks.size());
+  return CanHave(BlocksFor(num_tokens), num_had, /*ignore_watermark=*/true);
 }
 
 BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
@@ -88,17 +99,13 @@ int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool 
   return Needed(table, num_tokens) + Watermark(ignore_watermark) - pool_.num_free();
 }
 
-bool BlockManager::HasRoom(int32_t needed, bool ignore_watermark) {
-  const int32_t missing = needed + Watermark(ignore_watermark) - pool_.num_free();
-  if (missing > 0 && missing <= Watermark(ignore_watermark)) ++num_watermark_refusals_;
-  return missing <= 0;
-}
-
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                                bool use_cache, bool ignore_watermark) {
   BlockTable table = BeginTable(sequence, tokens, salt, use_cache, reads_host_);
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  if (!HasRoom(Needed(table, num_tokens), ignore_watermark)) {
+  const auto num_adopted = static_cast<int32_t>(table.blocks.size());
+  if (CanAllocate(num_tokens, ignore_watermark, num_adopted) != AllocStatus::kOk) {
+    NoteRefusal(Needed(table, num_tokens));
     GiveUpTable(sequence, std::move(table));
     return -1;
   }
@@ -141,10 +148,9 @@ void BlockManager::FreedBlocks::Add(const BlockManager& manager, int64_t sequenc
 }
 
 bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks) {
+  if (CanAppend(sequence, num_tokens) != AllocStatus::kOk) return false;
   BlockTable& table = TableOf(sequence);
-  const int32_t missing = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
-  if (missing > pool_.num_free()) return false;
-  for (int32_t i = 0; i < missing; ++i) {
+  for (int32_t missing = Needed(table, num_tokens); missing > 0; --missing) {
     KvBlock* block = pool_.Allocate();
     table.blocks.push_back(block);
     new_blocks->push_back(block->id);
@@ -224,9 +230,9 @@ bool BlockManager::ForkAt(int64_t parent, int64_t child, int64_t num_tokens,
                           std::vector<BlockCopyOp>* copies) {
   SOMNUS_CHECK(static_cast<int32_t>(TableOf(parent).blocks.size()) == BlocksFor(num_tokens));
   const bool has_partial = num_tokens % options_.block_size != 0;
-  const int32_t left = pool_.num_free() - (has_partial ? 1 : 0);
-  if (left < Watermark(/*ignored=*/false)) {
-    num_watermark_refusals_ += left >= 0 ? 1 : 0;
+  const int32_t needed = has_partial ? 1 : 0;
+  if (!HasRoom(needed, /*ignore_watermark=*/false)) {
+    NoteRefusal(needed);
     return false;
   }
   Fork(parent, child);

@@ -65,10 +65,13 @@ class BlockManager {
 
   // How many blocks hold `num_tokens` tokens.
   int32_t BlocksFor(int64_t num_tokens) const;
-  // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark`, for when nothing
-  // else runs, all blocks count. Returns kNever only for what an empty pool could not hold. What the prefix
-  // cache has of it does not count.
-  AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark) const;
+  // Whether a new sequence of `num_tokens` tokens can be admitted, of whose blocks it has `num_adopted` from
+  // the prefix cache: what Allocate asks. With `ignore_watermark`, for when nothing else runs, all blocks
+  // count. Returns kNever only for what an empty pool could not hold.
+  AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark, int32_t num_adopted = 0) const;
+  // Whether the table can be extended to hold `num_tokens` tokens: what Grow asks. The watermark is there for
+  // that, so all blocks count. kNever: as above.
+  AllocStatus CanAppend(int64_t sequence, int64_t num_tokens) const;
 
   // Makes the table of a new sequence: adopts the longest cached prefix of `tokens` if `use_cache`, and takes
   // blocks for the rest of them. Returns how many tokens are in the cache already: a multiple of the block
@@ -84,7 +87,7 @@ class BlockManager {
   // Forgets what is kept of `sequence`, which has no table and will get none any more.
   void Withdraw(int64_t sequence) { waiting_hashes_.erase(sequence); }
   // Extends the table to hold `num_tokens` tokens and appends the new blocks' ids to `new_blocks`. False, and
-  // nothing is taken, when there are too few blocks.
+  // nothing is taken, unless CanAppend says kOk.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
   // As Grow, for lookahead slots, which may stay without use: False also where that would leave fewer than
   // `reserve` blocks free, or fewer than admission does.
@@ -286,8 +289,14 @@ class BlockManager {
   // Undoes BeginTable, but keeps the hashes.
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
-  // Whether that many blocks can be taken.
-  bool HasRoom(int32_t needed, bool ignore_watermark);
+  // Whether a sequence that has `num_had` blocks can have `num_blocks`.
+  AllocStatus CanHave(int32_t num_blocks, int32_t num_had, bool ignore_watermark) const;
+  // Whether so many blocks can be taken.
+  bool HasRoom(int32_t needed, bool ignore_watermark) const {
+    return pool_.num_free() - needed >= Watermark(ignore_watermark);
+  }
+  // There was no room for so many blocks. It is counted where the watermark alone is the reason.
+  void NoteRefusal(int32_t needed) { num_watermark_refusals_ += needed <= pool_.num_free() ? 1 : 0; }
   int32_t Needed(const BlockTable& table, int64_t num_tokens) const {
     return BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
   }

@@ -120,6 +120,7 @@ AllocStatus BlockManager::SwapIn(absl::Span<Returning> all, bool ignore_watermar
     needed += NeededToSwapIn(host, tables.back(), static_cast<int64_t>(one.tokens.size()), &seen);
   }
   if (!HasRoom(needed, ignore_watermark)) {
+    NoteRefusal(needed);
     for (size_t i = all.size(); i > 0; --i) GiveUpTable(all[i - 1].sequence, std::move(tables[i - 1]));
     return AllocStatus::kLater;
   }

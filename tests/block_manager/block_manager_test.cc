@@ -31,6 +31,28 @@ TEST(BlockManagerTest, CanAllocateSaysOkLaterOrNever) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
+// The share that admission leaves free is there for those that grow.
+TEST(BlockManagerTest, CanAppendSaysOkLaterOrNever) {
+  BlockManager manager(Options(11, 4, 0.2));  // 10 blocks, 2 of them kept back
+  ASSERT_EQ(manager.Allocate(1, Tokens(12), "", true, false), 0);
+  ASSERT_EQ(manager.Allocate(2, Tokens(20, 50), "", true, false), 0);
+  EXPECT_EQ(manager.CanAllocate(1, false), AllocStatus::kLater);
+  EXPECT_EQ(manager.CanAppend(1, 12), AllocStatus::kOk) << "its last block has room";
+  EXPECT_EQ(manager.CanAppend(1, 20), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanAppend(1, 21), AllocStatus::kLater);
+  EXPECT_EQ(manager.CanAppend(1, 40), AllocStatus::kLater) << "once it has the cache to itself";
+  EXPECT_EQ(manager.CanAppend(1, 41), AllocStatus::kNever);
+  std::vector<int32_t> ids;
+  EXPECT_FALSE(manager.Grow(1, 21, &ids));
+  EXPECT_TRUE(manager.Grow(1, 20, &ids));
+  EXPECT_EQ(ids.size(), 2u);
+  EXPECT_EQ(manager.CanAppend(2, 20), AllocStatus::kOk) << "though no block is free";
+  EXPECT_EQ(manager.CanAppend(2, 21), AllocStatus::kLater);
+  manager.Free(2);
+  EXPECT_EQ(manager.CanAppend(1, 40), AllocStatus::kOk);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
 TEST(BlockManagerTest, APrefixIsAdoptedInWholeBlocksAndTheLastTokenIsLeft) {
   BlockManager manager(Options(20));
   const std::vector<int32_t> tokens = Tokens(12);
@@ -181,6 +203,9 @@ TEST(BlockManagerTest, ALimitIsForNowAndTheWholeForEver) {
   EXPECT_EQ(manager.CanAllocate(81, true), AllocStatus::kNever);
   std::vector<int32_t> ids;
   EXPECT_FALSE(manager.Grow(1, 25, &ids));
+  EXPECT_EQ(manager.CanAppend(1, 24), AllocStatus::kOk) << "what it has beyond the limit stays";
+  EXPECT_EQ(manager.CanAppend(1, 80), AllocStatus::kLater);
+  EXPECT_EQ(manager.CanAppend(1, 81), AllocStatus::kNever);
   // Of the sequence's six blocks only four become free again.
   BlockManager::FreedBlocks freed;
   freed.Add(manager, 1);

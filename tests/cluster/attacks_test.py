@@ -10,6 +10,7 @@ import socket
 import time
 import unittest
 
+from cluster import together
 from cluster.harness import ROOT, Cluster, tiny, wait_until
 from cluster.soak import open_files, rss_mib
 
@@ -220,6 +221,43 @@ class Fields(Attack):
         for prompt in (r"\ud800", r"\udc00\ud800", r"\u0000"):
             body = f'{{"model":"{self.cluster.name}","prompt":"a{prompt}b","max_tokens":2}}'
             self.assertIn(self.post(body.encode()).status, (200, 400))
+
+
+class Neighbours(Attack):
+    CACHE = 304  # tokens, in 19 blocks of 16; the context is as long
+    FLAGS = (f"--kv-cache-memory-bytes={20 * 8192}",)
+    # What is asked for, and what the answer says.
+    IMPOSSIBLE = (
+        ({"prompt": ""}, "prompt must not be empty"),
+        ({"prompt": []}, "prompt must be a non-empty string or list"),
+        ({"n": 10**9}, "n must be at most 128"),
+        ({"prompt": [5, VOCABULARY]}, "prompt ids must be in [0, 512)"),
+        ({"prompt": [5, -1]}, "prompt ids must be in [0, 512)"),
+        ({"logit_bias": {str(VOCABULARY): 100}}, "logit_bias must have token ids in [0, 512) as keys"),
+        ({"prompt": together.prompt(3, 30), "use_beam_search": True, "n": 8, "max_tokens": 50},
+         "n: 8 beams of 80 tokens can never fit in the KV cache of 304 tokens"),
+        ({"prompt": together.prompt(3, CACHE)}, "The prompt has 304 tokens; with at least one of output it must fit the context of 304"),
+    )
+
+    def test_t1_t2_t15_a_stream_goes_on_beside_what_is_impossible(self):
+        body = {"prompt": together.prompt(7, 40), "max_tokens": 250, "ignore_eos": True}
+        alone = self.cluster.tokens(**body)
+        beside = set()  # those that were refused while the stream ran
+        for _ in range(20):
+            stream = self.cluster.open_stream(return_token_ids=True, **body)
+            events = stream.events()
+            tokens = list(next(events)["choices"][0]["token_ids"])
+            for index in sorted(range(len(self.IMPOSSIBLE)), key=lambda index: index in beside):
+                fields, message = self.IMPOSSIBLE[index]
+                self.assertEqual(self.refused(fields).json["error"]["message"], message)
+                if self.cluster.metric("vllm:num_requests_running") == 1:
+                    beside.add(index)
+            tokens += [token for event in events for choice in event["choices"] for token in choice["token_ids"] or []]
+            stream.close()
+            self.assertEqual(tokens, alone)
+            if len(beside) == len(self.IMPOSSIBLE):
+                return
+        self.fail(f"the stream had ended before the others were refused: {beside}")
 
 
 class Wire(Attack):

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -25,6 +27,10 @@ EngineOptions Swapping(bool async_scheduling = true) {
   options.scheduler.blocks.enable_prefix_caching = false;
   options.keep_kv_on_sleep = true;
   return options;
+}
+
+int64_t Sum(const std::array<int64_t, kPreemptionCauses.size()>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 class EngineSwapTest : public ::testing::Test {
@@ -53,9 +59,6 @@ class EngineSwapTest : public ::testing::Test {
     const auto is_done = [](const Ticket& ticket) { return ticket.sink->done(); };
     while (engine_->Stats().used_host_blocks == 0 && !std::all_of(tickets_.begin(), tickets_.end(), is_done))
       absl::SleepFor(absl::Milliseconds(1));
-  }
-  static int64_t Sum(const std::array<int64_t, kPreemptionCauses.size()>& counts) {
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   }
   // How many tokens were computed twice.
   int64_t Recomputed() {
@@ -142,6 +145,84 @@ TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsIt) {
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
   ASSERT_TRUE(engine_->WakeUp({}).ok());
   ExpectTokens();
+}
+
+constexpr int64_t kBytesPerMillisecond = 4'000'000;  // that copies are assumed to make
+
+// An executor with a clock of its own: a step takes 10 ms, 1 ms for each token, and so long for each block
+// that it copies.
+class TimedExecutor : public FakeExecutor {
+ public:
+  TimedExecutor(const FakeWorkerOptions& options, absl::Duration copy_time)
+      : FakeExecutor(options), copy_time_(copy_time) {}
+
+  absl::Status ExecuteAsync(v1::StepRequest* step) override {
+    absl::Duration time =
+        absl::Milliseconds(10) + (step->swap_outs_size() + step->swap_ins_size()) * copy_time_;
+    for (const v1::ScheduledSequence& sequence : step->sequences())
+      time += sequence.num_tokens() * absl::Milliseconds(1);
+    step_times_.push_back(time);
+    return FakeExecutor::ExecuteAsync(step);
+  }
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override {
+    now_us_ += absl::ToInt64Microseconds(step_times_.front());
+    step_times_.pop_front();
+    return FakeExecutor::Wait(timeout);
+  }
+  MonotonicTime now() const { return absl::Microseconds(now_us_.load()); }
+
+ private:
+  const absl::Duration copy_time_;
+  std::deque<absl::Duration> step_times_;  // without a reply; the loop thread alone uses it
+  std::atomic<int64_t> now_us_{0};
+};
+
+// What preemptions there are where prices decide, which the engine has from the times of its steps. A block
+// of 4 tokens takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: from which a
+// copy's time is assumed before one was measured.
+EngineStats RunByPrices(bool async_scheduling, int64_t block_bytes, absl::Duration copy_time) {
+  EngineOptions options = Swapping(async_scheduling);
+  options.scheduler.preemption = PreemptionMode::kAuto;
+  options.kv_block_bytes = block_bytes;
+  TimedExecutor executor(SmallWorker(options), copy_time);
+  options.monotonic_now = [&executor] { return executor.now(); };
+  EngineLoop engine(options, &executor, nullptr);
+  std::vector<Ticket> tickets;
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    tickets.push_back(MakeTicket(std::to_string(i), 12, 60, 100 * i));
+    requests.push_back(tickets.back().request);
+  }
+  EXPECT_TRUE(engine.SubmitAll(std::move(requests)).ok());
+  for (const Ticket& ticket : tickets) {
+    EXPECT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+  return engine.Stats();
+}
+
+class PreemptionPricesTest : public ::testing::TestWithParam<bool> {};  // async scheduling
+INSTANTIATE_TEST_SUITE_P(OffAndOn, PreemptionPricesTest, ::testing::Bool());
+
+TEST_P(PreemptionPricesTest, CheapCopiesAreMade) {
+  const EngineStats stats = RunByPrices(GetParam(), kBytesPerMillisecond / 10, absl::Microseconds(100));
+  EXPECT_GT(Sum(stats.preemptions.by_swap), 0);
+  EXPECT_EQ(Sum(stats.preemptions.by_recompute), 0);
+}
+
+TEST_P(PreemptionPricesTest, DearCopiesAreNotTried) {
+  const EngineStats stats = RunByPrices(GetParam(), 10 * kBytesPerMillisecond, absl::Milliseconds(10));
+  EXPECT_EQ(Sum(stats.preemptions.by_swap), 0);
+  EXPECT_GT(Sum(stats.preemptions.by_recompute), 0);
+  EXPECT_EQ(stats.swaps.obstacles[static_cast<size_t>(SwapObstacle::kPrice)], stats.preemptions.total());
+}
+
+TEST_P(PreemptionPricesTest, CopiesThatWereDearAreNotTriedAgain) {
+  const EngineStats stats = RunByPrices(GetParam(), kBytesPerMillisecond / 10, absl::Milliseconds(500));
+  EXPECT_EQ(Sum(stats.preemptions.by_swap), 1);
+  EXPECT_GT(Sum(stats.preemptions.by_recompute), 0);
+  EXPECT_EQ(stats.swaps.obstacles[static_cast<size_t>(SwapObstacle::kPrice)],
+            Sum(stats.preemptions.by_recompute));
 }
 
 }  // namespace

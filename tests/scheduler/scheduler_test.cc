@@ -24,11 +24,35 @@ TEST_P(DepthTest, OneRequestIsChunkedUnderTheBudgetAndAnsweredExactly) {
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(request, 10));
   EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
+  EXPECT_EQ(harness.steps[0].new_sequences(0).block_ids_size(), 10) << "for all of the prompt";
   EXPECT_EQ(harness.steps[0].sequences(0).num_tokens(), 16);
   EXPECT_EQ(harness.steps[1].sequences(0).num_tokens(), 16);
   EXPECT_EQ(harness.steps[2].sequences(0).num_tokens(), 8);
   EXPECT_EQ(harness.steps.size(), 12u) << "no step beyond max_tokens, at either depth";
   EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+}
+
+// A prompt has blocks for all of its tokens before the first of them is computed, however small its chunks.
+TEST_P(DepthTest, APromptBeginsWhereAllOfItHasRoom) {
+  for (const bool has_room : {true, false}) {
+    SchedulerOptions options = SmallOptions(/*num_blocks=*/has_room ? 13 : 12);
+    options.blocks.enable_prefix_caching = false;
+    Harness harness(options, depth());
+    const EngineRequest first = MakeRequest("first", 8, 3), next = MakeRequest("next", 40, 4, 500);
+    harness.Add(first);  // of the 12 or 11 blocks it takes two
+    harness.Add(next);
+    harness.Step();
+    const v1::StepRequest& step = harness.steps[0];
+    ASSERT_EQ(step.new_sequences_size(), has_room ? 2 : 1);
+    ASSERT_EQ(step.sequences_size(), has_room ? 2 : 1);
+    if (has_room) {
+      EXPECT_EQ(step.sequences(1).num_tokens(), 8) << "what the first one has left of the budget";
+      EXPECT_EQ(step.new_sequences(1).block_ids_size(), 10);
+    }
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answers["first"].tokens, Reference(first, 3));
+    EXPECT_EQ(harness.answers["next"].tokens, Reference(next, 4));
+  }
 }
 
 TEST_P(DepthTest, DecodesAndAChunkShareAStep) {
