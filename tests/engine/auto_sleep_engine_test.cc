@@ -165,6 +165,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
   update->reset();
   const int64_t num_sleeps = engine_->Stats().num_auto_sleeps;
   Await([&] { return engine_->Stats().num_auto_sleeps > num_sleeps; });
+  AwaitState(EngineState::kAsleep);
   EXPECT_EQ(engine_->Stats().sleep_level, 1);
   const Ticket ticket = Submit("a");
   ExpectExact(ticket);
