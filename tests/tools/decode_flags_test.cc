@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/kv_cache_dtype.h"
+
 namespace somnus {
 namespace {
 
@@ -24,6 +26,28 @@ TEST(DecodeFlags, AQuantizedFileIsComputedAsStored) {
   EXPECT_FALSE(flags->quantize.has_value());
   EXPECT_TRUE(Parse({"--dequantize"})->dequantize);
   EXPECT_FALSE(Parse({"--no-dequantize"})->dequantize);
+}
+
+TEST(DecodeFlags, TheKvCacheHasTheTypesOfAServers) {
+  EXPECT_FALSE(Parse({})->kv_cache_dtype.has_value());
+  for (const auto& [name, type] :
+       std::vector<std::pair<std::string, std::optional<DataType>>>{{"auto", std::nullopt},
+                                                                    {"bfloat16", DataType::kBF16},
+                                                                    {"float16", DataType::kF16},
+                                                                    {"float32", DataType::kF32},
+                                                                    {"fp8", DataType::kF8E4M3},
+                                                                    {"fp8_e4m3", DataType::kF8E4M3},
+                                                                    {"int8", DataType::kI8},
+                                                                    {"int8_per_token_head", DataType::kI8}}) {
+    const auto flags = Parse({"--kv-cache-dtype", name});
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_EQ(flags->kv_cache_dtype, type) << name;
+    EXPECT_TRUE(ParseKvCacheDType(name).ok()) << name;
+  }
+  for (const char* name : {"fp8_e5m2", "int4", "q8_0"}) {
+    EXPECT_EQ(Parse({"--kv-cache-dtype", name}).status().code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_FALSE(ParseKvCacheDType(name).ok()) << name;
+  }
 }
 
 TEST(DecodeFlags, SaysWhatIsMissing) {

@@ -2,12 +2,13 @@
 // do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--dequantize] [--rounds=3]
-//                [--quantization=int8] [--json=FILE]
+//                [--quantization=int8] [--kv-cache-dtype=int8] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 //
 // Each run has prompts and then decode steps, and both have a row: tokens per second, the share of the read
-// bandwidth (of weights and KV cache), and of the peak of what the instruction set multiplies the weights'
-// type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32 --batches=1.
+// bandwidth (of weights and KV cache, in the types that they are computed in), and of the peak of what the
+// instruction set multiplies the weights' type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32
+// --batches=1. The peer has its own type of KV cache, f16, whatever --kv-cache-dtype says.
 
 #include <algorithm>
 #include <cstdio>
@@ -130,6 +131,7 @@ DecodeLoopOptions LoopOptions(const std::vector<Workload>& loads) {
   options.dtype = Given().dtype;
   options.dequantize = Given().dequantize;
   options.quantize = Given().quantize;
+  options.kv_cache_dtype = Given().kv_cache_dtype;
   options.load_format = Given().load_format;
   options.threads = Given().threads;
   options.max_batch = 1;
@@ -153,9 +155,11 @@ absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
     ASSIGN_OR_RETURN(bench.peer, BatchedPeer::Find(Given().peer, Given().peer_model, Given().threads));
   }
   ASSIGN_OR_RETURN(bench.isa, ChosenCpuIsaName());
-  std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n%s\n", options.model.c_str(),
-              bench.loop->device().c_str(), bench.loop->work().weights_bytes / 1e6,
-              bench.loop->load_seconds() * 1e3, ToString(MeasurePeaks(bench.isa, Given().threads)).c_str());
+  const ModelWork& work = bench.loop->work();
+  std::printf("%s, %s, weights %.1f MB, KV cache %.2f kB a token, loaded in %.0f ms\n%s\n",
+              options.model.c_str(), bench.loop->device().c_str(), work.weights_bytes / 1e6,
+              work.kv_token_bytes / 1e3, bench.loop->load_seconds() * 1e3,
+              ToString(MeasurePeaks(bench.isa, Given().threads)).c_str());
   return bench;
 }
 

@@ -6,6 +6,19 @@
 namespace somnus {
 namespace {
 
+Flag KvCacheDtype(DecodeFlags* f) {
+  return Flag::OneOf<std::optional<DataType>>("kv-cache-dtype", &f->kv_cache_dtype,
+                                              {{"auto", std::nullopt},
+                                               {"bfloat16", DataType::kBF16},
+                                               {"float16", DataType::kF16},
+                                               {"float32", DataType::kF32},
+                                               {"fp8", DataType::kF8E4M3},
+                                               {"fp8_e4m3", DataType::kF8E4M3},
+                                               {"int8", DataType::kI8},
+                                               {"int8_per_token_head", DataType::kI8}},
+                                              "type of the KV cache, by a server's names; auto: --dtype");
+}
+
 FlagTable Flags(DecodeFlags* f) {
   constexpr int64_t kMaxTokens = 1 << 20;
   FlagTable table;
@@ -33,7 +46,7 @@ FlagTable Flags(DecodeFlags* f) {
              {"int4", DataType::kQ4_1},
              {"fp8", DataType::kF8E4M3}},
             "what the layers' matrices become at load, where they would become --dtype"),
-        Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
+        KvCacheDtype(f), Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
         Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
         Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),
         Flag::Ints("prefill-tokens", &f->prefill_tokens, 0, kMaxTokens,

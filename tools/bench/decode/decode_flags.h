@@ -21,6 +21,7 @@ struct DecodeFlags {
   // the file's bits.
   bool dequantize = false;
   std::optional<DataType> quantize;
+  std::optional<DataType> kv_cache_dtype;  // empty: dtype
   std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
   int32_t prompt_tokens = 128;
   int32_t new_tokens = 64;
