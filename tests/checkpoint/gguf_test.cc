@@ -93,6 +93,12 @@ TEST_F(GgufCheckpointTest, OptionsAreReadOrRefused) {
   GgufWriter partial = TinyGguf();
   partial.Uint32("llama.rope.dimension_count", 2);
   EXPECT_THAT(OpenError(partial), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.rope.dimension_count"));
+  GgufWriter values = TinyGguf();
+  values.Uint32("llama.attention.value_length", 8);
+  EXPECT_THAT(OpenError(values), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.attention.value_length"));
+  GgufWriter wide = TinyGguf();  // heads of 8, which makes 16 rows of two of them
+  wide.Uint32("llama.attention.key_length", 8);
+  EXPECT_THAT(OpenError(wide), HasSubstr("self_attn.q_proj.weight has shape [8, 8]"));
   GgufWriter yarn = TinyGguf();
   yarn.String("llama.rope.scaling.type", "yarn");
   EXPECT_THAT(OpenError(yarn), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.rope.scaling.type: yarn"));

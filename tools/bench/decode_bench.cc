@@ -1,13 +1,14 @@
 // Measures how fast the runner decodes and prefills, in process, compared with what the machine's memory can
 // do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
-//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--no-dequantize] [--rounds=3]
-//                [--quantization=int8] [--json=FILE]
+//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--dequantize] [--rounds=3]
+//                [--quantization=int8] [--kv-cache-dtype=int8] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 //
 // Each run has prompts and then decode steps, and both have a row: tokens per second, the share of the read
-// bandwidth (of weights and KV cache), and of the peak of what the instruction set multiplies the weights'
-// type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32 --batches=1.
+// bandwidth (of weights and KV cache, in the types that they are computed in), and of the peak of what the
+// instruction set multiplies the weights' type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32
+// --batches=1. The peer has its own type of KV cache, f16, whatever --kv-cache-dtype says.
 
 #include <algorithm>
 #include <cstdio>
@@ -19,10 +20,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/flags.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/decode/batched_peer.h"
+#include "tools/bench/decode/decode_flags.h"
 #include "tools/bench/decode/decode_loop.h"
 #include "tools/bench/decode/decode_report.h"
 #include "tools/bench/decode/step_work.h"
@@ -33,27 +34,9 @@
 namespace somnus {
 namespace {
 
-struct BenchFlags {
-  std::string model;
-  LoadFormat load_format = LoadFormat::kAuto;
-  int32_t threads = 2;
-  std::string dtype = "bfloat16";
-  bool dequantize = true;
-  std::optional<DataType> quantize;
-  std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
-  int32_t prompt_tokens = 128;
-  int32_t new_tokens = 64;
-  std::vector<int32_t> prefill_tokens = {512};
-  int32_t max_num_batched_tokens = 512;
-  int32_t rounds = 3;
-  std::string json;
-  std::string peer;
-  std::string peer_model;
-};
-
 // The command line, which main sets.
-BenchFlags& Given() {
-  static BenchFlags* flags = new BenchFlags;
+DecodeFlags& Given() {
+  static DecodeFlags* flags = new DecodeFlags;
   return *flags;
 }
 
@@ -61,26 +44,18 @@ BenchFlags& Given() {
 // (measured: about 90 and 450 ns on Zen 4; 140 to 290 ns on Emerald Rapids, whose cores are all alike).
 constexpr double kNearCoresNs = 330;
 
-absl::StatusOr<DataType> ParseDtype(const std::string& name) {
-  if (name == "bfloat16") return DataType::kBF16;
-  if (name == "float16") return DataType::kF16;
-  if (name == "float32") return DataType::kF32;
-  return absl::InvalidArgumentError(absl::StrCat("--dtype=", name, ": bfloat16, float16 or float32"));
-}
-
 // A loaded model, and what its samples are compared with.
 struct Bench {
   std::unique_ptr<DecodeLoop> loop;
   std::optional<BatchedPeer> peer;
   std::string isa;
-  DataType dtype = DataType::kBF16;
 };
 
 // Operations a second of what the weights' type is multiplied with, at this moment.
 double Peak(const Bench& bench) {
   const MachinePeaks peaks = MeasurePeaks(bench.isa, ThreadsOnFirstCpus(Given().threads));
   if (bench.loop->multiplies_bytes()) return 1e9 * peaks.int8_gops;
-  return 1e9 * (bench.dtype == DataType::kBF16 ? peaks.bf16_gflops : peaks.f32_gflops);
+  return 1e9 * (Given().dtype == DataType::kBF16 ? peaks.bf16_gflops : peaks.f32_gflops);
 }
 
 double ReadBandwidth(const MachineState& state) {
@@ -151,12 +126,13 @@ std::vector<Workload> Workloads() {
 }
 
 // The loop has room for the largest of `loads`, or for what memory there is: a peer needs as much again.
-absl::StatusOr<DecodeLoopOptions> LoopOptions(const std::vector<Workload>& loads) {
+DecodeLoopOptions LoopOptions(const std::vector<Workload>& loads) {
   DecodeLoopOptions options;
   options.model = Given().model;
-  ASSIGN_OR_RETURN(options.dtype, ParseDtype(Given().dtype));
+  options.dtype = Given().dtype;
   options.dequantize = Given().dequantize;
   options.quantize = Given().quantize;
+  options.kv_cache_dtype = Given().kv_cache_dtype;
   options.load_format = Given().load_format;
   options.threads = Given().threads;
   options.max_batch = 1;
@@ -174,16 +150,16 @@ absl::StatusOr<DecodeLoopOptions> LoopOptions(const std::vector<Workload>& loads
 
 absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
   Bench bench;
-  ASSIGN_OR_RETURN(const DecodeLoopOptions options, LoopOptions(loads));
+  const DecodeLoopOptions options = LoopOptions(loads);
   ASSIGN_OR_RETURN(bench.loop, DecodeLoop::Load(options));
   if (!Given().peer.empty()) {
     ASSIGN_OR_RETURN(bench.peer, BatchedPeer::Find(Given().peer, Given().peer_model, Given().threads));
   }
   ASSIGN_OR_RETURN(bench.isa, ChosenCpuIsaName());
-  bench.dtype = options.dtype;
-  std::printf("%s, %s, weights %.1f MB, loaded in %.0f ms\n%s\n", options.model.c_str(),
-              bench.loop->device().c_str(), bench.loop->work().weights_bytes / 1e6,
-              bench.loop->load_seconds() * 1e3,
+  const ModelWork& work = bench.loop->work();
+  std::printf("%s, %s, weights %.1f MB, KV cache %.2f kB a token, loaded in %.0f ms\n%s\n",
+              options.model.c_str(), bench.loop->device().c_str(), work.weights_bytes / 1e6,
+              work.kv_token_bytes / 1e3, bench.loop->load_seconds() * 1e3,
               ToString(MeasurePeaks(bench.isa, ThreadsOnFirstCpus(Given().threads))).c_str());
   return bench;
 }
@@ -238,56 +214,12 @@ absl::Status Main() {
   return WriteJson(report);
 }
 
-FlagTable Flags(BenchFlags* f) {
-  constexpr int64_t kMaxTokens = 1 << 20;
-  FlagTable table;
-  table.program = "decode_bench";
-  table.usage = "decode_bench --model=PATH [flags]";
-  table.about = "Decode and prefill speed of the model runner, in process.";
-  table.groups = {
-      {"Flags",
-       {Flag::Text("model", &f->model, "Hugging Face directory or GGUF file").Shows("PATH"),
-        Flag::OneOf("load-format", &f->load_format,
-                    {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}},
-                    "the model's files, or random weights, for which config.json is enough"),
-        Flag::Int("threads", &f->threads, 1, 1024, "threads of the device and of the peer"),
-        Flag::OneOf<std::string>("dtype", &f->dtype,
-                                 {{"bfloat16", "bfloat16"}, {"float16", "float16"}, {"float32", "float32"}},
-                                 "type of activations, and of weights that are not computed as stored"),
-        Flag::Switch("dequantize", &f->dequantize, "compute no weight as it is stored"),
-        Flag::OneOf<std::optional<DataType>>(
-            "quantization", &f->quantize,
-            {{"none", std::nullopt},
-             {"int8", DataType::kQ8_0},
-             {"int4", DataType::kQ4_1},
-             {"fp8", DataType::kF8E4M3}},
-            "what the layers' matrices become at load, where they would become --dtype"),
-        Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
-        Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
-        Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),
-        Flag::Ints("prefill-tokens", &f->prefill_tokens, 0, kMaxTokens,
-                   "prompts that are measured alone, one sequence each; 0: none"),
-        Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 16,
-                  "tokens of prompts in one step: a longer prompt takes several, short ones share one"),
-        Flag::Int("rounds", &f->rounds, 1, 1000, "samples of each size"),
-        Flag::Text("json", &f->json, "also write all samples to this file").Shows("FILE"),
-        Flag::Text("peer", &f->peer, "path of llama-batched-bench").Shows("PATH"),
-        Flag::Text("peer-model", &f->peer_model, "the same weights as GGUF, for the peer").Shows("PATH")}}};
-  return table;
-}
-
 }  // namespace
 }  // namespace somnus
 
 int main(int argc, char** argv) {
-  const somnus::FlagTable table = somnus::Flags(&somnus::Given());
-  if (const auto code = somnus::ParseCommandLine(table, argc, argv); code.has_value()) return *code;
-  if (somnus::Given().model.empty()) {
-    return somnus::UsageError(table, absl::InvalidArgumentError("--model: no model was given; see --help"));
-  }
-  if (!somnus::Given().peer.empty() && somnus::Given().peer_model.empty()) {
-    return somnus::UsageError(table, absl::InvalidArgumentError("--peer: needs --peer-model"));
-  }
+  if (const auto code = somnus::ParseDecodeFlags(argc, argv, &somnus::Given()); code.has_value())
+    return *code;
   const absl::Status status = somnus::Main();
   if (!status.ok()) std::fprintf(stderr, "decode_bench: %s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;

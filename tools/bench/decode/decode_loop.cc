@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   runner.dtype = options.dtype;
   runner.dequantize = options.dequantize;
   runner.quantize = options.quantize;
+  runner.kv_cache_dtype = options.kv_cache_dtype;
   runner.max_num_seqs = options.max_batch;
   runner.max_num_batched_tokens = options.max_step_tokens;
   runner.max_model_len = options.max_len;

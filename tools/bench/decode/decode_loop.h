@@ -31,6 +31,7 @@ struct DecodeLoopOptions {
   // As ModelRunnerOptions has them.
   bool dequantize = true;
   std::optional<DataType> quantize;
+  std::optional<DataType> kv_cache_dtype;
   int threads = 2;
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence

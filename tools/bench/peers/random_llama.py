@@ -2,8 +2,10 @@
 """Writes a GGUF file of a Llama of any shape with random weights in bf16, for measurements beside llama.cpp.
 
 Usage: random_llama.py SOURCE.gguf OUT.gguf --hidden 1536 --layers 28 --heads 12 --kv-heads 2 --intermediate 8960
-SOURCE is a GGUF file of a Llama with tied embeddings; its tokenizer and all that is not said stay. llama-quantize makes
-other types of OUT. Needs the packages gguf and numpy.
+         [--head-dim 128]
+SOURCE is a GGUF file of a Llama with tied embeddings; its tokenizer and all that is not said stay. A head has hidden /
+heads values unless --head-dim says otherwise: Qwen3-0.6B, whose hidden size is 1024, has 16 heads of 128 and 8 KV heads.
+llama-quantize makes other types of OUT. Needs the packages gguf and numpy.
 """
 import argparse
 
@@ -12,12 +14,15 @@ import numpy as np
 
 
 def copy_metadata(source, writer, changes):
-    """All fields of the source; values of `changes` instead of its own."""
+    """All fields of the source; values of `changes` instead of its own, and the sizes there that it does not have."""
     for name, field in source.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
         kind, sub_kind = field.types[0], field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(name, changes.get(name, field.contents()), kind, sub_type=sub_kind)
+    for name, value in changes.items():
+        if name not in source.fields and isinstance(value, int):
+            writer.add_uint32(name, value)
 
 
 def add_matrix(writer, rng, name, rows, columns):
@@ -44,8 +49,9 @@ def main():
     parser.add_argument("out")
     for name in ("hidden", "layers", "heads", "kv-heads", "intermediate"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--head-dim", type=int)
     args = parser.parse_args()
-    head_dim = args.hidden // args.heads
+    head_dim = args.head_dim or args.hidden // args.heads
     source = gguf.GGUFReader(args.source)
     if source.fields["general.architecture"].contents() != "llama":
         raise SystemExit(f"error: {args.source} is no Llama")
