@@ -1,6 +1,7 @@
 // Batch invariance through the whole runner, bitwise: a request's results do not depend on chunking, on the
 // other requests of the batch, on where its blocks are, on threads, nor on whether its prefix was already in
 // the cache.
+#include <map>
 #include <random>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "checkpoint/storage_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/kernel_test_util.h"
 #include "tests/runner/quantized_gguf.h"
 #include "tests/runner/same_bits.h"
 
@@ -57,7 +59,7 @@ struct Setup {
 };
 
 // The file's model is such that every rank has whole blocks of each row: of a K type 256 of a head's columns
-// and of the MLP's.
+// and of the MLP's. Each is written once in this process.
 std::string WriteModel(const Setup& setup) {
   const StorageType type = setup.quantized.value_or(StorageType::kQ5_1);
   QuantizedGguf model = {.layers = type, .embedding = type};
@@ -70,7 +72,10 @@ std::string WriteModel(const Setup& setup) {
   } else {
     model.intermediate = 384;
   }
-  return WriteQuantizedGguf(model);
+  static auto& paths = *new std::map<QuantizedGguf, std::string>;
+  std::string& path = paths[model];
+  if (path.empty()) path = WriteQuantizedGguf(model);
+  return path;
 }
 
 // The names of "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
@@ -106,51 +111,61 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     return *std::move(group);
   }
 
- private:
-  std::string path_;
-};
-
-TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
-  std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
-  ASSERT_TRUE(group && two_threads);
-  const std::vector<MiniRequest> requests = MakeRequests(group->config());
-  std::vector<MiniResult> alone;
-  for (const MiniRequest& request : requests) {
-    const auto result = RunAll(*group, {request}, MiniOptions());
-    ASSERT_TRUE(result.ok()) << result.status();
-    ASSERT_EQ((*result)[0].prompt_logprobs.size(), request.prompt.size() - 1);
-    alone.push_back((*result)[0]);
-  }
   struct Cut {
     const char* name;
     MiniOptions options;
     RankGroup* group;
   };
+  // Of each request alone, in one piece, and of all together in each of the cuts.
+  static void ExpectSameBits(RankGroup& group, const std::vector<MiniRequest>& requests,
+                             const std::vector<Cut>& cuts) {
+    std::vector<MiniResult> alone;
+    for (const MiniRequest& request : requests) {
+      const auto result = RunAll(group, {request}, MiniOptions());
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ((*result)[0].prompt_logprobs.size(), request.prompt.size() - 1);
+      alone.push_back((*result)[0]);
+    }
+    for (const Cut& cut : cuts) {
+      SCOPED_TRACE(testing::Message() << cut.name << ", chunk " << cut.options.chunk);
+      const auto together = RunAll(*cut.group, requests, cut.options);
+      ASSERT_TRUE(together.ok()) << together.status();
+      for (size_t i = 0; i < requests.size(); ++i) {
+        SCOPED_TRACE(testing::Message() << "request " << i);
+        ExpectSame((*together)[i], alone[i]);
+      }
+    }
+  }
+
+ private:
+  std::string path_;
+};
+
+// Shuffled blocks, and few requests at a time.
+MiniOptions Shuffled() {
+  MiniOptions options;
+  options.block_seed = 99;
+  options.chunk = 23;
+  options.max_running = 3;
+  options.max_step_tokens = 37;
+  return options;
+}
+
+TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
+  std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
+  ASSERT_TRUE(group && two_threads);
   std::vector<Cut> cuts;
   for (int32_t chunk : {1, 16, 64, 1 << 20}) {
     MiniOptions options;
     options.chunk = chunk;
     cuts.push_back({"chunks", options, group.get()});
   }
-  MiniOptions shuffled;
-  shuffled.block_seed = 99;
-  shuffled.chunk = 23;
-  shuffled.max_running = 3;
-  shuffled.max_step_tokens = 37;
-  cuts.push_back({"shuffled blocks, few at a time", shuffled, group.get()});
+  cuts.push_back({"shuffled blocks, few at a time", Shuffled(), group.get()});
   MiniOptions stale;
   stale.stale_steps = true;
   cuts.push_back({"stale steps", stale, group.get()});
-  cuts.push_back({"two threads", shuffled, two_threads.get()});
-  for (const Cut& cut : cuts) {
-    SCOPED_TRACE(testing::Message() << cut.name << ", chunk " << cut.options.chunk);
-    const auto together = RunAll(*cut.group, requests, cut.options);
-    ASSERT_TRUE(together.ok()) << together.status();
-    for (size_t i = 0; i < requests.size(); ++i) {
-      SCOPED_TRACE(testing::Message() << "request " << i);
-      ExpectSame((*together)[i], alone[i]);
-    }
-  }
+  cuts.push_back({"two threads", Shuffled(), two_threads.get()});
+  ExpectSameBits(*group, MakeRequests(group->config()), cuts);
 }
 
 // The message that the coordinator sends for a prefix-cache hit: the first blocks are another sequence's.
@@ -214,9 +229,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Every type of weights that a CPU computes as it is stored, and what the flags make of a checkpoint, on one
 // to four ranks. What is quantized at load is the layers' alone: the embedding stays in bfloat16.
-std::vector<Setup> EachTypeOnEachWorldSize() {
+std::vector<Setup> EachType(const std::vector<int>& world_sizes) {
   std::vector<Setup> setups;
-  for (int ranks = 1; ranks <= 4; ++ranks) {
+  for (const int ranks : world_sizes) {
     for (const StorageTypeInfo& info : kStorageTypeInfos) {
       if (info.block.elements == 1 || info.ggml_type == kNoGgmlType) continue;
       setups.push_back({.world_size = ranks, .quantized = info.type, .types = {info.name}});
@@ -249,13 +264,12 @@ std::string TypeOnRanks(const testing::TestParamInfo<Setup>& info) {
                       "_ranks");
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, InvarianceTest, testing::ValuesIn(EachTypeOnEachWorldSize()), TypeOnRanks);
+INSTANTIATE_TEST_SUITE_P(Types, InvarianceTest, testing::ValuesIn(EachType({1, 2, 3, 4})), TypeOnRanks);
 
 // The same on every instruction set that this CPU has.
 std::vector<Setup> OnEachIsa() {
   std::vector<Setup> setups;
-  for (const CpuIsa isa : kCpuIsas) {
-    if (!Device::CreateCpu({.num_threads = 1, .isa = isa}).ok()) continue;
+  for (const CpuIsa isa : kernel_test::AvailableIsas()) {
     setups.push_back({"tiny/llama-uneven", DataType::kBF16, 1, {}, {}, isa});
     setups.push_back({"tiny/llama-uneven", DataType::kBF16, 1, DataType::kI8, {}, isa});
     setups.push_back({"", DataType::kBF16, 2, {}, StorageType::kQ8_0, isa});
@@ -270,6 +284,37 @@ INSTANTIATE_TEST_SUITE_P(Isas, InvarianceTest, testing::ValuesIn(OnEachIsa()),
                                   (info.param.quantized.has_value() ? "_quantized" : "") +
                                   (info.param.quantize.has_value() ? "_fp8" : "") +
                                   (info.param.cache.has_value() ? "_int8_cache" : "");
+                         });
+
+// Every type on every instruction set, in a case that is short enough for the whole product.
+class TypeOnIsaTest : public InvarianceTest {};
+
+TEST_P(TypeOnIsaTest, SameBitsAloneAndTogether) {
+  std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
+  ASSERT_TRUE(group && two_threads);
+  std::vector<MiniRequest> requests = MakeRequests(group->config());
+  // Of 5, 33 and 70 tokens: each alone is a few rows to some sets, all at once are so many to every set that
+  // it expands the weights (kernels/cpu/tile_sizes.h).
+  requests = {requests[1], requests[3], requests[4]};
+  for (MiniRequest& request : requests) request.max_tokens = 3;
+  ExpectSameBits(*group, requests,
+                 {{"whole", MiniOptions(), group.get()}, {"two threads", Shuffled(), two_threads.get()}});
+}
+
+std::vector<Setup> EachTypeOnEachIsa() {
+  std::vector<Setup> setups;
+  for (const CpuIsa isa : kernel_test::AvailableIsas()) {
+    for (Setup setup : EachType({1, 2, 4})) {
+      setup.isa = isa;
+      setups.push_back(setup);
+    }
+  }
+  return setups;
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, TypeOnIsaTest, testing::ValuesIn(EachTypeOnEachIsa()),
+                         [](const testing::TestParamInfo<Setup>& info) {
+                           return absl::StrCat(CpuIsaName(info.param.isa), "_", TypeOnRanks(info));
                          });
 
 }  // namespace

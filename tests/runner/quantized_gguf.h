@@ -1,6 +1,7 @@
 #pragma once
 // GGUF files of random quantized weights, for tests of models that are computed as they are stored.
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ struct QuantizedGguf {
   std::optional<int> head_dim = {};  // where it is not a quarter of the hidden size
   int vocab = 512;
   uint32_t seed = 1;
+
+  auto operator<=>(const QuantizedGguf&) const = default;
 };
 
 // Writes a llama of two layers, four heads and two KV heads into a folder of its own; returns the file's
