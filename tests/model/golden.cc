@@ -18,6 +18,7 @@ namespace {
 struct Case {
   std::vector<int32_t> prompt, tokens, ambiguous;
   std::vector<double> prompt_logprobs;  // of prompt tokens 1, 2, ...
+  std::vector<double> gaps;             // of tokens; or none
 };
 
 absl::StatusOr<std::vector<Case>> ReadCases(const std::string& folder) {
@@ -30,6 +31,7 @@ absl::StatusOr<std::vector<Case>> ReadCases(const std::string& folder) {
     c.prompt = j.at("prompt").get<std::vector<int32_t>>();
     c.tokens = j.at("tokens").get<std::vector<int32_t>>();
     c.ambiguous = j.at("ambiguous").get<std::vector<int32_t>>();
+    c.gaps = j.value("gaps", std::vector<double>());
     for (size_t i = 1; i < c.prompt.size(); ++i)
       c.prompt_logprobs.push_back(j.at("prompt_logprobs").at(i).get<double>());
     cases.push_back(c);
@@ -70,6 +72,10 @@ absl::Status Compare(const Case& c, const MiniResult& result, GoldenResult* out)
     out->worst = std::max(out->worst, std::isnan(difference) ? 1e9 : difference);
   }
   if (out->mismatch.empty()) out->mismatch = CompareTokens(c, result.tokens);
+  const size_t parted =
+      std::mismatch(c.tokens.begin(), c.tokens.end(), result.tokens.begin(), result.tokens.end()).first -
+      c.tokens.begin();
+  if (parted < c.gaps.size()) out->parted_gap = std::max(out->parted_gap, c.gaps[parted]);
   return absl::OkStatus();
 }
 

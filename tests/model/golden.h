@@ -13,6 +13,9 @@ namespace somnus {
 struct GoldenResult {
   double worst = 0;      // largest difference of a prompt token's log-probability; 1e9 for NaN
   std::string mismatch;  // the first greedy token that differs where it should not; empty: none
+  // How far apart transformers' two best logits are where the tokens part from its own: the largest such
+  // distance, of the cases that have them ("gaps").
+  double parted_gap = 0;
 };
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
