@@ -44,6 +44,8 @@ void ReturnEmulatedDeviceMemory(int64_t bytes) { cuda_emulated::emulator::Return
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes) {
   cuda_emulated::emulator::AdoptDeviceMemory(data, bytes);
 }
-void ForgetEmulatedDeviceMemory(void* data) { cuda_emulated::emulator::ForgetDeviceMemory(data); }
+void ForgetEmulatedDeviceMemory(void* data, int64_t bytes) {
+  cuda_emulated::emulator::ForgetDeviceMemory(data, bytes);
+}
 
 }  // namespace somnus

@@ -40,8 +40,9 @@ EmulatedDeviceMemory GetEmulatedDeviceMemory();
 bool TakeEmulatedDeviceMemory(int64_t bytes);
 void ReturnEmulatedDeviceMemory(int64_t bytes);
 
-// Lets copies take memory of another allocator (a sleepable one over host memory) for the device's.
+// Lets copies take memory of another allocator (a sleepable one over host memory) for the device's. Forget
+// takes any part of what was adopted.
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
-void ForgetEmulatedDeviceMemory(void* data);
+void ForgetEmulatedDeviceMemory(void* data, int64_t bytes);
 
 }  // namespace somnus

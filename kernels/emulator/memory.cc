@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "kernels/emulator/grid.h"
@@ -33,10 +35,24 @@ void AdoptDeviceMemory(void* data, int64_t bytes) {
                                                                 MemoryKind::kAdopted, CurrentDevice()};
 }
 
-void ForgetDeviceMemory(void* data) {
+void ForgetDeviceMemory(void* data, int64_t bytes) {
   Runtime::Lock lock = Runtime::Get().Acquire();
   Runtime::Get().RunAll(lock);
-  Runtime::Get().memory().erase(reinterpret_cast<uintptr_t>(data));
+  std::map<uintptr_t, Allocation>& memory = Runtime::Get().memory();
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data), end = begin + bytes;
+  auto it = Runtime::Get().AllocationOf(data);
+  if (it == memory.end()) it = memory.lower_bound(begin);
+  while (it != memory.end() && it->first < end) {
+    const uintptr_t first = it->first, last = first + it->second.bytes;
+    const Allocation whole = it->second;
+    it = memory.erase(it);
+    // What lies beside the range stays.
+    for (const auto& [from, to] : {std::pair{first, begin}, {end, last}}) {
+      if (from >= to) continue;
+      memory[from] = whole;
+      memory[from].bytes = to - from;
+    }
+  }
 }
 
 HostCalls& CallsOfThisThread() {
@@ -63,8 +79,20 @@ struct End {
   bool host = false;    // may be the host's
   bool device = false;  // may be the device's
   bool pageable = false;
-  bool inside = true;  // the range lies in one allocation
+  bool inside = true;  // the range lies in one allocation, or in mappings side by side
 };
+
+// A range that begins in the allocation: mappings of a driver that lie side by side are one to copies.
+bool IsInside(Runtime& runtime, std::map<uintptr_t, Allocation>::iterator it, uintptr_t end) {
+  while (end > it->first + it->second.bytes) {
+    const auto next = std::next(it);
+    if (next == runtime.memory().end() || next->first != it->first + it->second.bytes ||
+        it->second.kind != MemoryKind::kAdopted || next->second.kind != MemoryKind::kAdopted)
+      return false;
+    it = next;
+  }
+  return true;
+}
 
 End Inspect(Runtime& runtime, const void* p, size_t bytes) {
   const auto it = runtime.AllocationOf(p);
@@ -73,7 +101,7 @@ End Inspect(Runtime& runtime, const void* p, size_t bytes) {
   End end;
   end.host = kind != MemoryKind::kDevice && kind != MemoryKind::kAdopted && kind != MemoryKind::kImported;
   end.device = true;  // Pinned memory is mapped: a device pointer, too.
-  end.inside = reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
+  end.inside = IsInside(runtime, it, reinterpret_cast<uintptr_t>(p) + bytes);
   return end;
 }
 

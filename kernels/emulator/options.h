@@ -32,9 +32,10 @@ void SetOptions(const Options& options);
 Options GetOptions();
 
 // Registers memory that another allocator (with a driver of its own) hands out as the device's, so that
-// copies accept it. It must not overlap with what is registered already; Forget takes the same address.
+// copies accept it. It must not overlap with what is registered already. Forget takes any part of it, and
+// waits for the device first; of what was never registered it forgets nothing.
 void AdoptDeviceMemory(void* data, int64_t bytes);
-void ForgetDeviceMemory(void* data);
+void ForgetDeviceMemory(void* data, int64_t bytes);
 
 // Such an allocator's physical memory counts as used from Take to Return. Take returns false when the device
 // has not as much left.

@@ -5,11 +5,18 @@ Ranks reach each other's device memory across processes. The emulator takes a fr
 import concurrent.futures
 import json
 import os
+import random
 import signal
 import unittest
 
+from cluster import vllm_sleep_assertions_test as vllm_sleep
+from cluster.fault_file import FaultFile
 from cluster.harness import BIN, ROOT, Cluster, expected, tiny, wait_until
+from cluster.other_weights import second_checkpoint
+from cluster.sleep_cycles_test import WITHOUT_POOLS, Sleeper, cycles, growth
 from cluster.streams import Round
+from cluster.together import Together, complete, prompt
+from cluster.transition_faults_test import ASLEEP, AWAKE, WAKE, check_truth, post, resident, sleep
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
 MODEL = "llama-uneven"
@@ -18,9 +25,9 @@ TOKENS = 6
 RECOVERY_S = 60
 
 
-def gpu_cluster(model, workers, *flags):
+def gpu_cluster(model, workers, *flags, **more):
     return Cluster(tiny(model), "--device=cuda", f"--worker-binary={WORKER}", "--graph-sizes=1,2,4", *FLAGS, *flags,
-                   workers=workers)
+                   workers=workers, **more)
 
 
 def cases(model):
@@ -113,6 +120,106 @@ class EmulatedGpu(unittest.TestCase):
             # The rank that lived has kept its process, and its weights.
             self.assertEqual([rank["pid"] == pid for rank, pid in zip(status["ranks"], ranks)], [True, False])
             self.assertRegex(cluster.log(), rf"rank 1 \(pid {ranks[1]}\).*killed by signal 9")
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_what_is_preempted_comes_back_from_pinned_memory(self):
+        requests = [{"prompt": prompt(first, 62), "max_tokens": 8, "temperature": 0, "ignore_eos": True} for first in (3, 5)]
+
+        def ask(cluster, body):
+            return complete(cluster, body)[0]["token_ids"]
+        # Of a request and a half, each of which needs five blocks of two layers, two heads, and K and V of 16 x 8 floats.
+        blocks, block_bytes = 8, 2 * 2 * 2 * 16 * 8 * 4
+        with gpu_cluster(MODEL, 2, "--preemption=swap", "--no-enable-prefix-caching",
+                         f"--kv-cache-memory-bytes={(blocks + 1) * block_bytes}") as cluster:
+            self.assertEqual(cluster.status()["total_blocks"], blocks)
+            wanted = [ask(cluster, body) for body in requests]
+            self.assertEqual(post(cluster, "/pause").status, 200)
+            both = Together(cluster, requests, ask)
+            wait_until(lambda: vllm_sleep.num_open(cluster) == len(requests), 60, "both are there")
+            self.assertEqual(post(cluster, "/resume").status, 200)
+            self.assertEqual(both.join(), wanted)
+            swapped = [cluster.metric("somnus:swapped_blocks_total", direction=direction) for direction in ("out", "in")]
+            self.assertGreaterEqual(swapped[1], 4, "the blocks of a prompt")
+            self.assertEqual(*swapped)
+            self.assertEqual(cluster.metric("somnus:preemptions_total", mode="recompute"), 0)
+            self.assertEqual(cluster.stop(), 0)
+
+
+class Sleeps(unittest.TestCase):
+    """Of GPUs, what vllm_sleep_assertions_test.py, sleep_cycles_test.py and weights_test.py ask of CPUs."""
+
+    CASE = next(case for case in cases(MODEL) if case["name"] == "prompt-17")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = gpu_cluster(MODEL, 2, env=WITHOUT_POOLS)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def tokens(self, cluster):
+        return cluster.tokens(self.CASE["prompt"], max_tokens=TOKENS, ignore_eos=True)
+
+    def test_by_level_and_by_tag(self):
+        vllm_sleep.check_table(self, self.cluster, max_tokens=3)
+
+    def test_at_random_in_an_open_stream(self):
+        wanted = self.cluster.tokens(self.CASE["prompt"], max_tokens=24, ignore_eos=True)
+        sleeper = Sleeper(self.cluster, random.Random(3))
+        stream = self.cluster.open_stream(self.CASE["prompt"], max_tokens=24, return_token_ids=True)
+        self.addCleanup(stream.close)
+        tokens = []
+        for number, event in enumerate(stream.events()):
+            for choice in event["choices"]:
+                tokens += choice.get("token_ids") or []
+            if number < 4:
+                sleeper.random_transition()
+                self.assertEqual(vllm_sleep.num_open(self.cluster), 1, "it is not done")
+        self.assertEqual(tokens, wanted, sleeper.calls)
+
+    def test_another_checkpoint_by_its_path(self):
+        other = second_checkpoint(type(self), tiny(MODEL))
+        with Cluster(other, "--device=cpu", *FLAGS, workers=1) as cluster:
+            others = self.tokens(cluster)
+        first = self.tokens(self.cluster)
+        self.assertNotEqual(others, first)
+        for path, wanted in ((other, others), (tiny(MODEL), first)):
+            self.cluster.cli("reload-weights", path)
+            self.assertEqual(self.tokens(self.cluster), wanted)
+
+    def test_nothing_grows(self):
+        self.assertEqual(growth(*cycles(self.cluster, 10)), [])
+
+
+class StruckSleeps(unittest.TestCase):
+    """A rank is killed, or finds no memory, in the middle of a sleep or a wake-up."""
+
+    # (the calls before, the call, the moment and what strikes then, the call's status)
+    CASES = (
+        ((), sleep(1), "Prepare", "kill@1", 200),
+        ((sleep(1),), WAKE, "create#1", "fail@0", 500),
+        ((sleep(1),), WAKE, "access#1", "kill@0", 200),
+        ((sleep(2),), WAKE, "Commit", "kill@1", 200),
+    )
+
+    def test_struck_at_a_moment(self):
+        faults = FaultFile()
+        self.addCleanup(faults.close)
+        with gpu_cluster(MODEL, 2, env=faults.environment) as cluster:
+            awake = [resident(rank) for rank in cluster.status()["ranks"]]
+            wanted = cluster.tokens([5, 6, 7], max_tokens=TOKENS, ignore_eos=True)
+            for before, target, moment, action, status in self.CASES:
+                with self.subTest(target=target, moment=moment):
+                    for call in before:
+                        self.assertEqual(post(cluster, call).status, 200)
+                    line = faults.set_moment(moment, action)
+                    answer = post(cluster, target)
+                    self.assertEqual((answer.status, faults.strikes(line)), (status, 1), answer.text)
+                    wait_until(lambda: cluster.status()["state"] in (AWAKE, ASLEEP), RECOVERY_S, cluster.log)
+                    self.assertEqual(check_truth(self, cluster, awake), AWAKE if (target, status) == (WAKE, 200) else ASLEEP)
+                    faults.set("")
+                    self.assertEqual(post(cluster, WAKE).status, 200)
+                    self.assertEqual(check_truth(self, cluster, awake), AWAKE)
+                    self.assertEqual(cluster.tokens([5, 6, 7], max_tokens=TOKENS, ignore_eos=True), wanted)
+            self.assertEqual(int(cluster.status()["num_recoveries"]), sum("kill" in case[3] for case in self.CASES))
             self.assertEqual(cluster.stop(), 0)
 
 

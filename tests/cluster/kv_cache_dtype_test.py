@@ -232,6 +232,34 @@ class Scales(unittest.TestCase):
             self.assertEqual(tokens, self.tokens(tiny(MODEL), INT8)[0])
             self.assertNotIn("scales", log)
 
+    def test_sleeps_keep_them_and_a_reload_with_others_is_refused(self):
+        def ask(cluster):
+            choice = cluster.complete(case("prompt-33")["prompt"], ignore_eos=True, logprobs=2)["choices"][0]
+            return choice["token_ids"], choice["logprobs"]
+
+        def admin(target):
+            return cluster.request("POST", target, port=cluster.admin_port)
+        with Cluster(tiny(MODEL), FLOAT32, FP8, workers=2) as cluster:
+            without = ask(cluster)
+        # No powers of two, so that it shows where one of them is lost.
+        with with_scales(0.013, 0.007) as model, with_scales(0.013, 0.008) as other, Cluster(model, FLOAT32, FP8, workers=2) as cluster:
+            wanted = ask(cluster)
+            self.assertNotEqual(wanted, without)
+            for level in (1, 2):
+                for target in (f"/sleep?level={level}", "/wake_up"):
+                    self.assertEqual(admin(target).status, 200)
+                self.assertEqual(ask(cluster), wanted, f"level {level}")
+            version = cluster.metric("somnus:weights_version")
+            for path in (other, tiny(MODEL)):
+                answer = admin(f"/reload_weights?path={path}")
+                self.assertEqual(answer.status, 400, answer.text)
+                self.assertIn("has other scales of the KV cache than what was loaded", answer.text)
+                self.assertEqual(cluster.metric("somnus:weights_version"), version)
+                self.assertEqual(ask(cluster), wanted)
+            self.assertEqual(admin(f"/reload_weights?path={model}").status, 200)
+            self.assertEqual(ask(cluster), wanted)
+            self.assertEqual(cluster.stop(), 0)
+
     def test_bad_ones_are_refused_with_file_and_tensor(self):
         for bad in (0.0, -1.0, float("nan"), float("inf")):
             with self.subTest(scale=bad), with_scales(1.0, bad) as model:

@@ -61,6 +61,18 @@ def resident(cluster):
     return {tag: sum(int(rank["bytes_by_tag"][tag]) for rank in ranks) for tag in ranks[0]["bytes_by_tag"]}
 
 
+def check_table(test, cluster, max_tokens):
+    """Each row of SleepEndpoints.TABLE, and so many of CASE's tokens after it."""
+    for name, steps in SleepEndpoints.TABLE:
+        with test.subTest(name):
+            test.assertEqual((is_sleeping(cluster), gauge(cluster)), (False, AWAKE))
+            for target, sleeping, states in steps:
+                admin(cluster, target)
+                test.assertEqual((is_sleeping(cluster), gauge(cluster)), (sleeping, states), target)
+            tokens = cluster.tokens(CASE["prompt"], max_tokens=max_tokens, ignore_eos=CASE["ignore_eos"])
+            test.assertEqual(tokens, CASE["tokens"][:max_tokens])
+
+
 class SleepEndpoints(unittest.TestCase):
     """tests/entrypoints/serve/dev/test_sleep.py: after each call, what /is_sleeping and the gauge say."""
 
@@ -75,13 +87,7 @@ class SleepEndpoints(unittest.TestCase):
 
     def test_table(self):
         with Cluster(tiny(MODEL), "--dtype=float32", KV_CACHE, workers=2) as cluster:
-            for name, steps in self.TABLE:
-                with self.subTest(name):
-                    self.assertEqual((is_sleeping(cluster), gauge(cluster)), (False, AWAKE))
-                    for target, sleeping, states in steps:
-                        admin(cluster, target)
-                        self.assertEqual((is_sleeping(cluster), gauge(cluster)), (sleeping, states), target)
-                    self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+            check_table(self, cluster, len(CASE["tokens"]))
 
     def test_sleep_mode_backend_states(self):
         """test_sleep_mode_backend.py: RUNNING, SUSPENDED, RUNNING, on every rank."""

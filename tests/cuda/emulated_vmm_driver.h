@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <vector>
 
 #include "allocator/host_vmm_driver.h"
@@ -65,14 +64,13 @@ class EmulatedVmmDriver : public VmmDriver {
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
     return host_->Map(address, bytes, handle);
   }
-  // A region gets access as a whole and is unmapped as a whole; only a mapping that failed has no access yet.
+  // Ranges of their own: a part of what got access at once, or several that lie side by side.
   absl::Status Unmap(void* address, int64_t bytes) override {
-    if (regions_.erase(address) > 0) ForgetEmulatedDeviceMemory(address);
+    ForgetEmulatedDeviceMemory(address, bytes);
     return host_->Unmap(address, bytes);
   }
   absl::Status SetAccess(void* address, int64_t bytes) override {
     AdoptEmulatedDeviceMemory(address, bytes);
-    regions_.insert(address);
     return host_->SetAccess(address, bytes);
   }
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override { return host_->AllocateHost(bytes); }
@@ -92,7 +90,6 @@ class EmulatedVmmDriver : public VmmDriver {
  private:
   const int64_t chunk_bytes_;
   const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();
-  std::set<void*> regions_;
   std::map<Handle, int64_t> created_;  // bytes
 };
 

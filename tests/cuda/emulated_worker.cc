@@ -1,5 +1,6 @@
 // The worker with the emulator for its GPU: a whole cluster of real processes on a machine without one
-// (tests/cluster/emulated_gpu_test.py). Never shipped.
+// (tests/cluster/emulated_gpu_test.py). It fails at the moments that SOMNUS_FAULTS names
+// (tests/worker/moments.h). Never shipped.
 
 #include <memory>
 #include <utility>
@@ -9,6 +10,8 @@
 #include "kernels/cuda/emulated_device.h"
 #include "kernels/emulator/options.h"
 #include "tests/cuda/emulated_vmm_driver.h"
+#include "tests/worker/faulty_memory.h"
+#include "tests/worker/moments.h"
 #include "worker/comm/device_group.h"
 #include "worker/worker_main.h"
 
@@ -44,7 +47,7 @@ WorkerParts EmulatedWorkerParts() {
   parts.open_memory = [real](const WorkerOptions& options,
                              int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
     if (options.device == DeviceKind::kCpu) return real.open_memory(options, num_threads);
-    return std::make_unique<EmulatedVmmDriver>(options.device_chunk_bytes);
+    return std::make_unique<FaultyMemory>(std::make_unique<EmulatedVmmDriver>(options.device_chunk_bytes));
   };
   parts.join_devices = JoinEmulated;
   return parts;
@@ -57,5 +60,7 @@ int main(int argc, char** argv) {
   somnus::cuda_emulated::emulator::Options options = somnus::cuda_emulated::emulator::GetOptions();
   options.spin_limit_ms = somnus::kSpinLimitMs;
   somnus::cuda_emulated::emulator::SetOptions(options);
+  somnus::SetMomentRank({argv, argv + argc});
+  somnus::WatchCalls();
   return somnus::WorkerMain(argc, argv, somnus::EmulatedWorkerParts());
 }

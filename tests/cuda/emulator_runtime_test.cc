@@ -304,7 +304,7 @@ TEST_F(RuntimeTest, CopiesMustFitTheirMemory) {
   // Memory of another allocator, once it is known.
   emulator::AdoptDeviceMemory(host, sizeof host);
   EXPECT_EQ(cudaMemcpyAsync(host, pinned_, 64, cudaMemcpyHostToDevice, stream_), cudaSuccess);
-  emulator::ForgetDeviceMemory(host);
+  emulator::ForgetDeviceMemory(host, sizeof host);
   EXPECT_EQ(host[5], 5);
 }
 
@@ -343,6 +343,31 @@ TEST_F(RuntimeTest, Memory) {
   ASSERT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_EQ(cudaFree(data), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+}
+
+// As a driver maps it: side by side in several calls, and unmapped in parts.
+TEST_F(RuntimeTest, AdoptedMemoryIsForgottenInParts) {
+  std::vector<int> memory(48);
+  int* const data = memory.data();
+  const auto copy = [&](int first, int count) {
+    return cudaMemcpyAsync(data + first, device_, count * sizeof(int), cudaMemcpyDeviceToDevice, stream_);
+  };
+  emulator::AdoptDeviceMemory(data, 64);
+  emulator::AdoptDeviceMemory(data + 16, 64);
+  EXPECT_EQ(copy(8, 16), cudaSuccess);
+  EXPECT_EQ(copy(24, 16), cudaErrorInvalidValue) << "beyond both";
+  ASSERT_EQ(Fill(3, stream_), cudaSuccess);
+  EXPECT_EQ(copy(12, 8), cudaSuccess);
+  emulator::ForgetDeviceMemory(data + 12, 32);
+  EXPECT_EQ(memory[12], 3) << "what was queued has run";
+  EXPECT_EQ(copy(0, 12), cudaSuccess);
+  EXPECT_EQ(copy(20, 12), cudaSuccess);
+  for (const int first : {4, 12, 19}) EXPECT_EQ(copy(first, 9), cudaErrorInvalidValue) << first;
+  emulator::AdoptDeviceMemory(data + 12, 32);
+  EXPECT_EQ(copy(4, 16), cudaSuccess);
+  emulator::ForgetDeviceMemory(data, 192);
+  for (const int first : {0, 12, 31}) EXPECT_EQ(copy(first, 1), cudaErrorInvalidValue) << first;
+  EXPECT_EQ(Sync(), cudaSuccess);
 }
 
 TEST_F(RuntimeTest, FreeWaitsForTheDevice) {

@@ -1,12 +1,12 @@
 // Decode graphs outlive sleeps: their memory is the device's own, and what they name comes back at its
 // address. So no graph is captured again at a wake-up, whatever the level, and only the graphs' memory stays
-// on the device meanwhile.
+// on the device meanwhile. A KV cache that shrinks and grows keeps its addresses, too.
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <set>
-#include <utility>
 
+#include "base/memory_tags.h"
 #include "tests/cuda/gpu_worker_parts.h"
 #include "tests/worker/rejoin_group.h"
 #include "worker/worker.h"
@@ -21,31 +21,34 @@ namespace {
 constexpr int kTokens = 6;
 constexpr int kRanks = 2;
 constexpr int kGraphs = 2 * kRanks;  // of 1 and 2 sequences
+// Of a few MiB in each layer, and as few as the sequence needs.
+constexpr int kBlocks = 4096, kFewBlocks = 8;
 
 #ifdef SOMNUS_CUDA_EMULATOR
 constexpr int64_t kGraphBytes = 1 << 20;
+constexpr int64_t kPage = 2 << 20;  // the driver's granularity
 
-using Ranges = std::set<std::pair<void*, int64_t>>;
+using Pages = std::set<char*>;
 
 // What the ranks have mapped.
 class Mapped {
  public:
   void Add(void* address, int64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ranges_.insert({address, bytes});
+    for (int64_t i = 0; i < bytes; i += kPage) pages_.insert(static_cast<char*>(address) + i);
   }
   void Remove(void* address, int64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ranges_.erase({address, bytes});
+    for (int64_t i = 0; i < bytes; i += kPage) pages_.erase(static_cast<char*>(address) + i);
   }
-  Ranges Get() {
+  Pages Get() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return ranges_;
+    return pages_;
   }
 
  private:
   std::mutex mutex_;
-  Ranges ranges_;
+  Pages pages_;
 };
 
 class NotedMemory : public EmulatedVmmDriver {
@@ -64,23 +67,31 @@ class NotedMemory : public EmulatedVmmDriver {
   Mapped& mapped_;
 };
 
-int64_t Bytes(const Ranges& ranges) {
-  int64_t sum = 0;
-  for (const auto& [address, bytes] : ranges) sum += bytes;
-  return sum;
-}
+int64_t Bytes(const Pages& pages) { return static_cast<int64_t>(pages.size()) * kPage; }
 
 int64_t Captures() { return cuda_emulated::emulator::CallsForGraphs().instantiations; }
 int64_t Launches() { return cuda_emulated::emulator::CallsForGraphs().launches; }
 int64_t Available() { return GetEmulatedDeviceMemory().available; }
 #endif
 
+// What the ranks hold, and how often they captured.
+struct Footprint {
+  int64_t kv_bytes = 0;
+#ifdef SOMNUS_CUDA_EMULATOR
+  Pages mapped;
+  int64_t captures = 0;
+#endif
+  bool operator==(const Footprint&) const = default;
+};
+
 class GraphSleep : public testing::Test {
  protected:
   GraphSleep()
-      : group_({.world_size = kRanks, .batch_invariant = true, .graph_sizes = {1, 2}, .new_worker = [this] {
-                  return NewWorker();
-                }}) {}
+      : group_({.world_size = kRanks,
+                .batch_invariant = true,
+                .graph_sizes = {1, 2},
+                .num_blocks = kBlocks,
+                .new_worker = [this] { return NewWorker(); }}) {}
 
   void SetUp() override {
     SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
@@ -119,6 +130,16 @@ class GraphSleep : public testing::Test {
     EXPECT_EQ(Launches(), launches + (kTokens - 1) * kRanks);
 #endif
   }
+  Footprint Now() {
+    Footprint now;
+    for (int rank = 0; rank < kRanks; ++rank)
+      now.kv_bytes += group_.worker(rank).GetStatus().bytes_by_tag().at(kKvCacheTag);
+#ifdef SOMNUS_CUDA_EMULATOR
+    now.mapped = mapped_.Get();
+    now.captures = Captures();
+#endif
+    return now;
+  }
   void ExpectNothingResident() {
     for (int rank = 0; rank < kRanks; ++rank) {
       const v1::WorkerStatusResponse status = group_.worker(rank).GetStatus();
@@ -138,14 +159,14 @@ class GraphSleep : public testing::Test {
 TEST_F(GraphSleep, NothingIsCapturedAgainAndAddressesStay) {
 #ifdef SOMNUS_CUDA_EMULATOR
   const int64_t captures = Captures(), available = Available();
-  const Ranges mapped = mapped_.Get();
+  const Pages mapped = mapped_.Get();
   EXPECT_GT(Bytes(mapped), 0);
 #endif
   for (const int level : {1, 2, 1, 2}) {
     ASSERT_EQ(group_.Sleep(level), absl::OkStatus());
     ExpectNothingResident();
 #ifdef SOMNUS_CUDA_EMULATOR
-    EXPECT_EQ(mapped_.Get(), Ranges()) << "the workspace is released, too";
+    EXPECT_EQ(mapped_.Get(), Pages()) << "the workspace is released, too";
     EXPECT_EQ(Available(), available + Bytes(mapped)) << "what stays is the graphs'";
 #endif
     ASSERT_EQ(group_.WakeUp(), absl::OkStatus());
@@ -155,6 +176,36 @@ TEST_F(GraphSleep, NothingIsCapturedAgainAndAddressesStay) {
     EXPECT_EQ(mapped_.Get(), mapped) << "level " << level;
     EXPECT_EQ(Available(), available);
 #endif
+  }
+}
+
+// Between sleeps, and while the ranks sleep.
+TEST_F(GraphSleep, AnotherSizeOfTheKvCacheCapturesNothing) {
+  const Footprint full = Now();
+  for (const int level : {1, 2}) {
+    SCOPED_TRACE(level);
+    ASSERT_EQ(group_.ResizeKvCache(kFewBlocks), absl::OkStatus());
+    const Footprint few = Now();
+    EXPECT_LT(few.kv_bytes, full.kv_bytes);
+#ifdef SOMNUS_CUDA_EMULATOR
+    EXPECT_EQ(Bytes(few.mapped), Bytes(full.mapped) - (full.kv_bytes - few.kv_bytes));
+#endif
+    ExpectSameTokens();
+    ASSERT_EQ(group_.Sleep(level), absl::OkStatus());
+    ASSERT_EQ(group_.WakeUp(), absl::OkStatus());
+    EXPECT_TRUE(Now() == few);
+    ExpectSameTokens();
+    ASSERT_EQ(group_.ResizeKvCache(kBlocks), absl::OkStatus());
+    EXPECT_TRUE(Now() == full);
+    ExpectSameTokens();
+    for (const int blocks : {kFewBlocks, kBlocks}) {
+      ASSERT_EQ(group_.Sleep(level), absl::OkStatus());
+      ASSERT_EQ(group_.ResizeKvCache(blocks), absl::OkStatus());
+      ExpectNothingResident();
+      ASSERT_EQ(group_.WakeUp(), absl::OkStatus());
+      EXPECT_TRUE(Now() == (blocks == kBlocks ? full : few)) << blocks;
+      ExpectSameTokens();
+    }
   }
 }
 

@@ -111,12 +111,19 @@ class SleepBench(unittest.TestCase):
 
     def test_a_whole_engine(self):
         model = tiny("qwen3")
-        found, picture = self.bench("--no-allocator", f"--model={model}", "--workers=1", "--no-switches", f"--spill-dir={self.folder}",
-                                    "--serve-flags=--kv-cache-memory-bytes=16MiB --max-model-len=256 --dtype=float32")
+        found, picture = self.bench("--no-allocator", f"--model={model}", "--workers=1", "--turns=1", f"--spill-dir={self.folder}",
+                                    "--serve-flags=--kv-cache-memory-bytes=16MiB --max-model-len=512 --dtype=float32")
         self.assert_numbers_agree(found, picture, ROUNDS)
         sections = self.by_section(found)
-        engine, *backups = sections
+        engine, switches, prefetch, *backups = sections
         self.assertEqual(engine, "engine, 1 worker")
+        self.assertEqual(switches, "two models, memory for one, 1 worker")
+        self.assertEqual(prefetch, "two models, memory for one, no host memory, 1 worker")
+        self.assert_phases_of_switches(sections[switches])
+        self.assertEqual(list(sections[prefetch]), ["checkpoint read by the wake-up, from the disk",
+                                                    "read after a prefetch behind the other model"])
+        for phase in sections[prefetch].values():
+            self.assertGreater(min(phase["seconds"]), 0, "the wake-up has read it")
         self.assertEqual(backups, [f"engine, backup {name}" for name in ("retain", "release", "file", "compress", "file, --spill-dir")])
         phases = sections[engine]
         quantities = {quantity["name"]: quantity for quantity in found["quantities"] if quantity["section"] == engine}
@@ -131,17 +138,29 @@ class SleepBench(unittest.TestCase):
         self.assertTrue(copies["engine, backup retain"])
         self.assertEqual([backup for backup in backups if reads[backup]], ["engine, backup file"], "the checkpoint is read there alone")
 
+    def assert_adds_up(self, phases, whole, parts):
+        for seconds, *of_it in zip(phases[whole]["seconds"], *(phases[part]["seconds"] for part in parts)):
+            self.assertAlmostEqual(seconds, sum(of_it), delta=1e-9)
+
+    def assert_phases_of_switches(self, phases):
+        whole, parts = "request until its model is awake", ["of it the other model's sleep", "of it the wake-up", "of it decisions"]
+        self.assertEqual(list(phases), ["request to first token, with a switch", whole, *parts])
+        self.assert_adds_up(phases, whole, parts)
+        for part in parts[:2]:  # both are in each switch
+            self.assertGreater(min(phases[part]["seconds"]), 0, part)
+
     def assert_phases_of_the_engine(self, phases, quantities, floors):
-        for name in ("cold start, to the first token", "first token, never slept", "weights read again, awake", "weight update, in messages",
-                     "weight update, in messages to the workers", "weight update, in shared memory"):
+        for name in ("cold start, to the first token", "first token, never slept", "weights read again, awake"):
             self.assertIn(name, phases)
+        for update in ("weight update, in messages", "weight update, in messages to the workers", "weight update, in shared memory"):
+            parts = [f"{update}: {part}" for part in ("begin", "tensors", "finish")]
+            self.assert_adds_up(phases, update, parts)
+            self.assertEqual([phases[name]["bytes"] for name in parts], [0, phases[update]["bytes"], 0])
         for transition, parts in (("sleep", ("prepare", "commit", "release")), ("wake-up", ("prepare", "map", "commit"))):
             for turn in ("first", "second", "level 2"):
                 self.assertIn(f"first token, {turn}", phases)
-                whole = phases[f"{transition}, {turn}"]
-                ranks = [phases[f"{transition}, {turn}: {part}"]["seconds"] for part in ("prepare", "commit", "beside the ranks")]
-                for seconds, *of_it in zip(whole["seconds"], *ranks):
-                    self.assertAlmostEqual(seconds, sum(of_it), delta=1e-9)
+                whole = f"{transition}, {turn}"
+                self.assert_adds_up(phases, whole, [f"{whole}: {part}" for part in ("prepare", "commit", "beside the ranks")])
                 self.assertEqual([part for part in parts if f"{transition}, {turn}: {part}" not in phases], [])
         self.assertIn("wake-up, level 2: read", phases)
         self.assertNotIn("wake-up, first: read", phases)

@@ -15,7 +15,6 @@ namespace somnus {
 namespace {
 
 constexpr int kBlockSize = 16;
-constexpr int kNumBlocks = 8;
 
 const std::vector<int32_t> kPrompt = {5, 17, 42, 9};
 // Of the sequence, and the host blocks where they are kept.
@@ -76,7 +75,7 @@ absl::Status RejoinGroup::LoadRank(int rank) {
 absl::Status RejoinGroup::AllocateRank(int rank, bool defer_graphs) {
   v1::AllocateKvCacheRequest request;
   request.mutable_kv_cache()->set_block_size(kBlockSize);
-  request.mutable_kv_cache()->set_num_blocks(kNumBlocks);
+  request.mutable_kv_cache()->set_num_blocks(options_.num_blocks);
   request.mutable_kv_cache()->set_num_host_blocks(3);
   request.mutable_kv_cache()->set_dtype(v1::DTYPE_FLOAT32);
   request.set_defer_graphs(defer_graphs);
@@ -146,6 +145,14 @@ absl::Status RejoinGroup::Sleep(int level) {
 }
 
 absl::Status RejoinGroup::WakeUp() { return Sleep(0); }
+
+absl::Status RejoinGroup::ResizeKvCache(int num_blocks) {
+  v1::ResizeKvCacheRequest request;
+  request.set_group_epoch(epoch_);
+  request.set_num_blocks(num_blocks);
+  return OnRanks(std::vector<bool>(workers_.size(), true),
+                 [&](int rank) { return workers_[rank]->ResizeKvCache(request).status(); });
+}
 
 absl::StatusOr<v1::StepReply> RejoinGroup::Step(v1::StepRequest request, int absent) {
   request.set_group_epoch(epoch_);

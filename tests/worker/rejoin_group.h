@@ -21,6 +21,7 @@ class RejoinGroup {
     int world_size = 2;
     bool batch_invariant = false;
     std::vector<int32_t> graph_sizes;
+    int num_blocks = 8;  // of the KV cache
     // A Worker of a rank, as a new process would have it.
     std::function<std::unique_ptr<Worker>()> new_worker;
   };
@@ -36,6 +37,8 @@ class RejoinGroup {
 
   absl::Status Sleep(int level);
   absl::Status WakeUp();
+  // Of the cache's blocks the first `num_blocks` have memory afterwards.
+  absl::Status ResizeKvCache(int num_blocks);
   // A prompt and `count` greedy tokens. When rank `absent` is not -1 it gets no step after the prompt's, and
   // the result is the error of another rank.
   absl::StatusOr<std::vector<int32_t>> Generate(int count, int absent = -1);

@@ -60,6 +60,7 @@ struct BenchFlags {
   int32_t workers = 2;
   std::string serve_flags;
   bool switches = true;
+  int32_t turns = 3;
   bool backups = true;
   std::string somnus;
 };
@@ -88,6 +89,7 @@ FlagTable Table(BenchFlags* f) {
         Flag::Text("serve-flags", &f->serve_flags, "further flags of somnus serve, separated by spaces")
             .Shows("FLAGS"),
         Flag::Switch("switches", &f->switches, "let two models take turns, too"),
+        Flag::Int("turns", &f->turns, 1, 1000, "turns of each of the two models"),
         Flag::Switch("backups", &f->backups, "measure each --backup, too"),
         Flag::Text("somnus", &f->somnus, "the program (default: the one of the same build)").Shows("PATH")}}};
   return table;
@@ -128,6 +130,7 @@ absl::Status MeasureEngineRound(const BenchFlags& flags, int threads, PhaseTable
   options.engine.flags = absl::StrSplit(flags.serve_flags, ' ', absl::SkipEmpty());
   options.threads = threads;
   options.switches = flags.switches;
+  options.turns = flags.turns;
   options.backups = flags.backups;
   options.spill_dir = flags.spill_dir;
   return MeasureEngine(options, table);

@@ -50,8 +50,9 @@ class EngineRound {
     RETURN_IF_ERROR(UpdateWeights());
     engine_.reset();
     if (phases_.switches) {
-      RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, switch_floor_, undisturbed_}, table_));
-      RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, table_));
+      const SwitchFloors floors = {bytes_, switch_floor_, undisturbed_};
+      RETURN_IF_ERROR(MeasureSwitches(options_, floors, phases_.turns, table_));
+      RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, phases_.turns, table_));
     }
     return phases_.backups ? MeasureBackups(options_, phases_.spill_dir, table_) : absl::OkStatus();
   }
@@ -110,6 +111,9 @@ class EngineRound {
                        SendWeights(engine_->control_port(), **checkpoint, transport));
       table_->Add(section_, name, update.bytes, update.seconds,
                   static_cast<double>(update.bytes) / floors_.copy);
+      table_->Add(section_, absl::StrCat(name, ": begin"), 0, update.begin);
+      table_->Add(section_, absl::StrCat(name, ": tensors"), update.bytes, update.tensors);
+      table_->Add(section_, absl::StrCat(name, ": finish"), 0, update.finish);
     }
     return absl::OkStatus();
   }

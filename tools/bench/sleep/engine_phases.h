@@ -13,6 +13,7 @@ struct EnginePhasesOptions {
   ServedEngineOptions engine;
   int threads = 1;  // that measure the floors
   bool switches = true;
+  int turns = 3;  // turns of each of two models
   bool backups = true;
   std::string spill_dir;  // of backups in files; empty: none
 };

@@ -19,7 +19,6 @@
 namespace somnus {
 namespace {
 
-constexpr int kSwitches = 4;
 constexpr char kOther[] = "other";
 // Longer than a model that has woken stays.
 constexpr absl::Duration kStay = absl::Seconds(2);
@@ -69,7 +68,8 @@ absl::StatusOr<double> WakeCold(const ServedEngineOptions& options, bool behind_
 
 }  // namespace
 
-absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_bytes, PhaseTable* table) {
+absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_bytes, int turns,
+                             PhaseTable* table) {
   const std::string section = absl::StrCat("two models, memory for one, no host memory, ", options.workers,
                                            options.workers == 1 ? " worker" : " workers");
   ServedEngineOptions two = options;
@@ -80,10 +80,10 @@ absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_b
   ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(two));
   // ServedEngine::Start has woken the first one.
   std::vector<double> cold, prefetched;
-  for (int i = 0; i < kSwitches; ++i) {
+  for (int i = 0; i < 2 * turns; ++i) {
     ASSIGN_OR_RETURN(cold.emplace_back(), WakeCold(options, /*behind_another=*/false, i, engine.get()));
   }
-  for (int i = 0; i < kSwitches; ++i) {
+  for (int i = 0; i < 2 * turns; ++i) {
     ASSIGN_OR_RETURN(prefetched.emplace_back(), WakeCold(options, /*behind_another=*/true, i, engine.get()));
   }
   table->Add(section, "checkpoint read by the wake-up, from the disk", 0, Median(cold));

@@ -11,8 +11,9 @@
 namespace somnus {
 
 // One round: the model of `options` twice, under two names, with memory for one, which takes `model_bytes`,
-// and none for backups. Needs no privilege: the pages of a file go where nobody has
-// mapped them. Where its file system keeps them (tmpfs), both times are those of a copy.
-absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_bytes, PhaseTable* table);
+// and none for backups; each wakes `turns` times in either way. Needs no privilege: the pages of a file go
+// where nobody has mapped them. Where its file system keeps them (tmpfs), both times are those of a copy.
+absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_bytes, int turns,
+                             PhaseTable* table);
 
 }  // namespace somnus

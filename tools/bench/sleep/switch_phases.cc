@@ -13,7 +13,6 @@
 namespace somnus {
 namespace {
 
-constexpr int kSwitches = 6;
 constexpr char kOther[] = "other";
 // Longer than a model that has woken stays, so that no switch waits for that.
 constexpr absl::Duration kStay = absl::Seconds(2);
@@ -33,8 +32,9 @@ absl::StatusOr<Totals> ReadTotals(const ServedEngine& engine) {
 
 }  // namespace
 
-absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFloors& floors,
+absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFloors& floors, int turns,
                              PhaseTable* table) {
+  const int num_switches = 2 * turns;
   const std::string section = absl::StrCat("two models, memory for one, ", options.workers,
                                            options.workers == 1 ? " worker" : " workers");
   ServedEngineOptions two = options;
@@ -49,14 +49,14 @@ absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFlo
   }
   ASSIGN_OR_RETURN(const Totals before, ReadTotals(*engine));
   std::vector<double> first_tokens;
-  for (int i = 0; i < kSwitches; ++i) {
+  for (int i = 0; i < num_switches; ++i) {
     absl::SleepFor(kStay);
     ASSIGN_OR_RETURN(first_tokens.emplace_back(), engine->FirstToken(i % 2 == 0 ? kOther : ""));
   }
   ASSIGN_OR_RETURN(const Totals after, ReadTotals(*engine));
-  const double until_awake = (after.until_awake - before.until_awake) / kSwitches;
-  const double sleep = (after.sleeps - before.sleeps) / kSwitches;
-  const double wake_up = (after.wake_ups - before.wake_ups) / kSwitches;
+  const double until_awake = (after.until_awake - before.until_awake) / num_switches;
+  const double sleep = (after.sleeps - before.sleeps) / num_switches;
+  const double wake_up = (after.wake_ups - before.wake_ups) / num_switches;
   table->Add(section, "request to first token, with a switch", floors.model_bytes, Median(first_tokens),
              floors.seconds + floors.undisturbed);
   table->Add(section, "request until its model is awake", floors.model_bytes, until_awake, floors.seconds);

@@ -15,8 +15,9 @@ struct SwitchFloors {
   double undisturbed = 0;   // seconds to a first token of an engine that never slept
 };
 
-// One round: the model of `options` twice, under two names, and requests for the one that sleeps.
-absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFloors& floors,
+// One round: the model of `options` twice, under two names, and requests for the one that sleeps, `turns` for
+// each.
+absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFloors& floors, int turns,
                              PhaseTable* table);
 
 }  // namespace somnus

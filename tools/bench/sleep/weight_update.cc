@@ -49,6 +49,22 @@ class SharedZeros {
   const std::string name_;
 };
 
+// Splits the time since it was made.
+class Laps {
+ public:
+  // Seconds since the last call.
+  double Next() {
+    const MonotonicTime now = MonotonicNow();
+    return absl::ToDoubleSeconds(now - std::exchange(last_, now));
+  }
+  // Until the last call.
+  double Total() const { return absl::ToDoubleSeconds(last_ - begin_); }
+
+ private:
+  const MonotonicTime begin_ = MonotonicNow();
+  MonotonicTime last_ = begin_;
+};
+
 int64_t BytesOf(const TensorInfo& tensor) {
   return std::accumulate(tensor.shape.begin(), tensor.shape.end(), kElementBytes, std::multiplies<>());
 }
@@ -125,24 +141,33 @@ class PortStreams {
 };
 
 // Through the server. `shared` as in Send.
-grpc::Status Update(v1::ControlService::Stub* stub, const Checkpoint& checkpoint, const std::string& shared) {
+grpc::Status Update(v1::ControlService::Stub* stub, const Checkpoint& checkpoint, const std::string& shared,
+                    MeasuredUpdate* measured) {
+  Laps laps;
   grpc::ClientContext context;
   v1::UpdateWeightsResponse response;
   const auto stream = stub->UpdateWeights(&context, &response);
   v1::UpdateWeightsRequest request;
   request.mutable_begin();
   bool open = stream->Write(request);
+  measured->begin = laps.Next();
   const WriteChunk write = [&](const v1::WeightChunk& chunk) {
     *request.mutable_chunk() = chunk;
     return stream->Write(request);
   };
   for (const TensorInfo* tensor : checkpoint.Tensors()) open = open && Send(*tensor, shared, write);
+  measured->tensors = laps.Next();
   request.mutable_finish();
   if (open && stream->Write(request)) stream->WritesDone();
-  return stream->Finish();
+  grpc::Status status = stream->Finish();
+  measured->finish = laps.Next();
+  measured->seconds = laps.Total();
+  return status;
 }
 
-grpc::Status UpdateDirectly(v1::ControlService::Stub* stub, const Checkpoint& checkpoint) {
+grpc::Status UpdateDirectly(v1::ControlService::Stub* stub, const Checkpoint& checkpoint,
+                            MeasuredUpdate* measured) {
+  Laps laps;
   grpc::ClientContext context;
   const auto stream = stub->DirectUpdateWeights(&context);
   v1::UpdateWeightsRequest request;
@@ -153,15 +178,20 @@ grpc::Status UpdateDirectly(v1::ControlService::Stub* stub, const Checkpoint& ch
   if (response.ports().ports().empty())
     return {grpc::StatusCode::UNAVAILABLE, "the workers have no ports for it"};
   PortStreams ports(response.ports());
+  measured->begin = laps.Next();
   bool open = true;
   for (const TensorInfo* tensor : checkpoint.Tensors()) {
     open = open && Send(*tensor, "", [&](const v1::WeightChunk& chunk) { return ports.Write(chunk); });
   }
   if (grpc::Status status = ports.Finish(request.mutable_finish()->mutable_received()); !status.ok())
     return status;
+  measured->tensors = laps.Next();
   stream->Write(request);
   stream->Read(&response);
-  return stream->Finish();
+  grpc::Status status = stream->Finish();
+  measured->finish = laps.Next();
+  measured->seconds = laps.Total();
+  return status;
 }
 
 }  // namespace
@@ -180,12 +210,11 @@ absl::StatusOr<MeasuredUpdate> SendWeights(int port, const Checkpoint& checkpoin
   }
   const auto stub = v1::ControlService::NewStub(
       grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
-  const MonotonicTime begin = MonotonicNow();
-  const grpc::Status status = transport == WeightTransport::kDirect
-                                  ? UpdateDirectly(stub.get(), checkpoint)
-                                  : Update(stub.get(), checkpoint, shared == nullptr ? "" : shared->name());
+  const grpc::Status status =
+      transport == WeightTransport::kDirect
+          ? UpdateDirectly(stub.get(), checkpoint, &measured)
+          : Update(stub.get(), checkpoint, shared == nullptr ? "" : shared->name(), &measured);
   if (!status.ok()) return absl::UnavailableError(absl::StrCat("weight update: ", status.error_message()));
-  measured.seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   return measured;
 }
 

@@ -16,7 +16,10 @@ enum class WeightTransport {
 
 struct MeasuredUpdate {
   double seconds = 0;  // from the call until the new version is served
-  int64_t bytes = 0;   // of all tensors, in bfloat16
+  // Of it: until the call is open (kDirect: and so are the workers' ports); until all tensors are sent, and
+  // with kDirect received; until the server has replied, which has what is still under way in it.
+  double begin = 0, tensors = 0, finish = 0;
+  int64_t bytes = 0;  // of all tensors, in bfloat16
 };
 
 // Sends every tensor of `checkpoint` as bfloat16 zeros, which cost what other values do, to the operators'
