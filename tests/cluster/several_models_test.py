@@ -1,13 +1,15 @@
 """Several models on one device, through the whole cluster: a request wakes the model that it names, answers stay exact, and
 the memory of two is never resident where it is for one."""
+import concurrent.futures
 import json
 import random
 import tempfile
 import threading
 import unittest
 
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, alive, expected, tiny, wait_until
 from cluster.other_weights import second_checkpoint
+from cluster.poison_test import FaultyCluster
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
@@ -318,6 +320,54 @@ class SeveralModelsTest(unittest.TestCase):
         top = cli("top", "--count=2", "--interval=0.1").stdout
         self.assertEqual(top.count("3 models"), 2, top)
         self.assertEqual(self.cluster.stop(), 0)
+
+    def test_faults_in_the_middle_of_a_switch(self):
+        """A rank dies while its model falls asleep for the other one, or wakes up in its place, or finds no memory."""
+        first, other = "test-model", "qwen"
+        budget = self.budget_for_one()
+        faulty = FaultyCluster("", f"--model={other}={tiny(MODELS[other])}", *FLAGS, f"--device-memory-budget={budget}",
+                               model=tiny(MODELS[first]), workers=0)
+        self.addCleanup(faulty.__exit__)
+        self.cluster, faults = faulty.cluster, faulty.faults
+        seen, most, over = set(), [0], threading.Event()
+
+        def watch():
+            while not over.is_set():
+                most[0] = max(most[0], self.total("somnus:resident_bytes"))
+                seen.update(self.cluster.worker_pids())
+        watching = threading.Thread(target=watch)
+        watching.start()
+        self.addCleanup(watching.join)
+        self.addCleanup(over.set)
+
+        def strike(moment, action, times=1):
+            line = faults.set_moment(moment, action, times)
+            self.assert_exact(other)
+            self.assertEqual(faults.strikes(line), times, f"{moment} {action}")
+
+        def strike_its_commit():
+            # The other model has begun to wake up: the next Commit is its own.
+            begun = faults.set_moment("create#1", "wait@0")
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(self.assert_exact, other)
+                faults.wait_for(begun)
+                line = faults.set_moment("Commit", "kill@0")
+                asking.result()
+            self.assertEqual(faults.strikes(line), 1)
+        for case in (lambda: strike("Commit", "kill@0"), lambda: strike("Commit", "kill@0", 2), strike_its_commit,
+                     lambda: strike("access#1", "kill@0"), lambda: strike("create#1", "fail@0")):
+            self.assert_exact(first)
+            wait_until(lambda: self.states() == {first: "awake", other: "asleep"}, 30, lambda: str(self.states()))
+            case()
+            faults.set("")
+            for name in (first, other):
+                self.assert_exact(name)
+        wait_until(lambda: len(self.cluster.worker_pids()) == 2, 30, "one worker for each")
+        over.set()
+        watching.join()
+        self.assertLessEqual(most[0], budget)
+        self.assertEqual(self.cluster.stop(), 0)
+        self.assertEqual([pid for pid in seen if alive(pid)], [])
 
 
 if __name__ == "__main__":

@@ -131,5 +131,30 @@ class RankThatKeepsBlocksIsKilled(KilledRanks):
         self.check(((sleep(1),), WAKE, ("Prepare", "access#1", "Prepare:done", "Commit", "Commit:done")))
 
 
+class RankWithACompressedBackupIsKilled(KilledRanks):
+    """As transition_faults_test.py: RankIsKilled, whose copies are not compressed."""
+
+    FLAGS = ("--backup=compress",)
+
+    def test_in_a_sleep(self):
+        # Level 2 has given up the backup, so that there is one to be made.
+        self.check(((sleep(2), WAKE), sleep(1), ("save", "Commit")))
+
+    def test_in_the_wake_up(self):
+        self.check(((sleep(1),), WAKE, ("restore", "Commit")))
+
+
+class RankThatKeepsItsPagesIsKilled(KilledRanks):
+    """As RankIsKilled, with the backup that is the default on a CPU: weights that sleep at level 1 stay where they are."""
+
+    FLAGS = ("--backup=release",)
+
+    def test_in_a_sleep(self):
+        self.check(((), sleep(1), ("Commit", "unmap#1")))
+
+    def test_in_the_wake_up(self):
+        self.check(((sleep(1),), WAKE, ("access#1", "Commit")))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "allocator/piece_codec.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "tests/simulation/foreseer.h"
 
@@ -45,13 +46,16 @@ void DrawMemory(Site* site, Flags* flags) {
   constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
                                             v1::BACKUP_POLICY_FILE};
   flags->backup = kPolicies[std::min<int64_t>(random.Between(0, 3), 2)];
+  const int64_t cache_units = flags->kv_cache_memory_bytes / FakeVmmDriver::kUnit;
+  if (flags->backup == v1::BACKUP_POLICY_RETAIN && cache_units % 2 == 0 && CheckCompression().ok())
+    flags->backup = v1::BACKUP_POLICY_COMPRESS;
   // Of files the checkpoint's own are the backup, or spill files.
   site->spills = flags->backup == v1::BACKUP_POLICY_FILE && random.Chance(0.5);
   if (site->spills) flags->spill_dir = std::string(Disk::kDir);
   flags->keep_kv_on_sleep = random.Chance(0.5);
   flags->swap_space_bytes = random.Between(1, 24) * FakeVmmDriver::kUnit;
   flags->preemption = random.Chance(0.6) ? "swap" : "recompute";
-  if (flags->kv_cache_memory_bytes / FakeVmmDriver::kUnit % 3 == 0) flags->prefix_cache_on_host = "on";
+  if (cache_units % 3 == 0) flags->prefix_cache_on_host = "on";
 }
 
 }  // namespace

@@ -70,6 +70,12 @@ MUTATIONS = {
         "return load_options_.checkpoint_is_backup && weights_.in_checkpoint() &&",
         "return load_options_.checkpoint_is_backup &&",
     ),
+    # Backups that are compressed.
+    "compressed_backup_is_not_copied_back": (
+        "allocator/compressed_store.cc",
+        "status = driver_->CopyFromHost(static_cast<char*>(data) + at, to, batch);",
+        "status = absl::OkStatus();",
+    ),
     # Spill files as the backup.
     "damaged_spill_is_restored": (
         "allocator/spill_store.cc",
