@@ -79,7 +79,8 @@ FlagGroup CacheFlags(Flags* f) {
           Flag::Int("max-num-partial-prefills", &f->max_num_partial_prefills, 1, 4096,
                     "prompts at once that one step does not complete"),
           Flag::Int("max-long-partial-prefills", &f->max_long_partial_prefills, 1, 4096,
-                    "long ones among them; prompts that are not long go ahead of long ones beyond"),
+                    "long ones among them, without those that a shorter one overtakes; prompts that are not "
+                    "long go ahead of long ones beyond"),
           Flag::Int(
               "long-prefill-token-threshold", &f->long_prefill_token_threshold, 0, kMaxIntFlag / 2,
               "a prompt with more tokens to compute is long: while others need the step it gets no more of "

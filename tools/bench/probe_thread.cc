@@ -1,6 +1,7 @@
 #include "tools/bench/probe_thread.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "base/cpus.h"
 
@@ -9,7 +10,8 @@ namespace somnus {
 std::vector<ProbeThread> ThreadsOnFirstCpus(int num_threads) {
   const std::vector<int> cpus = AllowedCpus();
   std::vector<ProbeThread> threads;
-  for (int t = 0; t < std::clamp<int>(num_threads, 1, cpus.size()); ++t) threads.push_back({.cpu = cpus[t]});
+  const size_t count = std::min(static_cast<size_t>(std::max(num_threads, 1)), cpus.size());
+  for (size_t t = 0; t < count; ++t) threads.push_back({.cpu = cpus[t]});
   return threads;
 }
 

@@ -13,7 +13,7 @@ struct ProbeThread {
   std::vector<int> memory_nodes = {};
 };
 
-// So many threads, but at least one and no more than CPUs, on the first CPUs that the process may use.
+// So many threads, at least one and no more than CPUs, on the first CPUs that the process may use.
 std::vector<ProbeThread> ThreadsOnFirstCpus(int num_threads);
 
 }  // namespace somnus
