@@ -99,7 +99,7 @@ FlagGroup ListenerFlags(Flags* f) {
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
               "of the coordinator and of local workers"),
           Flag::Int("max-trace-steps", &f->max_trace_steps, 1, 1 << 17,
-                    "steps that GET /trace remembers of each model; each takes about a hundred bytes"),
+                    "steps that GET /trace remembers of each model; each takes about 200 bytes"),
           Flag::Int("max-trace-spans", &f->max_trace_spans, 1, 1 << 17,
                     "sleeps, wake-ups, recoveries and other such events that it remembers"),
       }};

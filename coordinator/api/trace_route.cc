@@ -1,5 +1,7 @@
 #include "coordinator/api/trace_route.h"
 
+#include <array>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/numbers.h"
@@ -15,6 +17,7 @@ constexpr double kDefaultSeconds = 10, kMaxSeconds = 3600;
 constexpr int kProcess = 1;
 constexpr int kLifecycleRow = 0;  // the replicas' steps are below
 int RowOf(int32_t replica) { return replica + 1; }
+constexpr size_t kFirstObstacle = 1;  // 0 stands for none
 
 Json Complete(const std::string& name, int row, MonotonicTime begin, absl::Duration duration) {
   return {{"name", name},
@@ -35,6 +38,20 @@ const char* KindOf(const StepEvent& step) {
   return step.num_decodes == 0 ? "prefill" : "mixed";
 }
 
+// What is not 0, by its name.
+template <size_t n>
+Json Named(const std::array<const char*, n>& names, const std::array<int32_t, n>& counts, size_t first = 0) {
+  Json json = Json::object();
+  for (size_t i = first; i < n; ++i) {
+    if (counts[i] != 0) json[names[i]] = counts[i];
+  }
+  return json;
+}
+
+int32_t Sum(const std::array<int32_t, kPreemptionCauses.size()>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), 0);
+}
+
 Json StepJson(const StepEvent& step) {
   Json event = Complete(KindOf(step), RowOf(step.replica), step.replied - step.duration, step.duration);
   event["args"] = {{"step_id", step.step_id},
@@ -43,12 +60,18 @@ Json StepJson(const StepEvent& step) {
                    {"sequences", step.num_sequences},
                    {"decodes", step.num_decodes},
                    {"draft_tokens", step.num_draft_tokens},
+                   {"accepted_draft_tokens", step.num_accepted_tokens},
                    {"new_sequences", step.num_new},
                    {"forks", step.num_forks},
                    {"copied_blocks", step.num_copies},
                    {"swapped_out_blocks", step.num_swap_outs},
                    {"swapped_in_blocks", step.num_swap_ins},
-                   {"preempted", step.num_preempted},
+                   {"preempted", Sum(step.preempted_by_swap) + Sum(step.preempted_by_recompute)},
+                   {"preempted_by_swap", Named(kPreemptionCauses, step.preempted_by_swap)},
+                   {"preempted_by_recompute", Named(kPreemptionCauses, step.preempted_by_recompute)},
+                   {"swaps_declined", Named(kSwapObstacles, step.swap_obstacles, kFirstObstacle)},
+                   {"watermark_refusals", step.num_watermark_refusals},
+                   {"cached_tokens", step.num_cached_tokens},
                    {"running", step.num_running},
                    {"waiting", step.num_waiting},
                    {"used_blocks", step.used_blocks},

@@ -8,6 +8,7 @@
 // engine serves; residency/engine_state.h says what each state means and which changes are allowed. 4. Every
 // accepted request ends in exactly one output with a finish_reason.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,13 +112,19 @@ struct StepEvent {
   int32_t num_sequences = 0;  // that computed tokens
   int32_t num_decodes = 0;    // of these, with one token each beside those of drafts
   int32_t num_draft_tokens = 0;
-  int32_t num_new = 0;  // of these, that the workers did not have
+  int32_t num_accepted_tokens = 0;  // of the drafts, that were right
+  int32_t num_new = 0;              // of the sequences, that the workers did not have
   int32_t num_forks = 0;
   int32_t num_copies = 0;     // blocks, copied before the step
   int32_t num_swap_outs = 0;  // blocks, copied to host memory before the step
   int32_t num_swap_ins = 0;   // and back
-  int32_t num_preempted = 0;  // sequences, since the step before
-  int32_t num_running = 0;    // once it was scheduled, as the two below
+  // What the scheduler decided since the step before.
+  std::array<int32_t, kPreemptionCauses.size()> preempted_by_swap = {};  // requests, by PreemptionCause
+  std::array<int32_t, kPreemptionCauses.size()> preempted_by_recompute = {};
+  std::array<int32_t, kSwapObstacles.size()> swap_obstacles = {};  // as SwapCounts::obstacles
+  int32_t num_watermark_refusals = 0;
+  int32_t num_cached_tokens = 0;  // of prompts that were scheduled first, that the prefix cache had
+  int32_t num_running = 0;        // once it was scheduled, as the two below
   int32_t num_waiting = 0;
   int32_t used_blocks = 0;
   absl::Duration schedule;  // what it took to decide what the step computes

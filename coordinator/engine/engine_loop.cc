@@ -1,6 +1,7 @@
 #include "coordinator/engine/engine_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -9,6 +10,17 @@
 #include "base/null_block.h"
 
 namespace somnus {
+namespace {
+
+// By how much counters have grown.
+template <size_t n>
+std::array<int32_t, n> Gains(const std::array<int64_t, n>& counters, const std::array<int64_t, n>& before) {
+  std::array<int32_t, n> gains;
+  for (size_t i = 0; i < n; ++i) gains[i] = static_cast<int32_t>(counters[i] - before[i]);
+  return gains;
+}
+
+}  // namespace
 
 void EngineLoop::Run() {
   QueueSelfCheck();
@@ -157,9 +169,15 @@ StepEvent EngineLoop::Describe(const StepPlan& plan) {
   step.num_copies = plan.request.copies_size();
   step.num_swap_outs = plan.request.swap_outs_size();
   step.num_swap_ins = plan.request.swap_ins_size();
-  const int64_t num_preemptions = scheduler_.stats().num_preemptions();
-  step.num_preempted =
-      static_cast<int32_t>(num_preemptions - std::exchange(num_preemptions_seen_, num_preemptions));
+  const SchedulerStats before = std::exchange(counters_seen_, scheduler_.stats());
+  step.preempted_by_swap = Gains(counters_seen_.preemptions.by_swap, before.preemptions.by_swap);
+  step.preempted_by_recompute =
+      Gains(counters_seen_.preemptions.by_recompute, before.preemptions.by_recompute);
+  step.swap_obstacles = Gains(counters_seen_.swaps.obstacles, before.swaps.obstacles);
+  step.num_cached_tokens = static_cast<int32_t>(counters_seen_.prefix_cache_hits - before.prefix_cache_hits);
+  const int64_t num_refusals = scheduler_.blocks().num_watermark_refusals();
+  step.num_watermark_refusals =
+      static_cast<int32_t>(num_refusals - std::exchange(watermark_refusals_seen_, num_refusals));
   step.num_running = scheduler_.num_running();
   step.num_waiting = scheduler_.num_waiting();
   step.used_blocks = scheduler_.blocks().used_blocks();
@@ -220,8 +238,11 @@ void EngineLoop::Receive() {
     }
   }
   if (reply->tokens_size() > 0) recoveries_.clear();  // the last one has led to something
+  const int64_t num_accepted = scheduler_.speculation().num_accepted_tokens;
   absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler_.Update(*reply);
   if (!outputs.ok()) return Fail(outputs.status());
+  step.num_accepted_tokens =
+      static_cast<int32_t>(scheduler_.speculation().num_accepted_tokens - num_accepted);
   const absl::Time now = options_.now();
   ++num_steps_;
   step.replied = options_.monotonic_now();

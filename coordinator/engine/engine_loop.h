@@ -328,9 +328,11 @@ class EngineLoop : public Engine {
   std::optional<LifecycleCall> call_;  // whose result has not come
   int64_t last_call_ = 0;
   int64_t num_steps_ = 0;
-  int64_t num_first_scheduled_ = 0;   // requests that have begun
-  absl::Duration queue_time_;         // which they have waited for, together
-  int64_t num_preemptions_seen_ = 0;  // when the last step was scheduled
+  int64_t num_first_scheduled_ = 0;  // requests that have begun
+  absl::Duration queue_time_;        // which they have waited for, together
+  // When the last step was scheduled.
+  SchedulerStats counters_seen_;
+  int64_t watermark_refusals_seen_ = 0;
   bool idle_checked_ = false;
   MonotonicTime stale_deadline_ = absl::InfiniteDuration();  // until which requests wait for weights
 

@@ -125,6 +125,14 @@ TEST_F(ControllersTest, TheTraceShowsTheLastSteps) {
   step.num_sequences = 3;
   step.num_decodes = 2;
   step.num_new = 1;
+  step.num_draft_tokens = 6;
+  step.num_accepted_tokens = 4;
+  step.preempted_by_swap[static_cast<size_t>(PreemptionCause::kPriority)] = 1;
+  step.preempted_by_recompute[static_cast<size_t>(PreemptionCause::kNoBlocks)] = 2;
+  step.swap_obstacles[static_cast<size_t>(SwapObstacle::kNone)] = 1;
+  step.swap_obstacles[static_cast<size_t>(SwapObstacle::kPrice)] = 2;
+  step.num_watermark_refusals = 5;
+  step.num_cached_tokens = 16;
   step.replied = MonotonicNow();
   step.duration = absl::Milliseconds(5);
   step.sent = step.replied - absl::Milliseconds(8);
@@ -141,8 +149,16 @@ TEST_F(ControllersTest, TheTraceShowsTheLastSteps) {
   ASSERT_EQ(by_name.count("mixed"), 1u) << events.dump();
   EXPECT_EQ(by_name["mixed"]["dur"], 5000);
   EXPECT_EQ(by_name["mixed"]["tid"], 2) << "replica 1 has the row below that of replica 0";
-  EXPECT_EQ(by_name["mixed"]["args"]["step_id"], 7);
-  EXPECT_EQ(by_name["mixed"]["args"]["queued_us"], 3000);
+  const Json args = by_name["mixed"]["args"];
+  EXPECT_EQ(args["step_id"], 7);
+  EXPECT_EQ(args["queued_us"], 3000);
+  EXPECT_EQ(args["accepted_draft_tokens"], 4);
+  EXPECT_EQ(args["preempted"], 3);
+  EXPECT_EQ(args["preempted_by_swap"], (Json{{"priority", 1}}));
+  EXPECT_EQ(args["preempted_by_recompute"], (Json{{"no_blocks", 2}}));
+  EXPECT_EQ(args["swaps_declined"], (Json{{"price", 2}}));
+  EXPECT_EQ(args["watermark_refusals"], 5);
+  EXPECT_EQ(args["cached_tokens"], 16);
   EXPECT_EQ(by_name["recovery"]["tid"], 0);
   EXPECT_EQ(by_name["recovery"]["dur"], 300000);
   for (const char* seconds : {"0", "-1", "3601", "nan", "x", ""})

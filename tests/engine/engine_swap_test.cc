@@ -17,14 +17,8 @@ namespace {
 
 constexpr int kRequests = 4;
 
-// Blocks for about two of the requests.
 EngineOptions Swapping(bool async_scheduling = true) {
-  EngineOptions options = SmallEngine(async_scheduling);
-  options.scheduler.preemption = PreemptionMode::kSwap;
-  options.scheduler.max_model_len = 100;
-  options.scheduler.blocks.num_blocks = 31;
-  options.scheduler.blocks.num_host_blocks = 128;
-  options.scheduler.blocks.enable_prefix_caching = false;
+  EngineOptions options = SwappingEngine(async_scheduling);
   options.keep_kv_on_sleep = true;
   return options;
 }

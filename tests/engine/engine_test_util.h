@@ -138,6 +138,17 @@ inline EngineOptions SmallEngine(bool async_scheduling = true) {
   return options;
 }
 
+// Blocks for about two requests of 72 tokens, and preemption by swap.
+inline EngineOptions SwappingEngine(bool async_scheduling = true) {
+  EngineOptions options = SmallEngine(async_scheduling);
+  options.scheduler.preemption = PreemptionMode::kSwap;
+  options.scheduler.max_model_len = 100;
+  options.scheduler.blocks.num_blocks = 31;
+  options.scheduler.blocks.num_host_blocks = 128;
+  options.scheduler.blocks.enable_prefix_caching = false;
+  return options;
+}
+
 inline FakeWorkerOptions SmallWorker(const EngineOptions& options) {
   FakeWorkerOptions fake;
   fake.num_blocks = options.scheduler.blocks.num_blocks;

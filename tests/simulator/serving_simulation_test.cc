@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-constexpr CostModel kPaper = {25e-3, 0.167e-3, 0.287e-3, 0.695e-6};
+constexpr CostModel kPaper = {25e-3, 0.167e-3, 0.287e-3, 0.695e-6, 33e-6};
 
 class Given : public RequestSource {
  public:
@@ -88,6 +88,17 @@ TEST(ServingSimulationTest, JsonHasTheNamesThatScriptsReadFrom) {
   EXPECT_LE(json["kv_utilization"].get<double>(), 1);
 }
 
+// As the coordinator does by default: what copies cost less than computing again is swapped.
+TEST(ServingSimulationTest, PreemptsAsServed) {
+  SimulationOptions options = Options(ServingPolicy::kSomnus);
+  const ServingOutcome served = Serve(options, 4, 300);
+  EXPECT_GT(served.num_swap_preemptions, 0);
+  options.cost.per_swapped_token = 1;
+  const ServingOutcome dear = Serve(options, 4, 300);
+  EXPECT_EQ(dear.num_swap_preemptions, 0);
+  EXPECT_GT(dear.num_preemptions, 0);
+}
+
 TEST(ServingSimulationTest, MemoryIsWastedAsInThePaper) {
   EXPECT_GE(Serve(Options(ServingPolicy::kSomnus), 4, 1000).kv_utilization, 0.96);
   const ServingOutcome max = Serve(Options(ServingPolicy::kOrcaMax), 4, 1000);
@@ -125,10 +136,7 @@ TEST(ServingSimulationTest, SharingSavesMemoryAsInThePaper) {
 // At a mean of 0.2 s for an output token.
 TEST(ServingSimulationTest, RatesAtEqualLatencyAreThoseOfThePaper) {
   const auto rate = [](ServingPolicy policy) {
-    SimulationOptions options = Options(policy);
-    options.engine.preemption = PreemptionMode::kAuto;  // as served
-    options.engine.swap_slots = 4096;
-    const auto found = SustainedRate(options, LoadTrace::kShareGpt, /*seconds=*/1000, 1, 0.2, 4);
+    const auto found = SustainedRate(Options(policy), LoadTrace::kShareGpt, /*seconds=*/1000, 1, 0.2, 4);
     EXPECT_TRUE(found.ok()) << found.status();
     return found.value_or(0);
   };

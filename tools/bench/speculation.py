@@ -4,8 +4,9 @@ without, in turns.
 
 Usage: speculation.py MODEL [--draft-model PATH] [--rounds 5] [--concurrency 1] [--max-tokens 200]
                       [--num-speculative-tokens 8] [--json FILE] [-- SERVER FLAG ...]
-Workloads: "edit" (a program with a small change), "quote" (a text again), "story" (free text, greedy), "random" (from
-random tokens, sampled). For each it prints tokens per second, their ratio, the ratio of the processor time that the
+Workloads: "edit" (a program again, with one name changed), "summary" (of a text of 280 words), "quote" (a text again),
+"story" (free text, greedy), "random" (from random tokens, sampled). Answers to the first two end where the model ends them,
+the others have --max-tokens. For each it prints tokens per second, their ratio, the ratio of the processor time that the
 servers' processes took for a token, which share of guesses was right, and whether all tokens were the same. Both servers
 have one worker with --threads threads; the one that is not asked is idle.
 """
@@ -40,10 +41,43 @@ def variance(values):
     for value in values:
         total += (value - center) ** 2
     return total / len(values)
+
+
+def covariance(first, second):
+    first_center = mean(first)
+    second_center = mean(second)
+    total = 0
+    for one, other in zip(first, second):
+        total += (one - first_center) * (other - second_center)
+    return total / len(first)
+
+
+def moving_average(values, width):
+    averages = []
+    total = 0
+    for index, value in enumerate(values):
+        total += value
+        if index >= width:
+            total -= values[index - width]
+        averages.append(total / min(index + 1, width))
+    return averages
 """
 TEXT = ("The lighthouse stood on a rock at the end of the bay. Every evening its keeper climbed the hundred and twelve steps, lit "
         "the lamp, and wrote the hour into a book that his grandfather had begun. On the ninth of March he found a line in it "
         "that nobody of his family had written.")
+REPORT = " ".join("""The harbour of Lindholm was closed for eleven days this winter, longer than in any year since the ice records began. The
+harbour board met on Tuesday to hear why. Its engineer, Marta Ekberg, said that the cold was not the main reason. The ice in the
+bay was forty centimetres thick, ten less than in 1987, when the harbour was closed for four days only. But the icebreaker Tor
+was in dry dock from the second of January on, because a bearing of its starboard shaft had failed, and the spare part came from
+Rotterdam by road. The neighbouring port of Varby lent its own icebreaker for two of the eleven days.
+The closure was expensive. Fourteen ships went to Varby instead, and the board lost about three hundred thousand crowns in fees.
+The paper mill, which is the largest customer, stopped one of its two machines for a week, since its warehouse was full. The
+fishing cooperative said that its members lost a tenth of their winter catch.
+Ekberg proposed three measures. Bearings and seals for both shafts should be kept in Lindholm from now on, which costs ninety
+thousand crowns. The yearly inspection of the Tor should be moved from January to May. And the agreement with Varby, which today
+depends on goodwill, should be put into writing, so that each port helps the other within a day. The board accepted the first two
+measures at once. The third one was postponed until March, because the mayor of Varby wants to be paid for each hour in which the
+ship is lent, and the board has not decided how much it is willing to offer.""".split())
 
 
 def chat(text, **fields):
@@ -67,7 +101,13 @@ def cpu_seconds(root):
 def workload(name, index):
     """The route and the body of a workload's request; prompts differ by `index`, so that the prefix cache helps nobody."""
     if name == "edit":
-        return "/v1/chat/completions", chat(f"Rename the variable total to sum{index} and print the whole program again:\n\n{PROGRAM}")
+        asked = chat(f"Rename the variable total to sum{index} and print the whole program again:\n\n{PROGRAM}")
+        # A small model does not do what it is asked, but goes on with what has begun.
+        begun = "\n".join(PROGRAM.splitlines()[:2]).replace("total", f"sum{index}")
+        asked["messages"].append({"role": "assistant", "content": f"```python\n{begun}"})
+        return "/v1/chat/completions", {**asked, "ignore_eos": False, "continue_final_message": True, "add_generation_prompt": False}
+    if name == "summary":
+        return "/v1/chat/completions", chat(f"Summarize report number {index} in five sentences:\n\n{REPORT}", ignore_eos=False)
     if name == "quote":
         return "/v1/chat/completions", chat(f"Repeat text number {index} word by word, again and again:\n\n{TEXT}")
     if name == "story":
@@ -114,7 +154,7 @@ def run(server, name, first, count, max_tokens):
     """(the requests' tokens, tokens per second, processor seconds per token)"""
     bodies = [workload(name, first + i) for i in range(count)]
     for _, body in bodies:
-        body.update({"max_tokens": max_tokens, "ignore_eos": True, "return_token_ids": True})
+        body.update({"max_tokens": max_tokens, "ignore_eos": body.get("ignore_eos", True), "return_token_ids": True})
     start, cpu = time.monotonic(), cpu_seconds(server.process.pid)
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         tokens = list(pool.map(lambda one: server.tokens(*one), bodies))
@@ -165,7 +205,7 @@ def main():
     parser.add_argument("--num-speculative-tokens", type=int, default=8)
     parser.add_argument("--draft-model", metavar="PATH", help="guesses come from this model; without it from prompt lookup")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--workloads", default="edit,quote,story,random")
+    parser.add_argument("--workloads", default="edit,summary,quote,story,random")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
     args = parser.parse_intermixed_args()
     flags = ["--workers=local:1", f"--threads-per-worker={args.threads}", "--max-model-len=2048", "--kv-cache-memory-bytes=512MiB",

@@ -59,10 +59,11 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 2560;
   int32_t max_model_len = 2048;
   bool enable_prefix_caching = true;
-  PreemptionMode preemption = PreemptionMode::kRecompute;
-  int64_t swap_slots = 0;  // tokens in host memory
-  int32_t n = 1;           // sequences of each request, which share its prompt where the engine can
-  int32_t beams = 0;       // of beam search; 0: the n sequences are sampled
+  PreemptionMode preemption = PreemptionMode::kAuto;  // as served
+  // Tokens in host memory: those of 4 GiB, which the coordinator takes by default, where one has 0.8 MB.
+  int64_t swap_slots = 5242;
+  int32_t n = 1;      // sequences of each request, which share its prompt where the engine can
+  int32_t beams = 0;  // of beam search; 0: the n sequences are sampled
   uint64_t seed = 1;
 
   int32_t num_sequences() const { return beams > 0 ? beams : n; }
