@@ -58,4 +58,9 @@ class RunDirectory:
         for pid in self.workers:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.parent)
+        # A worker that took the place of one of these may still write while it ends.
+        wait_until(self._is_removed, SOON_S, f"{self.parent} can be removed")
+
+    def _is_removed(self):
+        shutil.rmtree(self.parent, ignore_errors=True)
+        return not os.path.exists(self.parent)
