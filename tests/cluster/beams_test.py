@@ -16,6 +16,7 @@ MODEL = "qwen3"
 SMALL_CACHE = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * 8192}", "--max-num-seqs=16")
 
 
+FIELDS = ("prompt", "n", "max_tokens", "length_penalty", "ignore_eos", "early_stopping")
 BEAMS = {"use_beam_search": True, "temperature": 1}
 # Searches, greedy and sampled requests.
 REQUESTS = [
@@ -42,7 +43,7 @@ class Beams(unittest.TestCase):
         for model in sorted({case["model"] for case in GOLDENS}):
             with self.subTest(model), Cluster(tiny(model), "--dtype=float32", workers=2) as cluster:
                 for case in (case for case in GOLDENS if case["model"] == model):
-                    body = {name: case[name] for name in ("prompt", "n", "max_tokens", "length_penalty", "ignore_eos")}
+                    body = {name: case[name] for name in FIELDS if name in case}
                     wanted = [(answer["tokens"], answer["finish_reason"]) for answer in case["answers"]]
                     self.assertEqual(answers(cluster, {**BEAMS, **body}), wanted, body)
                 cluster.wait_idle()
