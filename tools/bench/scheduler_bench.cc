@@ -3,10 +3,11 @@
 //   scheduler_bench [--json] [--sequences=N] [--context=N] [--steps=N]
 //
 // Four questions. How long does it take to schedule and to encode a step in which all running sequences
-// decode, and does that depend on how many sequences wait, how many blocks there are, or how many users share
-// fairly? What does one operation on one block cost, by the number of blocks? Memory is the only thing that
-// may show there: a million blocks do not fit into a processor's cache. What does the trace of steps add,
-// once it is full? And what does prompt lookup add to a step of a sequence in which nothing is found?
+// decode, and does that depend on how many sequences wait, how many blocks there are, how many users share
+// fairly, or how many long prompts wait for which there are slots? What does one operation on one block cost,
+// by the number of blocks? Memory is the only thing that may show there: a million blocks do not fit into a
+// processor's cache. What does the trace of steps add, once it is full? And what does prompt lookup add to a
+// step of a sequence in which nothing is found?
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,9 @@
 
 namespace somnus {
 namespace {
+
+// Of the sequences beside long prompts, since it takes long to compute theirs by such steps.
+constexpr int32_t kBriefContext = 64;
 
 struct BenchFlags {
   int32_t sequences = 1024;
@@ -111,12 +115,18 @@ nlohmann::json Measure(const BenchFlags& flags) {
   many_users.waiting = 100000;
   many_users.users = 1000;
   many_blocks.spare_blocks = 1000000;
+  DecodeStepOptions few_long = options, many_long = options;
+  few_long.context = many_long.context = kBriefContext;
+  few_long.long_prompts = flags.steps + 1000;
+  many_long.long_prompts = flags.steps + 10000;
   nlohmann::json json = {{"decode_step_us", alone.both}, {"sequences", flags.sequences}};
   json["context"] = flags.context;
   json["decode_steps"] = {{"alone", ToJson(alone)},
                           {"100000_waiting", ToJson(MeasureDecodeSteps(many_waiting))},
                           {"100000_of_1000_users", ToJson(MeasureDecodeSteps(many_users))},
-                          {"1000000_more_blocks", ToJson(MeasureDecodeSteps(many_blocks))}};
+                          {"1000000_more_blocks", ToJson(MeasureDecodeSteps(many_blocks))},
+                          {"1000_long_prompts", ToJson(MeasureDecodeSteps(few_long))},
+                          {"10000_long_prompts", ToJson(MeasureDecodeSteps(many_long))}};
   json["trace_ns"] = MeasureTrace(flags.steps);
   json["lookup_ns"] = MeasureLookup(flags.context, flags.steps);
   for (const int32_t num_blocks : {1000, 100000, 1000000}) {

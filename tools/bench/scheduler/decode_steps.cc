@@ -16,11 +16,14 @@ namespace {
 
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kStepTokens = 1 << 16;  // of the prompts, before the measurement
+constexpr int32_t kLongPrompt = 512;
+constexpr int32_t kSpareSlots = 64;  // where long prompts wait
 
 SchedulerOptions MakeOptions(const DecodeStepOptions& options) {
   SchedulerOptions scheduler;
   // While the last prompts are computed, the first ones decode already.
-  const int64_t prefill_steps = int64_t{options.sequences} * options.context / (kStepTokens / 2) + kBlockSize;
+  const int64_t prefill_tokens = options.long_prompts > 0 ? kLongPrompt / 2 : kStepTokens / 2;
+  const int64_t prefill_steps = int64_t{options.sequences} * options.context / prefill_tokens + kBlockSize;
   const auto longest = static_cast<int32_t>(options.context + options.steps + prefill_steps);
   const int32_t blocks_each = longest / kBlockSize + 1;
   scheduler.max_num_seqs = options.sequences;
@@ -28,9 +31,15 @@ SchedulerOptions MakeOptions(const DecodeStepOptions& options) {
   scheduler.max_model_len = longest;
   scheduler.max_num_partial_prefills = scheduler.max_long_partial_prefills = options.sequences;
   if (options.users > 0) scheduler.accounts = UserAccounts::Create(options.users);
+  if (options.long_prompts > 0) {
+    scheduler.max_num_seqs += kSpareSlots;
+    scheduler.max_num_batched_tokens = options.sequences + kLongPrompt;
+    scheduler.max_num_partial_prefills = scheduler.max_long_partial_prefills = 1;
+    scheduler.long_prefill_token_threshold = kLongPrompt / 2;
+  }
   scheduler.blocks.block_size = kBlockSize;
   scheduler.blocks.watermark = 0;
-  scheduler.blocks.num_blocks = options.sequences * blocks_each + options.spare_blocks + 1;
+  scheduler.blocks.num_blocks = scheduler.max_num_seqs * blocks_each + options.spare_blocks + 1;
   return scheduler;
 }
 
@@ -77,10 +86,19 @@ class Samples {
 DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options) {
   const SchedulerOptions scheduler_options = MakeOptions(options);
   Scheduler scheduler(scheduler_options);
-  std::vector<int64_t> slots(options.sequences, 0);
+  std::vector<int64_t> slots(scheduler_options.max_num_seqs, 0);
   for (int32_t i = 0; i < options.sequences + options.waiting; ++i)
     scheduler.Add(MakeRequest(i, i < options.sequences ? options.context : kBlockSize, options.users));
   const auto is_decode = [&](const StepPlan& plan) { return plan.num_tokens == options.sequences; };
+  bool has_long_prompts = false;
+  const auto add_long_prompts = [&] {
+    for (int32_t i = 0; i < options.long_prompts; ++i) {
+      EngineRequest request = MakeRequest(options.sequences + i, kLongPrompt, options.users);
+      request.max_tokens = 0;
+      scheduler.Add(std::move(request));
+    }
+    has_long_prompts = true;
+  };
   DecodeStepTimes times;
   Samples schedule, encode, both, update;
   std::string bytes;
@@ -92,10 +110,12 @@ DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options) {
     const MonotonicTime encoded = MonotonicNow();
     SOMNUS_CHECK(!plan.empty());
     const v1::StepReply reply = MakeReply(plan.request, &slots);
-    const bool is_measured = is_decode(plan);
+    const bool decodes_alone = is_decode(plan);
+    const bool is_measured = options.long_prompts > 0 ? has_long_prompts : decodes_alone;
     scheduler.Reuse(std::move(plan.request));
     const MonotonicTime replied = MonotonicNow();
     SOMNUS_CHECK(scheduler.Update(reply).ok());
+    if (decodes_alone && options.long_prompts > 0 && !has_long_prompts) add_long_prompts();
     if (!is_measured) continue;
     update.Add(MonotonicNow() - replied);
     schedule.Add(scheduled - begin);

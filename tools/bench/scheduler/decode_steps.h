@@ -8,8 +8,11 @@ namespace somnus {
 
 struct DecodeStepOptions {
   int32_t sequences = 1024;
-  int32_t context = 4096;    // tokens of each sequence when the measurement begins
-  int32_t waiting = 0;       // further sequences, for which there is no slot
+  int32_t context = 4096;  // tokens of each sequence when the measurement begins
+  int32_t waiting = 0;     // further sequences, for which there is no slot
+  // Prompts for which there are slots, each of a step's budget: the first is computed beside the decodes, one
+  // a step, and others are passed over, of which there are more than steps.
+  int32_t long_prompts = 0;
   int32_t spare_blocks = 0;  // beyond those that the sequences need
   int32_t users = 0;         // who share fairly, request by request in turns; 0: users are not told apart
   int32_t steps = 200;
