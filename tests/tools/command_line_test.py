@@ -19,6 +19,8 @@ import unittest
 from cluster.harness import SOMNUS
 
 HOLD = "hold"  # a question whose answer begins and does not end
+# Ctrl-U, which empties the line, and Ctrl-D.
+END_OF_INPUT = "\x15\x04"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -116,7 +118,7 @@ class Terminal:
 
     def wait(self, again=""):
         """The exit code once the command has ended. `again` is typed every half second until then: a key that is typed
-        while the prompt is being set up is lost."""
+        while the prompt is being set up is lost, or becomes a part of the line."""
         deadline = time.monotonic() + 60
         try:
             while time.monotonic() < deadline:
@@ -189,7 +191,7 @@ class CommandLine(unittest.TestCase):
         self.ask(terminal, "two")
         self.assertEqual(self.questions(), ["one", "one!", "two"])
         terminal.type("\x04")
-        self.assertEqual(terminal.wait(again="\x04"), 0)
+        self.assertEqual(terminal.wait(again=END_OF_INPUT), 0)
 
     def test_ctrl_c_twice_leaves(self):
         terminal = self.chat()
@@ -215,7 +217,7 @@ class CommandLine(unittest.TestCase):
         terminal.read_until("acbde!")
         terminal.read_until("> ")
         terminal.type("\x04")
-        self.assertEqual(terminal.wait(again="\x04"), 0)
+        self.assertEqual(terminal.wait(again=END_OF_INPUT), 0)
         path = os.path.join(self.state, "somnus", "history")
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
         again = self.chat()
