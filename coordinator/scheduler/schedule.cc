@@ -60,7 +60,8 @@ StepPlan Scheduler::MakeStep() {
 }
 
 void Scheduler::Reuse(v1::StepRequest sent) {
-  if (sent.new_sequences_size() > 0) return;  // whose tokens take memory that hardly a step needs
+  // Tokens and block tables that are sent whole take memory that hardly a step needs.
+  if (sent.new_sequences_size() + sent.forks_size() + sent.branches_size() > 0) return;
   sent.Clear();
   spare_request_ = std::move(sent);
 }
@@ -143,11 +144,11 @@ void Scheduler::ScheduleRunningPrefills(StepBuilder* builder) {
 }
 
 void Scheduler::ScheduleOvertakers(StepBuilder* builder) {
+  const auto key = [this](const SequencePtr& one) {
+    return PrefillKey(*one, RankOf(*one, one->num_to_compute()));
+  };
   std::sort(builder->overtakers.begin(), builder->overtakers.end(),
-            [this](const SequencePtr& a, const SequencePtr& b) {
-              return PrefillKey(*a, RankOf(*a, a->num_to_compute())) <
-                     PrefillKey(*b, RankOf(*b, b->num_to_compute()));
-            });
+            [&](const SequencePtr& a, const SequencePtr& b) { return key(a) < key(b); });
   for (const SequencePtr& sequence : builder->overtakers) AddPrefills(sequence, builder);
   builder->overtakers.clear();
 }

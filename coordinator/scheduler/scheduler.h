@@ -18,13 +18,14 @@
 //     others behind it go ahead. A prompt counts with what the prefix cache does not have of it, and only
 //     against sequences that are not less urgent;
 //  4. what is left goes to the prompts of 2 and 3, the shortest first.
-// Of long prompts that are equally urgent the one with the fewest tokens to compute is served first, where a
-// step's wait is worth an eighth of the budget: it does not count those that it overtakes, waiting or
-// running, and they keep their part of each step. Beside it, new sequences and prompt log-probabilities have
-// a budget in bytes each (step_bytes), so that the step's messages stay far below what its stream takes:
-// admission stops, and chunks end, where it is spent. So a prompt has its first token soon though much longer
-// ones came before, no stream of others starves a long one, and a long one that is alone gets the whole
-// budget.
+// Of long prompts that are equally urgent the one with the fewest tokens to compute is served first (RankOf).
+// Each step that a prompt has waited counts as an eighth of the budget computed. A prompt overtakes those
+// that come after it in that order: max_long_partial_prefills does not count them. One that was running keeps
+// its chunk of each step. So a prompt has its first token soon though much longer ones came before, no stream
+// of others starves a long one, and a long one that is alone gets the whole budget.
+//
+// New sequences and prompt log-probabilities also have a budget in bytes each (step_bytes), so that the
+// step's messages stay far below what its stream takes: admission stops, and chunks end, where it is spent.
 //
 // Preemption. When blocks run out, the last running sequence of the order of service is preempted, whole: its
 // blocks are freed. By recompute it is computed again from its tokens later; by swap its blocks are copied to
@@ -267,8 +268,8 @@ class Scheduler {
   // Preempts the last sequence in the order of service with the other choices of its request, or lets a pin
   // give way where that is the only one. False: it has preempted this one.
   bool PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder);
-  // `preempted`: it has preempted this or another one.
   bool IsDecodeDue(const Sequence& sequence);
+  // `preempted`: it has preempted this or another one.
   void ScheduleDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
   // Choices of one request (choices.cc).
   void JoinChoices(const SequencePtr& sequence);
