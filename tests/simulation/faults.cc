@@ -19,7 +19,8 @@ constexpr double kDiskProbability = 0.4;  // of a fault where the disk may be st
 
 void Faults::Plan(absl::Duration span) {
   Random& random = site_.world.random();
-  num_left_ = static_cast<int>(random.Between(0, kMaxFaults));
+  // The most is drawn twice as often as another number: what several faults do together is less known.
+  num_left_ = static_cast<int>(std::min<int64_t>(random.Between(0, kMaxFaults + 1), kMaxFaults));
   // Streams open and caches fill at the beginning.
   if (random.Chance(0.3)) span = std::min(span, kBeginning);
   for (int i = 0; i < num_left_; ++i) StrikeAfter(random.Between(absl::ZeroDuration(), span));

@@ -65,12 +65,13 @@ void Network::Watch(int process) {
   });
 }
 
-void Network::NoteKnown(int coordinator, int worker, bool known) {
-  if (known) {
-    known_.emplace(coordinator, worker);
-  } else if (known_.count({coordinator, worker}) > 0) {
-    given_up_.insert(worker);
-  }
+void Network::NoteAdopted(int coordinator, int worker, int64_t epoch) {
+  adopted_at_[{coordinator, worker}] = epoch;
+}
+
+void Network::NoteUnknown(int coordinator, int worker, int64_t epoch) {
+  const auto adopted = adopted_at_.find({coordinator, worker});
+  if (adopted != adopted_at_.end() && epoch > adopted->second) given_up_.insert(worker);
 }
 
 // Servers learn of the end of their client as of cancellations.

@@ -97,9 +97,11 @@ class Network {
   void Reset(int process);
   absl::Duration Latency();
 
-  // A coordinator has replied to a worker: it knows the worker, or it does not, and has given the worker up
-  // if it knew it before.
-  void NoteKnown(int coordinator, int worker, bool known);
+  // A coordinator has replied to a worker whose group has the given epoch: it is a member from now on,
+  // or it is none. Then it was given up if a group of that coordinator had begun with it; one that falls
+  // silent before that may come again.
+  void NoteAdopted(int coordinator, int worker, int64_t epoch);
+  void NoteUnknown(int coordinator, int worker, int64_t epoch);
   bool given_up(int worker) const { return given_up_.count(worker) > 0; }
   // The coordinator has ended, and another one may take whom it had given up.
   void ForgetGivenUp() { given_up_.clear(); }
@@ -128,7 +130,7 @@ class Network {
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended on both sides
   std::vector<std::shared_ptr<Connection>> connections_;
   std::map<int, absl::Duration> cut_until_;
-  std::set<std::pair<int, int>> known_;  // coordinators and workers
+  std::map<std::pair<int, int>, int64_t> adopted_at_;  // epochs, by coordinator and worker
   std::set<int> given_up_;
 };
 

@@ -35,21 +35,22 @@ struct ClusterService {
     grpc::Status Register(grpc::ClientContext* context, const RegisterRequest& request,
                           RegisterResponse* response) {
       const grpc::Status status = grpc::UnaryCall(*channel_, "Register", context, request, response);
-      if (status.ok() && response->action() == REGISTER_ACTION_ADOPT) NoteKnown(true);
+      if (status.ok() && response->action() == REGISTER_ACTION_ADOPT)
+        network().NoteAdopted(coordinator(), worker(), request.snapshot().group_epoch());
       return status;
     }
     grpc::Status Heartbeat(grpc::ClientContext* context, const HeartbeatRequest& request,
                            HeartbeatResponse* response) {
       const grpc::Status status = grpc::UnaryCall(*channel_, "Heartbeat", context, request, response);
-      if (status.ok() && (response->known() || request.group_epoch() > 0)) NoteKnown(response->known());
+      if (status.ok() && !response->known())
+        network().NoteUnknown(coordinator(), worker(), request.group_epoch());
       return status;
     }
 
    private:
-    void NoteKnown(bool known) {
-      simulation::Network::current().NoteKnown(channel_->connection()->server,
-                                               simulation::World::current()->current_process(), known);
-    }
+    static simulation::Network& network() { return simulation::Network::current(); }
+    static int worker() { return simulation::World::current()->current_process(); }
+    int coordinator() const { return channel_->connection()->server; }
 
     const std::shared_ptr<grpc::Channel> channel_;
   };
