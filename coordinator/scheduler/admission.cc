@@ -87,12 +87,9 @@ bool Scheduler::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
   // The last token is never adopted, since it gives the logits.
   const int64_t most = std::min(shared, sequence->num_tokens() - 1);
   const int64_t adoptable = most - most % options_.blocks.block_size;
-  const auto is_worth_it = [this](int64_t saved, int64_t num_tokens) {
-    return saved > 0 && (2 * saved >= num_tokens || saved >= long_prefill_tokens_);
-  };
-  if (!is_worth_it(adoptable, sequence->num_tokens())) return false;
+  if (adoptable == 0) return false;
   const int64_t cached = blocks_.CountCached(sequence->id, sequence->tokens, sequence->request.cache_salt);
-  if (!is_worth_it(adoptable - cached, sequence->num_tokens() - cached)) return false;
+  if (cached >= adoptable) return false;
   sequence->awaited_id = source->id;
   sequence->awaited_tokens = adoptable;
   return true;

@@ -59,22 +59,27 @@ TEST_F(NewPrefixTest, OthersGoAhead) {
   EXPECT_EQ(FirstToken("b"), 2);
 }
 
-TEST_F(NewPrefixTest, NobodyWaitsForLessThanHalf) {
-  Run({Prompt("a", 12, 2), Prompt("b", 12, 13)});
+TEST_F(NewPrefixTest, AnyWholeBlockIsWaitedFor) {
+  Run({Prompt("a", 4, 2), Prompt("b", 4, 40)});
+  EXPECT_EQ(Cached("b"), 4);
+  EXPECT_EQ(FirstToken("b"), 2);
+  EXPECT_EQ(harness_->worker.num_computed_tokens(), 6 + 40 + 2 * 3);
+  Run({Prompt("a", 3, 2), Prompt("b", 3, 40)});
   EXPECT_EQ(Cached("b"), 0);
   EXPECT_EQ(FirstToken("b"), 1);
-  Run({Prompt("a", 12, 2), Prompt("b", 12, 12)});
-  EXPECT_EQ(Cached("b"), 12);
 }
 
-TEST_F(NewPrefixTest, AsMuchAsMakesAPromptLongIsWaitedForThoughItIsLessThanHalf) {
-  options_.long_prefill_token_threshold = 16;
-  Run({Prompt("a", 17, 2), Prompt("b", 17, 30)});
-  EXPECT_EQ(Cached("b"), 16);
-  EXPECT_EQ(harness_->worker.num_computed_tokens(), 17 + 2 + 1 + 30 + 2 * 3);
-  options_.long_prefill_token_threshold = 17;
-  Run({Prompt("a", 17, 2), Prompt("b", 17, 30)});
-  EXPECT_EQ(Cached("b"), 0);
+// It waits for a block of "a", adopts that, and then waits for the second block, which "c" is computing.
+TEST_F(NewPrefixTest, EachWaitEndsWithMoreThanWasCached) {
+  options_.max_num_batched_tokens = 8;
+  harness_ = std::make_unique<Harness>(options_);
+  harness_->Add(Prompt("a", 4, 4));
+  harness_->Add(Prompt("b", 12, 3));
+  harness_->Add(Prompt("c", 12, 6));
+  harness_->RunToEnd();
+  EXPECT_EQ(Cached("b"), 4);
+  EXPECT_EQ(Cached("c"), 12);
+  EXPECT_EQ(harness_->worker.num_computed_tokens(), 8 + 11 + 6 + 3 * 3);
 }
 
 TEST_F(NewPrefixTest, WhatIsCachedAlreadyIsNotWaitedFor) {
