@@ -195,6 +195,7 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
 struct KvHostPool {
   void* data = nullptr;
   int64_t num_blocks = 0;
+  int64_t first_block = 0;  // the number of its first block, where it is a part of a larger pool
 };
 struct BlockSwap {
   int32_t device_block;

@@ -260,7 +260,7 @@ absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwa
   absl::Status status;
   for (const auto& [number, own] : by_piece) {
     const Piece& piece = pieces_.at(number);
-    status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks}, own);
+    status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks, number * piece_blocks_}, own);
     if (!of_transition) {
       RETURN_IF_ERROR(status);
       continue;

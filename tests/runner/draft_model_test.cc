@@ -145,6 +145,52 @@ TEST_P(DraftModelTest, CatchesUpWithWhatItWasNotAskedAbout) {
   }
 }
 
+// One sequence in slot 0, its blocks from 1 on.
+v1::StepRequest Beginning(const std::vector<int32_t>& prompt, int32_t num_computed, int32_t num_tokens) {
+  v1::StepRequest step;
+  *step.add_samplings() = GreedySampling();
+  v1::NewSequence* sequence = step.add_new_sequences();
+  sequence->mutable_token_ids()->Add(prompt.begin(), prompt.end());
+  sequence->set_num_prompt_tokens(static_cast<int32_t>(prompt.size()));
+  sequence->set_num_computed_tokens(num_computed);
+  for (int32_t block = 1; block <= 8; ++block) sequence->add_block_ids(block);
+  step.add_sequences()->set_num_tokens(num_tokens);
+  return step;
+}
+
+std::vector<int32_t> LongPrompt() {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 100; ++i) prompt.push_back((11 * i + i / 7) % 50);
+  return prompt;
+}
+
+// The first sequence asked for no guesses, so of what the second one takes from it nothing is there.
+TEST_P(DraftModelTest, ComputesASharedPrefixThatNobodyHasAskedAbout) {
+  const std::unique_ptr<RankGroup> group = Load("qwen3", "qwen3", GetParam());
+  ASSERT_NE(group, nullptr);
+  const std::vector<int32_t> prompt = LongPrompt();
+  ASSERT_TRUE(group->Execute(Beginning(prompt, 0, 64)).ok());
+  v1::StepRequest second = Beginning(prompt, 64, 36);
+  second.add_freed_slots(0);
+  second.mutable_sequences(0)->set_num_proposals(kMost);
+  auto reply = group->Execute(second);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->drafts_size(), 0) << "100 tokens are missing, and a step has 64";
+  std::vector<int32_t> sampled = {reply->tokens(0).token_id()}, guesses;
+  for (int i = 0; i < 1 + kMost; ++i) {
+    v1::StepRequest next;
+    next.add_sequences()->set_num_tokens(1);
+    next.mutable_sequences(0)->set_num_proposals(i == 0 ? kMost : 0);
+    reply = group->Execute(next);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    sampled.push_back(reply->tokens(0).token_id());
+    if (i > 0) continue;
+    ASSERT_EQ(reply->drafts_size(), 1);
+    guesses.assign(reply->drafts(0).token_ids().begin(), reply->drafts(0).token_ids().end());
+  }
+  EXPECT_EQ(guesses, (std::vector<int32_t>{sampled.begin() + 2, sampled.end()}));
+}
+
 // An update brings the model's weights alone, so where all were discarded the draft model's are read again.
 TEST_P(DraftModelTest, IsThereAfterAnUpdateOfWeightsThatWereDiscarded) {
   const std::vector<MiniRequest> requests = Requests(GreedySampling());

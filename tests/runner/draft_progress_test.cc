@@ -9,19 +9,22 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-TEST(DraftProgressTest, ASequenceBeginsWithWhatIsComputed) {
+TEST(DraftProgressTest, ASequenceBeginsWithWhatItsBlocksHave) {
   DraftProgress progress(2);
-  progress.Begin(1, /*generation=*/1, /*start=*/3);
+  EXPECT_TRUE(progress.IsNew(1, /*generation=*/1));
+  progress.Begin(1, /*generation=*/1, /*num_tokens=*/3);
+  EXPECT_FALSE(progress.IsNew(1, 1));
   EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5}, 5), 3);
   EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5}, 2), 2);
+  EXPECT_EQ(progress.noted(1), 3);
   progress.Set(1, 5, {});
-  progress.Begin(1, 1, 7);
-  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5, 6, 7}, 7), 5) << "the same sequence";
+  EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5, 6, 7}, 7), 5);
+  EXPECT_EQ(progress.noted(1), 5);
+  EXPECT_TRUE(progress.IsNew(1, 2));
   progress.Begin(1, 2, 7);
   EXPECT_EQ(progress.Reached(1, Tokens{1, 2, 3, 4, 5, 6, 7}, 7), 7) << "another one";
   progress.Clear();
-  progress.Begin(1, 2, 0);
-  EXPECT_EQ(progress.Reached(1, Tokens{1, 2}, 2), 0);
+  EXPECT_TRUE(progress.IsNew(1, 2));
 }
 
 TEST(DraftProgressTest, GuessesCountAsFarAsTheyAreRight) {
@@ -33,6 +36,24 @@ TEST(DraftProgressTest, GuessesCountAsFarAsTheyAreRight) {
   progress.Set(0, 2, Tokens{30, 40, 50});
   EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30}, 3), 3);
   EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30, 40, 50, 60}, 6), 5) << "they count later, too";
+}
+
+// The guesses' block was given back, and another one is in its place.
+TEST(DraftProgressTest, NothingIsThereOfABlockThatIsNew) {
+  const Tokens tokens = {10, 20, 30, 40, 50, 60};
+  DraftProgress progress(1);
+  progress.Begin(0, 1, 0);
+  progress.Set(0, 2, Tokens{30, 40, 50});
+  progress.CutAt(0, 4);
+  EXPECT_EQ(progress.Reached(0, tokens, 6), 4);
+  progress.CutAt(0, 3);
+  EXPECT_EQ(progress.Reached(0, tokens, 6), 3);
+  progress.Set(0, 5, {});
+  progress.CutAt(0, 4);
+  EXPECT_EQ(progress.noted(0), 4);
+  EXPECT_EQ(progress.Reached(0, tokens, 6), 4);
+  progress.CutAt(0, 8);
+  EXPECT_EQ(progress.Reached(0, tokens, 6), 4);
 }
 
 TEST(DraftProgressTest, AnUnknownTokenDecidesNothing) {

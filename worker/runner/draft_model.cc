@@ -170,27 +170,7 @@ absl::Status DraftModel::FreeBlocks() {
   return allocator_->Free(std::exchange(kv_region_, nullptr));
 }
 
-absl::Status DraftModel::CatchUp(absl::Span<const MissingTokens> sequences, const int32_t* slot_tables) {
-  const size_t most = static_cast<size_t>(limits_.max_num_batched_tokens);
-  std::vector<MissingTokens> pieces;
-  size_t num_tokens = 0;
-  for (MissingTokens rest : sequences) {
-    while (!rest.token_ids.empty()) {
-      MissingTokens piece = rest;
-      piece.token_ids = rest.token_ids.subspan(0, most - num_tokens);
-      pieces.push_back(piece);
-      num_tokens += piece.token_ids.size();
-      rest.position += static_cast<int32_t>(piece.token_ids.size());
-      rest.token_ids.remove_prefix(piece.token_ids.size());
-      if (num_tokens < most) break;
-      RETURN_IF_ERROR(ComputePieces(std::exchange(pieces, {}), slot_tables));
-      num_tokens = 0;
-    }
-  }
-  return pieces.empty() ? absl::OkStatus() : ComputePieces(std::move(pieces), slot_tables);
-}
-
-absl::Status DraftModel::ComputePieces(std::vector<MissingTokens> pieces, const int32_t* slot_tables) {
+absl::Status DraftModel::CatchUp(std::vector<MissingTokens> pieces, const int32_t* slot_tables) {
   RETURN_IF_ERROR(device_->Synchronize());  // it may still copy the inputs of the last ones
   missing_.inputs.Turn();
   const auto rest = std::stable_partition(

@@ -2,13 +2,12 @@
 // The small model whose guesses the large one checks (speculative decoding), on one rank. The ranks divide it
 // as they divide the large one, with the same communicator, and all of them call the same at the same time.
 //
-// Its KV cache has a part for every block of the large model's cache, and the same block tables. Forward runs
-// over the tokens of a step with prompts. Tokens that were generated it computes when it is asked for
-// guesses, all that are missing at once (CatchUp): where few guesses are asked for that is a pass in many
-// steps. So the last tokens of a sequence, some tens at most, may be missing in a block that other sequences
-// share; then guesses about them are worse. Propose goes on from there, one token after the other. It writes
-// behind what is computed, where whatever is computed for those places later overwrites it before anything
-// reads it.
+// Its KV cache has a part for every block of the large model's cache, and the same block tables. It computes
+// nothing of a sequence, not even the prompt, before it is asked for guesses; then all that is missing, as
+// many tokens in a step as a step may have (CatchUp). So a sequence that asks for none costs nothing, and one
+// that asks now and then a pass in many steps. Which tokens a block has, draft_blocks.h knows. Propose goes
+// on from there, one token after the other. It writes behind what is computed, where whatever is computed for
+// those places later overwrites it before anything reads it.
 //
 // Memory as ModelRunner's, under the same tags. Borrowed, and must outlive it: device, communicator,
 // allocator. Used by the runner thread alone.
@@ -82,10 +81,9 @@ class DraftModel {
   // One per layer; none where this rank has no heads.
   absl::Span<const KvCacheView> kv_cache() const { return context_.kv_cache; }
 
-  // Computes a step's tokens, so that the cache has their keys and values. Only collectives can fail.
-  absl::Status Forward(const StepInput& input) { return model_->Forward(input).status(); }
-  // Computes these, at most one piece of each slot. Waits for the device. slot_tables: as Propose.
-  absl::Status CatchUp(absl::Span<const MissingTokens> sequences, const int32_t* slot_tables);
+  // Computes these, at most one piece of each slot and max_num_batched_tokens in all, so that the cache has
+  // their keys and values. Waits for the device. slot_tables: as Propose. Only collectives can fail.
+  absl::Status CatchUp(std::vector<MissingTokens> pieces, const int32_t* slot_tables);
   // The likeliest tokens behind each sequence, in the order of `sequences`; fewer than its count where logits
   // are not finite. At most max_num_seqs sequences of at most num_speculative_tokens. Waits for the device.
   // slot_tables: [max_num_seqs, max_blocks_per_seq], on the device.
@@ -99,8 +97,6 @@ class DraftModel {
   // Where the checkpoint's weights lie, once they are known to be of this model.
   absl::StatusOr<WeightPlan> PlanWeights(const Checkpoint& checkpoint) const;
   int64_t CarveWorkspace(void* base);
-  // No more tokens than a step may have.
-  absl::Status ComputePieces(std::vector<MissingTokens> pieces, const int32_t* slot_tables);
   // Fills the inputs for the sequences in the order of `order`, the longest first.
   void BuildInputs(absl::Span<const ProposingSlot> sequences, absl::Span<const size_t> order);
   // Guesses the tokens `index` places behind the last ones of the first `count` sequences.
@@ -146,7 +142,7 @@ class DraftModel {
     MirroredBlock::Array<int32_t> query_start;                         // [S + 1]
     MirroredBlock::Array<int32_t> slots, context_len;                  // [S]
     MirroredBlock::Array<int32_t> token_ids, positions, slot_mapping;  // [max_num_batched_tokens]
-  } missing_;                                                          // of one ComputePieces
+  } missing_;                                                          // of one CatchUp
 };
 
 }  // namespace somnus

@@ -1,8 +1,7 @@
 #pragma once
 // Which tokens of each slot's sequence have keys and values in the draft model's cache: the first ones, and
-// behind them guesses, that count where the sequence has gone on with the same tokens. A new sequence is
-// taken to have all that is computed when it begins: what a prefix cache or a swap brought. Where that is not
-// so, guesses are worse, and no token is another. Used by the runner thread alone.
+// behind them guesses, that count where the sequence has gone on with the same tokens. What its blocks have
+// when a sequence begins, draft_blocks.h knows. Used by the runner thread alone.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,11 +15,24 @@ class DraftProgress {
  public:
   explicit DraftProgress(int32_t num_slots) : slots_(static_cast<size_t>(std::max(0, num_slots))) {}
 
-  // A step computes the slot's tokens from `start` on; `generation` is that of its sequence (Slot).
-  void Begin(int32_t slot, int64_t generation, int32_t start) {
-    Progress& own = slots_[static_cast<size_t>(slot)];
-    if (own.generation != generation) own = {generation, start, {}};
+  // Whether the slot has another sequence than before; `generation` is its sequence's (Slot). Begin is to be
+  // called then, with the number of tokens that its blocks have.
+  bool IsNew(int32_t slot, int64_t generation) const {
+    return slots_[static_cast<size_t>(slot)].generation != generation;
   }
+  void Begin(int32_t slot, int64_t generation, int32_t num_tokens) {
+    slots_[static_cast<size_t>(slot)] = {generation, num_tokens, num_tokens, {}};
+  }
+  // Tokens from `end` on have another block now.
+  void CutAt(int32_t slot, int32_t end) {
+    Progress& own = slots_[static_cast<size_t>(slot)];
+    const int32_t num_guesses = std::max(0, end - own.computed);
+    if (own.guesses.size() > static_cast<size_t>(num_guesses)) own.guesses.resize(num_guesses);
+    own.computed = std::min(own.computed, end);
+    own.noted = std::min(own.noted, end);
+  }
+  // How many tokens the last Begin or Set was about: guesses have been right since.
+  int32_t noted(int32_t slot) const { return slots_[static_cast<size_t>(slot)].noted; }
   // Returns how many of the sequence's first `end` tokens are there. `tokens`: all of its tokens, of which
   // some may be unknown (negative).
   int32_t Reached(int32_t slot, absl::Span<const int32_t> tokens, int32_t end) {
@@ -41,7 +53,7 @@ class DraftProgress {
   // The first `end` tokens are there now, and these guesses behind them.
   void Set(int32_t slot, int32_t end, absl::Span<const int32_t> guesses) {
     Progress& own = slots_[static_cast<size_t>(slot)];
-    own.computed = end;
+    own.computed = own.noted = end;
     own.guesses.assign(guesses.begin(), guesses.end());
   }
   // Nothing is there any more.
@@ -51,6 +63,7 @@ class DraftProgress {
   struct Progress {
     int64_t generation = -1;
     int32_t computed = 0;
+    int32_t noted = 0;
     std::vector<int32_t> guesses;
   };
   std::vector<Progress> slots_;

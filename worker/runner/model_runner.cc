@@ -67,7 +67,8 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       arrays_(state_.limits(), &inputs_),
       sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
                &inputs_, &results_),
-      draft_progress_(state_.limits().max_num_seqs) {}
+      draft_progress_(state_.limits().max_num_seqs),
+      draft_blocks_(state_.limits().block_size) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
   device_->Synchronize().IgnoreError();  // nothing may run on memory that is released
@@ -217,6 +218,7 @@ absl::Status ModelRunnerImpl::BeginEpoch() {
   // by zeros), every token of which was computed by a step that has ended well or is computed again, and
   // padded rows have no context (they write to the null block).
   state_.Clear();
+  if (!context_.kv_cache.empty()) draft_blocks_.Reset(context_.kv_cache[0].num_blocks);
   failed_ = absl::OkStatus();
   if (communicator_->world_size() == 1) return absl::OkStatus();  // graphs without collectives stay good
   graphs_.Clear();
@@ -246,6 +248,7 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_map
   ASSIGN_OR_RETURN(kv_region_, allocator_->AllocateRows(kKvCacheTag, RowBytes(num_blocks), num_rows,
                                                         RowBytes(num_mapped_blocks)));
   if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->AllocateBlocks(num_blocks, num_mapped_blocks));
+  draft_blocks_.Reset(num_blocks);
   context_.kv_cache =
       KvCacheViewsOf(kv_region_, num_blocks, LayerBlockBytes(), options_, config_, shards_, kv_scales_);
   state_.SetNumBlocks(num_mapped_blocks);

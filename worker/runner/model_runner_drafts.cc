@@ -1,6 +1,7 @@
-// ModelRunnerImpl's part for a draft model: the model computes what the large one has computed, and goes on
-// from what that has sampled.
+// ModelRunnerImpl's part for a draft model: where guesses are asked for, it computes what is missing of the
+// sequence, and goes on from what the large one has sampled.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -11,25 +12,23 @@ namespace somnus {
 
 absl::Status ModelRunnerImpl::RunDraftModel(StepOutcome* outcome) {
   const TraceRange range("draft model");
-  bool has_prompts = false, proposes = false;
-  for (const ScheduledSlot& scheduled : state_.scheduled()) {
-    draft_progress_.Begin(scheduled.slot, state_.slot(scheduled.slot).generation, scheduled.start);
-    has_prompts |= scheduled.num_tokens - scheduled.num_drafts > 1;
-    proposes |= scheduled.num_proposals > 0;
-  }
-  if (has_prompts) RETURN_IF_ERROR(ComputeStepByDraftModel());
+  NoteBlockEdits();
+  NoteNewSequences();
+  const auto& scheduled = state_.scheduled();
+  const bool proposes = std::any_of(scheduled.begin(), scheduled.end(),
+                                    [](const ScheduledSlot& slot) { return slot.num_proposals > 0; });
   if (!proposes) return absl::OkStatus();
   // Which token of a draft was the last that counts decides where proposals begin, and the host must know it.
   RETURN_IF_ERROR(device_->Synchronize());
-  const std::vector<ProposingSlot> slots = SlotsThatPropose(outcome->sampled);
+  std::vector<ProposingSlot> slots = SlotsThatPropose(outcome->sampled);
+  RETURN_IF_ERROR(CatchUpByDraftModel(&slots));
   if (slots.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(CatchUpByDraftModel(slots));
   ASSIGN_OR_RETURN(const auto proposals, draft_model_->Propose(slots, arrays_.slot_tables()));
   for (size_t i = 0; i < slots.size(); ++i) {
     // It has computed each but the last.
     const size_t computed = std::min(proposals[i].size(), static_cast<size_t>(slots[i].count - 1));
-    draft_progress_.Set(slots[i].slot, slots[i].position + 1,
-                        absl::MakeConstSpan(proposals[i]).subspan(0, computed));
+    NoteComputedByDraftModel(slots[i].slot, slots[i].position + 1,
+                             absl::MakeConstSpan(proposals[i]).subspan(0, computed));
   }
   if (!outcome->reports_tokens) return absl::OkStatus();
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -40,35 +39,66 @@ absl::Status ModelRunnerImpl::RunDraftModel(StepOutcome* outcome) {
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::ComputeStepByDraftModel() {
-  RETURN_IF_ERROR(draft_model_->Forward(arrays_.Inputs()));
+void ModelRunnerImpl::NoteBlockEdits() {
+  if (state_.block_edits().empty()) return;
+  std::vector<int32_t> starts(state_.limits().max_num_seqs, -1);
+  for (const ScheduledSlot& scheduled : state_.scheduled()) starts[scheduled.slot] = scheduled.start;
+  for (const BlockTableEdit& edit : state_.block_edits()) {
+    const int32_t start = starts[edit.slot];  // -1: the step computes nothing of it
+    draft_blocks_.Enter(edit.block_id, edit.index, start < 0 ? state_.slot(edit.slot).num_computed : start);
+    draft_progress_.CutAt(edit.slot, edit.index * state_.limits().block_size);
+  }
+}
+
+void ModelRunnerImpl::NoteNewSequences() {
   for (const ScheduledSlot& scheduled : state_.scheduled()) {
-    const std::vector<int32_t>& tokens = state_.slot(scheduled.slot).tokens;
-    if (draft_progress_.Reached(scheduled.slot, tokens, scheduled.start) < scheduled.start) continue;
-    const int32_t end = scheduled.start + scheduled.num_tokens - scheduled.num_drafts;
-    draft_progress_.Set(scheduled.slot, end,
-                        absl::MakeConstSpan(tokens).subspan(static_cast<size_t>(end),
-                                                            static_cast<size_t>(scheduled.num_drafts)));
+    const Slot& slot = state_.slot(scheduled.slot);
+    if (!draft_progress_.IsNew(scheduled.slot, slot.generation)) continue;
+    // The block of its next token may be that of a sequence that it was forked from, and went on otherwise.
+    const int32_t index = scheduled.start / state_.limits().block_size;
+    draft_blocks_.Enter(slot.block_ids[static_cast<size_t>(index)], index, scheduled.start);
+    draft_progress_.Begin(scheduled.slot, slot.generation, draft_blocks_.NumTokens(slot.block_ids));
+  }
+}
+
+absl::StatusOr<MissingTokens> ModelRunnerImpl::MissingBefore(const ProposingSlot& proposing) {
+  const Slot& slot = state_.slot(proposing.slot);
+  const auto end = slot.tokens.begin() + proposing.position;
+  const auto is_unknown = [](int32_t token) { return token < 0; };
+  // A step before this one has sampled them, and the device is past it.
+  while (!in_flight_.empty() && std::any_of(slot.tokens.begin(), end, is_unknown))
+    RETURN_IF_ERROR(SettleOldest());
+  const int32_t begin = draft_progress_.Reached(proposing.slot, slot.tokens, proposing.position);
+  const auto tokens = absl::MakeConstSpan(slot.tokens);
+  return MissingTokens{proposing.slot, begin, tokens.subspan(begin, proposing.position - begin),
+                       slot.block_ids};
+}
+
+absl::Status ModelRunnerImpl::CatchUpByDraftModel(std::vector<ProposingSlot>* slots) {
+  std::vector<MissingTokens> pieces;
+  std::vector<ProposingSlot> ready;
+  auto room = static_cast<size_t>(state_.limits().max_num_batched_tokens);
+  for (const ProposingSlot& proposing : *slots) {
+    ASSIGN_OR_RETURN(MissingTokens missing, MissingBefore(proposing));
+    if (missing.token_ids.size() <= room) ready.push_back(proposing);
+    missing.token_ids = missing.token_ids.subspan(0, room);
+    room -= missing.token_ids.size();
+    if (!missing.token_ids.empty()) pieces.push_back(missing);
+  }
+  *slots = std::move(ready);
+  if (pieces.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(draft_model_->CatchUp(pieces, arrays_.slot_tables()));
+  for (const MissingTokens& piece : pieces) {
+    const auto count = static_cast<int32_t>(piece.token_ids.size());
+    NoteComputedByDraftModel(piece.slot, piece.position + count, {});
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::CatchUpByDraftModel(absl::Span<const ProposingSlot> slots) {
-  const auto is_unknown = [](int32_t token) { return token < 0; };
-  std::vector<MissingTokens> missing;
-  for (const ProposingSlot& proposing : slots) {
-    const Slot& slot = state_.slot(proposing.slot);
-    const auto end = slot.tokens.begin() + proposing.position;
-    // A step before this one has sampled them, and the device is past it.
-    while (!in_flight_.empty() && std::any_of(slot.tokens.begin(), end, is_unknown))
-      RETURN_IF_ERROR(SettleOldest());
-    const int32_t begin = draft_progress_.Reached(proposing.slot, slot.tokens, proposing.position);
-    if (begin == proposing.position) continue;
-    const auto tokens = absl::MakeConstSpan(slot.tokens).subspan(static_cast<size_t>(begin));
-    missing.push_back({proposing.slot, begin,
-                       tokens.subspan(0, static_cast<size_t>(proposing.position - begin)), slot.block_ids});
-  }
-  return draft_model_->CatchUp(missing, arrays_.slot_tables());
+void ModelRunnerImpl::NoteComputedByDraftModel(int32_t slot, int32_t end, absl::Span<const int32_t> guesses) {
+  const Slot& own = state_.slot(slot);
+  draft_blocks_.NoteComputed(own.block_ids, draft_progress_.noted(slot), end);
+  draft_progress_.Set(slot, end, guesses);
 }
 
 // Ranks must find the same, so log-probabilities, which only rank 0 has, do not count.

@@ -12,6 +12,7 @@
 #include "worker/model/kv_scales.h"
 #include "worker/model/weight_plan.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/draft_blocks.h"
 #include "worker/runner/draft_model.h"
 #include "worker/runner/draft_progress.h"
 #include "worker/runner/graph_runner.h"
@@ -83,10 +84,15 @@ class ModelRunnerImpl : public ModelRunner {
   void AppendSampled(StepOutcome* outcome);
   // The draft model's part of a step (model_runner_drafts.cc), once its tokens are sampled.
   absl::Status RunDraftModel(StepOutcome* outcome);
-  // Computes the step's tokens, those of prompts among them.
-  absl::Status ComputeStepByDraftModel();
-  // Computes what is missing before the tokens that these begin with.
-  absl::Status CatchUpByDraftModel(absl::Span<const ProposingSlot> slots);
+  // Take note of what is new in the step: blocks in tables, and sequences.
+  void NoteBlockEdits();
+  void NoteNewSequences();
+  absl::StatusOr<MissingTokens> MissingBefore(const ProposingSlot& proposing);
+  // Computes what is missing before the tokens that these begin with, no more than a step may have. Those
+  // before which something is missing still are taken out.
+  absl::Status CatchUpByDraftModel(std::vector<ProposingSlot>* slots);
+  // The draft model has computed the first `end` tokens, and these guesses behind them.
+  void NoteComputedByDraftModel(int32_t slot, int32_t end, absl::Span<const int32_t> guesses);
   std::vector<ProposingSlot> SlotsThatPropose(const SampledRows& sampled) const;
   // Waits for the oldest launched step and takes its tokens into the batch state.
   absl::Status SettleOldest();
@@ -138,6 +144,7 @@ class ModelRunnerImpl : public ModelRunner {
   Sampler sampler_;
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   DraftProgress draft_progress_;
+  DraftBlocks draft_blocks_;
   std::deque<std::shared_ptr<StepOutcome>> in_flight_;
   absl::Status failed_;  // the first error of a step
 };

@@ -55,7 +55,9 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
 absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
   RETURN_IF_ERROR(state_.CheckCopies(request));
   if (!shards_.kv_heads.empty()) RETURN_IF_ERROR(CopyBlocksOf(request, context_.kv_cache));
-  return draft_model_ == nullptr ? absl::OkStatus() : CopyBlocksOf(request, draft_model_->kv_cache());
+  if (draft_model_ == nullptr) return absl::OkStatus();
+  for (const v1::BlockCopy& copy : request.copies()) draft_blocks_.Copy(copy.src(), copy.dst());
+  return CopyBlocksOf(request, draft_model_->kv_cache());
 }
 
 absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request,
@@ -90,7 +92,13 @@ absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPo
                        swaps.data(), static_cast<int64_t>(swaps.size()));
   };
   if (!shards_.kv_heads.empty()) swap(context_.kv_cache, 0);
-  if (draft_model_ != nullptr) swap(draft_model_->kv_cache(), pool.num_blocks * OwnBlockBytes());
+  if (draft_model_ == nullptr) return absl::OkStatus();
+  swap(draft_model_->kv_cache(), pool.num_blocks * OwnBlockBytes());
+  for (const BlockSwap& swapped : swaps) {
+    const int64_t host_block = pool.first_block + swapped.host_block;
+    direction == SwapDirection::kToHost ? draft_blocks_.SwapOut(swapped.device_block, host_block)
+                                        : draft_blocks_.SwapIn(swapped.device_block, host_block);
+  }
   return absl::OkStatus();
 }
 
