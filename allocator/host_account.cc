@@ -25,6 +25,9 @@ namespace {
 constexpr int kSlots = 512;
 constexpr off_t kTable = 4096;
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
+// All ranks of a host ask at once when they wake up, and each holds the table for some tenths of a
+// millisecond.
+constexpr absl::Duration kShortestPoll = absl::Microseconds(50);
 // A process holds the table only to read and write some numbers, unless it is stopped in between.
 constexpr absl::Duration kTablePatience = absl::Seconds(1);
 
@@ -100,8 +103,11 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
     explicit TableLock(int fd) : fd_(fd) {
       struct flock range = ByteLock(F_WRLCK, 0);
       const MonotonicTime deadline = MonotonicNow() + kTablePatience;
-      while (fd_ >= 0 && fcntl(fd_, F_OFD_SETLK, &range) != 0 && IsHeld(errno) && MonotonicNow() < deadline)
-        absl::SleepFor(kPoll);
+      absl::Duration pause = kShortestPoll;
+      while (fd_ >= 0 && fcntl(fd_, F_OFD_SETLK, &range) != 0 && IsHeld(errno) && MonotonicNow() < deadline) {
+        absl::SleepFor(pause);
+        pause = std::min(2 * pause, kPoll);
+      }
     }
     ~TableLock() {
       struct flock range = ByteLock(F_UNLCK, 0);

@@ -143,6 +143,8 @@ class Device {
   // time.
   virtual void BeginStep() = 0;
   virtual void EndStep() = 0;
+  // The calling thread may run on any CPU of the process again, until the next BeginStep.
+  virtual void UnpinCaller() {}
 
   // True when ops are queued and run later, on memory of the device's own: only copies move data between it
   // and the host's. False: every op is done when its call returns, and both memories are one.

@@ -51,6 +51,8 @@ struct Share {
   int index = 0;  // among them
 };
 
+constexpr int kMostMemoryThreads = 16;  // beyond a rank's own
+
 // As many threads as the others have, since they wait for each other.
 int NumThreads(const PlacementRequest& request, const Host& host, int num_cores, const Share& share) {
   // A quota is for all ranks of the host together.
@@ -91,7 +93,9 @@ Placement Divide(const PlacementRequest& request, const Host& host, absl::Span<c
       std::stable_partition(placement.cpus.begin(), placement.cpus.end(), computes);
   }
   const int threads = placement.num_threads * share.ranks;
-  placement.spins = threads <= std::min(num_cpus, host.num_cpus);
+  const int most = std::min(num_cpus, host.num_cpus);
+  placement.spins = threads <= most;
+  placement.memory_threads = std::max(placement.num_threads, std::min({threads, most, kMostMemoryThreads}));
   if (request.first_cpu.has_value()) {
     placement.first_cpu = *request.first_cpu;
   } else if (request.pins && threads <= num_cpus) {

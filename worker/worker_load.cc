@@ -100,7 +100,7 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   ASSIGN_OR_RETURN(device_, parts_.open_device(worker, options));
   device_->SetBatchInvariant(batch_invariant);
   LogInfo("runs on {}; NUMA: {}", device_->Describe(), placement_.description);
-  ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
+  ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, placement_.memory_threads));
   if (!load_options_.spill_dir.empty()) RETURN_IF_ERROR(CheckSpillDir(load_options_.spill_dir));
   std::shared_ptr<SleepableAllocator> allocator =
       SleepableAllocator::Create(driver_.get(), {.backup = load_options_.backup,

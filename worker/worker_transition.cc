@@ -129,6 +129,8 @@ absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
   }
   if (prepared_.has_value())
     return absl::FailedPreconditionError(absl::StrCat("Prepare: ", prepared_->id, " is prepared already"));
+  // Another rank's call may wait for the CPU that this thread would be bound to.
+  device_->UnpinCaller();
   Prepared prepared;
   prepared.id = id;
   prepared.sleep_level = request.transition().sleep_level();

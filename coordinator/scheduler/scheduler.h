@@ -52,10 +52,9 @@
 // the last, partly filled one, which the next step makes before it computes anything. A choice for which
 // there is no room then is admitted as any other, and finds the prompt in the prefix cache.
 //
-// New prefixes. While a prompt is computed that another one begins with, the other one waits, where it finds
-// in the prefix cache afterwards at least half of what it has to compute, or as many tokens as make a prompt
-// long; others go ahead of it. It waits for no prompt that is less urgent, and in no step in which that one
-// gets no tokens.
+// New prefixes. While a prompt is computed that another one begins with, be it for one whole block that is
+// not cached yet, the other one waits for what they share, and others go ahead of it. It waits for no prompt
+// that is less urgent, and in no step in which that one gets no tokens.
 //
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
 // Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond

@@ -33,6 +33,7 @@ class CpuDevice final : public Device {
     workspace_bytes_ = bytes;
   }
   void BeginStep() override { pool_.BeginStep(); }
+  void UnpinCaller() override { pool_.UnpinCaller(); }
   void EndStep() override { pool_.EndStep(); }
   bool asynchronous() const override { return false; }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;

@@ -75,6 +75,12 @@ void ThreadPool::BeginStep() {
 
 void ThreadPool::EndStep() { in_step_.store(false); }
 
+void ThreadPool::UnpinCaller() {
+  if (pinned_caller_ != std::this_thread::get_id()) return;
+  pinned_caller_ = std::thread::id();
+  UnpinThisThread();
+}
+
 void ThreadPool::WakeSleepers() {
   if (sleepers_.load() == 0) return;
   wake_.fetch_add(1);

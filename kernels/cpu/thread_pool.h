@@ -34,6 +34,8 @@ class ThreadPool {
 
   // Between these the helpers stay awake: a Run costs about one exchange of a cache line.
   void BeginStep();
+  // Undoes BeginStep's pin of the caller.
+  void UnpinCaller();
   void EndStep();
 
  private:

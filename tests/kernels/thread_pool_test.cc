@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
 #include "kernels/device.h"
 
 namespace somnus {
@@ -141,6 +143,28 @@ TEST(PiecesTest, AThreadsOwnPartComesFirstAndInOrder) {
   for (int64_t begin = 16; begin < 32; begin += 2) EXPECT_EQ(pieces.Take(1).begin, begin);
   EXPECT_EQ(pieces.Take(1).begin, 0);
   EXPECT_EQ(pieces.Take(0).begin, 2);
+}
+
+TEST(ThreadPoolTest, TheCallerIsPinnedFromAStepOnUntilItIsLetGo) {
+  std::thread([] {
+    const std::vector<int> all = AllowedCpus();
+    const auto count = [] {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+      return static_cast<size_t>(CPU_COUNT(&set));
+    };
+    ThreadPool pool(1, {all.back()}, /*spin=*/false);
+    EXPECT_EQ(count(), all.size());
+    for (int i = 0; i < 2; ++i) {
+      pool.BeginStep();
+      pool.EndStep();
+      EXPECT_EQ(count(), 1u);
+      EXPECT_EQ(sched_getcpu(), all.back());
+      pool.UnpinCaller();
+      EXPECT_EQ(count(), all.size());
+    }
+  }).join();
 }
 
 // One thread does not get beyond its first piece until all others are done.

@@ -48,6 +48,19 @@ TEST(Placement, OneNodeIsDividedByItsRanks) {
   EXPECT_EQ(placement.description, "one node");
 }
 
+// Ranks have unequal parts of a model, and all CPUs are idle while memory is mapped.
+TEST(Placement, PagesAreMadeOnTheCpusOfAllRanks) {
+  EXPECT_EQ(Choose(Rank(0, 2), OneNode(2)).memory_threads, 2);
+  EXPECT_EQ(Choose(Rank(1, 3), OneNode(8)).memory_threads, 6);
+  EXPECT_EQ(Choose(Rank(0, 1), OneNode(8)).memory_threads, 8);
+  EXPECT_EQ(Choose(Rank(0, 4), OneNode(64)).memory_threads, 16);
+  EXPECT_EQ(Choose(Rank(0, 2), OneNode(64)).memory_threads, 32) << "its own";
+  HostCpus host = OneNode(8);
+  host.num_cpus = 3;
+  EXPECT_EQ(Choose(Rank(0, 2), host).memory_threads, 2) << "a quota";
+  EXPECT_EQ(Choose(Rank(0, 2), TwoNodes()).memory_threads, 8) << "those of its node";
+}
+
 TEST(Placement, CpusThatNoOtherRankMayUseAreNotDivided) {
   PlacementRequest request = Rank(0, 1);
   request.other_ranks = 3;
