@@ -154,6 +154,7 @@ TEST(ThreadPoolTest, TheCallerIsPinnedFromAStepOnUntilItIsLetGo) {
       EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
       return static_cast<size_t>(CPU_COUNT(&set));
     };
+    UnpinThisThread();  // it has the pin of the thread that started it
     ThreadPool pool(1, {all.back()}, /*spin=*/false);
     EXPECT_EQ(count(), all.size());
     for (int i = 0; i < 2; ++i) {
