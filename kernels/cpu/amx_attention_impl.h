@@ -334,6 +334,18 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     }
   }
 
+  // With few rows memory bounds the loop: prefetches this chunk's values and the next one's keys.
+  void Ask(const Chunk& chunk, const Chunk& next) const {
+    const auto ask = [](const char* data, int64_t bytes) {
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(data + i, 0, 2);
+    };
+    const int64_t scales = 2 * this->scale_bytes, k_bytes = KBytes(S::E::kType, block_size, head_dim);
+    for (int p = 0; p < chunk.num_pieces; ++p)
+      ask(chunk.pieces[p].v, chunk.pieces[p].tokens / Base::kPair * v_row_bytes);
+    if (next.end == chunk.end || block_size > kTileChunkTokens) return;
+    for (int p = 0; p < next.num_pieces; ++p) ask(next.pieces[p].k - scales, scales + k_bytes);
+  }
+
   void AddTokens(int64_t rows, int64_t begin, int64_t end) {
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows, height = (rows + tiles - 1) / tiles;
     const TileScope scope(height, 2 * kStepK, 2 * kStepTokens);
@@ -342,7 +354,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     Values values;
     for (int64_t position = begin; position < end;) {
       const Chunk chunk = this->ChunkAt(position, end);
-      if (tiles == 1) this->Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last) : chunk);
+      if (tiles == 1) Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last) : chunk);
       const Groups groups = GroupsOf(chunk);
       CopyKeys(groups, &keys);
       // Each by itself for all tiles: what one has stored is in the cache when the next loads it.

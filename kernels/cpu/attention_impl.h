@@ -135,28 +135,32 @@ struct Attention {
     return chunk;
   }
 
-  // With few rows the loop is bound by memory, and blocks lie anywhere: prefetches this chunk's values and
-  // the next one's keys.
-  void Ask(const Chunk& chunk, const Chunk& next) const {
-    const int64_t k_bytes = 2 * scale_bytes + KBytes(E::kType, block_size, head_dim);
-    for (int p = 0; p < chunk.num_pieces; ++p) {
-      const int64_t v_bytes = chunk.pieces[p].tokens / kPair * v_row_bytes;
-      for (int64_t i = 0; i < v_bytes; i += 64) __builtin_prefetch(chunk.pieces[p].v + i, 0, 2);
+  // With few rows the loop is bound by memory, and blocks lie anywhere. So each step of a product prefetches
+  // what the same step of the next chunk reads: at an even pace, as more requests than the core has room for
+  // would stop it. How far that is from a piece: 0 where the next chunk has none in its place.
+  struct NextPiece {
+    int64_t k = 0, v = 0;
+  };
+  struct NextPieces {
+    NextPiece pieces[kMaxPieces];
+  };
+  static NextPieces Distances(const Chunk& chunk, const Chunk& next) {
+    NextPieces distances;
+    for (int p = 0; p < chunk.num_pieces && p < next.num_pieces; ++p) {
+      distances.pieces[p].k = next.pieces[p].k - chunk.pieces[p].k;
+      distances.pieces[p].v = next.pieces[p].v - chunk.pieces[p].v;
     }
-    if (next.end == chunk.end || block_size > kChunkTokens) return;
-    for (int p = 0; p < next.num_pieces; ++p) {
-      const char* const k = next.pieces[p].k - 2 * scale_bytes;
-      for (int64_t i = 0; i < k_bytes; i += 64) __builtin_prefetch(k + i, 0, 2);
-    }
+    return distances;
   }
 
-  template <int kRows, int kVectors>
+  // kAhead, here and below: with prefetches.
+  template <int kRows, bool kAhead, int kVectors>
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
-                 const int64_t (&columns)[kVectors]) {
+                 const int64_t (&columns)[kVectors], const int64_t (&ahead)[kVectors]) {
     VF s[kRows][kVectors] = {};
-    Tile<P, kRows, kVectors>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
-                             block_size * kPair * static_cast<int64_t>(sizeof(typename E::Type)),
-                             (head_dim + kPair - 1) / kPair, s);
+    Tile<P, kRows, kVectors, kAhead>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
+                                     block_size * kPair * static_cast<int64_t>(sizeof(typename E::Type)),
+                                     (head_dim + kPair - 1) / kPair, s, ahead);
     VF factors[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) factors[v] = kScaled ? Load(scales[v]) * args.scale : Set(args.scale);
@@ -170,12 +174,12 @@ struct Attention {
   }
 
   // q * k for rows [row, row + kRows), two vectors of tokens at a time, from whatever blocks they are in.
-  template <int kRows>
-  void Score(const Chunk& chunk, int64_t row) {
+  template <int kRows, bool kAhead>
+  void Score(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t limit = limits[row + kRows - 1];
     const char* k[2];
     const float* scales[2];
-    int64_t columns[2];
+    int64_t columns[2], ahead[2];
     int waiting = 0;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
@@ -183,12 +187,17 @@ struct Attention {
         k[waiting] = piece.k + t / kW * P::kBBytes;
         scales[waiting] = piece.k_scales + t;
         columns[waiting] = piece.column + t;
+        ahead[waiting] = next.pieces[p].k;
+        if constexpr (kScaled && kAhead) {
+          __builtin_prefetch(reinterpret_cast<const char*>(piece.k_scales + t) + ahead[waiting], 0, 2);
+          __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead[waiting], 0, 2);
+        }
         if (++waiting < 2) continue;
-        ScoreTile<kRows, 2>(row, k, scales, columns);
+        ScoreTile<kRows, kAhead>(row, k, scales, columns, ahead);
         waiting = 0;
       }
     }
-    if (waiting == 1) ScoreTile<kRows, 1>(row, {k[0]}, {scales[0]}, {columns[0]});
+    if (waiting == 1) ScoreTile<kRows, kAhead, 1>(row, {k[0]}, {scales[0]}, {columns[0]}, {ahead[0]});
   }
 
   static SOMNUS_INLINE VF MaskFrom(VF v, int64_t count, float fill) {
@@ -239,8 +248,9 @@ struct Attention {
   };
 
   // acc[row..] += weights * V over the spans, for kVectors vectors of dims from d.
-  template <int kRows, int kVectors>
-  void AccumulateTile(const Chunk& chunk, int64_t row, int64_t d, const Spans& spans) {
+  template <int kRows, int kVectors, bool kAhead>
+  void AccumulateTile(const Chunk& chunk, const NextPieces& next, int64_t row, int64_t d,
+                      const Spans& spans) {
     VF a[kRows][kVectors];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -257,7 +267,8 @@ struct Attention {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         b[v] = chunk.pieces[p].v + first * v_row_bytes + (d / kW + v) * P::kBBytes;
-      Tile<P, kRows, kVectors>(w, kChunkTokens * kActBytes, b, v_row_bytes, steps, a);
+      Tile<P, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_row_bytes, steps, a,
+                                       next.pieces[p].v);
       if constexpr (kPair == 2) {
         if (spans.to[p] % 2 == 0) continue;
         for (const char*& pair : b) pair += steps * v_row_bytes;
@@ -271,17 +282,17 @@ struct Attention {
     }
   }
 
-  template <int kRows>
-  void AccumulateRows(const Chunk& chunk, int64_t row, const Spans& spans) {
+  template <int kRows, bool kAhead>
+  void AccumulateRows(const Chunk& chunk, const NextPieces& next, int64_t row, const Spans& spans) {
     int64_t d = 0;
-    for (; d + 2 * kW <= dims; d += 2 * kW) AccumulateTile<kRows, 2>(chunk, row, d, spans);
-    if (d < dims) AccumulateTile<kRows, 1>(chunk, row, d, spans);
+    for (; d + 2 * kW <= dims; d += 2 * kW) AccumulateTile<kRows, 2, kAhead>(chunk, next, row, d, spans);
+    if (d < dims) AccumulateTile<kRows, 1, kAhead>(chunk, next, row, d, spans);
   }
 
   // First adds what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's
   // own rest.
-  template <int kRows>
-  void Accumulate(const Chunk& chunk, int64_t row) {
+  template <int kRows, bool kAhead>
+  void Accumulate(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t least = limits[row];
     const int64_t most = limits[row + kRows - 1];
     Spans common, rest;
@@ -291,7 +302,7 @@ struct Attention {
       common.to[p] = seen == piece.tokens || least == most ? seen : seen / kPair * kPair;
       rest.from[p] = common.to[p];
     }
-    AccumulateRows<kRows>(chunk, row, common);
+    AccumulateRows<kRows, kAhead>(chunk, next, row, common);
     if (most == least || least >= chunk.end) return;
     for (int r = 0; r < kRows; ++r) {
       bool any = false;
@@ -300,7 +311,7 @@ struct Attention {
         rest.to[p] = Max(rest.from[p], Min(piece.tokens, limits[row + r] - piece.position));
         any |= rest.to[p] > rest.from[p];
       }
-      if (any) AccumulateRows<1>(chunk, row + r, rest);
+      if (any) AccumulateRows<1, false>(chunk, next, row + r, rest);
     }
   }
 
@@ -324,19 +335,25 @@ struct Attention {
     const int64_t last = limits[rows - 1];
     for (int64_t position = begin; position < end;) {
       const Chunk chunk = ChunkAt(position, end);
-      if (tiles == 1) Ask(chunk, chunk.end < last ? ChunkAt(chunk.end, last) : chunk);
-      for (int64_t tile = 0; tile < tiles; ++tile) {
+      if (tiles == 1) {
+        const Chunk next = chunk.end < last ? ChunkAt(chunk.end, last) : chunk;
+        WithRows(rows, [&]<int kRows>() { AddChunk<kRows, true>(chunk, Distances(chunk, next), 0); });
+      }
+      for (int64_t tile = 0; tiles > 1 && tile < tiles; ++tile) {
         const int64_t row = rows * tile / tiles;
         const int64_t count = rows * (tile + 1) / tiles - row;
         if (limits[row + count - 1] <= position) continue;
-        WithRows(count, [&]<int kRows>() {
-          Score<kRows>(chunk, row);
-          for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
-          Accumulate<kRows>(chunk, row);
-        });
+        WithRows(count, [&]<int kRows>() { AddChunk<kRows, false>(chunk, {}, row); });
       }
       position = chunk.end;
     }
+  }
+
+  template <int kRows, bool kAhead>
+  void AddChunk(const Chunk& chunk, const NextPieces& next, int64_t row) {
+    Score<kRows, kAhead>(chunk, next, row);
+    for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
+    Accumulate<kRows, kAhead>(chunk, next, row);
   }
 };
 
