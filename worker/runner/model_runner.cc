@@ -218,7 +218,9 @@ absl::Status ModelRunnerImpl::BeginEpoch() {
   // by zeros), every token of which was computed by a step that has ended well or is computed again, and
   // padded rows have no context (they write to the null block).
   state_.Clear();
-  if (!context_.kv_cache.empty()) draft_blocks_.Reset(context_.kv_cache[0].num_blocks);
+  // A rank that is new knows nothing of the blocks, and all must know the same.
+  if (draft_model_ != nullptr && !context_.kv_cache.empty())
+    draft_blocks_.Reset(static_cast<int32_t>(context_.kv_cache[0].num_blocks));
   failed_ = absl::OkStatus();
   if (communicator_->world_size() == 1) return absl::OkStatus();  // graphs without collectives stay good
   graphs_.Clear();
@@ -247,8 +249,10 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_map
   const int64_t num_rows = shards_.kv_heads.empty() ? 1 : config_.num_layers;
   ASSIGN_OR_RETURN(kv_region_, allocator_->AllocateRows(kKvCacheTag, RowBytes(num_blocks), num_rows,
                                                         RowBytes(num_mapped_blocks)));
-  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->AllocateBlocks(num_blocks, num_mapped_blocks));
-  draft_blocks_.Reset(num_blocks);
+  if (draft_model_ != nullptr) {
+    RETURN_IF_ERROR(draft_model_->AllocateBlocks(num_blocks, num_mapped_blocks));
+    draft_blocks_.Reset(num_blocks);
+  }
   context_.kv_cache =
       KvCacheViewsOf(kv_region_, num_blocks, LayerBlockBytes(), options_, config_, shards_, kv_scales_);
   state_.SetNumBlocks(num_mapped_blocks);
