@@ -51,7 +51,7 @@ struct Share {
   int index = 0;  // among them
 };
 
-constexpr int kMostMemoryThreads = 16;  // beyond a rank's own
+constexpr int kMostMemoryThreads = 16;  // where a rank has fewer of its own
 
 // As many threads as the others have, since they wait for each other.
 int NumThreads(const PlacementRequest& request, const Host& host, int num_cores, const Share& share) {

@@ -48,8 +48,8 @@ struct Placement {
   std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
   std::vector<int> cpus;          // to which the process is restricted, spare ones last; none: as it is
   int num_threads = 1;
-  // That make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, or 16 where
-  // that is more than its own. A rank with less memory than another one is done before it.
+  // That make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, but no more
+  // than 16 where it has fewer of its own. A rank with less memory than another one is done before it.
   int memory_threads = 1;
   int first_cpu = -1;  // as in CpuDeviceOptions, among `cpus` where there are any
   bool spins = false;  // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own
