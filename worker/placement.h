@@ -49,7 +49,8 @@ struct Placement {
   std::vector<int> cpus;          // to which the process is restricted, spare ones last; none: as it is
   int num_threads = 1;
   // That make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, but no more
-  // than 16 where it has fewer of its own. A rank with less memory than another one is done before it.
+  // than 16 where it has fewer of its own. Ranks have unequal amounts of memory, so the CPUs of one that is
+  // done help the others.
   int memory_threads = 1;
   int first_cpu = -1;  // as in CpuDeviceOptions, among `cpus` where there are any
   bool spins = false;  // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own

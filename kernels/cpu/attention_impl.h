@@ -335,15 +335,15 @@ struct Attention {
     const int64_t last = limits[rows - 1];
     for (int64_t position = begin; position < end;) {
       const Chunk chunk = ChunkAt(position, end);
-      if (tiles == 1) {
-        const Chunk next = chunk.end < last ? ChunkAt(chunk.end, last) : chunk;
-        WithRows(rows, [&]<int kRows>() { AddChunk<kRows, true>(chunk, Distances(chunk, next), 0); });
-      }
-      for (int64_t tile = 0; tiles > 1 && tile < tiles; ++tile) {
+      NextPieces next;
+      if (tiles == 1 && chunk.end < last) next = Distances(chunk, ChunkAt(chunk.end, last));
+      for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t row = rows * tile / tiles;
         const int64_t count = rows * (tile + 1) / tiles - row;
         if (limits[row + count - 1] <= position) continue;
-        WithRows(count, [&]<int kRows>() { AddChunk<kRows, false>(chunk, {}, row); });
+        WithRows(count, [&]<int kRows>() {
+          tiles == 1 ? AddChunk<kRows, true>(chunk, next, row) : AddChunk<kRows, false>(chunk, next, row);
+        });
       }
       position = chunk.end;
     }

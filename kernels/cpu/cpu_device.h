@@ -33,8 +33,8 @@ class CpuDevice final : public Device {
     workspace_bytes_ = bytes;
   }
   void BeginStep() override { pool_.BeginStep(); }
-  void UnpinCaller() override { pool_.UnpinCaller(); }
   void EndStep() override { pool_.EndStep(); }
+  void UnpinCaller() override { pool_.UnpinCaller(); }
   bool asynchronous() const override { return false; }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
   void FreePinned(void* data) override;

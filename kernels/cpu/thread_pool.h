@@ -34,9 +34,9 @@ class ThreadPool {
 
   // Between these the helpers stay awake: a Run costs about one exchange of a cache line.
   void BeginStep();
-  // Undoes BeginStep's pin of the caller.
-  void UnpinCaller();
   void EndStep();
+  // Undoes BeginStep's pin of the caller, which the next one makes again.
+  void UnpinCaller();
 
  private:
   using Task = void (*)(const void* context, int thread);

@@ -108,7 +108,8 @@ class ModelRunner {
 
   // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`,
   // of kv_block_bytes for each of its blocks, must stay as it is until the device has done them. A draft
-  // model's parts of all its blocks lie behind the model's. InvalidArgument: a block does not exist.
+  // model's parts of all its blocks lie behind the model's; what it has of each is known by the block's
+  // number in the tier, pool.first_block and on. InvalidArgument: a block does not exist.
   virtual absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                                   absl::Span<const BlockSwap> swaps) = 0;
 
