@@ -3,9 +3,9 @@ metrics count."""
 import collections
 import unittest
 
-from cluster.harness import Cluster, tiny
+from cluster.harness import Cluster, tiny, wait_until
 from cluster.speculation_test import ACCEPTED, DRAFTS
-from cluster.swap_test import REQUESTS, SWAPPING, TIGHT, cluster_of, together
+from cluster.swap_test import REQUESTS, SWAPPING, TIGHT, answers, cluster_of, together
 
 MODEL = "qwen3"
 PROMPT = [(37 * i + 3) % 500 for i in range(40)]
@@ -47,10 +47,23 @@ class Trace(unittest.TestCase):
             self.assertEqual([name for name in trace(cluster)[1] if name != "self_check"], ["sleep", "wake_up"])
             self.assertEqual(cluster.request("GET", "/trace").status, 404)
 
+    def preempted_and_then_repeated(self, cluster):
+        """Requests that all wait before the first one begins, so that not all fit, and one twice, so that its blocks are cached."""
+        def post(path):
+            self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+        post("/pause")
+        asked = together(cluster)
+        choices = sum(request.get("n", 1) for request in REQUESTS)
+        wait_until(lambda: cluster.status()["num_requests_waiting"] == choices, 30, "all requests wait")
+        post("/resume")
+        asked.join()
+        for _ in range(2):
+            answers(cluster, REQUESTS[0])
+        cluster.wait_idle()
+
     def test_decisions_add_up_to_the_metrics(self):
         with cluster_of(TIGHT, SWAPPING, *DRAFTS) as cluster:
-            together(cluster).join()
-            cluster.wait_idle()
+            self.preempted_and_then_repeated(cluster)
             told = collections.Counter()
             for step in trace(cluster)[0]:
                 args = step["args"]
