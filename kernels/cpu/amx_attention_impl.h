@@ -370,29 +370,14 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
 
 // Bytes are computed on tiles, which round q and weights to bf16, where activations are bf16 anyway.
 template <typename S, typename Plain>
-struct ByActivations {
-  using Tiles = AttentionOf<TileAttention<S>>;
-  using Others = AttentionOf<Attention<Plain>>;
-  static bool OnTiles(const AttentionArgs& args) { return args.out_type == DataType::kBF16; }
-  static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
-    (OnTiles(args) ? Tiles::Whole : Others::Whole)(args, item, scratch);
-  }
-  static void Section(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
-                      char* partial) {
-    (OnTiles(args) ? Tiles::Section : Others::Section)(args, item, section, scratch, partial);
-  }
-  static void Join(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
-                   char* partials, int64_t stride) {
-    (OnTiles(args) ? Tiles::Join : Others::Join)(args, item, sections, scratch, partials, stride);
-  }
-  static constexpr AttentionKernels kKernels = {Whole, Section, Join};
-};
+using ByteTileAttention =
+    EitherAttention<Bf16Activations, AttentionOf<TileAttention<S>>, ByteAttention<Plain>>;
 
 const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
   const bool serves = TileAttention<StoredBF16>::Serves(cache);  // all types alike
   if (serves && cache.dtype == DataType::kBF16) return AttentionOf<TileAttention<StoredBF16>>::kKernels;
-  if (serves && cache.dtype == DataType::kF8E4M3) return ByActivations<StoredF8, TileF8>::kKernels;
-  if (serves && cache.dtype == DataType::kI8) return ByActivations<StoredI8, TileI8>::kKernels;
+  if (serves && cache.dtype == DataType::kF8E4M3) return ByteTileAttention<StoredF8, TileF8>::kKernels;
+  if (serves && cache.dtype == DataType::kI8) return ByteTileAttention<StoredI8, TileI8>::kKernels;
   return AttentionFor(cache);
 }
 

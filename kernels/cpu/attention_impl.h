@@ -38,16 +38,20 @@ struct Sums {
   float* sum = nullptr;  // [rows]
 };
 
-// kChunkTokens: of a whole chunk. Fixed for each instruction set and type of cache, as results depend on it.
-template <typename P, int64_t kChunkTokens = 64>
+// P: how products are computed. Stored: how the cache holds what is multiplied; where that is another way,
+// each chunk is expanded before (expanded_attention_impl.h). kChunkTokens: of a whole chunk. Fixed for each
+// instruction set and type of cache, as results depend on it.
+template <typename P, int64_t kChunkTokens = kDefaultChunkTokens, typename Stored = P>
 struct Attention {
   static_assert(kChunkTokens <= kMaxChunkTokens);
-  using E = typename P::E;
+  using E = typename Stored::E;
   using Act = typename P::ActElement;
   using ActType = typename Act::Type;
   static constexpr int64_t kPair = P::kStepK;
   static constexpr int64_t kActBytes = sizeof(ActType);
   static constexpr bool kScaled = E::kType == DataType::kI8;  // each token by itself
+  static constexpr bool kExpanded = P::E::kType != E::kType;
+  static constexpr int64_t kStoredBytes = Stored::kStepK * static_cast<int64_t>(sizeof(typename E::Type));
 
   const AttentionArgs& args;
   const AttentionItem& item;
@@ -56,7 +60,10 @@ struct Attention {
   const int64_t dims = PaddedHeadDim(head_dim);
   const int64_t head_bytes = KvHeadBytes(E::kType, block_size, head_dim);
   const int64_t scale_bytes = ScaleBytes(E::kType, block_size);
-  const int64_t v_row_bytes = dims * kPair * static_cast<int64_t>(sizeof(typename E::Type));
+  const int64_t v_row_bytes = dims * kStoredBytes;  // in the cache
+  // From one step of a product to the next.
+  const int64_t k_step_bytes = (kExpanded ? kChunkTokens : block_size) * P::kBBytes / kW;
+  const int64_t v_step_bytes = dims * P::kBBytes / kW;
 
   // Of the section that is being added.
   float* acc = nullptr;  // [rows][dims]: weighted values
@@ -69,7 +76,8 @@ struct Attention {
   ActType* weights = nullptr;  // [rows][kChunkTokens]
   int64_t* limits = nullptr;   // [rows]: tokens that the row sees; ascending
 
-  void Carve(char* scratch) {
+  // Returns where the rest begins.
+  char* Carve(char* scratch) {
     const auto take = [&scratch](int64_t bytes) {
       char* p = scratch;
       scratch += RoundUp(bytes, 64);
@@ -84,6 +92,7 @@ struct Attention {
     scores = take_floats(kAttentionRows * kChunkTokens);
     weights = reinterpret_cast<ActType*>(take(kAttentionRows * kChunkTokens * kActBytes));
     limits = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
+    return scratch;
   }
 
   void Prepare(int64_t row_begin, int64_t rows) {
@@ -122,8 +131,8 @@ struct Attention {
           (item.blocks[chunk.end / block_size] * args.cache.num_kv_heads + item.kv_head) * head_bytes;
       Piece& piece = chunk.pieces[chunk.num_pieces++];
       const char* const data = head + 2 * scale_bytes;
-      piece.k = data + offset * kPair * static_cast<int64_t>(sizeof(typename E::Type));
-      piece.v = data + KBytes(E::kType, block_size, head_dim) + offset / kPair * v_row_bytes;
+      piece.k = data + offset * kStoredBytes;
+      piece.v = data + KBytes(E::kType, block_size, head_dim) + offset / Stored::kStepK * v_row_bytes;
       piece.k_scales = reinterpret_cast<const float*>(head) + offset;
       piece.v_scales = reinterpret_cast<const float*>(head + scale_bytes) + offset;
       piece.position = chunk.end;
@@ -159,8 +168,7 @@ struct Attention {
                  const int64_t (&columns)[kVectors], const int64_t (&ahead)[kVectors]) {
     VF s[kRows][kVectors] = {};
     Tile<P, kRows, kVectors, kAhead>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
-                                     block_size * kPair * static_cast<int64_t>(sizeof(typename E::Type)),
-                                     (head_dim + kPair - 1) / kPair, s, ahead);
+                                     k_step_bytes, (head_dim + kPair - 1) / kPair, s, ahead);
     VF factors[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) factors[v] = kScaled ? Load(scales[v]) * args.scale : Set(args.scale);
@@ -266,12 +274,12 @@ struct Attention {
       const char* b[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        b[v] = chunk.pieces[p].v + first * v_row_bytes + (d / kW + v) * P::kBBytes;
-      Tile<P, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_row_bytes, steps, a,
+        b[v] = chunk.pieces[p].v + first * v_step_bytes + (d / kW + v) * P::kBBytes;
+      Tile<P, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
                                        next.pieces[p].v);
       if constexpr (kPair == 2) {
         if (spans.to[p] % 2 == 0) continue;
-        for (const char*& pair : b) pair += steps * v_row_bytes;
+        for (const char*& pair : b) pair += steps * v_step_bytes;
         TileHalfStep<P, kRows, kVectors>(w + steps * P::kABytes, kChunkTokens * kActBytes, b, a);
       }
     }
@@ -331,18 +339,26 @@ struct Attention {
 
   // Adds tokens [begin, end) of the context to the sums of the rows.
   void AddTokens(int64_t rows, int64_t begin, int64_t end) {
+    AddChunks(rows, begin, end, [](const Chunk& chunk, const NextPieces&) { return chunk; });
+  }
+
+  // expand(chunk, next) returns the chunk as P multiplies it, and prefetches where that is another one.
+  template <typename Expand>
+  void AddChunks(int64_t rows, int64_t begin, int64_t end, const Expand& expand) {
     const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
     const int64_t last = limits[rows - 1];
     for (int64_t position = begin; position < end;) {
-      const Chunk chunk = ChunkAt(position, end);
+      const Chunk stored = ChunkAt(position, end);
       NextPieces next;
-      if (tiles == 1 && chunk.end < last) next = Distances(chunk, ChunkAt(chunk.end, last));
+      if (tiles == 1 && stored.end < last) next = Distances(stored, ChunkAt(stored.end, last));
+      const Chunk chunk = expand(stored, next);
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t row = rows * tile / tiles;
         const int64_t count = rows * (tile + 1) / tiles - row;
         if (limits[row + count - 1] <= position) continue;
         WithRows(count, [&]<int kRows>() {
-          tiles == 1 ? AddChunk<kRows, true>(chunk, next, row) : AddChunk<kRows, false>(chunk, next, row);
+          if (kExpanded || tiles > 1) return AddChunk<kRows, false>(chunk, next, row);
+          AddChunk<kRows, true>(chunk, next, row);
         });
       }
       position = chunk.end;

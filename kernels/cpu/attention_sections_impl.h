@@ -112,6 +112,40 @@ struct AttentionOf {
   static constexpr AttentionKernels kKernels = {Whole, Section, Join};
 };
 
+// First where Choice::IsFirst(args, item), else Second. What is chosen by the item must not show in the bits.
+template <typename Choice, typename First, typename Second>
+struct EitherAttention {
+  static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
+    (Choice::IsFirst(args, item) ? First::Whole : Second::Whole)(args, item, scratch);
+  }
+  static void Section(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
+                      char* partial) {
+    (Choice::IsFirst(args, item) ? First::Section : Second::Section)(args, item, section, scratch, partial);
+  }
+  static void Join(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
+                   char* partials, int64_t stride) {
+    (Choice::IsFirst(args, item) ? First::Join : Second::Join)(args, item, sections, scratch, partials,
+                                                               stride);
+  }
+  static constexpr AttentionKernels kKernels = {Whole, Section, Join};
+};
+
+struct SeveralTiles {
+  static bool IsFirst(const AttentionArgs& args, const AttentionItem& item) {
+    return (item.query_end - item.query_begin) * args.num_heads > kMaxRows;
+  }
+};
+struct Bf16Activations {
+  static bool IsFirst(const AttentionArgs& args, const AttentionItem&) {
+    return args.out_type == DataType::kBF16;
+  }
+};
+
+// Of bytes that S reads as f32: expanded once where that serves several tiles of rows.
+template <typename S>
+using ByteAttention =
+    EitherAttention<SeveralTiles, AttentionOf<ExpandedAttention<AsF32<S>>>, AttentionOf<Attention<S>>>;
+
 const AttentionKernels& AttentionFor(const KvCacheView& cache) {
   switch (cache.dtype) {
     case DataType::kBF16:
@@ -119,9 +153,9 @@ const AttentionKernels& AttentionFor(const KvCacheView& cache) {
     case DataType::kF16:
       return AttentionOf<Attention<TileF16>>::kKernels;
     case DataType::kF8E4M3:
-      return AttentionOf<Attention<TileF8>>::kKernels;
+      return ByteAttention<TileF8>::kKernels;
     case DataType::kI8:
-      return AttentionOf<Attention<TileI8>>::kKernels;
+      return ByteAttention<TileI8>::kKernels;
     default:
       return AttentionOf<Attention<TileF32>>::kKernels;
   }

@@ -170,6 +170,8 @@ const KernelTable* Avx512Bf16Kernels();
 // Those with vdpbf16ps, even where it is slower than f32: AmxKernels() has them for all that it does not
 // compute on tiles.
 const KernelTable* Avx512Bf16ProductKernels();
+// Replaces attention over bytes in a table of those, where the CPU has what that takes.
+void SetBytePairs(KernelTable& table);
 const KernelTable* AmxKernels();
 // Whether AmxKernels() is null because the operating system refuses what the CPU has.
 bool AmxIsRefused();
@@ -225,7 +227,12 @@ inline constexpr float kF8Unit = 256;
 // Attention works on query rows (token, head) in groups of at most this many, and on chunks of a context of
 // at most kMaxChunkTokens tokens.
 inline constexpr int64_t kAttentionRows = 64;
+inline constexpr int64_t kDefaultChunkTokens = 64;
 inline constexpr int64_t kMaxChunkTokens = 128;
+// Of a chunk's keys or values that are expanded to four bytes, at most.
+static inline int64_t ExpandedBytes(int64_t head_dim) {
+  return kDefaultChunkTokens * PaddedHeadDim(head_dim) * 4;
+}
 
 // Each section of this many tokens of a context, whole blocks, is added up from nothing, so that threads may
 // share a long context. Fixed: results depend on it.
@@ -243,7 +250,7 @@ static inline int64_t AttentionScratchBytes(int64_t head_dim) {
   const int64_t q = kAttentionRows * dims * 4;
   const int64_t scores = kAttentionRows * kMaxChunkTokens * 4;
   const int64_t rows = kAttentionRows * 6 * 8;
-  return RoundUp(acc + q + 2 * scores + rows + 10 * 64, 64);
+  return RoundUp(acc + q + 2 * scores + rows + 10 * 64 + 2 * ExpandedBytes(head_dim), 64);
 }
 
 }  // namespace somnus::cpu

@@ -22,7 +22,11 @@ KernelTable WithoutProducts() {
 }  // namespace
 
 const KernelTable* Avx512Bf16ProductKernels() {
-  static constexpr KernelTable kTable = avx512_bf16::MakeTable("avx512_bf16");
+  static const KernelTable kTable = [] {
+    KernelTable table = avx512_bf16::MakeTable("avx512_bf16");
+    SetBytePairs(table);
+    return table;
+  }();
   return Avx512VnniKernels() != nullptr && __builtin_cpu_supports("avx512bf16") ? &kTable : nullptr;
 }
 

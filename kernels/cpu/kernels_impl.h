@@ -14,6 +14,7 @@
 #include "kernels/cpu/float8_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/expanded_attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 #include "kernels/cpu/fill_impl.h"

@@ -197,11 +197,28 @@ SOMNUS_INLINE VB LowBytes(VU u) {
 #endif
 }
 
+#if defined(__SSE2__) && !defined(__AVX2__)
+SOMNUS_INLINE VU SignedFromBytes(VB b) {
+  int bytes;
+  __builtin_memcpy(&bytes, &b, 4);
+  const __m128i one = _mm_cvtsi32_si128(bytes), two = _mm_unpacklo_epi8(one, one);
+  return (VU)_mm_srai_epi32(_mm_unpacklo_epi16(two, two), 24);
+}
+#endif
+
 // ---- f8e4m3: a sign, four bits of exponent with bias 7, three of mantissa; no infinities; NaN is 0x7f.
 
 // Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
 // and as fast for subnormal numbers as for others.
 SOMNUS_INLINE VF FromF8(VB b) {
+#if defined(__SSE2__) && !defined(__AVX2__)
+  // The bits at their places in an f32; where the exponent is 0, no leading 1.
+  const VU signs = SignedFromBytes(b), bits = (signs & 0x7fu) << 20;
+  const VF subnormal = (VF)(bits + (113u << 23)) - 0x1p-14f;
+  const VU magnitude = (VU)(bits < (1u << 23) ? (VI)subnormal : (VI)(bits + (112u << 23)));
+  const VU nan = (VU)(bits == (0x7fu << 20)) & 0x7fc00000u;
+  return (VF)((signs & 0x80000000u) | magnitude | nan);
+#else
 #if SOMNUS_NEON  // GCC 12 converts vectors of four bytes one by one.
   uint32_t bytes;
   __builtin_memcpy(&bytes, &b, 4);
@@ -213,6 +230,7 @@ SOMNUS_INLINE VF FromF8(VB b) {
   const VH magnitude = wide & 0x3f80;
   // Among the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
   return FromF16((wide & 0xbf80) | ((magnitude + 0x80) & 0x4000));
+#endif
 }
 
 // Rounds to nearest even; saturates beyond 448, infinities too; NaN becomes 0x7f.
@@ -274,6 +292,8 @@ SOMNUS_INLINE VF FromI8(VBs b) {
   uint32_t bytes;
   __builtin_memcpy(&bytes, &b, 4);
   return (VF)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))));
+#elif defined(__SSE2__)
+  return (VF)_mm_cvtepi32_ps((__m128i)SignedFromBytes((VB)b));
 #else
   return __builtin_convertvector(__builtin_convertvector(b, VI), VF);
 #endif

@@ -40,6 +40,7 @@ inline constexpr TileSizes avx_vnni     = { 5, {4, 2, 2, 2},  0, 24,  6,   4, {2
 inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
 inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes avx512_vbmi  = avx512_bf16;  // of which it replaces attention over bytes
 inline constexpr TileSizes amx          = avx512_bf16;  // for what is not computed on AMX's tiles
 inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0, 24,  8,   4, {4, 4, 2, 2}, 4, 2,   8};
 inline constexpr TileSizes neon_dotprod = { 8, {8, 4, 4, 2},  0, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};

@@ -1,0 +1,38 @@
+// Kernels for CPUs with AVX-512 BF16 that also permute bytes (VBMI: Zen 4, Sapphire Rapids and later): those
+// of AVX-512 BF16, but for attention over bytes, which become pairs of bf16.
+
+#define SOMNUS_ISA avx512_vbmi
+// The parts build on each other in this order.
+// clang-format off
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/expanded_attention_impl.h"
+#include "kernels/cpu/attention_sections_impl.h"
+#include "kernels/cpu/byte_pairs_impl.h"
+// clang-format on
+
+namespace somnus::cpu {
+namespace avx512_vbmi {
+namespace {
+
+// Products of pairs round q and weights to bf16: only where activations are bf16 anyway.
+template <typename Bytes>
+using PairAttention = EitherAttention<Bf16Activations, AttentionOf<ExpandedAttention<AsBf16Pairs<Bytes>>>,
+                                      ByteAttention<typename Bytes::Stored>>;
+
+const AttentionKernels& PairAttentionFor(const KvCacheView& cache) {
+  if (!ServesPairs(cache)) return AttentionFor(cache);
+  if (cache.dtype == DataType::kF8E4M3) return PairAttention<BytesF8>::kKernels;
+  if (cache.dtype == DataType::kI8) return PairAttention<BytesI8>::kKernels;
+  return AttentionFor(cache);
+}
+
+}  // namespace
+}  // namespace avx512_vbmi
+
+void SetBytePairs(KernelTable& table) {
+  if (__builtin_cpu_supports("avx512vbmi")) table.attention_for = avx512_vbmi::PairAttentionFor;
+}
+
+}  // namespace somnus::cpu
