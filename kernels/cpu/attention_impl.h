@@ -7,8 +7,8 @@
 // Keys and values at or beyond a query's limit never enter its sums, not even with weight zero: they may be
 // another request's NaN.
 //
-// With an int8 cache the products are of f32 and integers: a score is multiplied by its token's scale of K
-// when it is whole, and a weight by the scale of V once it has entered the sum of weights.
+// With an int8 cache the products are with the integers: a score is multiplied by its token's scale of K when
+// it is whole, and a weight by the scale of V once it has entered the sum of weights.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
