@@ -368,16 +368,13 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   }
 };
 
-// Bytes are computed on tiles, which round q and weights to bf16, where activations are bf16 anyway.
-template <typename S, typename Plain>
-using ByteTileAttention =
-    EitherAttention<Bf16Activations, AttentionOf<TileAttention<S>>, ByteAttention<Plain>>;
-
 const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
   const bool serves = TileAttention<StoredBF16>::Serves(cache);  // all types alike
   if (serves && cache.dtype == DataType::kBF16) return AttentionOf<TileAttention<StoredBF16>>::kKernels;
-  if (serves && cache.dtype == DataType::kF8E4M3) return ByteTileAttention<StoredF8, TileF8>::kKernels;
-  if (serves && cache.dtype == DataType::kI8) return ByteTileAttention<StoredI8, TileI8>::kKernels;
+  if (serves && cache.dtype == DataType::kF8E4M3)
+    return Bf16ByteAttention<TileAttention<StoredF8>, TileF8>::kKernels;
+  if (serves && cache.dtype == DataType::kI8)
+    return Bf16ByteAttention<TileAttention<StoredI8>, TileI8>::kKernels;
   return AttentionFor(cache);
 }
 

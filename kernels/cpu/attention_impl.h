@@ -162,6 +162,12 @@ struct Attention {
     return distances;
   }
 
+  // Of kW tokens from t on.
+  static SOMNUS_INLINE void PrefetchScales(const Piece& piece, int64_t t, int64_t ahead) {
+    __builtin_prefetch(reinterpret_cast<const char*>(piece.k_scales + t) + ahead, 0, 2);
+    __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead, 0, 2);
+  }
+
   // kAhead, here and below: with prefetches.
   template <int kRows, bool kAhead, int kVectors>
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
@@ -196,10 +202,7 @@ struct Attention {
         scales[waiting] = piece.k_scales + t;
         columns[waiting] = piece.column + t;
         ahead[waiting] = next.pieces[p].k;
-        if constexpr (kScaled && kAhead) {
-          __builtin_prefetch(reinterpret_cast<const char*>(piece.k_scales + t) + ahead[waiting], 0, 2);
-          __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead[waiting], 0, 2);
-        }
+        if constexpr (kScaled && kAhead) PrefetchScales(piece, t, ahead[waiting]);
         if (++waiting < 2) continue;
         ScoreTile<kRows, kAhead>(row, k, scales, columns, ahead);
         waiting = 0;

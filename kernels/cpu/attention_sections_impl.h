@@ -112,7 +112,8 @@ struct AttentionOf {
   static constexpr AttentionKernels kKernels = {Whole, Section, Join};
 };
 
-// First where Choice::IsFirst(args, item), else Second. What is chosen by the item must not show in the bits.
+// First where Choice::IsFirst(args, item), else Second. A choice that depends on the item must be between two
+// that compute the same bits.
 template <typename Choice, typename First, typename Second>
 struct EitherAttention {
   static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
@@ -145,6 +146,10 @@ struct Bf16Activations {
 template <typename S>
 using ByteAttention =
     EitherAttention<SeveralTiles, AttentionOf<ExpandedAttention<AsF32<S>>>, AttentionOf<Attention<S>>>;
+
+// Of the same bytes, by A where activations are bf16: A rounds q and weights to that.
+template <typename A, typename S>
+using Bf16ByteAttention = EitherAttention<Bf16Activations, AttentionOf<A>, ByteAttention<S>>;
 
 const AttentionKernels& AttentionFor(const KvCacheView& cache) {
   switch (cache.dtype) {

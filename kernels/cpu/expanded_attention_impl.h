@@ -7,7 +7,7 @@ namespace {
 // X says what becomes of a cache of X::Stored for products by X::Tiles:
 // X::Keys(from, stride, tokens, head_dim, to, to_stride, ahead) for a piece's keys, each dim's `stride` bytes
 // after the one before, to_stride bytes where X::Tiles reads them; and X::Values(from, tokens, dims, to,
-// ahead) for its values. Both prefetch what lies `ahead` of what they read.
+// ahead) for its values. Both may prefetch what lies `ahead` of what they read.
 template <typename X>
 struct ExpandedAttention : Attention<typename X::Tiles, kDefaultChunkTokens, typename X::Stored> {
   using Base = Attention<typename X::Tiles, kDefaultChunkTokens, typename X::Stored>;
@@ -23,20 +23,15 @@ struct ExpandedAttention : Attention<typename X::Tiles, kDefaultChunkTokens, typ
     values = keys + ExpandedBytes(head_dim);
   }
 
-  static void PrefetchScales(const Piece& piece, int64_t ahead) {
-    for (int64_t t = 0; t < piece.tokens; t += kW) {
-      __builtin_prefetch(reinterpret_cast<const char*>(piece.k_scales + t) + ahead, 0, 2);
-      __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead, 0, 2);
-    }
-  }
-
   Chunk Expand(const Chunk& chunk, const NextPieces& next) const {
     Chunk expanded = chunk;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& from = chunk.pieces[p];
       char* const k = keys + from.column * P::kBBytes / kW;
       char* const v = values + from.column / P::kStepK * v_step_bytes;
-      if constexpr (Base::kScaled) PrefetchScales(from, next.pieces[p].k);
+      if constexpr (Base::kScaled) {
+        for (int64_t t = 0; t < from.tokens; t += kW) Base::PrefetchScales(from, t, next.pieces[p].k);
+      }
       X::Keys(from.k, block_size, from.tokens, head_dim, k, k_step_bytes, next.pieces[p].k);
       X::Values(from.v, from.tokens, dims, v, next.pieces[p].v);
       expanded.pieces[p].k = k;

@@ -225,11 +225,11 @@ static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t hea
 inline constexpr float kF8Unit = 256;
 
 // Attention works on query rows (token, head) in groups of at most this many, and on chunks of a context of
-// at most kMaxChunkTokens tokens.
+// kDefaultChunkTokens tokens, on AMX's tiles of kMaxChunkTokens.
 inline constexpr int64_t kAttentionRows = 64;
 inline constexpr int64_t kDefaultChunkTokens = 64;
 inline constexpr int64_t kMaxChunkTokens = 128;
-// Of a chunk's keys or values that are expanded to four bytes, at most.
+// Of a chunk's keys, or of its values, with at most four bytes for each.
 static inline int64_t ExpandedBytes(int64_t head_dim) {
   return kDefaultChunkTokens * PaddedHeadDim(head_dim) * 4;
 }

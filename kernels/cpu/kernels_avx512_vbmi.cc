@@ -16,15 +16,13 @@ namespace somnus::cpu {
 namespace avx512_vbmi {
 namespace {
 
-// Products of pairs round q and weights to bf16: only where activations are bf16 anyway.
 template <typename Bytes>
-using PairAttention = EitherAttention<Bf16Activations, AttentionOf<ExpandedAttention<AsBf16Pairs<Bytes>>>,
-                                      ByteAttention<typename Bytes::Stored>>;
+using PairAttention = Bf16ByteAttention<ExpandedAttention<AsBf16Pairs<Bytes>>, typename Bytes::Stored>;
 
 const AttentionKernels& PairAttentionFor(const KvCacheView& cache) {
-  if (!ServesPairs(cache)) return AttentionFor(cache);
-  if (cache.dtype == DataType::kF8E4M3) return PairAttention<BytesF8>::kKernels;
-  if (cache.dtype == DataType::kI8) return PairAttention<BytesI8>::kKernels;
+  const bool serves = ServesPairs(cache);
+  if (serves && cache.dtype == DataType::kF8E4M3) return PairAttention<BytesF8>::kKernels;
+  if (serves && cache.dtype == DataType::kI8) return PairAttention<BytesI8>::kKernels;
   return AttentionFor(cache);
 }
 

@@ -115,7 +115,7 @@ class Cases {
       for (const int64_t context : {1024, 4096, 16384, 32768})
         Attention(type, name, "decode B=1 context " + std::to_string(context), 1, 1, context);
       Attention(type, name, "decode B=8 context 1024", 8, 1, 1024);
-      Attention(type, name, "decode B=8 context 16384", 8, 1, 16384);  // from memory, whatever the caches
+      Attention(type, name, "decode B=8 context 16384", 8, 1, 16384);  // more than most caches hold
       Attention(type, name, "decode B=32 context 256", 32, 1, 256);
       Attention(type, name, "prefill 512", 1, 512, 512);
       Attention(type, name, "chunk 128 at 1024", 1, 128, 1024);
