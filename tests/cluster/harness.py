@@ -91,6 +91,19 @@ def wait_until(condition, timeout, what, poll=0.05):
         time.sleep(poll)
 
 
+def begin_and_stop(pid, begin, under_way, finish):
+    """What begin() returns, with the process stopped (SIGSTOP) while that is under way. A fast server may have been done with
+    it before: then it is finished and begun again."""
+    for _ in range(100):
+        work = begin()
+        os.kill(pid, signal.SIGSTOP)
+        if under_way():
+            return work
+        os.kill(pid, signal.SIGCONT)
+        finish(work)
+    raise AssertionError("it ended each time before the process could be stopped")
+
+
 class Response:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body

@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 from cluster.fault_file import WORKER, FaultFile
-from cluster.harness import Cluster, alive, children, tiny, wait_until
+from cluster.harness import Cluster, alive, begin_and_stop, children, tiny, wait_until
 from cluster.streams import Round, ask, event_texts
 
 MODEL = "llama-uneven"
@@ -242,8 +242,12 @@ class FailsAtEveryStart(unittest.TestCase):
             model = shutil.copytree(tiny(MODEL), os.path.join(folder, "model"))
             with Cluster(model, "--dtype=float32", *self.FLAGS, workers=2) as cluster:
                 shutil.rmtree(model)
-                stream = cluster.open_stream([37, 38], timeout=END_S, max_tokens=400)
-                next(stream.events())
+                def begin():
+                    stream = cluster.open_stream([37, 38], timeout=END_S, max_tokens=400)
+                    next(stream.events())
+                    return stream
+                stream = begin_and_stop(cluster.status()["ranks"][1]["pid"], begin,
+                                        lambda: cluster.status()["num_requests_running"] == 1, lambda stream: list(stream.events()))
                 kill(cluster, 1)
                 # Its client learns the end from an error event, or the connection ends.
                 try:

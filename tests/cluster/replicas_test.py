@@ -13,7 +13,7 @@ import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.harness import SMOLLM2, SOMNUS, Cluster, alive, expected, tiny, wait_until  # noqa: E402
+from cluster.harness import SMOLLM2, SOMNUS, Cluster, alive, begin_and_stop, expected, tiny, wait_until  # noqa: E402
 from cluster.run_directory import SOON_S, RunDirectory, kill  # noqa: E402
 from cluster.streams import Round, make_requests  # noqa: E402
 
@@ -84,9 +84,11 @@ class Replicas(unittest.TestCase):
             with self.subTest(replica=replica):
                 moved = self.cluster.metric("somnus:requests_moved_total")
                 before = self.replicas()[replica]
-                streams = self.running_round()
+                pid = self.cluster.status()["ranks"][replica]["pid"]
+                streams = begin_and_stop(pid, self.running_round, lambda: self.replicas()[replica]["num_requests_running"] > 0,
+                                         lambda streams: streams.check(self.expected))
                 health = HealthWatch(self.cluster)
-                os.kill(self.cluster.status()["ranks"][replica]["pid"], signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 streams.check(self.expected)
                 self.wait_healed()
                 self.assertEqual(health.stop(), {200}, "the other replica serves all the while")

@@ -126,7 +126,8 @@ class SeveralModelsTest(unittest.TestCase):
         # The one that is awake has begun when the other one is asked for: its turn is over then, and it is preempted.
         for thread in threads[1::2]:
             thread.start()
-        wait_until(lambda: self.total("vllm:num_requests_running", model_name="qwen") > 0, 30, "a running request")
+        wait_until(lambda: self.total("vllm:num_requests_running", model_name="qwen") > 0
+                   or not any(thread.is_alive() for thread in threads[1::2]), 30, "a running request")
         for thread in threads[::2]:
             thread.start()
         for thread in threads:
