@@ -70,14 +70,6 @@ TEST(NumaOption, IsAutoOffOrANode) {
   for (const char* wrong : {"on", "-1", "1024", "0,1"}) EXPECT_FALSE(ParseNumaOption(wrong).ok()) << wrong;
 }
 
-// What the calling thread's own policy says of the program's own pages.
-std::string PolicyOfThisThread() {
-  std::ifstream maps("/proc/thread-self/numa_maps");
-  std::string address, policy;
-  maps >> address >> policy;
-  return policy;
-}
-
 constexpr int64_t kBytes = 4 << 20;
 
 class PlacedPages : public testing::Test {
