@@ -34,10 +34,22 @@ def some_tags(rng):
     return "".join(f"&tags={tag}" for tag in rng.sample(TAGS, rng.choice((0, 0, 1, 2))))
 
 
+def memory_kib(pid):
+    """A process's share of memory, without that of its program and libraries, which changes with every process that runs them."""
+    exe, total, counts = os.readlink(f"/proc/{pid}/exe"), 0, True
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                path = line.split(maxsplit=5)[5:]
+                counts = not path or not (path[0].strip() == exe or ".so" in os.path.basename(path[0]))
+            elif counts and line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total
+
+
 def holdings(pid):
     """What a process holds: its share of memory (KiB), mappings, descriptors and threads."""
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        pss = int(re.search(r"(?m)^Pss:\s+(\d+) kB", file.read()).group(1))
+    pss = memory_kib(pid)
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
         mappings = sum(1 for _ in file)
     return {"pss_kib": pss, "mappings": mappings, "files": len(os.listdir(f"/proc/{pid}/fd")),
