@@ -2,20 +2,21 @@
 # Somnus beside other servers, on the same weights and the same machine, in turns: all servers run at once, each round
 # measures every load on one server after the other, and the machine's memory speed is read around each sample.
 # Usage: serve_compare.sh --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--vllm BINARY --hf DIR]
-#          [--rounds 5] [--out DIR] [--loads "C:IN:OUT ..."] [-- FLAGS OF somnus serve]
+#          [--rounds 5] [--out DIR] [--loads "C:IN:OUT ..."] [--max-model-len 4096] [-- FLAGS OF somnus serve]
+# --max-model-len is vLLM's; a slot of llama-server has 2,560 tokens.
 # Prints the median of the rounds' ratios (Somnus over each peer). A pair is dropped, and counted, when the distance
 # between the two cores (ping-pong) changed class within it.
 # Build the binaries first: bazel build //coordinator //worker //tools:somnus //tools/bench:serving_bench
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${SOMNUS_BIN:-$here/../../../bazel-bin}
-model='' llama='' gguf='' vllm='' hf='' rounds=5 out='' loads="1:64:128 8:64:128 16:64:128 32:64:128 8:512:64"
+model='' llama='' gguf='' vllm='' hf='' rounds=5 out='' loads="1:64:128 8:64:128 16:64:128 32:64:128 8:512:64" max_model_len=4096
 while (($#)); do
   case $1 in
     --model) model=$2 ;; --llama-server) llama=$2 ;; --gguf) gguf=$2 ;; --vllm) vllm=$2 ;; --hf) hf=$2 ;;
-    --rounds) rounds=$2 ;; --out) out=$2 ;; --loads) loads=$2 ;;
+    --rounds) rounds=$2 ;; --out) out=$2 ;; --loads) loads=$2 ;; --max-model-len) max_model_len=$2 ;;
     --) shift; break ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
   shift 2
 done
@@ -38,7 +39,7 @@ start() {
       --host 127.0.0.1 --no-webui ;;
     vllm) VLLM_CPU_KVCACHE_SPACE=4 VLLM_CPU_OMP_THREADS_BIND=0-$((cpus - 1)) VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
       exec setsid "$vllm" serve "$hf" --served-model-name bench --dtype bfloat16 --host 127.0.0.1 --port "$port" \
-      --max-model-len 4096 ;;
+      --max-model-len "$max_model_len" ;;
   esac </dev/null >"$3" 2>&1 &
   groups+=($!)
   for ((i = 0; i < 3000; i++)); do
