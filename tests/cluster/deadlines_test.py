@@ -5,7 +5,7 @@ import threading
 import unittest
 
 from cluster import stubs
-from cluster.harness import SMOLLM2, Cluster, expected, tiny, wait_until
+from cluster.harness import SMOLLM2, Cluster, expected, tiny
 
 try:
     import grpc
@@ -188,7 +188,7 @@ class Asleep(unittest.TestCase):
             self.assertEqual(cluster.status()["state"], "ENGINE_STATE_ASLEEP")
             patient = Asking(cluster, CASE["prompt"], {"X-Request-Timeout": "600", "X-SLO-TTFT-Ms": "600000"},
                              max_tokens=len(CASE["tokens"]), ignore_eos=CASE["ignore_eos"])
-            wait_until(lambda: cluster.status()["num_requests_waiting"] == 1, 30, "the request waits")
+            cluster.wait_waiting(1)
             cluster.cli("wake-up")
             self.assertEqual(patient.tokens(), CASE["tokens"])
             self.assert_exact(cluster)

@@ -18,30 +18,20 @@ def start(*flags):
     return Cluster(tiny("llama-uneven"), "--dtype=float32", "--no-enable-prefix-caching", *flags, workers=1)
 
 
-def admin(cluster, path):
-    response = cluster.request("POST", path, port=cluster.admin_port)
-    assert response.status == 200, response.text
-
-
-def wait_for_waiting(cluster, count):
-    wait_until(lambda: cluster.status()["num_requests_waiting"] == count, 60,
-               lambda: f"{count} requests wait: {cluster.status()['num_requests_waiting']} do")
-
-
 class Round:
     """Requests of a user who floods, and behind them those of another one; all wait before the first one begins."""
 
     def __init__(self, cluster, flood, light):
         self.tokens, self._threads, self._cluster = {}, [], cluster
         steps_before = len(trace(cluster)[0])
-        admin(cluster, "/pause")
+        cluster.admin("/pause")
         for number in range(FLOOD):
             self._begin("flood", number, *flood)
-        wait_for_waiting(cluster, FLOOD)
+        cluster.wait_waiting(FLOOD)
         for number in range(FLOOD, FLOOD + LIGHT):
             self._begin("light", number, *light)
-        wait_for_waiting(cluster, FLOOD + LIGHT)
-        admin(cluster, "/resume")
+        cluster.wait_waiting(FLOOD + LIGHT)
+        cluster.admin("/resume")
         for thread in self._threads:
             thread.join()
         self._steps = trace(cluster)[0][steps_before:]
@@ -106,16 +96,16 @@ class FairSharing(unittest.TestCase):
                                                                      **FIELDS}).status
                 with lock:
                     statuses.append((user, status))
-            admin(cluster, "/pause")
+            cluster.admin("/pause")
             threads = [threading.Thread(target=ask, args=(number, "flood")) for number in range(12)]
             for thread in threads:
                 thread.start()
             wait_until(lambda: len(statuses) == 8, 60, lambda: f"eight are refused: {statuses}")
-            wait_for_waiting(cluster, 4)
+            cluster.wait_waiting(4)
             threads.append(threading.Thread(target=ask, args=(0, "light")))
             threads[-1].start()
-            wait_for_waiting(cluster, 5)
-            admin(cluster, "/resume")
+            cluster.wait_waiting(5)
+            cluster.admin("/resume")
             for thread in threads:
                 thread.join()
             self.assertEqual(collections.Counter(statuses), {("flood", 200): 4, ("flood", 429): 8, ("light", 200): 1})

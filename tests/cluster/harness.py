@@ -258,6 +258,19 @@ class Cluster:
         return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_ADMIN_API_KEY": self.admin_api_key, "SOMNUS_CA_CERT": self.ca or "",
                 "SOMNUS_CLIENT_CERT": certificate, "SOMNUS_CLIENT_KEY": key, "SOMNUS_URL": f"{scheme}://127.0.0.1:{self.port}"}
 
+    def admin(self, path):
+        """An operator's POST, which must be answered with 200."""
+        response = self.request("POST", path, port=self.admin_port)
+        if response.status != 200:
+            raise AssertionError(f"{path}: HTTP {response.status}: {response.text}")
+        return response
+
+    def wait_waiting(self, count, timeout=60):
+        """Until so many requests wait."""
+        def waiting():
+            return self.status()["num_requests_waiting"]
+        wait_until(lambda: waiting() == count, timeout, lambda: f"{count} requests wait: {waiting()} do")
+
     def wait_idle(self, timeout=30):
         """Until no request is left and every block is free again."""
         def idle():

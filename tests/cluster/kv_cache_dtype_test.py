@@ -168,10 +168,6 @@ class Moved(unittest.TestCase):
     def together(cls, cluster):
         return Together(cluster, cls.REQUESTS, cls.answers)
 
-    def admin(self, cluster, path):
-        response = cluster.request("POST", path, port=cluster.admin_port)
-        self.assertEqual(response.status, 200, response.text)
-
     def test_swaps_forks_and_sleeps_that_keep_the_cache(self):
         with self.cluster_of(1000) as cluster:
             wanted = [self.answers(cluster, body) for body in self.REQUESTS]
@@ -185,9 +181,9 @@ class Moved(unittest.TestCase):
             for _ in range(20):
                 asked = self.together(cluster)
                 while not asked.ended() and slept < 3:
-                    self.admin(cluster, "/sleep?level=1&mode=keep")
+                    cluster.admin("/sleep?level=1&mode=keep")
                     slept += cluster.metric("somnus:kv_host_blocks_used") > 0
-                    self.admin(cluster, "/wake_up")
+                    cluster.admin("/wake_up")
                 self.assertEqual(asked.join(), wanted)
                 if slept >= 3:
                     break
@@ -195,8 +191,8 @@ class Moved(unittest.TestCase):
             self.assertEqual(cluster.metric("somnus:preemptions_total", mode="recompute"), 0)
             prefix = prompt(21, 100)
             first = self.answers(cluster, {"prompt": prefix, "max_tokens": 8, "temperature": 0})
-            self.admin(cluster, "/sleep?level=1")
-            self.admin(cluster, "/wake_up")
+            cluster.admin("/sleep?level=1")
+            cluster.admin("/wake_up")
             hits = cluster.metric("vllm:prefix_cache_hits_total")
             self.assertEqual(self.answers(cluster, {"prompt": prefix, "max_tokens": 8, "temperature": 0}), first)
             self.assertEqual(cluster.metric("vllm:prefix_cache_hits_total"), hits + 96)

@@ -173,10 +173,6 @@ class GrpcFollower:
 
 
 class KvEvents(unittest.TestCase):
-    def admin(self, cluster, path):
-        response = cluster.request("POST", path, port=cluster.admin_port)
-        self.assertEqual(response.status, 200, response.text)
-
     def cached(self, cluster, prompt, **fields):
         answer = cluster.complete(prompt, max_tokens=4, ignore_eos=True, **fields)
         return (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
@@ -220,12 +216,12 @@ class KvEvents(unittest.TestCase):
             cleared = router.cleared
             for lose in ("/reset_prefix_cache", "/sleep?level=1", "/sleep?level=2"):
                 self.assertEqual(expect_found(PROMPT), 96, lose)
-                self.admin(cluster, lose)
+                cluster.admin(lose)
                 self.await_equal(cluster, by_http, by_grpc, from_the_start=True)
                 self.assertEqual((router.size(), router.cleared), (0, cleared + 1), lose)
                 cleared += 1
                 if "sleep" in lose:
-                    self.admin(cluster, "/wake_up")
+                    cluster.admin("/wake_up")
                 self.assertEqual(expect_found(PROMPT), 0, lose)
             self.assertGreaterEqual(cluster.metric("somnus:prefix_cache_blocks_lost_total", cause="sleep"), 12)
             self.assertGreater(cluster.metric("somnus:prefix_cache_misses_total", reason="salt"), 0)
@@ -266,7 +262,7 @@ class KvEvents(unittest.TestCase):
                 self.assertEqual(expect_found([number] * 470), 0)
             self.assertEqual(expect_found(PROMPT), 0, "host memory has lost it, too")
             self.assertGreater(cluster.metric("somnus:prefix_cache_host_blocks_total", event="evicted"), 100)
-            self.admin(cluster, "/reset_prefix_cache")
+            cluster.admin("/reset_prefix_cache")
             await_all()
             self.assertEqual((router.size("GPU"), router.size("CPU")), (0, 0))
             self.assertEqual(expect_found(PROMPT), 0)

@@ -128,7 +128,7 @@ class SlowNewcomer(unittest.TestCase):
             late = Round(cluster, requests[4:])
             # Comments keep proxies from closing a stream that has begun.
             wait_until(lambda: quiet.answer.readline().startswith(b":"), END_S, "a comment", poll=0)
-            wait_until(lambda: cluster.status()["num_requests_waiting"] == 9, END_S, "all requests wait")
+            cluster.wait_waiting(9, END_S)
             self.assertEqual(cluster.request("GET", "/livez").status, 200)
             for path in ("/health", "/readyz"):
                 response = cluster.request("GET", path)

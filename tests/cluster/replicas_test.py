@@ -62,10 +62,10 @@ class Replicas(unittest.TestCase):
         return streams
 
     def stopped_round(self, replica):
-        """A round under way, with the replica's worker stopped in the middle of it."""
-        return begin_and_stop(self.cluster.status()["ranks"][replica]["pid"], self.running_round,
-                              lambda: self.replicas()[replica]["num_requests_running"] > 0,
-                              lambda streams: streams.check(self.expected))
+        """A round under way, and the replica's worker, which is stopped in the middle of it."""
+        pid = self.cluster.status()["ranks"][replica]["pid"]
+        return begin_and_stop(pid, self.running_round, lambda: self.replicas()[replica]["num_requests_running"] > 0,
+                              lambda streams: streams.check(self.expected)), pid
 
     def wait_healed(self):
         def healed():
@@ -91,8 +91,7 @@ class Replicas(unittest.TestCase):
             with self.subTest(replica=replica):
                 moved = self.cluster.metric("somnus:requests_moved_total")
                 before = self.replicas()[replica]
-                pid = self.cluster.status()["ranks"][replica]["pid"]
-                streams = self.stopped_round(replica)
+                streams, pid = self.stopped_round(replica)
                 health = HealthWatch(self.cluster)
                 with contextlib.suppress(ProcessLookupError):  # the coordinator may have found it stopped too long
                     os.kill(pid, signal.SIGKILL)
@@ -106,7 +105,7 @@ class Replicas(unittest.TestCase):
 
     def test_a_replica_that_hangs_is_left(self):
         before = self.replicas()[0]["num_recoveries"]
-        self.stopped_round(0).check(self.expected)
+        self.stopped_round(0)[0].check(self.expected)
         wait_until(lambda: self.replicas()[0]["num_recoveries"] == before + 1, HEAL_S, "the recovery")
         self.wait_healed()
 

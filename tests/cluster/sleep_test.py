@@ -76,7 +76,7 @@ class Sleep(unittest.TestCase):
         answers = []
         asking = threading.Thread(target=lambda: answers.append(self.cluster.tokens(case["prompt"], ignore_eos=True)))
         asking.start()
-        wait_until(lambda: self.cluster.status()["num_requests_waiting"] == 1, 30, "the request waits")
+        self.cluster.wait_waiting(1)
         self.assertEqual(answers, [])
         self.cluster.cli("wake-up")
         asking.join(60)

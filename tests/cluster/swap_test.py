@@ -82,10 +82,6 @@ class Swap(unittest.TestCase):
                 return
         self.fail(f"no request was swapped out, in {attempts} attempts")
 
-    def admin(self, cluster, path):
-        response = cluster.request("POST", path, port=cluster.admin_port)
-        self.assertEqual(response.status, 200, response.text)
-
     def test_recompute(self):
         with cluster_of(TIGHT, "--preemption=recompute") as cluster:
             self.assertEqual(together(cluster).join(), self.wanted)
@@ -109,9 +105,9 @@ class Swap(unittest.TestCase):
                 self.assert_nothing_is_left(cluster)
                 self.assertGreater(self.host_bytes(cluster)[0], 0)
                 # Nobody wants what is there.
-                self.admin(cluster, "/sleep?level=1")
+                cluster.admin("/sleep?level=1")
                 self.assertEqual(self.host_bytes(cluster), (0, 0))
-                self.admin(cluster, "/wake_up")
+                cluster.admin("/wake_up")
                 self.assertEqual(answers(cluster, REQUESTS[0]), self.wanted[0])
 
     def test_auto_is_the_default(self):
@@ -165,26 +161,26 @@ class Swap(unittest.TestCase):
                 self.assertGreater(self.cached_on_host(cluster), 0)
                 self.assertEqual(self.cached_on_host(cluster), self.host_blocks(cluster))
                 self.assertGreater(cluster.metric("somnus:prefix_cache_host_blocks_total", event="stored"), 0)
-                self.admin(cluster, "/reset_prefix_cache")
+                cluster.admin("/reset_prefix_cache")
                 self.assertEqual(self.cached_on_host(cluster), 0)
                 self.assertGreater(self.returns_after_others(cluster), 16)
-                self.admin(cluster, "/sleep?level=1")  # keeps nothing
+                cluster.admin("/sleep?level=1")  # keeps nothing
                 self.assertEqual(self.host_bytes(cluster), (0, 0))
-                self.admin(cluster, "/wake_up")
+                cluster.admin("/wake_up")
                 self.assertEqual(self.cached_on_host(cluster), 0)
 
     def test_cached_prefixes_outlive_a_sleep_that_keeps_the_cache(self):
         with cluster_of(TIGHT, "--prefix-cache-on-host=on", "--keep-kv-on-sleep") as cluster:
             self.returns_after_others(cluster)
             before = self.cached_on_host(cluster)
-            self.admin(cluster, "/sleep?level=1")
+            cluster.admin("/sleep?level=1")
             self.assertGreater(cluster.metric("somnus:kv_host_blocks_cached"), 0)
-            self.admin(cluster, "/wake_up")
+            cluster.admin("/wake_up")
             self.assertEqual(self.cached_on_host(cluster), before)
             self.assertGreater(self.returns_after_others(cluster), 16)
-            self.admin(cluster, "/sleep?level=2")
+            cluster.admin("/sleep?level=2")
             self.assertEqual(self.host_blocks(cluster), 0)
-            self.admin(cluster, "/wake_up")
+            cluster.admin("/wake_up")
             self.assertEqual(answers(cluster, REQUESTS[3]), self.wanted[3])
 
     def test_a_killed_worker_takes_what_was_cached_in_host_memory(self):
@@ -200,11 +196,11 @@ class Swap(unittest.TestCase):
             naps = []
 
             def nap(_):
-                self.admin(cluster, "/sleep?level=1&mode=keep")
+                cluster.admin("/sleep?level=1&mode=keep")
                 swapped = self.host_blocks(cluster)
                 ranks, engine = self.host_bytes(cluster)
                 self.assertEqual(ranks, engine)
-                self.admin(cluster, "/wake_up")
+                cluster.admin("/wake_up")
                 naps.append(swapped)
                 return len(naps) >= 3
             self.while_swapped(cluster, nap)
@@ -216,10 +212,10 @@ class Swap(unittest.TestCase):
         for level in (1, 2):
             with self.subTest(level), cluster_of(TIGHT, SWAPPING) as cluster:
                 def nap(_, level=level):
-                    self.admin(cluster, f"/sleep?level={level}&mode=keep")
+                    cluster.admin(f"/sleep?level={level}&mode=keep")
                     self.assertEqual(self.host_blocks(cluster), 0)
                     self.assertEqual(self.host_bytes(cluster), (0, 0))
-                    self.admin(cluster, "/wake_up")
+                    cluster.admin("/wake_up")
                     return True
                 self.while_swapped(cluster, nap)
                 self.assert_nothing_is_left(cluster)

@@ -3,7 +3,7 @@ metrics count."""
 import collections
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import Cluster, tiny
 from cluster.speculation_test import ACCEPTED, DRAFTS
 from cluster.swap_test import REQUESTS, SWAPPING, TIGHT, answers, cluster_of, together
 
@@ -43,19 +43,17 @@ class Trace(unittest.TestCase):
             self.assertEqual(self.completion(cluster), 0)
             self.assertEqual(self.completion(cluster), 32)
             for path in ("/sleep?level=1", "/wake_up"):
-                self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+                cluster.admin(path)
             self.assertEqual([name for name in trace(cluster)[1] if name != "self_check"], ["sleep", "wake_up"])
             self.assertEqual(cluster.request("GET", "/trace").status, 404)
 
     def preempted_and_then_repeated(self, cluster):
         """Requests that all wait before the first one begins, so that not all fit, and one twice, so that its blocks are cached."""
-        def post(path):
-            self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
-        post("/pause")
+        cluster.admin("/pause")
         asked = together(cluster)
         choices = sum(request.get("n", 1) for request in REQUESTS)
-        wait_until(lambda: cluster.status()["num_requests_waiting"] == choices, 30, "all requests wait")
-        post("/resume")
+        cluster.wait_waiting(choices)
+        cluster.admin("/resume")
         asked.join()
         for _ in range(2):
             answers(cluster, REQUESTS[0])

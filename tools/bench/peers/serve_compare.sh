@@ -10,7 +10,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${SOMNUS_BIN:-$here/../../../bazel-bin}
-model='' llama='' gguf='' vllm='' hf='' rounds=5 out='' loads="1:64:128 8:64:128 16:64:128 32:64:128 8:512:64" max_model_len=4096
+model='' llama='' gguf='' vllm='' hf='' rounds=5 out='' loads="1:64:128 8:64:128 16:64:128 32:64:128 8:512:64"
+max_model_len=4096
 while (($#)); do
   case $1 in
     --model) model=$2 ;; --llama-server) llama=$2 ;; --gguf) gguf=$2 ;; --vllm) vllm=$2 ;; --hf) hf=$2 ;;
