@@ -168,12 +168,12 @@ struct Attention {
     __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead, 0, 2);
   }
 
-  // kAhead, here and below: with prefetches.
-  template <int kRows, bool kAhead, int kVectors>
+  // T, here and below: P, or what computes the same of such chunks. kAhead: with prefetches.
+  template <typename T, int kRows, bool kAhead, int kVectors>
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
                  const int64_t (&columns)[kVectors], const int64_t (&ahead)[kVectors]) {
     VF s[kRows][kVectors] = {};
-    Tile<P, kRows, kVectors, kAhead>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
+    Tile<T, kRows, kVectors, kAhead>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
                                      k_step_bytes, (head_dim + kPair - 1) / kPair, s, ahead);
     VF factors[kVectors];
 #pragma GCC unroll 8
@@ -188,7 +188,7 @@ struct Attention {
   }
 
   // q * k for rows [row, row + kRows), two vectors of tokens at a time, from whatever blocks they are in.
-  template <int kRows, bool kAhead>
+  template <typename T, int kRows, bool kAhead>
   void Score(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t limit = limits[row + kRows - 1];
     const char* k[2];
@@ -204,11 +204,11 @@ struct Attention {
         ahead[waiting] = next.pieces[p].k;
         if constexpr (kScaled && kAhead) PrefetchScales(piece, t, ahead[waiting]);
         if (++waiting < 2) continue;
-        ScoreTile<kRows, kAhead>(row, k, scales, columns, ahead);
+        ScoreTile<T, kRows, kAhead>(row, k, scales, columns, ahead);
         waiting = 0;
       }
     }
-    if (waiting == 1) ScoreTile<kRows, kAhead, 1>(row, {k[0]}, {scales[0]}, {columns[0]}, {ahead[0]});
+    if (waiting == 1) ScoreTile<T, kRows, kAhead, 1>(row, {k[0]}, {scales[0]}, {columns[0]}, {ahead[0]});
   }
 
   static SOMNUS_INLINE VF MaskFrom(VF v, int64_t count, float fill) {
@@ -259,7 +259,7 @@ struct Attention {
   };
 
   // acc[row..] += weights * V over the spans, for kVectors vectors of dims from d.
-  template <int kRows, int kVectors, bool kAhead>
+  template <typename T, int kRows, int kVectors, bool kAhead>
   void AccumulateTile(const Chunk& chunk, const NextPieces& next, int64_t row, int64_t d,
                       const Spans& spans) {
     VF a[kRows][kVectors];
@@ -278,12 +278,12 @@ struct Attention {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         b[v] = chunk.pieces[p].v + first * v_step_bytes + (d / kW + v) * P::kBBytes;
-      Tile<P, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
+      Tile<T, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
                                        next.pieces[p].v);
       if constexpr (kPair == 2) {
         if (spans.to[p] % 2 == 0) continue;
         for (const char*& pair : b) pair += steps * v_step_bytes;
-        TileHalfStep<P, kRows, kVectors>(w + steps * P::kABytes, kChunkTokens * kActBytes, b, a);
+        TileHalfStep<T, kRows, kVectors>(w + steps * P::kABytes, kChunkTokens * kActBytes, b, a);
       }
     }
 #pragma GCC unroll 16
@@ -293,16 +293,16 @@ struct Attention {
     }
   }
 
-  template <int kRows, bool kAhead>
+  template <typename T, int kRows, bool kAhead>
   void AccumulateRows(const Chunk& chunk, const NextPieces& next, int64_t row, const Spans& spans) {
     int64_t d = 0;
-    for (; d + 2 * kW <= dims; d += 2 * kW) AccumulateTile<kRows, 2, kAhead>(chunk, next, row, d, spans);
-    if (d < dims) AccumulateTile<kRows, 1, kAhead>(chunk, next, row, d, spans);
+    for (; d + 2 * kW <= dims; d += 2 * kW) AccumulateTile<T, kRows, 2, kAhead>(chunk, next, row, d, spans);
+    if (d < dims) AccumulateTile<T, kRows, 1, kAhead>(chunk, next, row, d, spans);
   }
 
   // First adds what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's
   // own rest.
-  template <int kRows, bool kAhead>
+  template <typename T, int kRows, bool kAhead>
   void Accumulate(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t least = limits[row];
     const int64_t most = limits[row + kRows - 1];
@@ -313,7 +313,7 @@ struct Attention {
       common.to[p] = seen == piece.tokens || least == most ? seen : seen / kPair * kPair;
       rest.from[p] = common.to[p];
     }
-    AccumulateRows<kRows, kAhead>(chunk, next, row, common);
+    AccumulateRows<T, kRows, kAhead>(chunk, next, row, common);
     if (most == least || least >= chunk.end) return;
     for (int r = 0; r < kRows; ++r) {
       bool any = false;
@@ -322,7 +322,7 @@ struct Attention {
         rest.to[p] = Max(rest.from[p], Min(piece.tokens, limits[row + r] - piece.position));
         any |= rest.to[p] > rest.from[p];
       }
-      if (any) AccumulateRows<1, false>(chunk, next, row + r, rest);
+      if (any) AccumulateRows<T, 1, false>(chunk, next, row + r, rest);
     }
   }
 
@@ -345,6 +345,17 @@ struct Attention {
     AddChunks(rows, begin, end, [](const Chunk& chunk, const NextPieces&) { return chunk; });
   }
 
+  // Whether no byte of an fp8 chunk is NaN, seen or not. Not known of parts of blocks, whose keys lie apart.
+  bool IsFinite(const Chunk& chunk) const {
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const Piece& piece = chunk.pieces[p];
+      if (piece.tokens < block_size || AnyNanOfF8(piece.k, head_dim * block_size) ||
+          AnyNanOfF8(piece.v, piece.tokens * dims))
+        return false;
+    }
+    return true;
+  }
+
   // expand(chunk, next) returns the chunk as P multiplies it, and prefetches where that is another one.
   template <typename Expand>
   void AddChunks(int64_t rows, int64_t begin, int64_t end, const Expand& expand) {
@@ -360,19 +371,22 @@ struct Attention {
         const int64_t count = rows * (tile + 1) / tiles - row;
         if (limits[row + count - 1] <= position) continue;
         WithRows(count, [&]<int kRows>() {
-          if (kExpanded || tiles > 1) return AddChunk<kRows, false>(chunk, next, row);
-          AddChunk<kRows, true>(chunk, next, row);
+          if (kExpanded || tiles > 1) return AddChunk<P, kRows, false>(chunk, next, row);
+          if constexpr (P::E::kType == DataType::kF8E4M3) {
+            if (IsFinite(chunk)) return AddChunk<TileFiniteF8, kRows, true>(chunk, next, row);
+          }
+          AddChunk<P, kRows, true>(chunk, next, row);
         });
       }
       position = chunk.end;
     }
   }
 
-  template <int kRows, bool kAhead>
+  template <typename T, int kRows, bool kAhead>
   void AddChunk(const Chunk& chunk, const NextPieces& next, int64_t row) {
-    Score<kRows, kAhead>(chunk, next, row);
+    Score<T, kRows, kAhead>(chunk, next, row);
     for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
-    Accumulate<kRows, kAhead>(chunk, next, row);
+    Accumulate<T, kRows, kAhead>(chunk, next, row);
   }
 };
 

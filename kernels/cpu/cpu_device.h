@@ -71,11 +71,11 @@ class CpuDevice final : public Device {
     });
   }
 
-  // As ParallelFor, but threads that are done take over what is left of others' parts: for ops that take
-  // long, and find little in a thread's caches.
+  // As ParallelFor, but each part is cut into so many pieces, and threads that are done take over what is
+  // left of others': for ops that take long, and find little in a thread's caches.
   template <typename Fn>
-  void BalancedFor(int64_t total, const Fn& fn) {
-    pieces_.Reset(partition_, total);
+  void BalancedFor(int64_t total, int64_t pieces_of_part, const Fn& fn) {
+    pieces_.Reset(partition_, total, pieces_of_part);
     pool_.Run([&](int thread) {
       for (Range piece = pieces_.Take(thread); piece.begin < piece.end; piece = pieces_.Take(thread))
         fn(piece.begin, piece.end);

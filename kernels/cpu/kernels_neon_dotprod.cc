@@ -7,6 +7,7 @@
 // The parts build on each other in this order.
 // clang-format off
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/float8_simd.h"
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/quantized_act_impl.h"
 #include "kernels/cpu/quantized_weights_impl.h"

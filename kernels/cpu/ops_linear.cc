@@ -88,6 +88,18 @@ void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArg
   });
 }
 
+// Into how many pieces a thread's part of a linear is cut, so that others can take some over; 1: they shall
+// not. With many rows the linear is bound by arithmetic, and one piece more costs nothing. With a tile of
+// rows it is bound by memory, and a piece is as much as makes up for taking it. Between these the last rows
+// of a panel fetch the thread's next one, which is then to be its own.
+int64_t PiecesOfPart(const KernelTable& kernels, int64_t rows, int64_t part_bytes) {
+  constexpr int64_t kManyRows = 64;
+  constexpr int64_t kPieceBytes = 32 << 10;
+  if (rows >= kManyRows) return 8;
+  if (rows > kernels.max_tile_rows || part_bytes < 4 * kPieceBytes) return 1;
+  return std::min<int64_t>(16, part_bytes / kPieceBytes);
+}
+
 }  // namespace
 
 // Sums stay f32: a CPU's vectors hold them anyway, and tests compare exact tokens.
@@ -105,10 +117,6 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
 void PackVector(const Device& device, float* data, const float* values, int64_t n) {
   std::memcpy(data, values, static_cast<size_t>(n) * sizeof(float));
 }
-
-// Rows from which on a linear is bound by arithmetic, so that a thread may as well compute another one's
-// part.
-constexpr int64_t kManyRows = 64;
 
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
@@ -143,8 +151,10 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
       item = stop;
     }
   };
-  x.rows < kManyRows ? cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, compute)
-                     : cpu.BalancedFor(blocks * panels, compute);
+  const int64_t pieces =
+      PiecesOfPart(cpu.kernels(), x.rows, panels * PanelBytes(w.dtype, w.k) / cpu.num_threads());
+  pieces == 1 ? cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, compute)
+              : cpu.BalancedFor(blocks * panels, pieces, compute);
 }
 
 // One order of summation whatever the number of rows: nothing to choose.

@@ -206,45 +206,6 @@ SOMNUS_INLINE VU SignedFromBytes(VB b) {
 }
 #endif
 
-// ---- f8e4m3: a sign, four bits of exponent with bias 7, three of mantissa; no infinities; NaN is 0x7f.
-
-// Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
-// and as fast for subnormal numbers as for others.
-SOMNUS_INLINE VF FromF8(VB b) {
-#if defined(__SSE2__) && !defined(__AVX2__)
-  // The bits at their places in an f32; where the exponent is 0, no leading 1.
-  const VU signs = SignedFromBytes(b), bits = (signs & 0x7fu) << 20;
-  const VF subnormal = (VF)(bits + (113u << 23)) - 0x1p-14f;
-  const VU magnitude = (VU)(bits < (1u << 23) ? (VI)subnormal : (VI)(bits + (112u << 23)));
-  const VU nan = (VU)(bits == (0x7fu << 20)) & 0x7fc00000u;
-  return (VF)((signs & 0x80000000u) | magnitude | nan);
-#else
-#if SOMNUS_NEON  // GCC 12 converts vectors of four bytes one by one.
-  uint32_t bytes;
-  __builtin_memcpy(&bytes, &b, 4);
-  const VHs signs = (VHs)vget_low_s16(vmovl_s8(vcreate_s8(bytes)));
-#else
-  const VHs signs = __builtin_convertvector((VBs)b, VHs);
-#endif
-  const VH wide = (VH)signs << 7;  // the sign twice, exponent and mantissa
-  const VH magnitude = wide & 0x3f80;
-  // Among the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
-  return FromF16((wide & 0xbf80) | ((magnitude + 0x80) & 0x4000));
-#endif
-}
-
-// Rounds to nearest even; saturates beyond 448, infinities too; NaN becomes 0x7f.
-SOMNUS_INLINE VB ToF8(VF x) {
-  const VU bits = (VU)x;
-  const VF magnitude = MinV(Set(448.0f), (VF)(bits & 0x7fffffffu));
-  const VU u = (VU)magnitude;
-  const VU normal = (u + 0x7ffffu + ((u >> 20) & 1u) - (120u << 23)) >> 20;
-  // Multiples of 2^-9: adding 2^14 leaves the rounded number of them in the low bits.
-  const VU subnormal = (VU)(magnitude + 16384.0f) - 0x46800000u;
-  const VU rounded = (VU)(magnitude < 0.015625f ? (VI)subnormal : (VI)normal) | ((bits >> 24) & 0x80u);
-  return LowBytes((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded));
-}
-
 // Element types, for templates over what is stored. PutExact keeps subnormal numbers on every instruction
 // set.
 struct F32 {
@@ -267,13 +228,6 @@ struct F16 {
   static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromF16(*reinterpret_cast<const VHu*>(p)); }
   static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToF16(v); }
   static SOMNUS_INLINE void PutExact(uint16_t* p, VF v) { Put(p, v); }
-};
-
-// For caches alone: written here, read by TileF8.
-struct F8 {
-  static constexpr DataType kType = DataType::kF8E4M3;
-  using Type = uint8_t;
-  static SOMNUS_INLINE void Put(uint8_t* p, VF v) { *reinterpret_cast<VBu*>(p) = ToF8(v); }
 };
 
 // Rounds to nearest even; |x| is at most 127. NaN becomes 0.

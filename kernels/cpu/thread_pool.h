@@ -108,27 +108,25 @@ class Partition {
   std::vector<int64_t> ends_;  // of the threads' parts of kWhole; none: all are alike
 };
 
-// A partition in pieces. A thread takes those of its own part first, in order, and then those that others
-// have not taken yet. So the threads end together also where one is held up: its CPU may do something else,
-// or share a core with another virtual machine.
+// A partition in pieces. A thread takes those of its own part first, in order, and then those that the next
+// few threads have not taken yet. So the threads end together also where one is held up: its CPU may do
+// something else, or share a core with another virtual machine.
 class Pieces {
  public:
-  static constexpr int64_t kOfPart = 8;  // pieces of a part, at most
-
   explicit Pieces(int num_threads) : parts_(static_cast<size_t>(num_threads)) {}
 
-  // No thread may be in Take.
-  void Reset(const Partition& partition, int64_t total) {
+  // No thread may be in Take. pieces_of_part: at most, at least 1.
+  void Reset(const Partition& partition, int64_t total, int64_t pieces_of_part) {
     for (size_t t = 0; t < parts_.size(); ++t) {
       const Range part = partition.PartOf(total, static_cast<int>(t));
       parts_[t].next.store(part.begin, std::memory_order_relaxed);
       parts_[t].end = part.end;
-      parts_[t].size = std::max<int64_t>(1, (part.end - part.begin + kOfPart - 1) / kOfPart);
+      parts_[t].size = std::max<int64_t>(1, (part.end - part.begin + pieces_of_part - 1) / pieces_of_part);
     }
   }
-  // An empty range: all pieces are taken.
+  // An empty range: the thread has no more to do.
   Range Take(int thread) {
-    for (size_t i = 0; i < parts_.size(); ++i) {
+    for (size_t i = 0; i < std::min(parts_.size(), kPartsOfThread); ++i) {
       Part& part = parts_[(static_cast<size_t>(thread) + i) % parts_.size()];
       if (part.next.load(std::memory_order_relaxed) >= part.end) continue;
       const int64_t begin = part.next.fetch_add(part.size, std::memory_order_relaxed);
@@ -138,6 +136,9 @@ class Pieces {
   }
 
  private:
+  // Its own and those that it helps with: to look at a part is to wait for a cache line of another core.
+  static constexpr size_t kPartsOfThread = 8;
+
   struct alignas(128) Part {
     std::atomic<int64_t> next{0};
     int64_t end = 0;

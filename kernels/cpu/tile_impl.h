@@ -37,6 +37,10 @@ struct TileF8 : TileF32 {
   static constexpr int kBBytes = kW;
   static SOMNUS_INLINE B LoadB(const char* p) { return {FromF8(*reinterpret_cast<const VBu*>(p))}; }
 };
+// The same of bytes of which none is NaN.
+struct TileFiniteF8 : TileF8 {
+  static SOMNUS_INLINE B LoadB(const char* p) { return {FromF8<true>(*reinterpret_cast<const VBu*>(p))}; }
+};
 
 // For caches alone. The products are with the integers; a token's scale is multiplied afterwards.
 struct TileI8 : TileF32 {

@@ -119,13 +119,13 @@ TEST(ThreadPoolTest, PartsAreInProportionToSpeeds) {
 }
 
 TEST(PiecesTest, EveryItemIsTakenOnce) {
-  for (const int threads : {1, 2, 3, 7}) {
+  for (const int threads : {1, 2, 3, 11}) {
     ThreadPool pool(threads, {}, /*spin=*/true);
     cpu::Pieces pieces(threads);
     for (const int64_t total : {0, 1, 2, 5, 16, 100, 1001}) {
       std::vector<std::atomic<int>> taken(static_cast<size_t>(total));
       for (int round = 1; round <= 20; ++round) {
-        pieces.Reset(Partition(threads), total);
+        pieces.Reset(Partition(threads), total, 8);
         pool.Run([&](int t) {
           for (Range piece = pieces.Take(t); piece.begin < piece.end; piece = pieces.Take(t)) {
             for (int64_t item = piece.begin; item < piece.end; ++item) ++taken[static_cast<size_t>(item)];
@@ -139,7 +139,7 @@ TEST(PiecesTest, EveryItemIsTakenOnce) {
 
 TEST(PiecesTest, AThreadsOwnPartComesFirstAndInOrder) {
   cpu::Pieces pieces(2);
-  pieces.Reset(Partition(2), 32);
+  pieces.Reset(Partition(2), 32, 8);
   for (int64_t begin = 16; begin < 32; begin += 2) EXPECT_EQ(pieces.Take(1).begin, begin);
   EXPECT_EQ(pieces.Take(1).begin, 0);
   EXPECT_EQ(pieces.Take(0).begin, 2);
@@ -173,7 +173,7 @@ TEST(PiecesTest, OthersTakeOverFromAThreadThatIsHeldUp) {
   for (const int held_up : {0, 2}) {
     ThreadPool pool(3, {}, /*spin=*/true);
     cpu::Pieces pieces(3);
-    pieces.Reset(Partition(3), 300);
+    pieces.Reset(Partition(3), 300, 8);
     std::atomic<int64_t> num_done{0}, num_of_held_up{0};
     pool.Run([&](int t) {
       for (Range piece = pieces.Take(t); piece.begin < piece.end; piece = pieces.Take(t)) {
