@@ -28,14 +28,14 @@ struct TileSizes {
 };
 
 // As many chains as multiply-adds are under way at once: on NEON a single row has a whole panel. Where a tile
-// has a whole panel, memory is read as it lies: four vectors of 8 lanes, for a single row, or two of 16.
+// has a whole panel, memory is read as it lies: four vectors of 8 lanes, for one or two rows, or two of 16.
 namespace tile_sizes {
 
 // clang-format off
 //                                          Linear: rows, vectors, tall, f32 | quantized, stored and expanded | fp8
 inline constexpr TileSizes portable     = { 4, {2, 2, 2, 2},  0, 24,  4,   4, {2, 2, 2, 2}, 4, 1,   4};
-inline constexpr TileSizes avx2         = { 5, {4, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 4, 1,   5};
-inline constexpr TileSizes avx_vnni     = { 5, {4, 2, 2, 2},  0, 24,  6,   4, {2, 2, 1, 1}, 6, 1,   5};
+inline constexpr TileSizes avx2         = { 5, {4, 4, 2, 2},  0, 24,  6,   4, {4, 4, 2, 1}, 4, 1,   5};
+inline constexpr TileSizes avx_vnni     = { 5, {4, 4, 2, 2},  0, 24,  6,   4, {4, 4, 2, 1}, 6, 1,   5};
 // With more rows bf16 weights, which take four vectors, would leave too few registers.
 inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
 inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
