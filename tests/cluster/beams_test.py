@@ -59,10 +59,10 @@ class Beams(unittest.TestCase):
                 for attempt in range(10):
                     asked = together(cluster)
                     while not asked.ended():
-                        self.assertEqual(cluster.request("POST", "/sleep?level=1&mode=keep", port=cluster.admin_port).status, 200)
+                        cluster.admin("/sleep?level=1&mode=keep")
                         status = cluster.status()
                         slept_open += status["num_requests_running"] + status["num_requests_waiting"] > 0
-                        self.assertEqual(cluster.request("POST", "/wake_up", port=cluster.admin_port).status, 200)
+                        cluster.admin("/wake_up")
                     self.assertEqual(asked.join(), wanted)
                     if slept_open >= 2:
                         break

@@ -84,7 +84,7 @@ class OpenAiClient(unittest.TestCase):
         chunks = iter(self.chat(stream=True))
         text = next(chunks).choices[0].delta.content or ""
         for path in ("/sleep?level=1", "/wake_up"):
-            self.assertEqual(self.cluster.request("POST", path, port=self.cluster.admin_port).status, 200)
+            self.cluster.admin(path)
         text += "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         self.assertEqual(text, whole)
 

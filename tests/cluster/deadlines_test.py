@@ -197,7 +197,7 @@ class Asleep(unittest.TestCase):
         # Both fit, and an operator holds one asleep.
         with Cluster(tiny(MODEL), f"--model=other={tiny('qwen3')}", "--dtype=float32", "--max-model-len=512",
                      "--workers=local:1", workers=0) as cluster:
-            cluster.request("POST", "/sleep?model=other", port=cluster.admin_port)
+            cluster.admin("/sleep?model=other")
             late = Asking(cluster, "a", SECOND, model="other", max_tokens=5).result()
             self.assertEqual(late.status, 504, late.text)
             self.assertEqual(cluster.metric("somnus:requests_expired_total", model_name="other", cause="deadline_waiting"), 1)

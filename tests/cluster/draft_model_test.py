@@ -34,7 +34,7 @@ class DraftModel(unittest.TestCase):
 
     def sleep_and_wake(self, cluster, level):
         for path in (f"/sleep?level={level}", "/wake_up"):
-            self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+            cluster.admin(path)
 
     def test_the_model_itself_is_right(self):
         for workers, flags in ((1, ()), (2, ()), (2, ("--no-async-scheduling",))):
@@ -46,7 +46,7 @@ class DraftModel(unittest.TestCase):
                 for level in (1, 2):
                     self.sleep_and_wake(cluster, level)
                     before = cluster.metric(ACCEPTED)
-                    cluster.request("POST", "/reset_prefix_cache", port=cluster.admin_port)
+                    cluster.admin("/reset_prefix_cache")
                     self.greedy(cluster)
                     self.assertGreater(cluster.metric(ACCEPTED), before + 50, f"after a sleep at level {level}")
                     self.assertEqual(cluster.metric(ACCEPTED), cluster.metric(DRAFTED))

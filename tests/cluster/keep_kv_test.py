@@ -91,7 +91,7 @@ class KeepKv(unittest.TestCase):
         it had undisturbed; returns how the counters have grown, and how many tokens there are to compute."""
         wanted = [cluster.tokens(prompt, max_tokens=count, ignore_eos=True) for prompt, count in requests]
         for attempt in range(ATTEMPTS):
-            self.assertEqual(cluster.request("POST", "/reset_prefix_cache", port=cluster.admin_port).status, 200)
+            cluster.admin("/reset_prefix_cache")
             counters = Counters(cluster)
             streams = [Stream(cluster, prompt, count) for prompt, count in requests]
             try:
@@ -181,7 +181,7 @@ class KeepKv(unittest.TestCase):
                 self.sleep(cluster)
                 self.must_be_open(cluster, 1)
                 path = "/reset_prefix_cache?reset_running_requests=true"
-                self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+                cluster.admin(path)
                 self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
                 self.wake(cluster)
             for nap in (level_2, deepen, of_the_cache_alone, reset):

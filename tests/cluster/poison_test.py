@@ -159,7 +159,7 @@ class SlowNewcomer(unittest.TestCase):
                 faulty.set_faults("")
                 self.assertEqual(slept.result(END_S).status, 200)
             self.assertEqual(cluster.status()["state"], "ENGINE_STATE_ASLEEP")
-            self.assertEqual(cluster.request("POST", "/wake_up", port=cluster.admin_port).status, 200)
+            cluster.admin("/wake_up")
             around.check(expected)
             self.assertEqual(cluster.stop(), 0)
 

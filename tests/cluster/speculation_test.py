@@ -58,7 +58,7 @@ def check_preemption_and_sleep(case, flags):
             def sleep(ended):
                 while not ended():
                     for path in ("/sleep?level=1&mode=keep", "/wake_up"):
-                        case.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+                        cluster.admin(path)
             for _ in range(3):
                 case.assertEqual(together(cluster), case.wanted)
             case.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)

@@ -215,7 +215,7 @@ class Replicas(unittest.TestCase):
     def test_every_rank_of_every_replica_is_there(self):
         with Cluster(tiny(MODEL), "--dtype=float32", "--data-parallel-size=2", workers=1) as cluster, Watcher(cluster) as watcher:
             for target, state in (("/sleep", "ASLEEP"), ("/wake_up", "AWAKE")):
-                self.assertEqual(cluster.request("POST", target, port=cluster.admin_port).status, 200)
+                cluster.admin(target)
                 last = watcher.wait_for(lambda message, state=state: pb.EngineState.Name(message.state) == f"ENGINE_STATE_{state}", state)
                 self.assertEqual([(rank.replica, rank.rank, rank.progress.phase) for rank in last.ranks],
                                  [(0, 0, "committed"), (1, 0, "committed")])

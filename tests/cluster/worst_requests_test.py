@@ -210,12 +210,12 @@ class Queue(Worst):
         def send():
             statuses.append(self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, "max_tokens": 1, **body}).status)
 
-        self.assertEqual(self.cluster.request("POST", "/sleep?level=1", port=self.cluster.admin_port).status, 200)
+        self.cluster.admin("/sleep?level=1")
         threads = [threading.Thread(target=send) for _ in range(80)]
         for thread in threads:
             thread.start()
         wait_until(lambda: 429 in statuses, 60, "a full queue")
-        self.assertEqual(self.cluster.request("POST", "/wake_up", port=self.cluster.admin_port).status, 200)
+        self.cluster.admin("/wake_up")
         for thread in threads:
             thread.join()
         self.assertEqual(set(statuses), {200, 429})
