@@ -168,7 +168,7 @@ struct Attention {
     __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead, 0, 2);
   }
 
-  // T, here and below: P, or what computes the same of such chunks. kAhead: with prefetches.
+  // T, here and below: P, or TileFiniteF8 for chunks of fp8 without NaN. kAhead: with prefetches.
   template <typename T, int kRows, bool kAhead, int kVectors>
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
                  const int64_t (&columns)[kVectors], const int64_t (&ahead)[kVectors]) {
@@ -345,7 +345,8 @@ struct Attention {
     AddChunks(rows, begin, end, [](const Chunk& chunk, const NextPieces&) { return chunk; });
   }
 
-  // Whether no byte of an fp8 chunk is NaN, seen or not. Not known of parts of blocks, whose keys lie apart.
+  // Whether no byte of an fp8 chunk is NaN, of tokens beyond the limit either. False also for parts of
+  // blocks, whose keys are not one run of bytes.
   bool IsFinite(const Chunk& chunk) const {
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];

@@ -37,7 +37,7 @@ SOMNUS_INLINE VF FromF8(VB b) {
 #endif
 }
 
-// Whether a byte is NaN. A multiple of kW * 4 bytes; what is left of others is taken for one that is.
+// Whether one of the bytes is NaN; also true where their number is not a multiple of kW * 4.
 SOMNUS_INLINE bool AnyNanOfF8(const char* p, int64_t bytes) {
   typedef uint8_t VBytes __attribute__((vector_size(kW * 4), may_alias));
   VBytes changed = {};  // the high bits: adding 1 carries into the sign of NaN alone

@@ -88,10 +88,10 @@ void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArg
   });
 }
 
-// Into how many pieces a thread's part of a linear is cut, so that others can take some over; 1: they shall
-// not. With many rows the linear is bound by arithmetic, and one piece more costs nothing. With a tile of
-// rows it is bound by memory, and a piece is as much as makes up for taking it. Between these the last rows
-// of a panel fetch the thread's next one, which is then to be its own.
+// Into how many pieces a thread's part of a linear is cut, so that others can take some over; 1: they do not.
+// With many rows a piece takes long, and to take it costs nothing beside that. With rows that fit one tile
+// the time goes into reading weights, and a piece has enough of them to outweigh its cost. With a few tiles
+// of rows the last one prefetches the thread's next panel, which would be wasted if another thread took it.
 int64_t PiecesOfPart(const KernelTable& kernels, int64_t rows, int64_t part_bytes) {
   constexpr int64_t kManyRows = 64;
   constexpr int64_t kPieceBytes = 32 << 10;
