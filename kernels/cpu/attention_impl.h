@@ -173,8 +173,8 @@ struct Attention {
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const float* const (&scales)[kVectors],
                  const int64_t (&columns)[kVectors], const int64_t (&ahead)[kVectors]) {
     VF s[kRows][kVectors] = {};
-    Tile<T, kRows, kVectors, kAhead>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
-                                     k_step_bytes, (head_dim + kPair - 1) / kPair, s, ahead);
+    Tile<T, kRows, kVectors, ToL2If(kAhead)>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes,
+                                             k, k_step_bytes, (head_dim + kPair - 1) / kPair, s, ahead);
     VF factors[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) factors[v] = kScaled ? Load(scales[v]) * args.scale : Set(args.scale);
@@ -278,8 +278,8 @@ struct Attention {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         b[v] = chunk.pieces[p].v + first * v_step_bytes + (d / kW + v) * P::kBBytes;
-      Tile<T, kRows, kVectors, kAhead>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
-                                       next.pieces[p].v);
+      Tile<T, kRows, kVectors, ToL2If(kAhead)>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
+                                               next.pieces[p].v);
       if constexpr (kPair == 2) {
         if (spans.to[p] % 2 == 0) continue;
         for (const char*& pair : b) pair += steps * v_step_bytes;

@@ -39,8 +39,8 @@ inline __attribute__((noinline)) void F8Tile(const char* x, int64_t x_stride, co
         for (int v = 0; v < kVectors; ++v) acc[r][v] = Load(sums->run[row + r] + c + v * kW);
       }
     }
-    Tile<P, kRows, kVectors, kAhead>(x, x_stride, b, kPanelWidth / kW * P::kBBytes, piece.count() / P::kStepK,
-                                     acc, AheadBytes(kRows));
+    Tile<P, kRows, kVectors, ToL2If(kAhead)>(x, x_stride, b, kPanelWidth / kW * P::kBBytes,
+                                             piece.count() / P::kStepK, acc, AheadBytes(kRows));
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {

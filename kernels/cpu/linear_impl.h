@@ -3,6 +3,12 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
+// Into L1 where a row or two compute faster than weights come from L2; more rows of activations need L1
+// themselves.
+template <int kRows>
+constexpr Prefetch kWeightPrefetch =
+    kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1 : Prefetch::kL2;
+
 // Columns [column, column + kVectors * kW) of rows [row, row + kRows).
 template <typename P, int kRows, int kVectors>
 inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const char* panel, int64_t row,
@@ -14,7 +20,7 @@ inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const c
   const char* b[kVectors];
   for (int v = 0; v < kVectors; ++v) b[v] = panel + (column % kPanelWidth / kW + v) * P::kBBytes;
   if (ahead != 0) {
-    Tile<P, kRows, kVectors, true>(a, args.x_stride, b, kBStride, steps, acc, ahead);
+    Tile<P, kRows, kVectors, kWeightPrefetch<kRows>>(a, args.x_stride, b, kBStride, steps, acc, ahead);
   } else {
     Tile<P, kRows, kVectors>(a, args.x_stride, b, kBStride, steps, acc);
   }

@@ -131,6 +131,10 @@ constexpr int TileVectors(int rows) { return kSizes.vectors[rows < 4 ? rows - 1 
 template <typename P>
 constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;
 
+// Into which cache a tile prefetches; the values are those of __builtin_prefetch.
+enum class Prefetch { kNone = 0, kL2 = 2, kL1 = 3 };
+constexpr Prefetch ToL2If(bool ahead) { return ahead ? Prefetch::kL2 : Prefetch::kNone; }
+
 SOMNUS_INLINE int64_t DistanceOf(int64_t all, int) { return all; }
 template <int kVectors>
 SOMNUS_INLINE int64_t DistanceOf(const int64_t (&each)[kVectors], int v) {
@@ -139,9 +143,9 @@ SOMNUS_INLINE int64_t DistanceOf(const int64_t (&each)[kVectors], int v) {
 
 // acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
 // v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
-// kAhead: each step also prefetches the bytes that lie `ahead` further into the L2 cache. Each vector has a
-// distance of its own where there are several.
-template <typename P, int kRows, int kVectors, bool kAhead = false, typename Ahead = int64_t>
+// kPrefetch: each step also prefetches the bytes that lie `ahead` further. Each vector has a distance of its
+// own where there are several.
+template <typename P, int kRows, int kVectors, Prefetch kPrefetch = Prefetch::kNone, typename Ahead = int64_t>
 SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_begin)[kVectors],
                         int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors],
                         const Ahead& ahead = {}) {
@@ -157,10 +161,10 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
     typename P::B w[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) w[v] = P::LoadB(b[v]);
-    if constexpr (kAhead) {
+    if constexpr (kPrefetch != Prefetch::kNone) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; v += kPrefetchVectors<P>)
-        __builtin_prefetch(b[v] + DistanceOf(ahead, v), 0, 2);
+        __builtin_prefetch(b[v] + DistanceOf(ahead, v), 0, static_cast<int>(kPrefetch));
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
