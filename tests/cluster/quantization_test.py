@@ -1,6 +1,7 @@
 """--quantization through the whole cluster: precision, ranks, sleep and reload, what status says, and what is refused."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -131,6 +132,8 @@ class Packed(unittest.TestCase):
                 with Cluster(self.golden(name), FLOAT32, flag, workers=1) as cluster:
                     logprobs[flag] = prompt_logprobs(cluster, prompt)
                     self.assertEqual(stored in cluster.cli("status").stdout, flag == "--no-dequantize")
+                    note = rf"weights: float32 .*; --no-dequantize would compute with .*{stored}"
+                    self.assertEqual(re.search(note, cluster.log()) is not None, flag == "--dequantize")
             moved = [abs(a - b) for a, b in zip(*logprobs.values())]
             # Fp8 rounds no activations: what moves is the order of sums.
             self.assertLess(sum(moved) / len(moved), 1e-3 if stored == "fp8_e4m3" else 0.2, f"{name}: {moved}")

@@ -107,6 +107,14 @@ absl::Status ModelRunnerImpl::CheckQuantization() const {
       "--quantization: int8 and int4 are for CPUs: a GPU computes with --dtype alone");
 }
 
+std::string ModelRunnerImpl::StoredTypesNote(const Checkpoint& checkpoint) const {
+  WeightTypes types = Types();
+  types.keep_quantized = true;
+  const absl::StatusOr<WeightPlan> stored = WeightPlan::Create(checkpoint, shards_, types, *device_);
+  if (!stored.ok() || stored->LiesAs(plan_)) return "";
+  return absl::StrCat("; --no-dequantize would compute with ", stored->DescribeTypes());
+}
+
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
   ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
@@ -118,7 +126,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
-  if (communicator_->rank() == 0) LogInfo("weights: {}", weight_types());
+  if (communicator_->rank() == 0) LogInfo("weights: {}{}", weight_types(), StoredTypesNote(checkpoint));
   if (options_.read_weights) RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
   if (!options_.draft_model_path.empty()) {

@@ -68,6 +68,8 @@ class ModelRunnerImpl : public ModelRunner {
   // What the options say of matrices.
   WeightTypes Types() const { return {options_.dtype, !options_.dequantize, options_.quantize}; }
   absl::Status CheckQuantization() const;
+  // For the log, where weights are expanded that this device could compute as stored: as which types.
+  std::string StoredTypesNote(const Checkpoint& checkpoint) const;
   DataType CacheType() const { return CacheTypeOf(options_); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
