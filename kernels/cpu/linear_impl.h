@@ -3,11 +3,12 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// Into L1 where a row or two compute faster than weights come from L2; more rows of activations need L1
-// themselves.
-template <int kRows>
+// Into L1 where a row or two of bf16 compute faster than weights come from L2. With more rows L1 holds
+// activations; f16 lost by it with avx2, and f32 did not gain (docs/benchmarks.md).
+template <typename P, int kRows>
 constexpr Prefetch kWeightPrefetch =
-    kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1 : Prefetch::kL2;
+    P::E::kType == DataType::kBF16&& kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1
+                                                                                              : Prefetch::kL2;
 
 // Columns [column, column + kVectors * kW) of rows [row, row + kRows).
 template <typename P, int kRows, int kVectors>
@@ -20,7 +21,7 @@ inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const c
   const char* b[kVectors];
   for (int v = 0; v < kVectors; ++v) b[v] = panel + (column % kPanelWidth / kW + v) * P::kBBytes;
   if (ahead != 0) {
-    Tile<P, kRows, kVectors, kWeightPrefetch<kRows>>(a, args.x_stride, b, kBStride, steps, acc, ahead);
+    Tile<P, kRows, kVectors, kWeightPrefetch<P, kRows>>(a, args.x_stride, b, kBStride, steps, acc, ahead);
   } else {
     Tile<P, kRows, kVectors>(a, args.x_stride, b, kBStride, steps, acc);
   }

@@ -131,7 +131,7 @@ constexpr int TileVectors(int rows) { return kSizes.vectors[rows < 4 ? rows - 1 
 template <typename P>
 constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;
 
-// Into which cache a tile prefetches; the values are those of __builtin_prefetch.
+// Into which cache a tile prefetches, if any: for kL2 and kL1 the locality that __builtin_prefetch takes.
 enum class Prefetch { kNone = 0, kL2 = 2, kL1 = 3 };
 constexpr Prefetch ToL2If(bool ahead) { return ahead ? Prefetch::kL2 : Prefetch::kNone; }
 

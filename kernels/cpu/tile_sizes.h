@@ -14,7 +14,7 @@ struct TileSizes {
   int max_rows;       // of a tile
   int vectors[4];     // of a tile of 1, 2, 3 and of more rows
   int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles
-  int l1_rows[2];     // least and most rows of a tile that prefetches weights into L1, not L2; 0: none
+  int l1_rows[2];     // least and most rows of a tile that prefetches bf16 weights into L1, not L2
   // 16-bit weights that are multiplied as f32: rows from which on they are expanded before, and rows of a
   // tile.
   int min_f32_rows;
