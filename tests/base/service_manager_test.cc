@@ -10,12 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/fakes/notify_listener.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 namespace {
 
 TEST(ServiceManagerTest, TellsThatItServesAndThatItStops) {
-  for (const std::string& name : {AbstractNotifyName(), absl::StrCat("/tmp/somnus-notify-", getpid())}) {
+  for (const std::string& name : {AbstractNotifyName(), "/tmp/" + UniqueName()}) {
     NotifyListener listener(name);
     ServiceManager manager({{"NOTIFY_SOCKET", name}});
     manager.Ready("serving smollm2\nMAINPID=1");

@@ -12,6 +12,7 @@
 #include "tests/comm/fake_nccl.h"
 #include "tests/comm/fake_peers.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/collective_plan.h"
 
 namespace somnus {
@@ -42,7 +43,7 @@ class DeviceGroupTest : public testing::Test {
   };
 
   DeviceGroupTest() : ranks_(kWorldSize) {
-    const std::string group = UniqueGroupName();
+    const std::string group = UniqueName();
     for (int r = 0; r < kWorldSize; ++r) {
       ranks_[r].options.group_name = group;
       ranks_[r].options.rank = r;
@@ -347,7 +348,7 @@ TEST(DeviceGroupAlone, OneRankNeedsNothing) {
 
 // Real processes: one is killed while nothing is under way on the host.
 TEST(DeviceGroupProcesses, KilledPeerIsKnownSoon) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     auto notes = std::make_shared<FakePeersNotes>();
     DeviceGroupOptions options;

@@ -3,12 +3,10 @@
 #include "worker/comm/epoch_communicator.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 namespace {
@@ -135,7 +133,7 @@ TEST_F(EpochCommunicatorTest, AnAbortEndsTheWaitForTheOtherRanks) {
   for (const int rank : {0, 1}) {
     communicator_.BeginEpoch(rank + 1);
     ShmCommunicatorOptions options;
-    options.group_name = absl::StrCat("epoch-", getpid(), "-", rank, "-", absl::ToUnixNanos(absl::Now()));
+    options.group_name = UniqueName();
     options.rank = rank;
     options.world_size = 2;
     options.connect_timeout = absl::Minutes(10);

@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/comm/tcp_group.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/communicator.h"
 
 namespace somnus {
@@ -32,7 +33,7 @@ class Group {
       tcp_.emplace(world_size);
       tcp_->options().collective_timeout = collective_timeout;
     }
-    shm_.group_name = UniqueGroupName();
+    shm_.group_name = UniqueName();
     shm_.world_size = world_size;
     shm_.collective_timeout = collective_timeout;
   }

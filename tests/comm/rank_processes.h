@@ -7,20 +7,9 @@
 #include <unistd.h>
 
 #include <functional>
-#include <random>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 namespace somnus {
-
-// A group name that no other test of this host uses. Random: sandboxed tests run in pid namespaces of their
-// own, where pids are alike, but share one network namespace.
-inline std::string UniqueGroupName() {
-  std::random_device random;
-  return absl::StrCat("test-", absl::Hex(random()), absl::Hex(random()));
-}
 
 // Each child exits with what `body(rank)` returns; 0 is good. Children still alive are killed with the
 // object.

@@ -11,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/fakes/unique_name.h"
 #include "tests/kernels/kernel_test_util.h"
 #include "worker/comm/communicator.h"
 
@@ -125,13 +126,13 @@ int RunAllCalls(const ShmCommunicatorOptions& options) {
 class EveryWorldSize : public testing::TestWithParam<int> {};
 
 TEST_P(EveryWorldSize, ResultsAreBitwiseInRankOrder) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   const int world_size = GetParam();
   RankProcesses ranks(world_size, [&](int r) { return RunAllCalls(Options(group, r, world_size)); });
   for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
 TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   const int world_size = GetParam();
   RankProcesses ranks(world_size, [&](int r) { return RunHalfTypes(Options(group, r, world_size)); });
   for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
@@ -139,7 +140,7 @@ TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
 INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(4, [&](int r) {
     ShmCommunicatorOptions options = Options(group, r, 4);
     options.spin = true;
@@ -156,7 +157,7 @@ TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
 }
 
 TEST(ShmCommunicator, IdleRanksBurnNothing) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     auto comm = MakeShmCommunicator(Options(group, r, 2));
     if (!comm.ok()) return 1;
@@ -179,7 +180,7 @@ TEST(ShmCommunicator, NothingIsLeftBehind) {
     return names;
   };
   const std::set<std::string> before = list();
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   std::set<std::string> during;
   {
     RankProcesses ranks(2, [&](int r) {

@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/communicator.h"
 
 namespace somnus {
@@ -19,7 +20,7 @@ ShmCommunicatorOptions Options(const std::string& group, int rank, int world_siz
 }
 
 TEST(ShmRendezvous, MissingRankIsNamed) {
-  ShmCommunicatorOptions options = Options(UniqueGroupName(), 0, 3);
+  ShmCommunicatorOptions options = Options(UniqueName(), 0, 3);
   options.connect_timeout = absl::Milliseconds(300);
   const auto host = MakeShmCommunicator(options);
   EXPECT_TRUE(absl::IsDeadlineExceeded(host.status()));
@@ -32,7 +33,7 @@ TEST(ShmRendezvous, MissingRankIsNamed) {
 
 TEST(ShmRendezvous, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
   for (const int rank : {0, 1}) {
-    ShmCommunicatorOptions options = Options(UniqueGroupName(), rank, 2);
+    ShmCommunicatorOptions options = Options(UniqueName(), rank, 2);
     int asked = 0;
     options.cancelled = [&] { return ++asked >= 3; };
     const auto comm = MakeShmCommunicator(options);
@@ -41,7 +42,7 @@ TEST(ShmRendezvous, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
 }
 
 TEST(ShmRendezvous, RankThatDiesWhileTheGroupForms) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(3, [&](int r) {
     if (r == 2) {
       absl::SleepFor(absl::Seconds(3));  // arrives late, at a group that has given up or lacks rank 1

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/tcp_communicator.h"
 
 namespace somnus {
@@ -17,7 +18,7 @@ namespace somnus {
 class TcpGroup {
  public:
   explicit TcpGroup(int world_size) {
-    options_.group_name = UniqueGroupName();
+    options_.group_name = UniqueName();
     options_.world_size = world_size;
     options_.secret = "0123456789abcdef";
     options_.collective_timeout = absl::Seconds(60);

@@ -8,6 +8,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/tcp_group.h"
 #include "tests/fakes/jumping_clock.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/communicator.h"
 
 namespace somnus {
@@ -21,7 +22,7 @@ TEST(WallClockTest, TheClockOfThisTestIsTheOneThatIsRead) {
 }
 
 TEST(WallClockTest, AJumpDoesNotEndTheWaitForARank) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int rank) {
     ShmCommunicatorOptions options;
     options.group_name = group;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/all_reduce.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/cuda/cuda_test_util.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/device_group.h"
 
 namespace somnus::cuda_test {
@@ -54,7 +55,7 @@ struct Rank {
 class DeviceCommunicatorTest : public testing::Test {
  protected:
   void SetUp() override {
-    group_ = UniqueGroupName();
+    group_ = UniqueName();
     for (int r = 0; r < kWorldSize; ++r) {
       Rank rank;
       rank.device = MakeCudaDevice(5);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/cuda/cuda_test_util.h"
+#include "tests/fakes/unique_name.h"
 #include "worker/comm/device_group.h"
 #ifdef SOMNUS_CUDA_EMULATOR
 #include "kernels/emulator/options.h"
@@ -129,7 +130,7 @@ int RunSums(Rank& rank) {
 TEST(PeerProcessesTest, SumsEqualTheHosts) {
   SKIP_WITHOUT_GPU();
   for (const int world_size : {2, 3}) {
-    const std::string group = UniqueGroupName();
+    const std::string group = UniqueName();
     RankProcesses ranks(world_size, [&](int r) {
       Rank rank;
       return rank.Join(group, r, world_size) ? RunSums(rank) : 1;
@@ -142,7 +143,7 @@ TEST(PeerProcessesTest, SumsEqualTheHosts) {
 // names the reason.
 TEST(PeerProcessesTest, KilledPeerLetsTheDeviceGo) {
   SKIP_WITHOUT_GPU();
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     Rank rank;
     if (!rank.Join(group, r, 2)) return 1;
@@ -173,7 +174,7 @@ void SetEmulator(const std::function<void(cuda::emulator::Options*)>& change) {
 // Where mapped memory is not the peer's, sums would be wrong without an error: the data check finds it, and
 // names the rank, before the first of them.
 TEST(PeerProcessesTest, MemoryThatIsNotThePeersIsNotTrusted) {
-  const std::string group = UniqueGroupName();
+  const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     if (r == 1) SetEmulator([](auto* options) { options->broken_peer_memory = true; });
     const std::unique_ptr<Device> device = MakeCudaDevice();
@@ -189,7 +190,7 @@ TEST(PeerProcessesTest, MemoryThatIsNotThePeersIsNotTrusted) {
 // Each rank has a device of its own: how far apart they are decides thresholds.
 TEST(PeerProcessesTest, LinkBetweenDevicesIsFound) {
   for (const bool nvlink : {true, false}) {
-    const std::string group = UniqueGroupName();
+    const std::string group = UniqueName();
     RankProcesses ranks(2, [&](int r) {
       SetEmulator([&](auto* options) { options->has_nvlink = nvlink; });
       auto device = CreateEmulatedCudaDevice({.index = r});

@@ -11,14 +11,17 @@
 #include <cstring>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 
 inline constexpr int kNotifyPatienceMs = 20'000;
 
-// A name of the abstract name space, which leaves no file.
-inline std::string AbstractNotifyName() { return absl::StrCat("@somnus-test-", getpid()); }
+// A name of the abstract name space, which leaves no file: the same one throughout this process.
+inline const std::string& AbstractNotifyName() {
+  static const auto& name = *new std::string("@" + UniqueName());
+  return name;
+}
 
 // The manager's end of the socket. `name` is a path, or starts with '@'.
 class NotifyListener {

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/family.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 namespace {
@@ -295,8 +296,7 @@ TEST_F(UpdatedTensorsTest, AnOutputMatrixThatIsTheEmbeddingIsIgnored) {
 // POSIX shared memory with these bytes.
 class Shared {
  public:
-  explicit Shared(const std::string& bytes) : name_(absl::StrCat("/somnus-weights-", getpid())) {
-    shm_unlink(name_.c_str());
+  explicit Shared(const std::string& bytes) : name_("/" + UniqueName()) {
     const int fd = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
     EXPECT_EQ(write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     close(fd);

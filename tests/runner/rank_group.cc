@@ -1,12 +1,9 @@
 #include "tests/runner/rank_group.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 
@@ -48,8 +45,7 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& pa
                                                            int32_t num_blocks,
                                                            const MakeRankDevice& make_device,
                                                            LoadFormat format) {
-  static std::atomic<int> counter{0};
-  const std::string name = absl::StrCat("rank-group-", getpid(), "-", counter++);
+  const std::string name = UniqueName();
   auto group = std::make_unique<RankGroup>();
   ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path, format));
   group->ranks_.resize(world_size);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "allocator/host_vmm_driver.h"
+#include "tests/fakes/unique_name.h"
 #include "tests/worker/fake_parts.h"
 
 namespace somnus {
@@ -79,7 +80,7 @@ class TwoRanksOfAHost : public testing::Test {
 
   void Run(int64_t free_bytes, double utilization, const Rank& work) {
     shared_->free_at_start = free_bytes;
-    const std::string group = absl::StrCat("host-test-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
+    const std::string group = UniqueName();
     std::vector<pid_t> children;
     for (int rank = 0; rank < kRanks; ++rank) {
       const pid_t child = fork();

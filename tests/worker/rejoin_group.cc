@@ -1,15 +1,12 @@
 #include "tests/worker/rejoin_group.h"
 
-#include <unistd.h>
-
 #include <iterator>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "tests/fakes/unique_name.h"
 
 namespace somnus {
 namespace {
@@ -104,8 +101,7 @@ absl::Status RejoinGroup::Recover(int sleep_level) {
   RETURN_IF_ERROR(OnRanks(
       all, [&](int rank) { return workers_[rank]->Fence(epoch_, absl::Seconds(60), [] {}).status(); }));
   RETURN_IF_ERROR(OnRanks(lost, [&](int rank) { return LoadRank(rank); }));
-  const std::string name =
-      absl::StrCat("rejoin-", getpid(), "-", epoch_, "-", absl::ToUnixNanos(absl::Now()));
+  const std::string name = UniqueName();
   RETURN_IF_ERROR(OnRanks(all, [&](int rank) {
     v1::JoinGroupRequest request;
     request.mutable_parallel()->set_rank(rank);

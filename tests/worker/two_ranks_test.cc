@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "tests/fakes/unique_name.h"
 #include "tests/model/weight_chunks.h"
 #include "tests/worker/worker_processes.h"
 
@@ -44,7 +45,7 @@ class TwoRanks : public testing::TestWithParam<Transport> {
   void Load() {
     v1::ParallelConfig group;
     group.set_world_size(2);
-    group.set_group_name(absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now())));
+    group.set_group_name(UniqueName());
     Both([&](int r) { return Fence(r); });
     if (GetParam() == Transport::kTcp) OpenPorts(&group);
     Both([&](int r) { return LoadRank(r); });

@@ -4,15 +4,14 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/fakes/unique_name.h"
 #include "tests/worker/fake_parts.h"
 
 namespace somnus {
@@ -323,7 +322,7 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   FakeModelControl controls[2];
   Worker workers[2] = {{{.num_threads = 1}, FakeParts(&controls[0])},
                        {{.num_threads = 1}, FakeParts(&controls[1])}};
-  const std::string group = absl::StrCat("service-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
+  const std::string group = UniqueName();
   std::thread other([&] { EXPECT_TRUE(MakeAwake(workers[1], 1, 2, group).ok()); });
   const absl::Status awake = MakeAwake(workers[0], 0, 2, group);
   other.join();

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/flags.h"
 #include "base/monotonic.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "tools/bench/machine_probe.h"
 #include "worker/comm/tcp_communicator.h"
@@ -86,10 +87,7 @@ absl::Status RunRanks(int num_ranks, int64_t bytes, const Join& join, std::vecto
   return good ? absl::OkStatus() : absl::InternalError("a rank has failed");
 }
 
-std::string UniqueName() {
-  static int next = 0;
-  return absl::StrCat("comm-bench-", getpid(), "-", ++next);
-}
+std::string UniqueName() { return absl::StrCat("comm-bench-", RandomHex(8)); }
 
 absl::Status RunShm(const BenchFlags& flags, int64_t bytes, std::vector<double>* results) {
   ShmCommunicatorOptions options;

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "proto/cluster_trust.h"
 #include "proto/control.grpc.pb.h"
@@ -31,7 +32,7 @@ constexpr int64_t kChunkBytes = 512 << 10;  // as the Python client
 class SharedZeros {
  public:
   static absl::StatusOr<std::unique_ptr<SharedZeros>> Create(int64_t bytes) {
-    std::string name = absl::StrCat("/somnus_sleep_bench_", getpid());
+    std::string name = absl::StrCat("/somnus_sleep_bench_", RandomHex(8));
     const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) return absl::ErrnoToStatus(errno, "shm_open");
     std::unique_ptr<SharedZeros> zeros(new SharedZeros(std::move(name)));
