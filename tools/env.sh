@@ -3,6 +3,8 @@
 #   SOMNUS_CACHE       downloads and the Python environment of the tests (default ~/.cache/somnus)
 #   SOMNUS_DISK_CACHE  a Bazel disk cache outside the clone: a folder, or "off" (default $SOMNUS_CACHE/bazel where
 #                      that can be written; it only saves time)
+#   SOMNUS_DISK_CACHE_GIB  how large it may be; what was not used for longest is removed first (default 20; one build of
+#                      everything takes 5)
 #   SOMNUS_CUDA        1: build for GPUs too, 0: not (default 1; needs nvcc either way; quickstart.sh: 1 where a GPU is)
 #   SOMNUS_BAZEL_STARTUP, SOMNUS_BAZEL_FLAGS   further Bazel options (before / after the command)
 
@@ -48,7 +50,10 @@ run_bazel() {
   case $command in
     build | test | run)
       flags+=("--jobs=$(build_jobs)")
-      [[ -z $cache ]] || flags+=("--disk_cache=$cache")
+      if [[ -n $cache ]]; then
+        flags+=("--disk_cache=$cache")
+        "$SOMNUS_ROOT/tools/trim_cache.py" "$(dirname "$cache")" "${SOMNUS_DISK_CACHE_GIB:-20}"
+      fi
       [[ ${SOMNUS_CUDA:-1} == 0 ]] || ! has_nvcc || flags+=(--config=cuda)
       ;;
   esac
