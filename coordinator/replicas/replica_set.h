@@ -197,7 +197,8 @@ class ReplicaSet : public Engine {
   // Weights: replica_set_weights.cc.
   // What each replica is asked for; open requests have been settled.
   WeightsRequest OfEveryReplica(const WeightsRequest& request) const;
-  // Those that have not failed; an error where there are none.
+  // Those that have not failed; an error where there are none. The first one decides whether the others are
+  // asked, so that those whose recovery may fail yet come last.
   absl::StatusOr<std::vector<size_t>> LiveReplicas() const;
   // Of one that serves beside the replica, else its own.
   Weights WeightsOfOthers(size_t replica) const;

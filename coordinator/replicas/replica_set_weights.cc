@@ -85,10 +85,13 @@ WeightsRequest ReplicaSet::OfEveryReplica(const WeightsRequest& request) const {
 }
 
 absl::StatusOr<std::vector<size_t>> ReplicaSet::LiveReplicas() const {
-  std::vector<size_t> live;
+  std::vector<size_t> live, recovering;
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    if (replicas_[i].loop->state() != EngineState::kFailed) live.push_back(i);
+    const EngineState state = replicas_[i].loop->state();
+    if (state == EngineState::kFailed) continue;
+    (state == EngineState::kRecovering ? recovering : live).push_back(i);
   }
+  live.insert(live.end(), recovering.begin(), recovering.end());
   if (live.empty()) return absl::FailedPreconditionError("the engine has failed");
   return live;
 }
@@ -171,7 +174,8 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> ReplicaSet::BeginWeightUpdate(cons
       std::make_unique<Update>(this, std::move(lifecycle), std::move(scope), smallest_.monotonic_now());
   for (const size_t replica : live) {
     const absl::Status status = update->Begin(replica, of_replica);
-    if (status.ok()) continue;
+    const bool failed = replicas_[replica].loop->state() == EngineState::kFailed;
+    if (status.ok() || (failed && replica != live.front())) continue;
     // What one refuses after another one has begun has changed something.
     return IsRefusal(status) && replica != live.front() ? absl::InternalError(status.message()) : status;
   }

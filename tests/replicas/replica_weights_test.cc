@@ -149,6 +149,37 @@ TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
     EXPECT_EQ(executor->lifecycle_calls(), (Calls{"begin update", "finish update of 3 as 2"}));
 }
 
+// A change waits for a replica that recovers, and need not fail with it.
+TEST_P(ReplicaWeightsTest, AReplicaWhoseRecoveryFailsMeanwhileDoesNotEndTheChange) {
+  Start(2);
+  executors_[0]->Lose(kLoss);
+  AwaitReplica(0, EngineState::kRecovering);
+  std::thread reload([&] { EXPECT_EQ(set_->ReloadWeights({.path = "new"})->version, 2); });
+  Await([&] { return executors_[1]->lifecycle_calls() == Calls{"reload new as 2"}; });
+  executors_[0]->FinishRecovery(kLoss);
+  reload.join();
+  EXPECT_EQ(StateOf(0), EngineState::kFailed);
+  EXPECT_EQ(set_->Stats().weights_version, 2);
+  ExpectExact(SubmitMany(4));
+}
+
+TEST_P(ReplicaWeightsTest, AReplicaWhoseRecoveryFailsMeanwhileDoesNotEndAnUpdate) {
+  Start(2);
+  executors_[0]->Lose(kLoss);
+  AwaitReplica(0, EngineState::kRecovering);
+  std::thread update([&] {
+    auto update = set_->BeginWeightUpdate({});
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_EQ((*update)->Finish()->version, 2);
+  });
+  Await([&] { return executors_[1]->lifecycle_calls() == Calls{"begin update"}; });
+  executors_[0]->FinishRecovery(kLoss);
+  update.join();
+  EXPECT_EQ(StateOf(0), EngineState::kFailed);
+  EXPECT_EQ(LastCall(1), "finish update as 2");
+  ExpectExact(SubmitMany(4));
+}
+
 TEST_P(ReplicaWeightsTest, AReplicaThatIsTriedAgainGetsTheWeightsOfTheOthers) {
   Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
   executors_[0]->SetRecovery(Recovery::kFails);
