@@ -154,12 +154,13 @@ MUTATIONS = {
     ),
     "other_weights_are_adopted": (
         "coordinator/membership/adoption.cc",
-        "if (held.weights_version() != terms.weights_version)",
-        "if (false)",
+        "if (held.weights_version() == 0) return {};",
+        "return {};",
     ),
-    "stale_weights_are_adopted": (
+    "half_loaded_weights_are_adopted": (
         "coordinator/membership/adoption.cc",
-        "if (held.weights_stale())",
+        "if (held.weights_stale()) return Reset(\"weights_version: the worker's weights are stale\");\n" +
+        "  if (held.weights_version() == 0 && held.group_epoch() > 0)",
         "if (false)",
     ),
     # The recovery.
