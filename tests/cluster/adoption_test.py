@@ -233,7 +233,8 @@ class Directory(unittest.TestCase):
         self.addCleanup(self.run_dir.close)
 
     def refusal(self, *flags):
-        done = subprocess.run([SOMNUS, "serve", tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0", *flags],
+        done = subprocess.run([SOMNUS, "serve", tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0",
+                               "--control-port=0", *flags],
                               capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         self.assertIn(done.returncode, (1, 2))
         return done.stderr
