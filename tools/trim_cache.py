@@ -1,47 +1,50 @@
 #!/usr/bin/env python3
 """Keeps Bazel's disk cache within a bound: trim_cache.py FOLDER GIB
 
-Bazel itself never removes anything from it. Where the folder has more than GIB, the files that were not used for the
-longest time are removed until three quarters of that are left, so that not every build has some to remove. A file
-was last used when it was last read, as far as the file system notes that (relatime: once a day), or else written. A
-build that misses a file makes it again. Says how much was removed, and nothing where nothing was.
+Bazel itself never removes anything from it. Where the caches of FOLDER (one for each toolchain: disk_cache in env.sh)
+have more than GIB, the files that were not used for the longest time are removed until three quarters of that are left,
+so that not every build has some to remove. A file was last used when it was last read, as far as the file system notes
+that (relatime: once a day), or else written. A build that misses a file makes it again. What else is in FOLDER is not
+looked at, and what cannot be removed stays. Says how much was removed, and nothing where nothing was.
 """
 import argparse
+import glob
 import os
 import sys
 
 GIB = 1 << 30
 KEPT_SHARE = 0.75
+CACHE_NAME = "[0-9a-f]" * 16
 
 
 def files_in(folder):
-    """(last use in seconds, bytes, path) of each file; what vanishes meanwhile is passed over."""
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(directory, name)
-            try:
-                info = os.lstat(path)
-            except FileNotFoundError:
-                continue
-            yield max(info.st_atime, info.st_mtime), info.st_size, path
+    """(last use in seconds, bytes, path) of each file of its caches; what vanishes meanwhile is passed over."""
+    for cache in glob.glob(os.path.join(glob.escape(folder), CACHE_NAME)):
+        for directory, _, names in os.walk(cache):
+            for name in names:
+                path = os.path.join(directory, name)
+                try:
+                    info = os.lstat(path)
+                except OSError:
+                    continue
+                yield max(info.st_atime, info.st_mtime), info.st_size, path
 
 
 def trim(folder, limit):
-    """Removes files of `folder` where they have more than `limit` bytes. Returns the bytes removed."""
+    """Removes files where the caches of `folder` have more than `limit` bytes. Returns the bytes removed."""
     files = sorted(files_in(folder))
-    total = sum(size for _, size, _ in files)
+    left = total = sum(size for _, size, _ in files)
     if total <= limit:
         return 0
-    removed = 0
     for _, size, path in files:
-        if total - removed <= limit * KEPT_SHARE:
+        if left <= limit * KEPT_SHARE:
             break
         try:
             os.unlink(path)
-        except FileNotFoundError:
-            pass
-        removed += size
-    return removed
+        except OSError:
+            continue
+        left -= size
+    return total - left
 
 
 def main():
