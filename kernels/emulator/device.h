@@ -44,6 +44,8 @@ void NamedBarrier(int id, int threads, bool wait, const Site& site);
 // exited or absent lanes, for different `what` under one mask, and for lanes that never come.
 using MeetFn = void (*)(void* const* payloads, uint32_t mask);
 void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
+// A MeetFn: the lanes' accesses to memory before are ordered before those behind.
+void OrderLanes(void* const* payloads, uint32_t mask);
 
 // Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or
 // grid.
@@ -62,6 +64,10 @@ void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* wh
 void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);
+
+// For the race detector: the running thread reads 16 bytes through its warp; it has read a flag with acquire semantics.
+void NoteRowRead(const void* row);
+void NoteAcquire();
 
 // Prints the running kernel, block and thread with the message, and aborts the process.
 [[noreturn]] void Fail(const char* message, const Site& site);

@@ -152,6 +152,10 @@ Fiber::~Fiber() {
   Pool().Return(stack_);
 }
 
+bool Fiber::Holds(const void* p) const {
+  return p >= stack_ && p < static_cast<char*>(stack_) + kStackBytes;
+}
+
 void Fiber::Start(Entry entry, void* argument) {
   if (stack_ == nullptr) stack_ = Pool().Take();
 #if defined(__SANITIZE_THREAD__)

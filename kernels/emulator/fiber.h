@@ -24,6 +24,8 @@ class Fiber {
 
   bool started() const { return stack_ != nullptr; }
   bool done() const { return done_; }
+  // Whether p lies on its stack.
+  bool Holds(const void* p) const;
 
  private:
   struct Main;  // the entry of every fiber

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/emulator/barrier_sites.h"
 #include "kernels/emulator/options.h"
 
 namespace somnus::cuda_emulated::emulator {
@@ -28,6 +29,8 @@ void RunThread(void* argument) {
   thread->block->grid->launch().body();
   thread->block->Exit(thread);
 }
+
+int NumWarps(const dim3& block) { return static_cast<int>((block.x * block.y * block.z + 31) / 32); }
 
 // How many blocks of this shape one multiprocessor of an H100 holds, registers aside.
 int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes) {
@@ -51,13 +54,15 @@ std::string Describe(uint3 i) { return absl::StrFormat("(%d, %d, %d)", i.x, i.y,
 
 // ---- Block
 
-Block::Block(Grid* grid, uint3 index, uint64_t seed)
+Block::Block(Grid* grid, uint3 index, int64_t number, uint64_t seed)
     : grid(grid),
       index(index),
+      number(number),
       random(seed),
       order(random.Below(2) == 0   ? Order::kRandom
             : random.Below(2) == 0 ? Order::kForward
-                                   : Order::kBackward) {
+                                   : Order::kBackward),
+      barrier_order(NumWarps(grid->launch().block)) {
   const KernelLaunch& launch = grid->launch();
   if (launch.shared_bytes > 0) {
     void* memory = nullptr;
@@ -157,7 +162,9 @@ void Block::Exit(Thread* thread) {
 }
 
 void Block::CheckBarrier0() {
-  if (barriers[0].arrived > 0 && barriers[0].arrived == alive) Release(&barriers[0]);
+  if (barriers[0].arrived == 0 || barriers[0].arrived != alive) return;
+  if (grid->races() != nullptr) barrier_order.PassBlockBarrier(BarrierSite(barriers[0].waiting.front()->site));
+  Release(&barriers[0]);
 }
 
 void Block::Release(Barrier* barrier) {
@@ -174,10 +181,12 @@ void Block::Deadlock() {
 
 // ---- Grid
 
-Grid::Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed,
-           std::shared_ptr<const bool> previous_ended)
+Grid::Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed, const Grid* previous)
     : launch_(std::move(launch)),
-      previous_ended_(std::move(previous_ended)),
+      previous_ended_(previous == nullptr ? nullptr : previous->ended_),
+      races_(GetOptions().find_races
+                 ? std::make_shared<RaceDetector>(this, previous == nullptr ? nullptr : previous->races_)
+                 : nullptr),
       random_(seed),
       num_blocks_(int64_t{launch_->grid.x} * launch_->grid.y * launch_->grid.z) {
   const dim3& block = launch_->block;
@@ -198,7 +207,7 @@ bool Grid::Admit() {
   ++started_;
   const dim3& grid = launch_->grid;
   const uint3 index{i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};
-  resident_.push_back(std::make_unique<Block>(this, index, random_.Next()));
+  resident_.push_back(std::make_unique<Block>(this, index, int64_t{i}, random_.Next()));
   return true;
 }
 
@@ -221,6 +230,7 @@ Grid::Slice Grid::Run() {
   }
   if (resident_.empty() && started_ == num_blocks_) {
     *ended_ = true;
+    if (races_ != nullptr) races_->End();
     return Slice::kDone;
   }
   if (stuck) {

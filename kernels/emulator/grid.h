@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/emulator/barrier_order.h"
 #include "kernels/emulator/device.h"
 #include "kernels/emulator/fiber.h"
+#include "kernels/emulator/race_detector.h"
 #include "kernels/emulator/runtime.h"
 
 namespace somnus::cuda_emulated::emulator {
@@ -56,6 +58,7 @@ struct Thread {
   // In Meet:
   uint32_t mask = 0;
   void* payload = nullptr;
+  bool unobserved = false;  // what it does now stands for all lanes of its warp: no access of its own
 
   std::vector<Copy> copies;
   int open_group = 0;  // number of the group that the next Commit closes
@@ -77,7 +80,7 @@ struct Barrier {
 enum class Order { kRandom, kForward, kBackward };
 
 struct Block {
-  Block(Grid* grid, uint3 index, uint64_t seed);
+  Block(Grid* grid, uint3 index, int64_t number, uint64_t seed);
   ~Block();
 
   void MakeRunnable(std::vector<Thread*>& threads);
@@ -93,6 +96,7 @@ struct Block {
 
   Grid* const grid;
   const uint3 index;
+  const int64_t number;  // in the grid, x fastest
   Random random;
   const Order order;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -105,6 +109,10 @@ struct Block {
   int alive = 0;
   int idle_rounds = 0;     // times that all threads gave way while spinning, since the last progress
   char* shared = nullptr;  // exactly the launch's bytes, aligned to 128
+  // For the race detector.
+  BarrierOrder barrier_order;
+  AccessShadow shared_accesses;
+  bool has_acquired = false;
 
  private:
   Thread* Pick();
@@ -115,17 +123,16 @@ class Grid {
  public:
   enum class Slice { kRan, kStuck, kDone };
 
-  // `previous_ended`: of the kernel in front of it that may still run; nullptr when none does.
-  Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed,
-       std::shared_ptr<const bool> previous_ended = nullptr);
+  // `previous`: the kernel in front of it, if that may still run. It may end, and go, before this one.
+  Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed, const Grid* previous = nullptr);
   ~Grid();
 
   // Runs its blocks for a while. kStuck: every thread that can run only spins, and no further block fits on
   // the chip.
   Slice Run();
   const KernelLaunch& launch() const { return *launch_; }
-  // Set when its last thread has ended.
-  std::shared_ptr<const bool> ended() const { return ended_; }
+  // nullptr when races are not looked for.
+  RaceDetector* races() const { return races_.get(); }
   bool previous_ended() const { return previous_ended_ == nullptr || *previous_ended_; }
   // Every block has called GridDependencyLaunch or ended.
   bool LetsNextStart() const;
@@ -140,7 +147,8 @@ class Grid {
 
   const std::shared_ptr<const KernelLaunch> launch_;
   const std::shared_ptr<const bool> previous_ended_;
-  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
+  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);  // set when its last thread has ended
+  const std::shared_ptr<RaceDetector> races_;
   Random random_;
   const int64_t num_blocks_;
   int64_t started_ = 0;

@@ -25,6 +25,8 @@ struct Options {
   // Only spins that give way are seen (LdAcquire, atomics, NanoSleep): a loop over plain loads never ends
   // here.
   int64_t spin_limit_ms = 20000;
+  // Races between accesses of a kernel's threads end the process (race_detector.h). Takes most of the time.
+  bool find_races = true;
 };
 
 // Takes effect for what is queued or started from now on. Thread safe.

@@ -74,8 +74,6 @@ inline uint32_t Vote(bool predicate, uint32_t mask, const Site& site) {
   return lane.ballot;
 }
 
-inline void MeetNothing(void* const*, uint32_t) {}
-
 }  // namespace emulator
 
 template <typename T>
@@ -107,7 +105,7 @@ inline bool AllSync(bool predicate, uint32_t mask = kFullMask, const Site& site 
   return emulator::Vote(predicate, mask, site) == mask;
 }
 inline void SyncWarp(uint32_t mask = kFullMask, const Site& site = Site::current()) {
-  emulator::Meet(mask, "SyncWarp", &emulator::MeetNothing, nullptr, site);
+  emulator::Meet(mask, "SyncWarp", &emulator::OrderLanes, nullptr, site);
 }
 
 inline void NamedBarrierSync(int id, int threads, const Site& site = Site::current()) {
@@ -145,8 +143,10 @@ void MeetLdMatrix(void* const* payloads, uint32_t) {
 
 template <int kMatrices, bool kTrans>
 void LdMatrix(uint32_t* registers, const void* row, const Site& site) {
-  if (LaneId() < 8 * kMatrices)
+  if (LaneId() < 8 * kMatrices) {
     CheckAligned(row, 16, "LdMatrix: the row's address is not aligned to 16 bytes", site);
+    NoteRowRead(row);
+  }
   LdMatrixLane lane{row, registers};
   Meet(kFullMask, kTrans ? "LdMatrixTrans" : "LdMatrix", &MeetLdMatrix<kMatrices, kTrans>, &lane, site);
 }
@@ -254,6 +254,7 @@ inline void StGlobalStream16(void* p, uint4 value, const Site& site = Site::curr
 template <Scope kScope = Scope::kGpu, typename T>
 T LdAcquire(const T* p) {
   emulator::Yield(true);
+  emulator::NoteAcquire();
   return std::atomic_ref<T>(*const_cast<T*>(p)).load(std::memory_order_acquire);
 }
 template <Scope kScope = Scope::kGpu, typename T>
@@ -309,6 +310,7 @@ T AtomicCas(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> desi
 // AtomicAdd with release, acquire or both in `kScope`: what a counter of arrived blocks needs.
 template <Scope kScope = Scope::kGpu, typename T>
 T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
+  emulator::NoteAcquire();
   return AtomicAdd(p, value);
 }
 

@@ -48,8 +48,7 @@ class Executor {
     bool done = false;
   };
 
-  void Start(const std::shared_ptr<Stream>& stream, Op op,
-             std::shared_ptr<const bool> previous_ended = nullptr) {
+  void Start(const std::shared_ptr<Stream>& stream, Op op, const Grid* previous = nullptr) {
     last_moved_ = Clock::now();
     if (op.kernel == nullptr) {
       if (op.run) op.run();
@@ -57,7 +56,7 @@ class Executor {
       return;
     }
     const uint64_t seed = options_.seed * 1000003 + started_++ * 7919 + stream->done;
-    active_.push_back({std::make_unique<Grid>(op.kernel, seed, std::move(previous_ended)), stream,
+    active_.push_back({std::make_unique<Grid>(op.kernel, seed, previous), stream,
                        Random(seed).Below(4) != 0});
   }
 
@@ -82,7 +81,7 @@ class Executor {
       Op next;
       const std::shared_ptr<Stream> stream = active_[i].stream;
       if (!runtime_->ClaimOverlapping(stream.get(), &next)) continue;
-      Start(stream, std::move(next), active_[i].grid->ended());
+      Start(stream, std::move(next), active_[i].grid.get());
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/emulator/barrier_sites.h"
 #include "kernels/emulator/grid.h"
 
 namespace somnus::cuda_emulated::emulator {
@@ -142,7 +143,9 @@ void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Sit
     }
   }
   if (complete) {
+    thread.unobserved = true;
     meet(payloads, mask);
+    thread.unobserved = false;
     block.idle_rounds = 0;
     warp.meeting &= ~mask;
     std::vector<Thread*> released;
@@ -154,6 +157,16 @@ void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Sit
     block.MakeRunnable(released);
   }
   thread.fiber.Suspend();
+}
+
+void OrderLanes(void* const*, uint32_t mask) {
+  const Thread& thread = Current("SyncWarp");
+  Block& block = *thread.block;
+  const int number = thread.linear / 32;
+  const Warp& warp = block.warps[static_cast<size_t>(number)];
+  // One of a part of the warp is not followed.
+  if (block.grid->races() != nullptr && mask == (warp.present & ~warp.exited))
+    block.barrier_order.PassWarpBarrier(number, BarrierSite(thread.site));
 }
 
 // ---- Programmatic dependent launch
@@ -172,6 +185,7 @@ void AwaitPrevious(const Site& site) {
 // ---- cp.async
 
 void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* what, const Site& site) {
+  const void* const code = __builtin_return_address(0);
   Thread& thread = Current(what);
   const auto check = [&](bool holds, const char* fault) {
     if (!holds) Fail(absl::StrCat(what, ": ", fault).c_str(), site);
@@ -189,7 +203,9 @@ void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* wh
     static_cast<void>(*static_cast<const volatile char*>(from));
     static_cast<void>(*static_cast<const volatile char*>(from + bytes - 1));
   }
-  // Undefined until the wait.
+  // Undefined until the wait. A copy may read and write at any time between the two.
+  if (valid) NoteRead(src, bytes, code);
+  NoteWrite(dst, bytes, code);
   std::memset(to, 0xff, static_cast<size_t>(bytes));
   thread.copies.push_back({to, valid ? from : nullptr, bytes, thread.open_group});
 }
@@ -197,10 +213,13 @@ void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* wh
 void CommitCopies() { ++Current("CpAsyncCommit").open_group; }
 
 void WaitCopies(int pending) {
+  const void* const code = __builtin_return_address(0);
   Thread& thread = Current("CpAsyncWait");
   const int last = thread.open_group - 1 - pending;  // groups up to here are performed
   auto it = thread.copies.begin();
   for (; it != thread.copies.end() && it->group <= last; ++it) {
+    if (it->src != nullptr) NoteRead(it->src, it->bytes, code);
+    NoteWrite(it->dst, it->bytes, code);
     if (it->src != nullptr) {
       std::memcpy(it->dst, it->src, static_cast<size_t>(it->bytes));
     } else {
