@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/device.h"
+#include "kernels/op_types.h"
 #include "kernels/tensor.h"
 
 namespace somnus {
@@ -27,15 +28,6 @@ namespace somnus {
 DataType SumType(const Device& device, DataType act);
 
 // ---- Linear
-
-// A weight matrix [n, k] (out_features, in_features), packed for the device; see PackedWeightBytes. On an
-// asynchronous device that is row by row without padding, so that a DeviceUploader can fill it too.
-struct LinearWeight {
-  void* data = nullptr;
-  DataType dtype = DataType::kBF16;
-  int64_t n = 0;
-  int64_t k = 0;
-};
 
 // Returns the bytes of a packed [n, k] matrix, padding included. Its memory must be aligned to 64 bytes.
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k);
@@ -110,7 +102,6 @@ void Add(Device& device, const TensorView& residual, const TensorView& delta);
 // out = silu(gate_up[:, :n]) * gate_up[:, n:].  gate_up: sum [T, 2n]; out: act [T, n]. Llama's MLP.
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
-enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
 // out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out);
 
@@ -119,27 +110,7 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // ---- Attention
 
-// One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
-// its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
-// the null block (base/null_block.h): what is written there is never read. dtype: act's, kF8E4M3, which
-// stores value / scale, saturated, with one scale for all keys and one for all values, or kI8; on the CPU any
-// type.
-//
-// kI8: a token's K of one head has a scale of its own, f32, and so has its V: the largest magnitude / 127.
-// What is stored is value * (127 / largest), rounded to nearest even, and the scale lies in the same block,
-// so that whoever copies the block copies both. Where the largest magnitude is below kLeastI8Magnitude the
-// head is zeros and its scale 0; where a value is not finite the scale is NaN.
-struct KvCacheView {
-  void* data = nullptr;  // [num_blocks][KvBlockBytes]
-  DataType dtype = DataType::kBF16;
-  int64_t num_blocks = 0;
-  int64_t block_size = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  float k_scale = 1;  // of kF8E4M3
-  float v_scale = 1;
-};
-inline constexpr float kLeastI8Magnitude = 0x1p-100f;
+// Of a KvCacheView.
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 
@@ -236,11 +207,6 @@ void ResolveTokens(Device& device, int32_t* ids, int64_t n, const int32_t* value
 void ScatterTokens(Device& device, const int32_t* slots, const int32_t* tokens, int64_t n, int32_t* values);
 
 // ---- Logits and sampling
-
-struct ScoredToken {
-  float value;
-  int32_t id;
-};
 
 // What ops write for a row that has no token. A row's logits are good when none is NaN and the largest is
 // finite.

@@ -12,49 +12,17 @@
 #include "absl/strings/string_view.h"
 #include "base/cpus.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/instruction_sets.h"
 
 namespace somnus {
 namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// Null for an instruction set that this CPU lacks.
-const cpu::KernelTable* KernelsOf(CpuIsa isa) {
-  switch (isa) {
-#if defined(__aarch64__)
-    case CpuIsa::kNeon:
-      return cpu::NeonKernels();
-    case CpuIsa::kNeonDotprod:
-      return cpu::NeonDotprodKernels();
-    case CpuIsa::kNeonBf16:
-      return cpu::NeonBf16Kernels();
-#else
-    case CpuIsa::kPortable:
-      return &cpu::PortableKernels();
-    case CpuIsa::kAvx2:
-      return cpu::Avx2Kernels();
-    case CpuIsa::kAvxVnni:
-      return cpu::AvxVnniKernels();
-    case CpuIsa::kAvx512:
-      return cpu::Avx512Kernels();
-    case CpuIsa::kAvx512Vnni:
-      return cpu::Avx512VnniKernels();
-    case CpuIsa::kAvx512Bf16:
-      return cpu::Avx512Bf16Kernels();
-    case CpuIsa::kAmx:
-      return cpu::AmxKernels();
-#endif
-    default:
-      return nullptr;
-  }
-}
-
 // Why KernelsOf(isa) is null: "... is what this CPU lacks".
 absl::string_view WhoLacks(CpuIsa isa) {
-#if !defined(__aarch64__)
   if (isa == CpuIsa::kAmx && cpu::AmxIsRefused())
     return "the operating system refuses to this process (a stack for signals that is too small?)";
-#endif
   return "this CPU lacks";
 }
 
@@ -62,7 +30,7 @@ absl::string_view WhoLacks(CpuIsa isa) {
 std::string IsaNames(bool of_this_cpu) {
   std::vector<absl::string_view> names;
   for (const CpuIsa isa : kCpuIsas) {
-    if (!of_this_cpu || KernelsOf(isa) != nullptr) names.push_back(CpuIsaName(isa));
+    if (!of_this_cpu || cpu::KernelsOf(isa) != nullptr) names.push_back(CpuIsaName(isa));
   }
   return absl::StrJoin(names, ", ");
 }
@@ -70,7 +38,7 @@ std::string IsaNames(bool of_this_cpu) {
 const cpu::KernelTable& BestKernels() {
   const cpu::KernelTable* best = nullptr;
   for (const CpuIsa isa : kCpuIsas) {
-    if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) best = kernels;
+    if (const cpu::KernelTable* kernels = cpu::KernelsOf(isa); kernels != nullptr) best = kernels;
   }
   return *best;
 }
@@ -81,7 +49,7 @@ absl::StatusOr<const cpu::KernelTable*> KernelsFromEnvironment() {
   if (name.empty()) return &BestKernels();
   for (const CpuIsa isa : kCpuIsas) {
     if (CpuIsaName(isa) != name) continue;
-    if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
+    if (const cpu::KernelTable* kernels = cpu::KernelsOf(isa); kernels != nullptr) return kernels;
     return absl::FailedPreconditionError(absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\", which ",
                                                       WhoLacks(isa), "; it may be one of ", IsaNames(true)));
   }
@@ -91,7 +59,7 @@ absl::StatusOr<const cpu::KernelTable*> KernelsFromEnvironment() {
 
 absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
   if (isa == CpuIsa::kBest) return KernelsFromEnvironment();
-  if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
+  if (const cpu::KernelTable* kernels = cpu::KernelsOf(isa); kernels != nullptr) return kernels;
   return absl::FailedPreconditionError(absl::StrCat(CpuIsaName(isa), " is what ", WhoLacks(isa)));
 }
 

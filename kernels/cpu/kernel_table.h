@@ -1,12 +1,15 @@
 #pragma once
 // What one instruction set's translation unit offers: plain functions over ranges of rows, without threads or
 // checks. Everything here is plain data, and every inline function has internal linkage: the linker must
-// never keep a copy that was compiled for a newer instruction set for all units.
+// never keep a copy that was compiled for a newer instruction set for all units. A unit defines its table of
+// pointers, which the compiler fills, and nothing else that others see: it runs nothing at the program's
+// start, and does not ask the CPU, which instruction_sets.cc does. tests/kernels/instruction_sets_test.py
+// reads that from the objects and the programs.
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/op_types.h"
 
 namespace somnus::cpu {
 
@@ -30,6 +33,7 @@ struct LinearArgs {
   const float* bias;
   float* y;
   int64_t y_stride;  // elements
+  bool expands;      // KernelTable::expands
 };
 
 // Rows of activations, strides in elements.
@@ -153,28 +157,26 @@ struct KernelTable {
   void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
 
   bool reads_odd_lines;  // Linear of many rows is fastest where rows of x lie an odd number of 64 bytes apart
+  // Whether Linear of many rows expands 16-bit weights that it multiplies as f32: depends on the CPU, and is
+  // set by whoever asks it.
+  bool expands;
 };
 
-// Each of one architecture, and null where the CPU cannot run them.
+// One of each unit of the architecture. Those that are called parts replace some members of a lesser set's
+// table, and have nothing (null, zero) in the others.
 #if defined(__aarch64__)
-const KernelTable* NeonKernels();  // never null
-const KernelTable* NeonDotprodKernels();
-const KernelTable* NeonBf16Kernels();
+extern const KernelTable kNeonKernels;
+extern const KernelTable kNeonDotprodParts;  // of kNeonKernels
+extern const KernelTable kNeonBf16Kernels;
 #else
-const KernelTable& PortableKernels();
-const KernelTable* Avx2Kernels();
-const KernelTable* AvxVnniKernels();
-const KernelTable* Avx512Kernels();
-const KernelTable* Avx512VnniKernels();
-const KernelTable* Avx512Bf16Kernels();
-// Those with vdpbf16ps, even where it is slower than f32: AmxKernels() has them for all that it does not
-// compute on tiles.
-const KernelTable* Avx512Bf16ProductKernels();
-// Replaces attention over bytes in a table of those, where the CPU has what that takes.
-void SetBytePairs(KernelTable& table);
-const KernelTable* AmxKernels();
-// Whether AmxKernels() is null because the operating system refuses what the CPU has.
-bool AmxIsRefused();
+extern const KernelTable kPortableKernels;
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvxVnniParts;  // of kAvx2Kernels
+extern const KernelTable kAvx512Kernels;
+extern const KernelTable kAvx512VnniParts;  // of kAvx512Kernels
+extern const KernelTable kAvx512Bf16Kernels;
+extern const KernelTable kAvx512VbmiParts;  // of kAvx512Bf16Kernels: attention over bytes
+extern const KernelTable kAmxParts;         // of kAvx512Bf16Kernels
 #endif
 
 // ---- Layout of packed weights and of cache blocks

@@ -5,11 +5,6 @@
 
 namespace somnus::cpu {
 
-const KernelTable* Avx2Kernels() {
-  static constexpr KernelTable kTable = avx2::MakeTable("avx2");
-  static const bool runs =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return runs ? &kTable : nullptr;
-}
+constinit const KernelTable kAvx2Kernels = avx2::MakeTable();
 
 }  // namespace somnus::cpu

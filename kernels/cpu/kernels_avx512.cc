@@ -5,12 +5,6 @@
 
 namespace somnus::cpu {
 
-const KernelTable* Avx512Kernels() {
-  static constexpr KernelTable kTable = avx512::MakeTable("avx512");
-  static const bool runs = Avx2Kernels() != nullptr && __builtin_cpu_supports("avx512f") &&
-                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                           __builtin_cpu_supports("avx512dq");
-  return runs ? &kTable : nullptr;
-}
+constinit const KernelTable kAvx512Kernels = avx512::MakeTable();
 
 }  // namespace somnus::cpu

@@ -30,8 +30,10 @@ const AttentionKernels& PairAttentionFor(const KvCacheView& cache) {
 }  // namespace
 }  // namespace avx512_vbmi
 
-void SetBytePairs(KernelTable& table) {
-  if (__builtin_cpu_supports("avx512vbmi")) table.attention_for = avx512_vbmi::PairAttentionFor;
-}
+constinit const KernelTable kAvx512VbmiParts = [] {
+  KernelTable parts{};
+  parts.attention_for = avx512_vbmi::PairAttentionFor;
+  return parts;
+}();
 
 }  // namespace somnus::cpu

@@ -14,15 +14,10 @@
 
 namespace somnus::cpu {
 
-const KernelTable* Avx512VnniKernels() {
-  if (Avx512Kernels() == nullptr || !__builtin_cpu_supports("avx512vnni")) return nullptr;
-  static const KernelTable table = [] {
-    KernelTable t = *Avx512Kernels();
-    t.name = "avx512_vnni";
-    avx512_vnni::SetQuantized(t);
-    return t;
-  }();
-  return &table;
-}
+constinit const KernelTable kAvx512VnniParts = [] {
+  KernelTable parts{};
+  avx512_vnni::SetQuantized(parts);
+  return parts;
+}();
 
 }  // namespace somnus::cpu

@@ -14,15 +14,10 @@
 
 namespace somnus::cpu {
 
-const KernelTable* AvxVnniKernels() {
-  if (Avx2Kernels() == nullptr || !__builtin_cpu_supports("avxvnni")) return nullptr;
-  static const KernelTable table = [] {
-    KernelTable t = *Avx2Kernels();
-    t.name = "avx_vnni";
-    avx_vnni::SetQuantized(t);
-    return t;
-  }();
-  return &table;
-}
+constinit const KernelTable kAvxVnniParts = [] {
+  KernelTable parts{};
+  avx_vnni::SetQuantized(parts);
+  return parts;
+}();
 
 }  // namespace somnus::cpu

@@ -24,9 +24,8 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-constexpr KernelTable MakeTable(const char* name) {
+constexpr KernelTable MakeTable() {
   KernelTable table{
-      .name = name,
       .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,
       .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>},
       .max_tile_rows = kMaxRows,

@@ -6,9 +6,6 @@
 
 namespace somnus::cpu {
 
-const KernelTable* NeonKernels() {
-  static constexpr KernelTable kTable = neon::MakeTable("neon");
-  return &kTable;
-}
+constinit const KernelTable kNeonKernels = neon::MakeTable();
 
 }  // namespace somnus::cpu

@@ -5,9 +5,6 @@
 
 namespace somnus::cpu {
 
-const KernelTable& PortableKernels() {
-  static constexpr KernelTable kTable = portable::MakeTable("portable");
-  return kTable;
-}
+constinit const KernelTable kPortableKernels = portable::MakeTable();
 
 }  // namespace somnus::cpu

@@ -59,15 +59,6 @@ inline __attribute__((noinline)) void F32Tile(const LinearArgs& args, const F32P
   StoreTile<kRows, kVectors>(to, row, column, acc);
 }
 
-// Whether so many rows gain by it. On Zen 4 they lose: it converts in other ports than those of multiply-adds
-// (docs/benchmarks.md). AMD's other cores are taken to be alike.
-SOMNUS_INLINE bool IsWorthExpansion(int64_t rows) {
-#if !SOMNUS_NEON
-  if (__builtin_cpu_is("amd")) return false;
-#endif
-  return rows >= kSizes.min_f32_rows;
-}
-
 template <typename P>
 void ExpandedLinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                          int64_t panel_end) {

@@ -61,7 +61,7 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
                  int64_t panel_end) {
   const int64_t rows = row_end - row_begin;
   if constexpr (kExpands<P>) {
-    if (IsWorthExpansion(rows))
+    if (args.expands && rows >= kSizes.min_f32_rows)
       return ExpandedLinearRange<P>(args, row_begin, row_end, panel_begin, panel_end);
   }
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;

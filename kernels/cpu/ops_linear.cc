@@ -129,7 +129,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
                   .k = w.k,
                   .bias = bias,
                   .y = static_cast<float*>(y.data),
-                  .y_stride = y.stride};
+                  .y_stride = y.stride,
+                  .expands = cpu.kernels().expands};
   if (TakesBytes(w.dtype)) {
     QuantizeX(cpu, x, w.dtype, &args);
   } else {
