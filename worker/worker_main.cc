@@ -17,6 +17,7 @@
 #include "base/build_id.h"
 #include "base/cpus.h"
 #include "base/discovery.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/numa.h"
@@ -182,6 +183,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       MakeRegisterRequest(address.Advertised(port, flags.host), device, flags);
   std::thread registration([&] {
     if (absl::Status status = link->Register(request); !status.ok()) {
+      TellError(absl::UnavailableError(status.message()));  // the next one may find a place
       leave->Leave(1, std::string(status.message()));
       return;
     }
@@ -248,9 +250,11 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
 
   const std::unique_ptr<ServiceManager> manager = ServiceManager::TakeFromEnvironment();
   LeaveSignal leave(flags.spawned_by.value_or(0));
+  TellCpuIsa(ChosenCpuIsaName().value_or(""));
   const absl::StatusOr<int> code = Run(flags, &leave, manager.get(), parts);
   if (code.ok()) return *code;
   LogError("{}", std::string(code.status().message()));
+  TellError(code.status());
   return 1;
 }
 

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,32 +19,32 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/last_words.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/worker_end.h"
 
 extern char** environ;
 
 namespace somnus {
 namespace {
 
-// With this code a program ends that does not understand its command line: another attempt would end alike.
-constexpr int kUsageExitCode = 2;
-
-// How a process has ended.
-struct End {
-  std::string words;
-  bool is_usage_error = false;
-};
-
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
   pid_t pid = -1;
   int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended
+  int words_fd = -1;                  // what it tells (base/last_words.h); -1 as pidfd, and if adopted
+  int64_t killed_for_memory = 0;      // NumKilledForMemory() when it was started
   bool adopted = false;               // no child of this process: somebody else reaps it
   std::shared_ptr<StopSignal> ended;  // stopped once pidfd is -1
 
   bool running() const { return pidfd >= 0; }
 };
+
+absl::StatusCode CodeOf(const WorkerEnd& end) {
+  if (end.recurs) return absl::StatusCode::kFailedPrecondition;
+  return end.refuses ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable;
+}
 
 // Whether `replacements` has another value of the variable in `entry`, "NAME=value".
 bool IsReplaced(absl::string_view entry, const std::vector<std::string>& replacements) {
@@ -54,8 +53,9 @@ bool IsReplaced(absl::string_view entry, const std::vector<std::string>& replace
                      [name](absl::string_view other) { return other.substr(0, other.find('=')) == name; });
 }
 
+// `words_fd`: the end of the pipe that is for the process.
 absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
-                            const std::vector<std::string>& environment) {
+                            const std::vector<std::string>& environment, int words_fd) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -77,7 +77,8 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   // No descriptor of the coordinator's, a listening socket above all, stays open in a worker that outlives
   // it.
-  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  posix_spawn_file_actions_adddup2(&actions, words_fd, kLastWordsFd);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kLastWordsFd + 1);
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);
@@ -96,7 +97,12 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
 absl::StatusOr<Child> StartChild(const std::vector<std::string>& command,
                                  const std::vector<std::string>& environment) {
   Child child;
-  ASSIGN_OR_RETURN(child.pid, Start(command, environment));
+  int words[2];
+  if (pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) return absl::ErrnoToStatus(errno, "pipe2");
+  const auto close_write_end = absl::MakeCleanup([&words] { close(words[1]); });
+  auto close_read_end = absl::MakeCleanup([&words] { close(words[0]); });
+  child.killed_for_memory = NumKilledForMemory();
+  ASSIGN_OR_RETURN(child.pid, Start(command, environment, words[1]));
   child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0));
   if (child.pidfd < 0) {
     const int error = errno;
@@ -104,6 +110,8 @@ absl::StatusOr<Child> StartChild(const std::vector<std::string>& command,
     waitpid(child.pid, nullptr, 0);
     return absl::ErrnoToStatus(error, "pidfd_open");
   }
+  std::move(close_read_end).Cancel();
+  child.words_fd = words[0];
   child.ended = std::make_shared<StopSignal>();
   return child;
 }
@@ -122,7 +130,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
   WorkerProcessesImpl(const std::vector<std::vector<std::string>>& commands,
                       const std::vector<std::string>& environment, ExitCallback on_exit)
       : commands_(commands),
-        environment_(environment),
+        environment_(WithLastWords(environment)),
         on_exit_(std::move(on_exit)),
         wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     SOMNUS_CHECK(wake_fd_ >= 0);
@@ -202,12 +210,19 @@ class WorkerProcessesImpl : public WorkerProcesses {
     EndWatch();
     absl::MutexLock lock(&mu_);
     for (Child& child : children_) {
-      if (child.running()) close(child.pidfd);
+      if (!child.running()) continue;
+      close(child.pidfd);
+      if (child.words_fd >= 0) close(child.words_fd);
     }
     children_.clear();
   }
 
  private:
+  static std::vector<std::string> WithLastWords(std::vector<std::string> environment) {
+    environment.push_back(absl::StrCat(kLastWordsVariable, "=", kLastWordsFd));
+    return environment;
+  }
+
   void EndWatch() {
     {
       absl::MutexLock lock(&mu_);
@@ -247,7 +262,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
   }
 
   // Returns whether the process has ended, for the first time that it is seen.
-  static bool Reap(Child* child, End* end) {
+  static bool Reap(Child* child, const std::string& binary, WorkerEnd* end) {
     if (!child->running()) return false;
     if (child->adopted) {
       if (!AwaitProcess(child->pidfd, absl::ZeroDuration())) return false;
@@ -255,8 +270,10 @@ class WorkerProcessesImpl : public WorkerProcesses {
     } else {
       int wait_status = 0;
       if (waitpid(child->pid, &wait_status, WNOHANG) != child->pid) return false;
-      end->words = DescribeExit(wait_status);
-      end->is_usage_error = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kUsageExitCode;
+      *end = DescribeEnd(wait_status, binary, ReadLastWords(child->words_fd),
+                         NumKilledForMemory() > child->killed_for_memory);
+      close(child->words_fd);
+      child->words_fd = -1;
     }
     close(child->pidfd);
     child->pidfd = -1;
@@ -268,10 +285,10 @@ class WorkerProcessesImpl : public WorkerProcesses {
   bool ReapAll() {
     absl::MutexLock lock(&mu_);
     bool all = true;
-    for (Child& child : children_) {
-      End ignored;
-      Reap(&child, &ignored);
-      all = all && !child.running();
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      WorkerEnd ignored;
+      Reap(&children_[rank], commands_[rank][0], &ignored);
+      all = all && !children_[rank].running();
     }
     return all;
   }
@@ -281,17 +298,15 @@ class WorkerProcessesImpl : public WorkerProcesses {
       Poll(-1);
       for (size_t rank = 0; rank < commands_.size(); ++rank) {
         pid_t pid = -1;
-        End end;
+        WorkerEnd end;
         {
           absl::MutexLock lock(&mu_);
           if (terminating_) return;
-          if (!Reap(&children_[rank], &end)) continue;
+          if (!Reap(&children_[rank], commands_[rank][0], &end)) continue;
           pid = children_[rank].pid;
         }
-        const absl::StatusCode code =
-            end.is_usage_error ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable;
         on_exit_(static_cast<int>(rank), pid,
-                 absl::Status(code, absl::StrCat("rank ", rank, " (pid ", pid, ") ", end.words)));
+                 absl::Status(CodeOf(end), absl::StrCat("rank ", rank, " (pid ", pid, ") ", end.words)));
       }
     }
   }
@@ -308,14 +323,6 @@ class WorkerProcessesImpl : public WorkerProcesses {
 };
 
 }  // namespace
-
-std::string DescribeExit(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    const int signal = WTERMSIG(wait_status);
-    return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
-  }
-  return absl::StrCat("exited with code ", WEXITSTATUS(wait_status));
-}
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,

@@ -24,15 +24,12 @@
 
 namespace somnus {
 
-// Describes a status of waitpid: "was killed by signal 9 (Killed)" or "exited with code 3".
-std::string DescribeExit(int wait_status);
-
 class WorkerProcesses {
  public:
   // Called on the watcher thread when a process of `rank` has ended and was reaped, once for each process,
   // unless Terminate was called before: "rank 1 (pid 77) was killed by signal 9 (Killed)". The rank may have
-  // another process by then: `pid` tells which one it was. The status is Unavailable, or FailedPrecondition
-  // after exit code 2, by which a program says that its command line is wrong. Must not block.
+  // another process by then: `pid` tells which one it was. The status is FailedPrecondition where the end
+  // recurs, InvalidArgument where the program refuses to run (WorkerEnd), else Unavailable. Must not block.
   using ExitCallback = std::function<void(int rank, pid_t pid, const absl::Status&)>;
 
   // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`

@@ -84,6 +84,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
     absl::MutexLock lock(&mu_);
     executor_ = std::move(executor);
   }
+  pool_.NoteServing();
   healer_ = std::thread([this] { HealLoop(); });
   return plan_;
 }

@@ -27,6 +27,9 @@ constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
 constexpr absl::Duration kRespawnPatience = absl::Seconds(20);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
+// Local workers that end at once, one after the other, for a cause that is not known: files are read each
+// time.
+constexpr int kFirstStarts = 3;
 constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
@@ -56,7 +59,9 @@ void SetAllResident(v1::WorkerSnapshot* snapshot) {
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
-  const int max_attempts = flags_.max_recoveries + 1;
+  const bool is_first = executor_ == nullptr && flags_.local_workers;
+  const int attempts_of_flag = flags_.max_recoveries + 1;
+  const int max_attempts = is_first ? std::min(attempts_of_flag, kFirstStarts) : attempts_of_flag;
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
   while (true) {

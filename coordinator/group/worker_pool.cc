@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/group/device_name.h"
+#include "coordinator/group/worker_command.h"
 
 namespace somnus {
 namespace {
@@ -23,27 +24,9 @@ constexpr absl::Duration kAdoptionPatience = absl::Seconds(1);
 constexpr absl::Duration kEndGrace = absl::Seconds(2);      // for a worker that was left and does not come
 constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
 
-int32_t DeviceIndex(const Flags& flags, int rank) {
-  const int32_t index = LocalIndex(flags, rank);
-  const bool chosen = index < static_cast<int>(flags.device_indices.size());
-  return chosen ? flags.device_indices[index] : index;
-}
-
-// A local worker's command line says what it needs to become a member; how it runs the model comes with
-// LoadModel.
-std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
-                                       const std::string& coordinator, int rank) {
-  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
-                                      absl::StrCat("--spawned-by=", getpid()), absl::StrCat("--rank=", rank),
-                                      absl::StrCat("--log-level=", flags.log_level)};
-  if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
-    command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
-  }
-  command.push_back(absl::StrCat("--device-index=", DeviceIndex(flags, rank)));
-  if (!flags.run_dir.empty()) {
-    command.push_back(absl::StrCat("--worker-grace=", absl::FormatDuration(flags.worker_grace)));
-  }
-  return command;
+// Whether the worker that comes next would end as this one (WorkerProcesses::ExitCallback).
+bool EndsAlike(const absl::Status& end) {
+  return absl::IsFailedPrecondition(end) || absl::IsInvalidArgument(end);
 }
 
 // A process that was killed has left its socket beside the coordinator's (worker/listen_address.h).
@@ -234,10 +217,13 @@ void WorkerPool::OnSilence(const SilentMember& silent) {
   });
 }
 
-void WorkerPool::NoteLoss(size_t rank, const absl::Status& status, const std::function<bool()>& is_current) {
+void WorkerPool::NoteLoss(size_t rank, absl::Status status, const std::function<bool()>& is_current) {
   {
     absl::MutexLock lock(&mu_);
     if (stopped_ || !places_[rank].loss.ok() || !is_current()) return;
+    const bool had_come = !places_[rank].member.worker_id().empty();
+    if (serving_ && (had_come || !absl::IsFailedPrecondition(status)))
+      status = absl::UnavailableError(status.message());
     places_[rank].loss = status;
   }
   cluster_->Recheck();
@@ -247,6 +233,11 @@ void WorkerPool::NoteLoss(size_t rank, const absl::Status& status, const std::fu
 void WorkerPool::Discard(size_t rank, const absl::Status& reason) {
   absl::MutexLock lock(&mu_);
   if (places_[rank].loss.ok()) places_[rank].loss = reason;
+}
+
+void WorkerPool::NoteServing() {
+  absl::MutexLock lock(&mu_);
+  serving_ = true;
 }
 
 void WorkerPool::DiscardAbsent(const absl::Status& reason) {
@@ -264,8 +255,8 @@ absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
       absl::MutexLock lock(&mu_);
       const Place& place = places_[rank];
       if (place.loss.ok()) continue;
-      const bool refused = absl::IsFailedPrecondition(place.loss) && place.member.worker_id().empty();
-      if (refused && !starts_refused) return place.loss;
+      const bool never_came = place.member.worker_id().empty();
+      if (EndsAlike(place.loss) && (never_came || !serving_) && !starts_refused) return place.loss;
     }
     if (processes_ != nullptr) {
       const pid_t pid = processes_->pid(rank);

@@ -59,11 +59,15 @@ class WorkerPool {
   absl::Status CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const;
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
-  // `starts_refused`: also in the place of one that never came, because it did not understand its command
-  // line; otherwise that is the error, since a successor would end alike.
+  // `starts_refused`: also in the place of one that never came and whose successor would end alike; otherwise
+  // its end is the error.
   absl::Status ReplaceLost(bool starts_refused);
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
+  // From now on a worker that had come and then ends is a loss, whatever ended it, and so is one that refuses
+  // to run: another one can take its place. Before, what would end the next one alike is an error of the
+  // start.
+  void NoteServing();
   // Discards the workers that were started for ranks whose last one was lost, and that have not registered.
   void DiscardAbsent(const absl::Status& reason);
   // The workers that Await returned before and that are not lost, with their ranks.
@@ -101,7 +105,7 @@ class WorkerPool {
   void OnExit(int rank, pid_t pid, const absl::Status& status);
   void OnSilence(const SilentMember& silent);
   // `is_current` is asked under mu_: whether the report is about the worker that has the place now.
-  void NoteLoss(size_t rank, const absl::Status& status, const std::function<bool()>& is_current);
+  void NoteLoss(size_t rank, absl::Status status, const std::function<bool()>& is_current);
   absl::Status SettleDevices(std::vector<v1::RegisterRequest>* members) const;
   void EndCallbacks();
   void CloseListener();
@@ -122,6 +126,7 @@ class WorkerPool {
   StopSignal all_came_;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool serving_ ABSL_GUARDED_BY(mu_) = false;  // NoteServing was called
 };
 
 }  // namespace somnus

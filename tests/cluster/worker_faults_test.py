@@ -30,7 +30,7 @@ def tensor(file, name):
     return 8 + size + entry["data_offsets"][0], entry
 
 
-class WrongCommandLine(unittest.TestCase):
+class RefusedStart(unittest.TestCase):
     def test_a_worker_that_does_not_understand_it_is_started_once(self):
         with tempfile.TemporaryDirectory() as folder:
             starts, script = os.path.join(folder, "starts"), os.path.join(folder, "worker")
@@ -42,6 +42,14 @@ class WrongCommandLine(unittest.TestCase):
                 self.assertIn("exited with code 2", cluster.log())
             with open(starts, encoding="ascii") as file:
                 self.assertEqual(file.read(), "start\n")
+
+    @unittest.skipIf(os.path.exists("/dev/nvidia0"), "there is a GPU")
+    def test_a_device_that_is_not_there_is_named_in_one_line(self):
+        with Cluster(tiny(MODEL), "--device=cuda", workers=1, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(END_S), 1)
+            self.assertRegex(cluster.log(), r"rank 0 \(pid \d+\) exited with code 1: --device=cuda, GPU 0: .*--device=cpu needs none")
+            self.assertNotIn("was not formed", cluster.log())
+            self.assertEqual(cluster.log().count("exited with code"), 1, cluster.log())
 
 
 class NotANumber(unittest.TestCase):

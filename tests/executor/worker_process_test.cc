@@ -1,5 +1,6 @@
 #include "coordinator/executor/worker_process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -109,8 +110,10 @@ TEST(WorkerProcessesTest, WhoIgnoresSigtermIsKilled) {
 
 TEST(WorkerProcessesTest, ChildrenInheritNoDescriptors) {
   Exits exits;
-  int leak[2];
-  ASSERT_EQ(pipe(leak), 0);  // not close-on-exec
+  int low[2];
+  ASSERT_EQ(pipe(low), 0);
+  // Not close-on-exec, and above the one that a worker has.
+  const int leak[2] = {fcntl(low[0], F_DUPFD, 100), fcntl(low[1], F_DUPFD, 100)};
   auto processes = WorkerProcesses::Spawn(
       {{"/bin/sh", "-c", absl::StrCat("test ! -e /proc/self/fd/", leak[0], " && exit 7")}}, {},
       exits.callback());
@@ -118,8 +121,7 @@ TEST(WorkerProcessesTest, ChildrenInheritNoDescriptors) {
   const auto seen = exits.Wait(1);
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_NE(seen[0].message.find("exited with code 7"), std::string::npos) << seen[0].message;
-  close(leak[0]);
-  close(leak[1]);
+  for (const int fd : {low[0], low[1], leak[0], leak[1]}) close(fd);
 }
 
 TEST(WorkerProcessesTest, AMissingBinaryIsNamedAndTheOthersAreEnded) {
