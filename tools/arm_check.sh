@@ -24,7 +24,7 @@ declare -A not_on=([cortex-a72]=$restarts [neoverse-n1]="$restarts:*/neon" [max]
 
 # The flags of kernels/cpu/BUILD.bazel.
 declare -A march_of=([neon]=armv8-a [neon_dotprod]=armv8.2-a+dotprod [neon_bf16]=armv8.2-a+dotprod+bf16)
-kernel_flags="-O3 -ffp-contract=off -Wno-maybe-uninitialized -Wno-uninitialized"
+kernel_flags="-O3 -ffp-contract=off -fno-exceptions -Wno-maybe-uninitialized -Wno-uninitialized"
 
 for program in $triple-g++ qemu-aarch64 make dpkg-deb; do
   command -v "$program" >/dev/null || die "$program is missing: run tools/setup.sh arm"

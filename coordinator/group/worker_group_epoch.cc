@@ -59,7 +59,7 @@ void SetAllResident(v1::WorkerSnapshot* snapshot) {
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
-  const bool is_first = executor_ == nullptr && flags_.local_workers;
+  const bool is_first = executor_ == nullptr && flags_.local_workers && pool_.last_epoch() == 0;
   const int attempts_of_flag = flags_.max_recoveries + 1;
   const int max_attempts = is_first ? std::min(attempts_of_flag, kFirstStarts) : attempts_of_flag;
   const MonotonicTime begin = MonotonicNow();
