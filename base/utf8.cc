@@ -95,7 +95,7 @@ std::string ReplaceInvalidUtf8(absl::string_view bytes) {
   return out;
 }
 
-void DrainUtf8(std::string* pending, std::string* out) {
+void DrainUtf8(std::string* pending, std::string* out, bool each_byte) {
   size_t pos = 0;
   while (pos < pending->size()) {
     const Utf8Step step = DecodeUtf8(*pending, pos);
@@ -103,7 +103,7 @@ void DrainUtf8(std::string* pending, std::string* out) {
     if (step.valid) {
       out->append(*pending, pos, step.length);
     } else {
-      *out += kReplacement;
+      for (int i = each_byte ? step.length : 1; i > 0; --i) *out += kReplacement;
     }
     pos += step.length;
   }

@@ -163,4 +163,15 @@ absl::StatusOr<std::vector<int64_t>> GgufFile::Ints(absl::string_view key) const
   return ints;
 }
 
+absl::StatusOr<std::vector<float>> GgufFile::Floats(absl::string_view key) const {
+  const GgufValue* value = Find(key);
+  if (value == nullptr) return Bad(key, "missing");
+  if (value->type != GgufType::kArray || value->element_type != GgufType::kFloat32) {
+    return Bad(key, "not an array of 32-bit floats");
+  }
+  std::vector<float> floats(value->count);
+  if (!floats.empty()) std::memcpy(floats.data(), value->bytes.data(), floats.size() * sizeof(float));
+  return floats;
+}
+
 }  // namespace somnus

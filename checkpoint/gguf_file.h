@@ -73,6 +73,7 @@ class GgufFile {
   absl::StatusOr<std::string> String(absl::string_view key, std::optional<std::string> otherwise) const;
   absl::StatusOr<std::vector<std::string>> Strings(absl::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> Ints(absl::string_view key) const;
+  absl::StatusOr<std::vector<float>> Floats(absl::string_view key) const;
 
   absl::Status Bad(absl::string_view key, absl::string_view reason) const;
   absl::Status Unsupported(absl::string_view key, absl::string_view reason) const;

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/sentence_pieces.h"
+#include "checkpoint/split_patterns.h"
 
 // GGUF stores no pre-tokenizer, only the name of one of llama.cpp's. The table below gives the meaning of
 // these names, taken from the Hugging Face files of the models.
@@ -15,17 +17,6 @@ using Kind = PreTokenizerStep::Kind;
 
 // Values of tokenizer.ggml.token_type.
 constexpr int64_t kControlToken = 3, kUserDefinedToken = 4, kUnusedToken = 5;
-
-constexpr char kGpt2Pattern[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr char kLlama3Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kQwen2Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kTekkenPattern[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // How a named pre-tokenizer splits text.
 enum class Recipe { kGpt2, kDigitsGpt2, kLlama3, kQwen2, kTekken, kDeepseekCoder, kDefault };
@@ -155,29 +146,75 @@ absl::Status ReadMerges(const GgufFile& gguf, TokenizerData* data) {
   return absl::OkStatus();
 }
 
+// The vocabulary of SentencePiece's BPE: Llama 2, Mistral 7B, TinyLlama, Gemma, Phi-3.
+absl::Status ReadPieces(const GgufFile& gguf, TokenizerData* data) {
+  constexpr char kScores[] = "tokenizer.ggml.scores", kTypes[] = "tokenizer.ggml.token_type";
+  SentencePieces pieces;
+  ASSIGN_OR_RETURN(pieces.pieces, gguf.Strings("tokenizer.ggml.tokens"));
+  ASSIGN_OR_RETURN(pieces.scores, gguf.Floats(kScores));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> types, gguf.Ints(kTypes));
+  for (const auto& [key, size] :
+       {std::pair(kScores, pieces.scores.size()), std::pair(kTypes, types.size())}) {
+    if (size != pieces.pieces.size())
+      return gguf.Bad(key, absl::StrCat(size, " elements for ", pieces.pieces.size(), " tokens"));
+  }
+  for (const int64_t type : types) {
+    if (type < 1 || type > 6) return gguf.Unsupported(kTypes, absl::StrCat("type ", type));
+    pieces.types.push_back(static_cast<PieceType>(type));
+  }
+  SentencePieceSpaces spaces;
+  ASSIGN_OR_RETURN(spaces.prefix, gguf.Bool("tokenizer.ggml.add_space_prefix", true));
+  FillFromSentencePieces(std::move(pieces), spaces, data);
+  return absl::OkStatus();
+}
+
+// GGUF files do not say which added tokens swallow the white space behind them: Phi-3's do.
+void StripAfterTokensOfPhi3(TokenizerData* data) {
+  for (AddedToken& token : data->added_tokens) {
+    const std::string& text = token.content;
+    token.rstrip = text != "<unk>" && text != "<s>" && text != "<|endoftext|>";
+  }
+}
+
 // Sets the text of a special token and its id (-1: none).
-absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, TokenizerData* data, std::string* text,
-                         int32_t* id) {
+absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, int64_t otherwise, TokenizerData* data,
+                         std::string* text, int32_t* id) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
-  ASSIGN_OR_RETURN(const int64_t value, gguf.Int(key, -1));
+  ASSIGN_OR_RETURN(const int64_t value, gguf.Int(key, otherwise));
   *id = -1;
   if (value < 0 || value == 0xFFFFFFFF) return absl::OkStatus();
+  if (!gguf.Has(key) && value >= static_cast<int64_t>(data->tokens.size())) return absl::OkStatus();
   if (value >= static_cast<int64_t>(data->tokens.size())) return gguf.Bad(key, "outside the vocabulary");
   *id = static_cast<int32_t>(value);
   *text = data->tokens[*id];
   return absl::OkStatus();
 }
 
-absl::Status ReadSpecials(const GgufFile& gguf, bool default_add_bos, TokenizerData* data) {
+// `pieces`: a file of SentencePiece's, where ids that are missing have defaults.
+absl::Status ReadSpecials(const GgufFile& gguf, bool pieces, bool default_add_bos, TokenizerData* data) {
   int32_t bos = -1, eos = -1, ignored = -1;
-  RETURN_IF_ERROR(ReadSpecial(gguf, "bos", data, &data->bos_token, &bos));
-  RETURN_IF_ERROR(ReadSpecial(gguf, "eos", data, &data->eos_token, &eos));
-  RETURN_IF_ERROR(ReadSpecial(gguf, "unknown", data, &data->unk_token_text, &ignored));
-  RETURN_IF_ERROR(ReadSpecial(gguf, "padding", data, &data->pad_token, &ignored));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "bos", pieces ? 1 : -1, data, &data->bos_token, &bos));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "eos", pieces ? 2 : -1, data, &data->eos_token, &eos));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "unknown", pieces ? 0 : -1, data, &data->unk_token_text, &ignored));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "padding", -1, data, &data->pad_token, &ignored));
   ASSIGN_OR_RETURN(data->add_bos_token, gguf.Bool("tokenizer.ggml.add_bos_token", default_add_bos));
   ASSIGN_OR_RETURN(const bool add_eos, gguf.Bool("tokenizer.ggml.add_eos_token", false));
   if (data->add_bos_token && bos >= 0) data->post_processor.prefix_ids = {bos};
   if (add_eos && eos >= 0) data->post_processor.suffix_ids = {eos};
+  return absl::OkStatus();
+}
+
+// Byte-level BPE; `add_bos`: what holds when the file does not say.
+absl::Status ReadByteLevel(const GgufFile& gguf, TokenizerData* data, bool* add_bos) {
+  RETURN_IF_ERROR(ReadTokens(gguf, data));
+  RETURN_IF_ERROR(ReadMerges(gguf, data));
+  ASSIGN_OR_RETURN(const NamedPreTokenizer pre, FindPreTokenizer(gguf));
+  data->pre_tokenizer = StepsOf(pre.recipe);
+  data->ignore_merges = pre.ignore_merges;
+  if (pre.nfc) data->normalizer.push_back({NormalizerStep::Kind::kNfc});
+  ASSIGN_OR_RETURN(const bool prefix_space, gguf.Bool("tokenizer.ggml.add_space_prefix", false));
+  data->pre_tokenizer.back().add_prefix_space = prefix_space;
+  *add_bos = pre.add_bos;
   return absl::OkStatus();
 }
 
@@ -188,17 +225,19 @@ absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf) {
   if (!gguf.Has(kModel))
     return absl::NotFoundError(absl::StrCat(gguf.name(), ": no tokenizer: key ", kModel, " is missing"));
   ASSIGN_OR_RETURN(const std::string model, gguf.String(kModel, std::nullopt));
-  if (model != "gpt2") return gguf.Unsupported(kModel, absl::StrCat("a tokenizer of kind ", model));
+  const bool pieces = model == "llama";
+  if (!pieces && model != "gpt2")
+    return gguf.Unsupported(kModel, absl::StrCat("a tokenizer of kind ", model));
   TokenizerData data;
-  RETURN_IF_ERROR(ReadTokens(gguf, &data));
-  RETURN_IF_ERROR(ReadMerges(gguf, &data));
-  ASSIGN_OR_RETURN(const NamedPreTokenizer pre, FindPreTokenizer(gguf));
-  data.pre_tokenizer = StepsOf(pre.recipe);
-  data.ignore_merges = pre.ignore_merges;
-  data.nfc = pre.nfc;
-  ASSIGN_OR_RETURN(const bool prefix_space, gguf.Bool("tokenizer.ggml.add_space_prefix", false));
-  data.pre_tokenizer.back().add_prefix_space = prefix_space;
-  RETURN_IF_ERROR(ReadSpecials(gguf, pre.add_bos, &data));
+  bool add_bos = true;
+  if (pieces) {
+    RETURN_IF_ERROR(ReadPieces(gguf, &data));
+    ASSIGN_OR_RETURN(const std::string architecture, gguf.String("general.architecture", ""));
+    if (architecture == "phi3") StripAfterTokensOfPhi3(&data);
+  } else {
+    RETURN_IF_ERROR(ReadByteLevel(gguf, &data, &add_bos));
+  }
+  RETURN_IF_ERROR(ReadSpecials(gguf, pieces, add_bos, &data));
   ASSIGN_OR_RETURN(data.chat_template, gguf.String("tokenizer.chat_template", ""));
   return data;
 }

@@ -7,7 +7,8 @@
 
 namespace somnus {
 
-// Unimplemented for a tokenizer model other than byte-level BPE ("gpt2") and for unknown pre-tokenizers.
+// Unimplemented for a tokenizer model other than byte-level BPE ("gpt2") and SentencePiece's BPE ("llama"),
+// and for unknown pre-tokenizers.
 absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf);
 
 }  // namespace somnus

@@ -1,16 +1,18 @@
 #include "checkpoint/hf_tokenizer.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "checkpoint/hf_tokenizer_class.h"
+#include "checkpoint/hf_tokenizer_files.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_file.h"
-#include "checkpoint/json_reader.h"
 #include "checkpoint/mapped_file.h"
 
 namespace somnus {
@@ -18,68 +20,30 @@ namespace {
 
 using nlohmann::json;
 
-// tokenizer.json of the largest vocabularies (256 k) is below 40 MB.
-constexpr uint64_t kMaxTokenizerBytes = 512 << 20;
-constexpr uint64_t kMaxTemplateBytes = 16 << 20;
-
-absl::StatusOr<std::unique_ptr<MappedFile>> OpenLimited(const std::string& path, uint64_t max_bytes) {
-  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
-  if (file->size() <= max_bytes) return file;
-  return absl::InvalidArgumentError(absl::StrCat(file->name(), ": longer than ", max_bytes, " bytes"));
-}
-
-int32_t IdOf(const TokenizerData& data, absl::string_view token) {
-  for (const AddedToken& added : data.added_tokens) {
-    if (added.content == token) return added.id;
-  }
-  const auto it = std::find(data.tokens.begin(), data.tokens.end(), token);
-  return it == data.tokens.end() || token.empty() ? -1 : static_cast<int32_t>(it - data.tokens.begin());
-}
-
-// Old directories of GPT-2 and OPT have only vocab.json and merges.txt.
-absl::Status ReadVocabAndMerges(const std::string& directory, TokenizerData* data) {
-  auto vocab = OpenLimited(directory + "/vocab.json", kMaxTokenizerBytes);
-  if (absl::IsNotFound(vocab.status())) {
-    return absl::NotFoundError("no tokenizer: neither tokenizer.json nor vocab.json is in the directory");
-  }
-  RETURN_IF_ERROR(vocab.status());
-  ASSIGN_OR_RETURN(const auto merges, OpenLimited(directory + "/merges.txt", kMaxTokenizerBytes));
-  RETURN_IF_ERROR(ParseVocabJson((*vocab)->name(), (*vocab)->text(), data));
-  RETURN_IF_ERROR(ParseMergesText(merges->name(), merges->text(), data));
-  RETURN_IF_ERROR((*vocab)->CheckWhole());
-  RETURN_IF_ERROR(merges->CheckWhole());
-  PreTokenizerStep step;
-  step.kind = PreTokenizerStep::Kind::kByteLevel;
-  data->pre_tokenizer = {step};
-  return absl::OkStatus();
-}
-
 // The tokens that configuration files name as special become added tokens, whether or not tokenizer.json
 // lists them.
 void AddSpecials(TokenizerData* data) {
-  for (const std::string* text :
-       {&data->bos_token, &data->eos_token, &data->unk_token_text, &data->pad_token}) {
-    const int32_t id = IdOf(*data, *text);
-    const bool known = std::any_of(data->added_tokens.begin(), data->added_tokens.end(),
-                                   [id](const AddedToken& token) { return token.id == id; });
-    if (id < 0 || known) continue;
+  absl::flat_hash_map<absl::string_view, int32_t> vocabulary;
+  for (size_t id = 0; id < data->tokens.size(); ++id)
+    vocabulary.emplace(data->tokens[id], static_cast<int32_t>(id));
+  absl::flat_hash_set<int32_t> known_ids;
+  absl::flat_hash_set<std::string> known;
+  for (const AddedToken& token : data->added_tokens) {
+    known_ids.insert(token.id);
+    known.insert(token.content);
+  }
+  std::vector<std::string> texts = {data->bos_token, data->eos_token, data->unk_token_text, data->pad_token};
+  texts.insert(texts.end(), data->additional_special_tokens.begin(), data->additional_special_tokens.end());
+  for (std::string& text : texts) {
+    const auto found = vocabulary.find(text);
+    if (text.empty() || found == vocabulary.end() || !known.insert(text).second) continue;
+    if (!known_ids.insert(found->second).second) continue;
     AddedToken token{};
-    token.id = id;
-    token.content = *text;
+    token.id = found->second;
+    token.content = std::move(text);
     token.special = true;
     data->added_tokens.push_back(std::move(token));
   }
-}
-
-// A file of one JSON object, parsed by `parse`; a file that is not there changes nothing.
-template <typename Parse>
-absl::Status ReadOptional(const std::string& path, const Parse& parse) {
-  auto file = OpenLimited(path, kMaxTemplateBytes);
-  if (absl::IsNotFound(file.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(file.status());
-  const absl::Status status = parse((*file)->name(), (*file)->text());
-  RETURN_IF_ERROR((*file)->CheckWhole());
-  return status;
 }
 
 // A special token is a string, or an object with "content". `fill_only`: an earlier file takes precedence.
@@ -96,11 +60,25 @@ absl::Status ReadSpecial(JsonFields* fields, const json& object, const char* key
   return fields->status();
 }
 
+// Special tokens without a role of their own: a list of strings, or of objects with "content".
+absl::Status ReadMoreSpecials(JsonFields* fields, const json& object, TokenizerData* data) {
+  constexpr char kKey[] = "additional_special_tokens";
+  if (!fields->Has(kKey)) return absl::OkStatus();
+  if (!object.at(kKey).is_array()) return fields->Bad(kKey, "not a list");
+  for (const json& token : object.at(kKey)) {
+    const json* text = token.is_object() && token.contains("content") ? &token.at("content") : &token;
+    if (!text->is_string()) return fields->Bad(kKey, "a list of something else than tokens");
+    data->additional_special_tokens.push_back(text->get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadSpecials(JsonFields* fields, const json& object, bool fill_only, TokenizerData* data) {
   RETURN_IF_ERROR(ReadSpecial(fields, object, "bos_token", fill_only, &data->bos_token));
   RETURN_IF_ERROR(ReadSpecial(fields, object, "eos_token", fill_only, &data->eos_token));
   RETURN_IF_ERROR(ReadSpecial(fields, object, "unk_token", fill_only, &data->unk_token_text));
-  return ReadSpecial(fields, object, "pad_token", fill_only, &data->pad_token);
+  RETURN_IF_ERROR(ReadSpecial(fields, object, "pad_token", fill_only, &data->pad_token));
+  return ReadMoreSpecials(fields, object, data);
 }
 
 // chat_template: a string, or a list of {name, template} of which "default" is taken.
@@ -122,10 +100,11 @@ absl::Status ReadChatTemplate(JsonFields* fields, const json& object, std::strin
   return absl::OkStatus();
 }
 
-// tokenizer_config.json repeats added tokens, or is their only source beside vocab.json.
-absl::Status ReadAddedTokensDecoder(JsonFields* fields, TokenizerData* data) {
-  absl::flat_hash_set<int32_t> known;
-  for (const AddedToken& token : data->added_tokens) known.insert(token.id);
+// tokenizer_config.json repeats the added tokens of tokenizer.json. Beside vocab.json it is their only
+// source, and of those in tokenizer.model it alone knows the options: it `prevails`.
+absl::Status ReadAddedTokensDecoder(JsonFields* fields, bool prevails, TokenizerData* data) {
+  absl::flat_hash_map<int32_t, size_t> known;  // id to index
+  for (const AddedToken& token : data->added_tokens) known.emplace(token.id, known.size());
   for (const auto& [key, value] : fields->Object("added_tokens_decoder").items()) {
     const std::string prefix = absl::StrCat("added_tokens_decoder.", key, ".");
     int32_t id = -1;
@@ -136,7 +115,13 @@ absl::Status ReadAddedTokensDecoder(JsonFields* fields, TokenizerData* data) {
     AddedToken added = ReadAddedToken(id, &token);
     RETURN_IF_ERROR(token.status());
     RETURN_IF_ERROR(CheckAddedTokenId(fields->file(), id, *data));
-    if (!added.content.empty() && known.insert(id).second) data->added_tokens.push_back(std::move(added));
+    if (added.content.empty()) continue;
+    const auto [place, is_new] = known.emplace(id, data->added_tokens.size());
+    if (is_new) {
+      data->added_tokens.push_back(std::move(added));
+    } else if (prevails) {
+      data->added_tokens[place->second] = std::move(added);
+    }
   }
   return fields->status();
 }
@@ -145,6 +130,28 @@ absl::Status ParseSpecialTokensMap(const std::string& file, absl::string_view te
   ASSIGN_OR_RETURN(const json map, ParseJsonObject(file, text));
   JsonFields fields(file, map);
   return ReadSpecials(&fields, map, /*fill_only=*/true, data);
+}
+
+// added_tokens.json: {"content": id}. tokenizer_config.json has their options in newer directories.
+absl::Status ParseAddedTokensJson(const std::string& file, absl::string_view text, TokenizerData* data) {
+  ASSIGN_OR_RETURN(const json tokens, ParseJsonObject(file, text));
+  JsonFields fields(file, tokens);
+  absl::flat_hash_set<int32_t> known;
+  for (const AddedToken& token : data->added_tokens) known.insert(token.id);
+  absl::flat_hash_set<std::string> specials(data->additional_special_tokens.begin(),
+                                            data->additional_special_tokens.end());
+  specials.insert({data->bos_token, data->eos_token, data->unk_token_text, data->pad_token});
+  for (const auto& [content, unused] : tokens.items()) {
+    AddedToken token{};
+    token.id = static_cast<int32_t>(fields.Int(content, -1, 0, 1 << 30));
+    token.content = content;
+    token.special = specials.contains(content);
+    token.normalized = !token.special;
+    RETURN_IF_ERROR(fields.status());
+    RETURN_IF_ERROR(CheckAddedTokenId(file, token.id, *data));
+    if (!content.empty() && known.insert(token.id).second) data->added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
 }
 
 // Processors of multimodal models keep the template here; it is read last.
@@ -161,24 +168,36 @@ absl::Status ParseChatTemplateFile(const std::string& file, absl::string_view te
   return absl::OkStatus();
 }
 
+// NotFound when there is nothing to read a vocabulary from.
+absl::Status CheckVocabulary(const std::string& directory) {
+  for (const char* file : {"/vocab.json", "/tokenizer.model"}) {
+    if (!absl::IsNotFound(MappedFile::Open(directory + file).status())) return absl::OkStatus();
+  }
+  return absl::NotFoundError(
+      "no tokenizer: none of tokenizer.json, vocab.json and tokenizer.model is in the directory");
+}
+
 }  // namespace
 
-absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, TokenizerData* data) {
+absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, bool prevails,
+                                  TokenizerData* data) {
   ASSIGN_OR_RETURN(const json config, ParseJsonObject(file, text));
   JsonFields fields(file, config);
   RETURN_IF_ERROR(ReadSpecials(&fields, config, /*fill_only=*/false, data));
   RETURN_IF_ERROR(ReadChatTemplate(&fields, config, &data->chat_template));
-  RETURN_IF_ERROR(ReadAddedTokensDecoder(&fields, data));
+  RETURN_IF_ERROR(ReadAddedTokensDecoder(&fields, prevails, data));
   data->add_bos_token = fields.Bool("add_bos_token", false);
   return fields.status();
 }
 
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
   TokenizerData data;
+  std::optional<HfTokenizerClass> by_class;  // without tokenizer.json
   auto main = OpenLimited(directory + "/tokenizer.json", kMaxTokenizerBytes);
-  const bool legacy = absl::IsNotFound(main.status());
-  if (legacy) {
-    RETURN_IF_ERROR(ReadVocabAndMerges(directory, &data));
+  if (absl::IsNotFound(main.status())) {
+    RETURN_IF_ERROR(CheckVocabulary(directory));
+    ASSIGN_OR_RETURN(by_class, HfTokenizerClass::Read(directory));
+    RETURN_IF_ERROR(by_class->ReadVocabulary(directory, &data));
   } else {
     RETURN_IF_ERROR(main.status());
     const absl::Status status = ParseTokenizerJson((*main)->name(), (*main)->text(), &data);
@@ -189,14 +208,19 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
     return
         [&data, parse](const std::string& file, absl::string_view text) { return parse(file, text, &data); };
   };
-  RETURN_IF_ERROR(ReadOptional(directory + "/tokenizer_config.json", with(ParseTokenizerConfig)));
-  RETURN_IF_ERROR(ReadOptional(directory + "/special_tokens_map.json", with(ParseSpecialTokensMap)));
-  RETURN_IF_ERROR(ReadOptional(directory + "/chat_template.jinja", with(ParseChatTemplateFile)));
-  RETURN_IF_ERROR(ReadOptional(directory + "/chat_template.json", with(ParseChatTemplateJson)));
+  const auto parse_config = [&](const std::string& file, absl::string_view text) {
+    return ParseTokenizerConfig(file, text, /*prevails=*/by_class.has_value(), &data);
+  };
+  RETURN_IF_ERROR(ReadOptionalFile(directory + "/tokenizer_config.json", parse_config));
+  RETURN_IF_ERROR(ReadOptionalFile(directory + "/special_tokens_map.json", with(ParseSpecialTokensMap)));
+  RETURN_IF_ERROR(ReadOptionalFile(directory + "/chat_template.jinja", with(ParseChatTemplateFile)));
+  RETURN_IF_ERROR(ReadOptionalFile(directory + "/chat_template.json", with(ParseChatTemplateJson)));
+  if (by_class.has_value()) {
+    RETURN_IF_ERROR(ReadOptionalFile(directory + "/added_tokens.json", with(ParseAddedTokensJson)));
+    by_class->SetDefaultTokens(&data);
+  }
   AddSpecials(&data);
-  const int32_t bos = IdOf(data, data.bos_token);
-  // Without tokenizer.json there is no post-processor but this one.
-  if (legacy && data.add_bos_token && bos >= 0) data.post_processor.prefix_ids = {bos};
+  if (by_class.has_value()) by_class->SetPostProcessor(&data);
   return data;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The tokenizer of a Hugging Face directory: tokenizer.json (or vocab.json + merges.txt) with
-// tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+// The tokenizer of a Hugging Face directory: tokenizer.json (or vocab.json + merges.txt, or tokenizer.model,
+// see hf_tokenizer_class.h) with tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
 
 #include <string>
 
@@ -12,12 +12,15 @@
 namespace somnus {
 
 // NotFound when there is no tokenizer; InvalidArgument when a file is damaged; Unimplemented for a model
-// other than BPE or a step that TokenizerData cannot express. Errors name file and key.
+// other than BPE, a step that TokenizerData cannot express, or a tokenizer_class that is not known. Errors
+// name file and key.
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
 
 // The parts: each reads one file's text and adds to `data`; `file` is its name for messages.
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data);
-absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, TokenizerData* data);
+// `prevails`: added tokens of this file replace those of the same id.
+absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, bool prevails,
+                                  TokenizerData* data);
 absl::Status ParseVocabJson(const std::string& file, absl::string_view text, TokenizerData* data);
 absl::Status ParseMergesText(const std::string& file, absl::string_view text, TokenizerData* data);
 

@@ -166,7 +166,7 @@ absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text,
   if (!added.empty()) RETURN_IF_ERROR(ParseAddedTokens(file, added, data));
   if (!normalizer.empty()) RETURN_IF_ERROR(ParseNormalizer(file, normalizer, data));
   if (!pre_tokenizer.empty()) RETURN_IF_ERROR(ParsePreTokenizer(file, pre_tokenizer, data));
-  if (!decoder.empty()) RETURN_IF_ERROR(CheckDecoder(file, decoder));
+  if (!decoder.empty()) RETURN_IF_ERROR(ParseDecoder(file, decoder, data));
   return post_processor.empty() ? absl::OkStatus() : ParsePostProcessor(file, post_processor, data);
 }
 

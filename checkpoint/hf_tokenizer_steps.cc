@@ -12,6 +12,8 @@ namespace {
 using nlohmann::json;
 using Kind = PreTokenizerStep::Kind;
 
+constexpr size_t kMaxSteps = 64;
+
 // Wraps one value into an object, so that null, lists and objects are read alike.
 absl::StatusOr<json> ParseValue(const std::string& file, const std::string& key, absl::string_view raw) {
   return ParseJsonObject(file, absl::StrCat("{\"", key, "\":", raw, "}"));
@@ -42,16 +44,43 @@ absl::Status ReadBehavior(JsonFields* fields, PreTokenizerStep* step) {
   return fields->Bad("behavior", absl::StrCat("unknown behavior ", step->behavior));
 }
 
+// {"String": text} or {"Regex": text}.
+absl::Status ReadPattern(JsonFields* fields, const char* section, std::string* text, bool* is_regex) {
+  JsonFields pattern(fields->file(), fields->Object("pattern"), absl::StrCat(section, ".pattern."));
+  RETURN_IF_ERROR(fields->status());
+  *is_regex = pattern.Has("Regex");
+  *text = pattern.String(*is_regex ? "Regex" : "String", "");
+  RETURN_IF_ERROR(pattern.status());
+  return text->empty() ? fields->Bad("pattern", "neither a Regex nor a String") : absl::OkStatus();
+}
+
+// Each match in a text becomes such a content: a long one is damage, or a way to take memory.
+absl::Status CheckContent(const JsonFields& fields, const char* key, const std::string& text) {
+  constexpr size_t kMaxContentBytes = 256;
+  return text.size() > kMaxContentBytes ? fields.Bad(key, "too long") : absl::OkStatus();
+}
+
 absl::Status ReadSplit(JsonFields* fields, PreTokenizerStep* step) {
   step->kind = Kind::kSplit;
-  JsonFields pattern(fields->file(), fields->Object("pattern"), "pre_tokenizer.pattern.");
-  step->pattern_is_regex = pattern.Has("Regex");
-  step->pattern = pattern.String(step->pattern_is_regex ? "Regex" : "String", "");
+  RETURN_IF_ERROR(ReadPattern(fields, "pre_tokenizer", &step->pattern, &step->pattern_is_regex));
   step->invert = fields->Bool("invert", false);
-  RETURN_IF_ERROR(pattern.status());
   RETURN_IF_ERROR(fields->status());
-  if (step->pattern.empty()) return fields->Bad("pattern", "neither a Regex nor a String");
   return ReadBehavior(fields, step);
+}
+
+// "replacement" and "prepend_scheme"; files from before 2023 have "add_prefix_space" in its place.
+absl::Status ReadMetaspace(JsonFields* fields, std::string* replacement, PreTokenizerStep::Prepend* prepend) {
+  using Prepend = PreTokenizerStep::Prepend;
+  *replacement = fields->String("replacement", "\u2581");
+  const bool add = fields->Bool("add_prefix_space", true);
+  const std::string scheme = fields->String("prepend_scheme", add ? "always" : "never");
+  RETURN_IF_ERROR(fields->status());
+  if (replacement->empty()) return fields->Bad("replacement", "is empty");
+  RETURN_IF_ERROR(CheckContent(*fields, "replacement", *replacement));
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    return fields->Unsupported("prepend_scheme", scheme);
+  *prepend = scheme == "always" ? Prepend::kAlways : scheme == "first" ? Prepend::kFirst : Prepend::kNever;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, JsonFields* fields) {
@@ -62,6 +91,10 @@ absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, J
     step.use_regex = fields->Bool("use_regex", true);
   } else if (type == "Split") {
     RETURN_IF_ERROR(ReadSplit(fields, &step));
+  } else if (type == "Metaspace") {
+    step.kind = Kind::kMetaspace;
+    step.split = fields->Bool("split", true);
+    RETURN_IF_ERROR(ReadMetaspace(fields, &step.pattern, &step.prepend));
   } else if (type == "Digits") {
     step.kind = Kind::kDigits;
     step.individual_digits = fields->Bool("individual_digits", false);
@@ -79,6 +112,64 @@ absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, J
     return fields->Unsupported("type", type);
   }
   RETURN_IF_ERROR(fields->status());
+  return step;
+}
+
+absl::StatusOr<NormalizerStep> ReadNormalizerStep(const std::string& type, JsonFields* fields) {
+  using Kind = NormalizerStep::Kind;
+  NormalizerStep step{};
+  if (type == "NFC") return NormalizerStep{Kind::kNfc};
+  if (type == "NFD") return NormalizerStep{Kind::kNfd};
+  if (type == "NFKC") return NormalizerStep{Kind::kNfkc};
+  if (type == "NFKD") return NormalizerStep{Kind::kNfkd};
+  if (type == "Lowercase") return NormalizerStep{Kind::kLowercase};
+  if (type == "Prepend") {
+    step.kind = Kind::kPrepend;
+    step.content = fields->String("prepend", "");
+    RETURN_IF_ERROR(CheckContent(*fields, "prepend", step.content));
+  } else if (type == "Replace") {
+    step.kind = Kind::kReplace;
+    RETURN_IF_ERROR(ReadPattern(fields, "normalizer", &step.pattern, &step.pattern_is_regex));
+    step.content = fields->String("content", "");
+    RETURN_IF_ERROR(CheckContent(*fields, "content", step.content));
+  } else if (type == "Strip") {
+    step.kind = Kind::kStrip;
+    step.left = fields->Bool("strip_left", true);
+    step.right = fields->Bool("strip_right", true);
+  } else {
+    return fields->Unsupported("type", type);
+  }
+  RETURN_IF_ERROR(fields->status());
+  return step;
+}
+
+absl::StatusOr<DecoderStep> ReadDecoderStep(const std::string& type, JsonFields* fields) {
+  using Kind = DecoderStep::Kind;
+  DecoderStep step{};
+  if (type == "ByteLevel") return DecoderStep{Kind::kByteLevel};
+  if (type == "ByteFallback") return DecoderStep{Kind::kByteFallback};
+  if (type == "Fuse") return DecoderStep{Kind::kFuse};
+  if (type == "Replace") {
+    step.kind = Kind::kReplace;
+    bool is_regex = false;
+    RETURN_IF_ERROR(ReadPattern(fields, "decoder", &step.pattern, &is_regex));
+    if (is_regex) return fields->Unsupported("pattern", "Regex");
+    step.content = fields->String("content", "");
+  } else if (type == "Strip") {
+    step.kind = Kind::kStrip;
+    step.content = fields->String("content", " ");
+    step.count = static_cast<int32_t>(fields->Int("start", 0, 0, 1 << 20));
+    if (fields->Int("stop", 0, 0, 1 << 20) != 0) return fields->Unsupported("stop", "an end");
+  } else if (type == "Metaspace") {
+    step.kind = Kind::kMetaspace;
+    PreTokenizerStep::Prepend prepend;
+    RETURN_IF_ERROR(ReadMetaspace(fields, &step.pattern, &prepend));
+    step.count = prepend == PreTokenizerStep::Prepend::kNever ? 0 : 1;
+  } else {
+    return fields->Unsupported("type", type);
+  }
+  RETURN_IF_ERROR(fields->status());
+  RETURN_IF_ERROR(CheckContent(*fields, "content", step.content));
   return step;
 }
 
@@ -186,24 +277,13 @@ absl::Status ParseNormalizer(const std::string& file, absl::string_view raw, Tok
   ASSIGN_OR_RETURN(const json wrapper, ParseValue(file, "normalizer", raw));
   const json& normalizer = wrapper.at("normalizer");
   if (normalizer.is_null()) return absl::OkStatus();
-  auto one = [data](const std::string& type, const json&, JsonFields* fields) {
-    if (type == "Lowercase") {
-      data->lowercase = true;
-      return absl::OkStatus();
-    }
-    bool* flag = type == "NFC"    ? &data->nfc
-                 : type == "NFD"  ? &data->nfd
-                 : type == "NFKC" ? &data->nfkc
-                 : type == "NFKD" ? &data->nfkd
-                                  : nullptr;
-    if (flag == nullptr) return fields->Unsupported("type", type);
-    *flag = true;
+  auto one = [data](const std::string& type, const json&, JsonFields* fields) -> absl::Status {
+    if (data->normalizer.size() == kMaxSteps) return fields->Bad("type", "too many steps");
+    ASSIGN_OR_RETURN(NormalizerStep step, ReadNormalizerStep(type, fields));
+    data->normalizer.push_back(std::move(step));
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(ForEachStep(file, "normalizer", normalizer, "normalizers", 0, one));
-  if (data->nfc + data->nfd + data->nfkc + data->nfkd <= 1) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat(file, ": normalizer: more than one Unicode form is not supported"));
+  return ForEachStep(file, "normalizer", normalizer, "normalizers", 0, one);
 }
 
 absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, TokenizerData* data) {
@@ -211,7 +291,6 @@ absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, T
   const json& pre_tokenizer = wrapper.at("pre_tokenizer");
   if (pre_tokenizer.is_null()) return absl::OkStatus();
   auto one = [data](const std::string& type, const json&, JsonFields* fields) -> absl::Status {
-    constexpr size_t kMaxSteps = 64;
     if (data->pre_tokenizer.size() == kMaxSteps) return fields->Bad("type", "too many steps");
     ASSIGN_OR_RETURN(PreTokenizerStep step, ReadPreTokenizerStep(type, fields));
     data->pre_tokenizer.push_back(std::move(step));
@@ -220,13 +299,15 @@ absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, T
   return ForEachStep(file, "pre_tokenizer", pre_tokenizer, "pretokenizers", 0, one);
 }
 
-absl::Status CheckDecoder(const std::string& file, absl::string_view raw) {
+absl::Status ParseDecoder(const std::string& file, absl::string_view raw, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json wrapper, ParseValue(file, "decoder", raw));
   const json& decoder = wrapper.at("decoder");
   if (decoder.is_null()) return absl::OkStatus();
-  auto one = [](const std::string& type, const json&, JsonFields* fields) {
-    const bool known = type == "ByteLevel" || type == "ByteFallback" || type == "Fuse";
-    return known ? absl::OkStatus() : fields->Unsupported("type", type);
+  auto one = [data](const std::string& type, const json&, JsonFields* fields) -> absl::Status {
+    if (data->decoder.size() == kMaxSteps) return fields->Bad("type", "too many steps");
+    ASSIGN_OR_RETURN(DecoderStep step, ReadDecoderStep(type, fields));
+    data->decoder.push_back(std::move(step));
+    return absl::OkStatus();
   };
   return ForEachStep(file, "decoder", decoder, "decoders", 0, one);
 }

@@ -18,8 +18,7 @@ AddedToken ReadAddedToken(int32_t id, JsonFields* fields);
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParseNormalizer(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, TokenizerData* data);
-// Ok when decoding joins the bytes of all tokens, which is what the tokenizer does.
-absl::Status CheckDecoder(const std::string& file, absl::string_view raw);
+absl::Status ParseDecoder(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParsePostProcessor(const std::string& file, absl::string_view raw, TokenizerData* data);
 
 // InvalidArgument unless `id` can belong to a token beside the vocabulary read so far: consumers keep tables

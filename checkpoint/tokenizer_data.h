@@ -1,6 +1,6 @@
 #pragma once
-// A tokenizer as data, read from tokenizer.json + tokenizer_config.json or from GGUF metadata. The tokenizer
-// itself is coordinator/tokenizer.
+// A tokenizer as data, read from a Hugging Face directory or from GGUF metadata. The tokenizer itself is
+// coordinator/tokenizer.
 
 #include <cstdint>
 #include <string>
@@ -8,6 +8,9 @@
 #include <vector>
 
 namespace somnus {
+
+// How SentencePiece writes a space in its tokens.
+inline constexpr char kPieceSpace[] = "\u2581";
 
 struct AddedToken {
   int32_t id;
@@ -18,6 +21,40 @@ struct AddedToken {
   bool normalized = false;
 };
 
+// One step of the normalizer, in order.
+struct NormalizerStep {
+  enum class Kind {
+    kNfc,
+    kNfd,
+    kNfkc,
+    kNfkd,
+    kLowercase,
+    kPrepend,  // `content` goes before a text that is not empty
+    kReplace,  // `content` goes where `pattern` matches
+    kStrip,    // white space goes at the ends that `left` and `right` name
+  };
+  Kind kind;
+  std::string content;
+  std::string pattern;
+  bool pattern_is_regex = false;
+  bool left = false, right = false;
+};
+
+// One step of the decoder, in order. Steps before kFuse change each token, a step after it the whole text.
+struct DecoderStep {
+  enum class Kind {
+    kByteLevel,     // maps the 256 printable characters back to bytes
+    kReplace,       // `content` goes where `pattern` (a literal) matches
+    kByteFallback,  // <0x0A> is a byte
+    kFuse,
+    kStrip,      // removes up to `count` times `content` from the start
+    kMetaspace,  // `pattern` becomes a space; in the first token it is dropped when `count` is 1
+  };
+  Kind kind;
+  std::string pattern, content;
+  int32_t count = 0;
+};
+
 // One step of the pre-tokenizer, in order.
 struct PreTokenizerStep {
   enum class Kind {
@@ -26,7 +63,14 @@ struct PreTokenizerStep {
     kByteLevel,  // maps bytes to the 256 printable characters; `use_regex` splits by GPT-2's pattern first
     kWhitespaceSplit,
     kPunctuation,
+    kMetaspace,  // spaces become `pattern`, which also goes before the text as `prepend` says; with `split`
+                 // each `pattern` begins a piece
   };
+  enum class Prepend {
+    kNever,
+    kFirst,
+    kAlways
+  };  // kFirst: only where the text begins, not after added tokens
   Kind kind;
   std::string pattern;
   bool pattern_is_regex = true;
@@ -35,6 +79,8 @@ struct PreTokenizerStep {
   bool individual_digits = false;
   bool add_prefix_space = false;
   bool use_regex = true;
+  Prepend prepend = Prepend::kNever;
+  bool split = true;
 };
 
 // What the post-processor puts around a single sequence when special tokens are asked for.
@@ -47,10 +93,14 @@ struct TokenizerData {
   // Tokens by id, in tokenizer.json's own (byte-level) alphabet; empty string: unused id.
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;  // in rank order
+  // SentencePiece's BPE, in place of `merges`: by id. Two neighbours merge when what they form is a token,
+  // the one of the highest score first. NaN: no merge forms this token. Empty: the merges are listed.
+  std::vector<float> merge_scores;
   std::vector<AddedToken> added_tokens;
-  bool nfc = false;  // normalizer: NFC
-  bool nfd = false, nfkc = false, nfkd = false, lowercase = false;
+  std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
+  // Empty: tokens are joined, after kByteLevel where the pre-tokenizer has it and kByteFallback by its flag.
+  std::vector<DecoderStep> decoder;
   PostProcessor post_processor;
   bool ignore_merges = false;  // Llama 3: a pre-token that is in the vocabulary is one token
   bool byte_fallback = false;
@@ -59,6 +109,7 @@ struct TokenizerData {
   std::string chat_template;  // Jinja; empty: none. With several named ones, "default"
   // Special tokens that chat templates refer to.
   std::string bos_token, eos_token, unk_token_text, pad_token;
+  std::vector<std::string> additional_special_tokens;  // what else configuration files call special
   bool add_bos_token = false;
 };
 

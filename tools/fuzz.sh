@@ -3,7 +3,7 @@
 # UndefinedBehaviorSanitizer.
 #
 #   tools/fuzz.sh [SECONDS] [TARGET...]     default: 60 seconds each of
-#     safetensors gguf config tokenizer     files of a checkpoint
+#     safetensors gguf config tokenizer pieces   files of a checkpoint
 #     chat_template regex encode            a template, a pre-tokenizer's pattern with a text, a prompt
 #
 # Needs clang-14 (apt-get install clang-14 libclang-rt-14-dev). Corpus and findings stay in $FUZZ_DIR (default: a
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 seconds="${1:-60}"
 shift || true
-targets=("${@:-safetensors gguf config tokenizer chat_template regex encode}")
+targets=("${@:-safetensors gguf config tokenizer pieces chat_template regex encode}")
 read -r -a targets <<<"${targets[*]}"
 work="${FUZZ_DIR:-${TMPDIR:-/tmp}/somnus-fuzz}"
 
@@ -61,6 +61,7 @@ seed() {  # seed TARGET: the real files that the target starts from
   mkdir -p "$corpus"
   case "$1" in
     safetensors) for model in tests/data/tiny/*/; do head -c 65536 "$model/model.safetensors" >"$corpus/$(basename "$model")"; done ;;
+    pieces) cp tests/data/pieces/tokenizer.model "$corpus/" ;;
     gguf) cp tests/data/gguf/*.gguf "$corpus/" ;;
     config) for model in tests/data/tiny/*/; do
               { cat "$model/config.json"; printf '\0'; cat "$model/generation_config.json"; } >"$corpus/$(basename "$model")"

@@ -7,8 +7,8 @@
 
 namespace somnus {
 
-OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, OutputOptions options)
-    : options_(std::move(options)), detokenizer_(tokenizer, options_.skip_special_tokens) {}
+OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, OutputOptions options, bool at_start)
+    : options_(std::move(options)), detokenizer_(tokenizer, options_.skip_special_tokens, at_start) {}
 
 // Returns the stop string that ends first, of all that end in pending_ after byte `new_from`.
 std::optional<OutputProcessor::Match> OutputProcessor::FirstMatch(size_t new_from) const {

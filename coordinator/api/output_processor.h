@@ -41,7 +41,8 @@ struct OutputDelta {
 
 class OutputProcessor {
  public:
-  OutputProcessor(const Tokenizer* tokenizer, OutputOptions options);
+  // `at_start`: no text of the prompt goes before the output, so that a first word has no space before it.
+  OutputProcessor(const Tokenizer* tokenizer, OutputOptions options, bool at_start = false);
 
   // After a delta with a finish_reason, later outputs give empty deltas.
   OutputDelta Process(RequestOutput output);

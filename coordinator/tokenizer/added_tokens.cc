@@ -8,14 +8,6 @@
 namespace somnus {
 namespace {
 
-// Returns the start of the character that ends at `pos` > 0 of valid UTF-8.
-size_t PreviousCharacter(absl::string_view text, size_t pos) {
-  do {
-    --pos;
-  } while (pos > 0 && (text[pos] & 0xC0) == 0x80);
-  return pos;
-}
-
 bool WordEndsAt(absl::string_view text, size_t pos) {
   return pos > 0 && IsWord(DecodeUtf8(text, PreviousCharacter(text, pos)).code);
 }

@@ -1,5 +1,9 @@
 #include "coordinator/tokenizer/bpe.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <queue>
 
@@ -18,10 +22,23 @@ constexpr size_t kMaxCachedBytes = 64;  // longer pieces are rare; one request c
 constexpr size_t kMaxWordsPerShard = 2048;  // 16 shards: about 4 MB at most (an estimate)
 constexpr size_t kShortWord = 48;           // up to this length repeated scans are faster than a heap
 constexpr size_t kMergesAhead = 16;
+// Each place where a token could be cut is looked up. SentencePiece's own pieces have 16 characters at most,
+// Gemma's runs of spaces 93 bytes.
+constexpr size_t kMaxScoredBytes = 512;
 constexpr uint32_t kNoMerge = std::numeric_limits<uint32_t>::max();
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+// The first place behind `begin` where kPieceSpace follows something else; npos: none.
+size_t NextWord(absl::string_view text, size_t begin) {
+  constexpr size_t kSize = sizeof(kPieceSpace) - 1;
+  for (size_t at = begin; (at = text.find(kPieceSpace, at)) != absl::string_view::npos; at += kSize) {
+    const bool follows = at >= begin + kSize && text.substr(at - kSize, kSize) == kPieceSpace;
+    if (at > begin && !follows) return at;
+  }
+  return absl::string_view::npos;
 }
 
 }  // namespace
@@ -44,7 +61,8 @@ absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Create(const TokenizerData& data, bool
     bpe->byte_ids_[b] = byte_pieces ? bpe->Lookup(ByteToAlphabet(static_cast<uint8_t>(b))) : -1;
     bpe->fallback_ids_[b] = data.byte_fallback ? bpe->Lookup(absl::StrFormat("<0x%02X>", b)) : -1;
   }
-  RETURN_IF_ERROR(bpe->AddMerges(data));
+  RETURN_IF_ERROR(data.merge_scores.empty() ? bpe->AddMerges(data) : bpe->AddScoredMerges(data));
+  bpe->FindWordStarts(data);
   return bpe;
 }
 
@@ -80,6 +98,33 @@ absl::Status Bpe::AddMerge(const TokenizerData& data, size_t rank, const std::st
   return absl::OkStatus();
 }
 
+absl::Status Bpe::AddScoredMerges(const TokenizerData& data) {
+  const std::vector<float>& scores = data.merge_scores;
+  if (scores.size() != data.tokens.size()) return absl::InvalidArgumentError("not every token has a score");
+  std::vector<float> order;
+  std::copy_if(scores.begin(), scores.end(), std::back_inserter(order),
+               [](float s) { return !std::isnan(s); });
+  std::sort(order.begin(), order.end(), std::greater<>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  merges_.reserve(2 * scores.size());
+  for (size_t id = 0; id < scores.size(); ++id) {
+    if (std::isnan(scores[id])) continue;
+    const absl::string_view token = data.tokens[id];
+    if (token.size() > kMaxScoredBytes)
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", id, " is longer than ", kMaxScoredBytes, " bytes"));
+    const auto place = std::lower_bound(order.begin(), order.end(), scores[id], std::greater<>());
+    const auto rank = static_cast<uint32_t>(place - order.begin());
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      if ((token[cut] & 0xC0) == 0x80) continue;
+      const int32_t left = Lookup(token.substr(0, cut));
+      const int32_t right = left < 0 ? -1 : Lookup(token.substr(cut));
+      if (right >= 0) merges_[PairKey(left, right)] = {rank, static_cast<int32_t>(id)};
+    }
+  }
+  return absl::OkStatus();
+}
+
 int32_t Bpe::Lookup(absl::string_view token) const {
   const auto it = vocab_.find(token);
   return it == vocab_.end() ? -1 : it->second;
@@ -90,7 +135,25 @@ const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right) const {
   return it == merges_.end() ? nullptr : &it->second;
 }
 
+void Bpe::FindWordStarts(const TokenizerData& data) {
+  if (byte_pieces_ || Lookup(kPieceSpace) < 0) return;
+  cuts_words_ = std::none_of(data.tokens.begin(), data.tokens.end(), [](absl::string_view token) {
+    return NextWord(token, 0) != absl::string_view::npos;
+  });
+}
+
 void Bpe::Encode(absl::string_view piece, std::vector<int32_t>* ids) const {
+  size_t begin = 0;
+  while (cuts_words_ && begin < piece.size()) {
+    const size_t next = NextWord(piece, begin);
+    if (next == absl::string_view::npos) break;
+    EncodeWord(piece.substr(begin, next - begin), ids);
+    begin = next;
+  }
+  if (begin < piece.size()) EncodeWord(piece.substr(begin), ids);
+}
+
+void Bpe::EncodeWord(absl::string_view piece, std::vector<int32_t>* ids) const {
   if (piece.size() > kMaxCachedBytes) return EncodeUncached(piece, ids);
   Shard& shard = cache_[absl::Hash<absl::string_view>()(piece) % cache_.size()];
   {
@@ -177,41 +240,45 @@ void Bpe::MergeShort(std::vector<int32_t>* symbols) const {
 
 void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
   struct Node {
-    int32_t id;  // -1: merged away
-    int32_t previous, next;
-  };
-  struct Candidate {
-    uint32_t rank;
-    int32_t position, id;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : position > other.position;
-    }
+    int32_t id;
+    int32_t previous, next;  // -1: none
+    uint32_t rank;           // of the merge with the next one; kNoMerge also for a node that was merged away
+    int32_t merged;          // what that merge gives
   };
   const auto count = static_cast<int32_t>(symbols->size());
   std::vector<Node> nodes(symbols->size());
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
-  for (int32_t i = 0; i < count; ++i) nodes[i] = {(*symbols)[i], i - 1, i + 1 < count ? i + 1 : -1};
-  const auto offer = [&](int32_t left) {
-    if (left < 0 || nodes[left].next < 0) return;
-    const Merge* merge = FindMerge(nodes[left].id, nodes[nodes[left].next].id);
-    if (merge != nullptr) queue.push({merge->rank, left, merge->id});
+  // Rank, then position. An entry is stale when its node has another rank by now.
+  std::vector<uint64_t> entries;
+  entries.reserve(nodes.size());
+  for (int32_t i = 0; i < count; ++i) {
+    nodes[i] = {(*symbols)[i], i - 1, i + 1 < count ? i + 1 : -1, kNoMerge, -1};
+  }
+  const auto refresh = [&](int32_t left) {
+    Node& node = nodes[left];
+    const Merge* merge = node.next < 0 ? nullptr : FindMerge(node.id, nodes[node.next].id);
+    node.rank = merge == nullptr ? kNoMerge : merge->rank;
+    node.merged = merge == nullptr ? -1 : merge->id;
+    return static_cast<uint64_t>(node.rank) << 32 | static_cast<uint32_t>(left);
   };
-  for (int32_t i = 0; i + 1 < count; ++i) offer(i);
+  for (int32_t i = 0; i + 1 < count; ++i) {
+    if (const uint64_t entry = refresh(i); nodes[i].rank != kNoMerge) entries.push_back(entry);
+  }
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue({}, std::move(entries));
   while (!queue.empty()) {
-    const Candidate top = queue.top();
+    const uint64_t top = queue.top();
     queue.pop();
-    Node& left = nodes[top.position];
-    if (left.id < 0 || left.next < 0) continue;
-    // An entry is stale when its pair has changed since it was pushed.
-    const Merge* merge = FindMerge(left.id, nodes[left.next].id);
-    if (merge == nullptr || merge->id != top.id) continue;
+    const auto position = static_cast<int32_t>(top & 0xFFFFFFFF);
+    Node& left = nodes[position];
+    if (left.rank != top >> 32) continue;
     Node& right = nodes[left.next];
-    left.id = top.id;
+    left.id = left.merged;
     left.next = right.next;
-    right.id = -1;
-    if (left.next >= 0) nodes[left.next].previous = top.position;
-    offer(left.previous);
-    offer(top.position);
+    right.rank = kNoMerge;
+    if (left.next >= 0) nodes[left.next].previous = position;
+    for (const int32_t changed : {left.previous, position}) {
+      if (changed < 0) continue;
+      if (const uint64_t entry = refresh(changed); nodes[changed].rank != kNoMerge) queue.push(entry);
+    }
   }
   symbols->clear();
   for (int32_t i = 0; i >= 0 && count > 0; i = nodes[i].next) symbols->push_back(nodes[i].id);

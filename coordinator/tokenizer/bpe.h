@@ -20,7 +20,8 @@ class Bpe {
  public:
   // `data` must outlive the Bpe: the vocabulary is keyed by views of data.tokens. data.merges may be freed
   // after Create. `byte_pieces`: pieces are raw bytes, and the Bpe maps them to the byte alphabet.
-  // InvalidArgument: a merge of, or into, a token that is not in the vocabulary; an unk_token that is not.
+  // InvalidArgument: a merge of, or into, a token that is not in the vocabulary; an unk_token that is not;
+  // with merge_scores a token that is absurdly long.
   static absl::StatusOr<std::unique_ptr<Bpe>> Create(const TokenizerData& data, bool byte_pieces);
 
   // Appends the ids of `piece`. As in Hugging Face, characters that the vocabulary lacks become bytes
@@ -30,7 +31,7 @@ class Bpe {
 
  private:
   struct Merge {
-    uint32_t rank;
+    uint32_t rank;  // merges of the same rank are done from left to right
     int32_t id;
   };
   struct Shard {
@@ -40,9 +41,13 @@ class Bpe {
 
   Bpe() = default;
   absl::Status AddMerges(const TokenizerData& data);
+  absl::Status AddScoredMerges(const TokenizerData& data);
   absl::Status AddMerge(const TokenizerData& data, size_t rank, const std::string& whole);
+  // Sets cuts_words_.
+  void FindWordStarts(const TokenizerData& data);
   int32_t Lookup(absl::string_view token) const;  // -1: not in the vocabulary
   const Merge* FindMerge(int32_t left, int32_t right) const;
+  void EncodeWord(absl::string_view piece, std::vector<int32_t>* ids) const;
   void EncodeUncached(absl::string_view piece, std::vector<int32_t>* ids) const;
   void AppendSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
   void AppendUnknown(absl::string_view character, std::vector<int32_t>* symbols) const;
@@ -50,6 +55,9 @@ class Bpe {
   void MergeLong(std::vector<int32_t>* symbols) const;
 
   bool byte_pieces_ = false, ignore_merges_ = false, byte_fallback_ = false, fuse_unk_ = false;
+  // No token has SentencePiece's space behind anything but another one: nothing merges over the start of a
+  // word, and words can be encoded, and found in the cache, one by one.
+  bool cuts_words_ = false;
   int32_t unk_id_ = -1;
   std::array<int32_t, 256> byte_ids_;      // of the alphabet's characters; byte_pieces_ only
   std::array<int32_t, 256> fallback_ids_;  // of <0x00> .. <0xFF>

@@ -8,12 +8,17 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "base/utf8.h"
+#include "coordinator/tokenizer/unicode.h"
 
 namespace somnus {
 namespace {
 
+using Kind = NormalizerStep::Kind;
 using Instance = const icu::Normalizer2* (*)(UErrorCode&);
 
 constexpr int kLongRun = 64;
@@ -64,19 +69,21 @@ std::string DecomposeAndSort(absl::string_view text) {
   return out;
 }
 
-std::string Apply(Instance get_instance, absl::string_view text) {
+std::string ToForm(Instance get_instance, std::string text) {
+  if (IsAscii(text)) return text;
+  if (HasLongCombiningRun(text)) text = DecomposeAndSort(text);
   UErrorCode error = U_ZERO_ERROR;
   const icu::Normalizer2* normalizer = get_instance(error);
   SOMNUS_CHECK(U_SUCCESS(error));
   const auto length = static_cast<int32_t>(text.size());
   if (normalizer->isNormalizedUTF8(icu::StringPiece(text.data(), length), error) && U_SUCCESS(error)) {
-    return std::string(text);
+    return text;
   }
   error = U_ZERO_ERROR;
   std::string out;
   icu::StringByteSink<std::string> sink(&out, length);
   normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), length), sink, nullptr, error);
-  return U_SUCCESS(error) ? out : std::string(text);
+  return U_SUCCESS(error) ? out : text;
 }
 
 // Maps character by character, without the rules for context (final sigma) of full case mapping.
@@ -95,18 +102,63 @@ std::string Lowercase(absl::string_view text) {
   return out;
 }
 
+std::string ReplaceMatches(const Regex& regex, const std::string& content, absl::string_view text) {
+  std::vector<std::pair<size_t, size_t>> matches;
+  regex.FindAll(text, &matches);
+  std::string out;
+  out.reserve(text.size() + matches.size() * content.size());
+  size_t done = 0;
+  for (const auto& [begin, end] : matches) {
+    out.append(text.data() + done, begin - done).append(content);
+    done = end;
+  }
+  out.append(text.data() + done, text.size() - done);
+  return out;
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::Create(const std::vector<NormalizerStep>& steps) {
+  auto out = std::make_unique<Normalizer>();
+  for (const NormalizerStep& spec : steps) {
+    Step step{spec, nullptr};
+    if (spec.kind == Kind::kReplace) {
+      if (spec.pattern.empty()) return absl::InvalidArgumentError("the normalizer replaces an empty pattern");
+      if (spec.pattern_is_regex) {
+        ASSIGN_OR_RETURN(step.regex, Regex::Compile(spec.pattern, /*literal=*/false));
+      }
+    }
+    out->steps_.push_back(std::move(step));
+  }
+  return out;
+}
+
+std::string Normalizer::Apply(const Step& step, std::string text) {
+  switch (step.spec.kind) {
+    case Kind::kNfc:
+      return ToForm(&icu::Normalizer2::getNFCInstance, std::move(text));
+    case Kind::kNfd:
+      return ToForm(&icu::Normalizer2::getNFDInstance, std::move(text));
+    case Kind::kNfkc:
+      return ToForm(&icu::Normalizer2::getNFKCInstance, std::move(text));
+    case Kind::kNfkd:
+      return ToForm(&icu::Normalizer2::getNFKDInstance, std::move(text));
+    case Kind::kLowercase:
+      return Lowercase(text);
+    case Kind::kPrepend:
+      return text.empty() ? text : step.spec.content + text;
+    case Kind::kReplace:
+      return step.regex == nullptr ? absl::StrReplaceAll(text, {{step.spec.pattern, step.spec.content}})
+                                   : ReplaceMatches(*step.regex, step.spec.content, text);
+    case Kind::kStrip:
+      return std::string(StripWhiteSpace(text, step.spec.left, step.spec.right));
+  }
+  return text;
+}
 
 std::string Normalizer::Normalize(absl::string_view text) const {
   std::string out(text);
-  if ((nfc_ || nfd_ || nfkc_ || nfkd_) && !IsAscii(text)) {
-    if (HasLongCombiningRun(out)) out = DecomposeAndSort(out);
-    if (nfc_) out = Apply(&icu::Normalizer2::getNFCInstance, out);
-    if (nfd_) out = Apply(&icu::Normalizer2::getNFDInstance, out);
-    if (nfkc_) out = Apply(&icu::Normalizer2::getNFKCInstance, out);
-    if (nfkd_) out = Apply(&icu::Normalizer2::getNFKDInstance, out);
-  }
-  if (lowercase_) out = Lowercase(out);
+  for (const Step& step : steps_) out = Apply(step, std::move(out));
   return out;
 }
 

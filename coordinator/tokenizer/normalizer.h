@@ -1,25 +1,35 @@
 #pragma once
-// Unicode normalization (ICU). Thread safe.
+// The steps that change text before it is cut: Unicode forms (ICU), prefixes, replacements. Immutable after
+// Create; thread safe.
 
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "checkpoint/tokenizer_data.h"
+#include "coordinator/tokenizer/regex.h"
 
 namespace somnus {
 
 class Normalizer {
  public:
-  explicit Normalizer(const TokenizerData& data)
-      : nfc_(data.nfc), nfd_(data.nfd), nfkc_(data.nfkc), nfkd_(data.nfkd), lowercase_(data.lowercase) {}
+  // InvalidArgument for a pattern that is empty or does not compile.
+  static absl::StatusOr<std::unique_ptr<Normalizer>> Create(const std::vector<NormalizerStep>& steps);
 
-  bool enabled() const { return nfc_ || nfd_ || nfkc_ || nfkd_ || lowercase_; }
+  bool enabled() const { return !steps_.empty(); }
   // `text` must be valid UTF-8. The time is linear, except for the sorting of long runs of combining marks.
   std::string Normalize(absl::string_view text) const;
 
  private:
-  bool nfc_, nfd_, nfkc_, nfkd_, lowercase_;
+  struct Step {
+    NormalizerStep spec;
+    std::unique_ptr<Regex> regex;  // of kReplace; null: the pattern is a literal
+  };
+  static std::string Apply(const Step& step, std::string text);
+
+  std::vector<Step> steps_;
 };
 
 }  // namespace somnus

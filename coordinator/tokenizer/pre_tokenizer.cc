@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "coordinator/tokenizer/unicode.h"
@@ -113,6 +115,20 @@ void Emit(std::vector<Span> spans, absl::string_view text, const std::string& be
   }
 }
 
+void ApplyMetaspace(const PreTokenizerStep& spec, bool at_start, absl::string_view piece, PieceList* list) {
+  using Prepend = PreTokenizerStep::Prepend;
+  std::string text = absl::StrReplaceAll(piece, {{" ", spec.pattern}});
+  const bool prepend = spec.prepend == Prepend::kAlways || (spec.prepend == Prepend::kFirst && at_start);
+  if (prepend && !absl::StartsWith(text, spec.pattern)) text.insert(0, spec.pattern);
+  const absl::string_view marked = list->arena.emplace_back(std::move(text));
+  for (size_t begin = 0; begin < marked.size();) {
+    const size_t next = spec.split ? marked.find(spec.pattern, begin + 1) : absl::string_view::npos;
+    const size_t end = std::min(next, marked.size());
+    list->pieces.push_back(marked.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(
@@ -129,24 +145,31 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(
         std::find(kBehaviors.begin(), kBehaviors.end(), spec.behavior) == kBehaviors.end()) {
       return absl::InvalidArgumentError(absl::StrCat("unknown split behavior \"", spec.behavior, "\""));
     }
+    if (spec.kind == Kind::kMetaspace && spec.pattern.empty()) {
+      return absl::InvalidArgumentError("Metaspace replaces spaces by nothing");
+    }
     out->steps_.push_back(std::move(step));
   }
   out->byte_pieces_ = !steps.empty() && steps.back().kind == Kind::kByteLevel;
   return out;
 }
 
-void PreTokenizer::Split(absl::string_view text, PieceList* list) const {
+void PreTokenizer::Split(absl::string_view text, bool at_start, PieceList* list) const {
   list->pieces.clear();
   list->pieces.push_back(text);
   std::vector<absl::string_view> input;
   for (size_t i = 0; i < steps_.size(); ++i) {
     input.swap(list->pieces);
     list->pieces.clear();
-    for (const absl::string_view piece : input) Apply(steps_[i], i + 1 == steps_.size(), piece, list);
+    for (const absl::string_view piece : input) {
+      const bool first = at_start && piece.data() == text.data();
+      Apply(steps_[i], i + 1 == steps_.size(), first, piece, list);
+    }
   }
 }
 
-void PreTokenizer::Apply(const Step& step, bool last, absl::string_view piece, PieceList* list) const {
+void PreTokenizer::Apply(const Step& step, bool last, bool at_start, absl::string_view piece,
+                         PieceList* list) const {
   const PreTokenizerStep& spec = step.spec;
   std::vector<Span> spans;
   switch (spec.kind) {
@@ -165,6 +188,8 @@ void PreTokenizer::Apply(const Step& step, bool last, absl::string_view piece, P
       return Emit(CharacterSpans(piece, IsWhiteSpace), piece, "Removed", list);
     case Kind::kPunctuation:
       return Emit(CharacterSpans(piece, IsPunctuation), piece, spec.behavior, list);
+    case Kind::kMetaspace:
+      return ApplyMetaspace(spec, at_start, piece, list);
     case Kind::kByteLevel:
       break;
   }

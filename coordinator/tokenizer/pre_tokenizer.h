@@ -29,15 +29,15 @@ class PreTokenizer {
   bool byte_pieces() const { return byte_pieces_; }
 
   // Replaces list->pieces by the pieces of `text` (valid UTF-8). The views are valid as long as `text` and
-  // `list`.
-  void Split(absl::string_view text, PieceList* list) const;
+  // `list`. `at_start`: nothing, not even an added token, goes before `text`.
+  void Split(absl::string_view text, bool at_start, PieceList* list) const;
 
  private:
   struct Step {
     PreTokenizerStep spec;
     std::unique_ptr<Regex> regex;
   };
-  void Apply(const Step& step, bool last, absl::string_view piece, PieceList* list) const;
+  void Apply(const Step& step, bool last, bool at_start, absl::string_view piece, PieceList* list) const;
 
   std::vector<Step> steps_;
   bool byte_pieces_ = false;

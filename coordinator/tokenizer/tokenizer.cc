@@ -1,5 +1,6 @@
 #include "coordinator/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,33 +8,23 @@
 #include "base/utf8.h"
 #include "coordinator/tokenizer/added_tokens.h"
 #include "coordinator/tokenizer/bpe.h"
+#include "coordinator/tokenizer/decoder.h"
 #include "coordinator/tokenizer/normalizer.h"
 #include "coordinator/tokenizer/pre_tokenizer.h"
-#include "coordinator/tokenizer/unicode.h"
 
 namespace somnus {
 namespace {
 
 constexpr int32_t kMaxTokens = 1 << 24;
 
-// Returns the byte that a token of a byte_fallback vocabulary stands for ("<0x0A>": 10), or -1.
-int FallbackByte(absl::string_view token) {
-  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return -1;
-  int value = 0;
-  for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    if (digit < 0) return -1;
-    value = value * 16 + digit;
-  }
-  return value;
-}
-
 class BpeTokenizer : public Tokenizer {
  public:
-  explicit BpeTokenizer(TokenizerData data) : data_(std::move(data)), normalizer_(data_) {}
+  explicit BpeTokenizer(TokenizerData data) : data_(std::move(data)) {}
 
   absl::Status Init() {
     RETURN_IF_ERROR(CheckIds());
+    ASSIGN_OR_RETURN(normalizer_, Normalizer::Create(data_.normalizer));
+    ASSIGN_OR_RETURN(decoder_, Decoder::Create(data_));
     ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Create(data_.pre_tokenizer));
     ASSIGN_OR_RETURN(bpe_, Bpe::Create(data_, pre_tokenizer_->byte_pieces()));
     std::vector<std::pair<std::string, std::string>>().swap(data_.merges);  // large, and not read again
@@ -57,7 +48,7 @@ class BpeTokenizer : public Tokenizer {
       if (segment.id >= 0) {
         ids.push_back(segment.id);
       } else {
-        EncodeSegment(segment.text, &ids);
+        EncodeSegment(segment.text, segment.text.data() == text.data(), &ids);
       }
     }
     if (add_special_tokens) ids.insert(ids.end(), post.suffix_ids.begin(), post.suffix_ids.end());
@@ -65,11 +56,10 @@ class BpeTokenizer : public Tokenizer {
   }
 
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override {
-    std::string bytes;
-    for (const int32_t id : ids) {
-      if (!(skip_special_tokens && IsSpecial(id))) bytes += TokenBytes(id);
-    }
-    return ReplaceInvalidUtf8(bytes);
+    IncrementalDetokenizer detokenizer(this, skip_special_tokens);
+    std::string text;
+    for (const int32_t id : ids) detokenizer.Append(id, &text);
+    return text + detokenizer.Flush();
   }
 
   const std::string& TokenBytes(int32_t id) const override { return InRange(id) ? bytes_[id] : empty_; }
@@ -77,6 +67,7 @@ class BpeTokenizer : public Tokenizer {
   bool IsSpecial(int32_t id) const override { return InRange(id) && special_[id]; }
   int32_t vocab_size() const override { return static_cast<int32_t>(bytes_.size()); }
   const TokenizerData& data() const override { return data_; }
+  const Decoder* decoder() const override { return decoder_.get(); }
 
  private:
   bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
@@ -105,7 +96,7 @@ class BpeTokenizer : public Tokenizer {
         if (token.special != special) continue;
         special_[token.id] = special;
         if (token.normalized) {
-          normalized_matcher_.Add(token, normalizer_.Normalize(token.content));
+          normalized_matcher_.Add(token, normalizer_->Normalize(token.content));
         } else {
           raw_matcher_.Add(token, token.content);
         }
@@ -114,25 +105,15 @@ class BpeTokenizer : public Tokenizer {
   }
 
   void FillBytes() {
-    bool byte_level = false;
-    for (const PreTokenizerStep& step : data_.pre_tokenizer) {
-      byte_level = byte_level || step.kind == PreTokenizerStep::Kind::kByteLevel;
-    }
     bytes_.reserve(strings_.size());
-    for (const std::string& token : strings_) {
-      const int byte = data_.byte_fallback ? FallbackByte(token) : -1;
-      if (byte >= 0) {
-        bytes_.emplace_back(1, static_cast<char>(byte));
-      } else {
-        bytes_.push_back(byte_level ? AlphabetToBytes(token) : token);
-      }
-    }
+    for (const std::string& token : strings_) bytes_.push_back(decoder_->BytesOf(token, /*first=*/false));
   }
 
-  void EncodeSegment(absl::string_view text, std::vector<int32_t>* ids) const {
+  // `at_start`: nothing goes before `text`.
+  void EncodeSegment(absl::string_view text, bool at_start, std::vector<int32_t>* ids) const {
     std::string normalized;
-    if (normalizer_.enabled()) {
-      normalized = normalizer_.Normalize(text);
+    if (normalizer_->enabled()) {
+      normalized = normalizer_->Normalize(text);
       text = normalized;
     }
     std::vector<TextSegment> segments;
@@ -143,14 +124,15 @@ class BpeTokenizer : public Tokenizer {
         ids->push_back(segment.id);
         continue;
       }
-      pre_tokenizer_->Split(segment.text, &list);
+      pre_tokenizer_->Split(segment.text, at_start && segment.text.data() == text.data(), &list);
       for (const absl::string_view piece : list.pieces) bpe_->Encode(piece, ids);
     }
   }
 
   TokenizerData data_;
   const std::string empty_;
-  Normalizer normalizer_;
+  std::unique_ptr<Normalizer> normalizer_;
+  std::unique_ptr<Decoder> decoder_;
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   std::unique_ptr<Bpe> bpe_;
@@ -167,18 +149,61 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerData data)
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 
+IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens,
+                                               bool at_start)
+    : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {
+  const Decoder* decoder = tokenizer->decoder();
+  each_byte_ = decoder != nullptr && decoder->replaces_each_byte();
+  first_ = at_start && decoder != nullptr && decoder->first_differs();
+  if (at_start && decoder != nullptr) to_strip_ = decoder->text_start().count;
+}
+
 std::string IncrementalDetokenizer::Append(int32_t id) {
   std::string out;
-  if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return out;
-  pending_ += tokenizer_->TokenBytes(id);
-  DrainUtf8(&pending_, &out);
+  Append(id, &out);
   return out;
 }
 
+void IncrementalDetokenizer::Append(int32_t id, std::string* out) {
+  if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return;
+  if (std::exchange(first_, false)) {
+    pending_ += tokenizer_->decoder()->BytesOf(tokenizer_->TokenString(id), /*first=*/true);
+  } else {
+    pending_ += tokenizer_->TokenBytes(id);
+  }
+  if (to_strip_ == 0) return DrainUtf8(&pending_, out, each_byte_);
+  std::string text;
+  DrainUtf8(&pending_, &text, each_byte_);
+  StripStart(&text);
+  *out += text;
+}
+
+void IncrementalDetokenizer::StripStart(std::string* text) {
+  const std::string& strip = tokenizer_->decoder()->text_start().strip;
+  size_t begin = 0;
+  for (; to_strip_ > 0 && begin < text->size(); --to_strip_) {
+    if (text->compare(begin, strip.size(), strip) != 0) {
+      to_strip_ = 0;
+      break;
+    }
+    begin += strip.size();
+  }
+  text->erase(0, begin);
+}
+
 std::string IncrementalDetokenizer::Flush() {
-  std::string out = ReplaceInvalidUtf8(pending_);
+  std::string out;
+  DrainUtf8(&pending_, &out, each_byte_);
+  if (!pending_.empty()) pending_.resize(each_byte_ ? pending_.size() : 1);
+  for (size_t i = 0; i < pending_.size(); ++i) out += "\xEF\xBF\xBD";
   pending_.clear();
   return out;
+}
+
+bool ShowsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens) {
+  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) {
+    return !(skip_special_tokens && tokenizer.IsSpecial(id)) && !tokenizer.TokenBytes(id).empty();
+  });
 }
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// Text to token ids and back: byte-level BPE (GPT-2, SmolLM2, Qwen, Llama 3), equal to Hugging Face
-// `tokenizers`. Immutable after Create; thread safe.
+// Text to token ids and back: byte-level BPE (GPT-2, SmolLM2, Qwen, Llama 3) and SentencePiece's BPE (Llama
+// 2, Mistral, Gemma, Phi-3), equal to Hugging Face `tokenizers`. Immutable after Create; thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -15,6 +15,8 @@
 
 namespace somnus {
 
+class Decoder;
+
 class Tokenizer {
  public:
   // InvalidArgument when the data are not consistent (a merge of unknown tokens, an invalid pattern).
@@ -26,7 +28,7 @@ class Tokenizer {
   // that are written out in the text always become their ids, as in Hugging Face.
   virtual std::vector<int32_t> Encode(absl::string_view text, bool add_special_tokens) const = 0;
 
-  // Decodes a whole sequence; bytes that are not UTF-8 become U+FFFD. Ids out of range are skipped.
+  // Decodes a whole text; bytes that are not UTF-8 become U+FFFD. Ids out of range are skipped.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
   // The raw bytes that `id` stands for, not necessarily whole characters. Empty for an unused id.
@@ -36,23 +38,33 @@ class Tokenizer {
   virtual bool IsSpecial(int32_t id) const = 0;
   virtual int32_t vocab_size() const = 0;  // all ids are less than this
   virtual const TokenizerData& data() const = 0;
+  // What a text's first token loses, and how broken characters show; null: TokenBytes are joined as they are.
+  virtual const Decoder* decoder() const { return nullptr; }
 };
 
 // Turns a growing sequence of ids into text that never splits a UTF-8 character: the bytes of an incomplete
-// character are held back. The concatenation of all results of Append and Flush equals Tokenizer::Decode of
-// the ids. Not thread safe. The tokenizer must outlive it.
+// character are held back. Not thread safe. The tokenizer must outlive it.
 class IncrementalDetokenizer {
  public:
-  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
-      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  // `at_start`: the first id begins a text; the concatenation of all results of Append and Flush equals
+  // Tokenizer::Decode of the ids then. Otherwise they continue a text, and a first word keeps its space.
+  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens, bool at_start = true);
   std::string Append(int32_t id);
+  void Append(int32_t id, std::string* out);
   // Returns what is still held back, invalid bytes as U+FFFD. To be called once, at the end.
   std::string Flush();
 
  private:
+  void StripStart(std::string* text);
+
   const Tokenizer* tokenizer_;
-  bool skip_special_tokens_;
+  bool skip_special_tokens_, each_byte_;
+  bool first_;            // the next id is the first of its text
+  int32_t to_strip_ = 0;  // so often may the start of the text still be stripped
   std::string pending_;
 };
+
+// Whether some of `ids` shows in a text, so that what follows does not begin one.
+bool ShowsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens);
 
 }  // namespace somnus

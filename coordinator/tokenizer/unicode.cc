@@ -70,4 +70,26 @@ bool IsWord(char32_t code) {
   return (U_GET_GC_MASK(c) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
 }
 
+size_t PreviousCharacter(absl::string_view text, size_t pos) {
+  do {
+    --pos;
+  } while (pos > 0 && (text[pos] & 0xC0) == 0x80);
+  return pos;
+}
+
+absl::string_view StripWhiteSpace(absl::string_view text, bool left, bool right) {
+  size_t begin = 0, end = text.size();
+  while (left && begin < end) {
+    const Utf8Step step = DecodeUtf8(text, begin);
+    if (!IsWhiteSpace(step.code)) break;
+    begin += step.length;
+  }
+  while (right && begin < end) {
+    const size_t previous = PreviousCharacter(text, end);
+    if (!IsWhiteSpace(DecodeUtf8(text, previous).code)) break;
+    end = previous;
+  }
+  return text.substr(begin, end - begin);
+}
+
 }  // namespace somnus

@@ -20,4 +20,9 @@ bool IsWhiteSpace(char32_t code);   // the White_Space property
 bool IsPunctuation(char32_t code);  // ASCII punctuation and categories P*
 bool IsWord(char32_t code);         // \w of Unicode regular expressions (UTS 18)
 
+// The start of the character that ends at `pos` > 0 of valid UTF-8.
+size_t PreviousCharacter(absl::string_view text, size_t pos);
+// `text` (valid UTF-8) without the white space at its ends.
+absl::string_view StripWhiteSpace(absl::string_view text, bool left, bool right);
+
 }  // namespace somnus

@@ -186,7 +186,8 @@ TEST(GgufTokenizer, NamedPreTokenizers) {
   EXPECT_FALSE(llama->pre_tokenizer[1].use_regex);
   const auto qwen = ReadTokenizerOf(TokenizerOnly("gpt2", "qwen2"));
   ASSERT_TRUE(qwen.ok()) << qwen.status();
-  EXPECT_TRUE(qwen->nfc);
+  ASSERT_EQ(qwen->normalizer.size(), 1u);
+  EXPECT_EQ(qwen->normalizer[0].kind, NormalizerStep::Kind::kNfc);
   EXPECT_TRUE(qwen->post_processor.prefix_ids.empty());
   EXPECT_EQ(ReadTokenizerOf(TokenizerOnly("gpt2", "default"))->pre_tokenizer.size(), 5u);
   EXPECT_EQ(ReadTokenizerOf(TokenizerOnly("gpt2", "gpt-2"))->pre_tokenizer.size(), 1u);

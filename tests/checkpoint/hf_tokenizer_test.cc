@@ -50,18 +50,42 @@ TEST(TokenizerJson, Basics) {
   EXPECT_TRUE(data->added_tokens[0].special && data->added_tokens[0].lstrip);
   EXPECT_FALSE(data->added_tokens[0].normalized || data->added_tokens[0].rstrip);
   EXPECT_TRUE(data->ignore_merges);
-  EXPECT_FALSE(data->byte_fallback || data->nfc);
+  EXPECT_FALSE(data->byte_fallback);
 }
 
-TEST(TokenizerJson, DecodersThatJoinBytes) {
-  for (const char* good : {"null", R"({"type":"ByteLevel"})",
-                           R"({"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]})"}) {
-    EXPECT_EQ(ErrorOf(With("/decoder", good)), "OK") << good;
+TEST(TokenizerJson, Decoders) {
+  EXPECT_EQ(ErrorOf(With("/decoder", "null")), "OK");
+  EXPECT_EQ(Parse(With("/decoder", R"({"type":"ByteLevel"})").dump())->decoder.size(), 1u);
+  const auto llama = Parse(With("/decoder", R"({"type":"Sequence","decoders":[
+    {"type":"Replace","pattern":{"String":"\u2581"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
+    {"type":"Strip","content":" ","start":1,"stop":0}]})")
+                               .dump());
+  ASSERT_TRUE(llama.ok()) << llama.status();
+  ASSERT_EQ(llama->decoder.size(), 4u);
+  EXPECT_EQ(llama->decoder[0].pattern, "\u2581");
+  EXPECT_EQ(llama->decoder[0].content, " ");
+  EXPECT_EQ(llama->decoder[1].kind, DecoderStep::Kind::kByteFallback);
+  EXPECT_EQ(llama->decoder[2].kind, DecoderStep::Kind::kFuse);
+  EXPECT_EQ(llama->decoder[3].content, " ");
+  EXPECT_EQ(llama->decoder[3].count, 1);
+  const auto metaspace = Parse(With("/decoder", R"({"type":"Metaspace","prepend_scheme":"never"})").dump());
+  ASSERT_TRUE(metaspace.ok()) << metaspace.status();
+  EXPECT_EQ(metaspace->decoder[0].pattern, "\u2581");
+  EXPECT_EQ(metaspace->decoder[0].count, 0);
+  for (const auto& [bad, error] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"type":"WordPiece","prefix":"##"})",
+            "UNIMPLEMENTED: tokenizer.json: decoder.type: WordPiece"},
+           {R"({"type":"Replace","pattern":{"Regex":"a+"}})",
+            "UNIMPLEMENTED: tokenizer.json: decoder.pattern: Regex"},
+           {R"({"type":"Strip","content":" ","start":0,"stop":1})",
+            "UNIMPLEMENTED: tokenizer.json: decoder.stop"},
+           {R"({"type":"Sequence","decoders":7})", "INVALID_ARGUMENT"},
+           {R"({"type":"Strip","content":" ","start":-1})",
+            "INVALID_ARGUMENT: tokenizer.json: decoder.start"},
+           {R"({"type":"Metaspace","prepend_scheme":"sometimes"})",
+            "UNIMPLEMENTED: tokenizer.json: decoder.prepend_scheme: sometimes"}}) {
+    EXPECT_THAT(ErrorOf(With("/decoder", bad)), HasSubstr(error)) << bad;
   }
-  EXPECT_EQ(ErrorOf(With("/decoder", R"({"type":"WordPiece","prefix":"##"})")),
-            "UNIMPLEMENTED: tokenizer.json: decoder.type: WordPiece is not supported");
-  EXPECT_THAT(ErrorOf(With("/decoder", R"({"type":"Sequence","decoders":7})")),
-              HasSubstr("INVALID_ARGUMENT"));
 }
 
 TEST(TokenizerJson, MergesInBothSpellings) {
@@ -123,8 +147,8 @@ TEST(TokenizerJson, PreTokenizers) {
   EXPECT_EQ(steps[4].kind, Kind::kPunctuation);
   EXPECT_EQ(steps[5].kind, Kind::kSplit);
   EXPECT_TRUE(steps[6].kind == Kind::kByteLevel && !steps[6].use_regex && !steps[6].add_prefix_space);
-  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"Metaspace"})")),
-              HasSubstr("UNIMPLEMENTED: tokenizer.json: pre_tokenizer.type: Metaspace"));
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"UnicodeScripts"})")),
+              HasSubstr("UNIMPLEMENTED: tokenizer.json: pre_tokenizer.type: UnicodeScripts"));
   EXPECT_THAT(
       ErrorOf(With("/pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"x"},"behavior":"Eaten"})")),
       HasSubstr("behavior"));
@@ -136,16 +160,49 @@ TEST(TokenizerJson, PreTokenizers) {
               HasSubstr("INVALID_ARGUMENT: tokenizer.json: pre_tokenizer: not an object"));
 }
 
+TEST(TokenizerJson, Metaspace) {
+  using Prepend = PreTokenizerStep::Prepend;
+  for (const auto& [text, prepend, split] : std::vector<std::tuple<const char*, Prepend, bool>>{
+           {R"({"type":"Metaspace"})", Prepend::kAlways, true},
+           {R"({"type":"Metaspace","add_prefix_space":false})", Prepend::kNever, true},
+           {R"({"type":"Metaspace","prepend_scheme":"first","split":false})", Prepend::kFirst, false},
+           {R"({"type":"Metaspace","prepend_scheme":"never"})", Prepend::kNever, true}}) {
+    const auto data = Parse(With("/pre_tokenizer", text).dump());
+    ASSERT_TRUE(data.ok()) << data.status();
+    ASSERT_EQ(data->pre_tokenizer.size(), 1u);
+    EXPECT_EQ(data->pre_tokenizer[0].kind, Kind::kMetaspace);
+    EXPECT_EQ(data->pre_tokenizer[0].pattern, "\u2581");
+    EXPECT_TRUE(data->pre_tokenizer[0].prepend == prepend && data->pre_tokenizer[0].split == split) << text;
+  }
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"Metaspace","replacement":""})")),
+              HasSubstr("INVALID_ARGUMENT: tokenizer.json: pre_tokenizer.replacement"));
+}
+
 TEST(TokenizerJson, Normalizers) {
-  EXPECT_TRUE(Parse(With("/normalizer", R"({"type":"NFC"})").dump())->nfc);
-  const auto two =
-      Parse(With("/normalizer", R"({"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"}]})")
-                .dump());
-  ASSERT_TRUE(two.ok());
-  EXPECT_TRUE(two->nfkc && two->lowercase && !two->nfc);
+  using Step = NormalizerStep::Kind;
+  EXPECT_EQ(Parse(With("/normalizer", R"({"type":"NFC"})").dump())->normalizer[0].kind, Step::kNfc);
+  const auto many = Parse(With("/normalizer", R"({"type":"Sequence","normalizers":[
+    {"type":"Lowercase"},{"type":"NFKC"},{"type":"Prepend","prepend":"\u2581"},{"type":"Strip","strip_left":false},
+    {"type":"Replace","pattern":{"String":" "},"content":"\u2581"},
+    {"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]})")
+                              .dump());
+  ASSERT_TRUE(many.ok()) << many.status();
+  const auto& steps = many->normalizer;
+  ASSERT_EQ(steps.size(), 6u);
+  EXPECT_TRUE(steps[0].kind == Step::kLowercase && steps[1].kind == Step::kNfkc);
+  EXPECT_TRUE(steps[2].kind == Step::kPrepend && steps[2].content == "\u2581");
+  EXPECT_TRUE(steps[3].kind == Step::kStrip && !steps[3].left && steps[3].right);
+  EXPECT_TRUE(steps[4].kind == Step::kReplace && steps[4].pattern == " " && !steps[4].pattern_is_regex);
+  EXPECT_EQ(steps[4].content, "\u2581");
+  EXPECT_TRUE(steps[5].pattern_is_regex);
   EXPECT_EQ(ErrorOf(With("/normalizer", R"({"type":"Sequence","normalizers":[]})")), "OK");
   EXPECT_THAT(ErrorOf(With("/normalizer", R"({"type":"Replace"})")),
-              HasSubstr("UNIMPLEMENTED: tokenizer.json: normalizer.type: Replace"));
+              HasSubstr("INVALID_ARGUMENT: tokenizer.json: normalizer.pattern"));
+  EXPECT_THAT(ErrorOf(With("/normalizer", R"({"type":"Nmt"})")),
+              HasSubstr("UNIMPLEMENTED: tokenizer.json: normalizer.type: Nmt"));
+  const json longest = {{"type", "Prepend"}, {"prepend", std::string(257, 'x')}};
+  EXPECT_THAT(ErrorOf(With("/normalizer", longest.dump().c_str())),
+              HasSubstr("normalizer.prepend: too long"));
 }
 
 TEST(TokenizerJson, PostProcessors) {
@@ -233,7 +290,8 @@ TEST_F(TokenizerDirectory, DamagedConfig) {
   for (const char* bad :
        {"{", "[]", R"({"bos_token":1})", R"({"chat_template":3})", R"({"chat_template":["x"]})",
         R"({"added_tokens_decoder":{"x":{}}})", R"({"added_tokens_decoder":{"999999999":{"content":"x"}}})",
-        R"({"add_bos_token":"yes"})"}) {
+        R"({"add_bos_token":"yes"})", R"({"additional_special_tokens":"x"})",
+        R"({"additional_special_tokens":[1]})"}) {
     Write("tokenizer_config.json", bad);
     const std::string error = ReadHfTokenizer(directory_).status().ToString();
     EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: tokenizer_config.json: ")) << bad;
@@ -248,7 +306,8 @@ TEST_F(TokenizerDirectory, VocabAndMerges) {
   Write("vocab.json", R"({"<s>":0,"a":1,"b":2,"ab":3,"</s>":4})");
   Write("merges.txt", "#version: 0.2\na b\r\n\n# a\n");
   Write("tokenizer_config.json",
-        R"({"bos_token":"</s>","eos_token":"</s>","pad_token":"<s>","add_bos_token":true})");
+        R"({"tokenizer_class":"GPT2Tokenizer","bos_token":"</s>","eos_token":"</s>","pad_token":"<s>",
+            "add_bos_token":true})");
   const auto data = ReadHfTokenizer(directory_);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->tokens.size(), 5u);
@@ -258,6 +317,14 @@ TEST_F(TokenizerDirectory, VocabAndMerges) {
   EXPECT_EQ(data->added_tokens[0].content, "</s>");
   ASSERT_EQ(data->pre_tokenizer.size(), 1u);
   EXPECT_TRUE(data->pre_tokenizer[0].use_regex);
+  Write("tokenizer_config.json", "{}");
+  EXPECT_THAT(ReadHfTokenizer(directory_).status().ToString(), HasSubstr("names no tokenizer_class"));
+  Write("config.json", R"({"model_type":"qwen2"})");
+  const auto qwen2 = ReadHfTokenizer(directory_);
+  ASSERT_TRUE(qwen2.ok()) << qwen2.status();
+  ASSERT_EQ(qwen2->pre_tokenizer.size(), 2u);
+  EXPECT_EQ(qwen2->pre_tokenizer[0].kind, Kind::kSplit);
+  EXPECT_EQ(qwen2->normalizer.size(), 1u);
   Write("merges.txt", "#version: 0.2\na b\nab\n");
   EXPECT_EQ(ReadHfTokenizer(directory_).status().ToString(),
             "INVALID_ARGUMENT: merges.txt: line 3 is not two tokens with a space between them");

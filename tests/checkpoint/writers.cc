@@ -65,6 +65,12 @@ void GgufWriter::Int32s(const std::string& key, const std::vector<int32_t>& valu
   Raw(key, kArray, encoded);
 }
 
+void GgufWriter::Float32s(const std::string& key, const std::vector<float>& values) {
+  std::string encoded = Encode<uint32_t>(6) + Encode<uint64_t>(values.size());
+  for (const float value : values) encoded += Encode(value);
+  Raw(key, kArray, encoded);
+}
+
 void GgufWriter::TensorAt(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
                           uint64_t offset) {
   descriptions_ += EncodeString(name) + Encode<uint32_t>(dims.size());

@@ -33,6 +33,7 @@ class GgufWriter {
   void Bool(const std::string& key, bool value);
   void Strings(const std::string& key, const std::vector<std::string>& values);
   void Int32s(const std::string& key, const std::vector<int32_t>& values);
+  void Float32s(const std::string& key, const std::vector<float>& values);
   // Any type: `encoded` is what follows the type's number.
   void Raw(const std::string& key, uint32_t type, const std::string& encoded);
   // `dims` in GGUF's order: the fastest first.

@@ -1,6 +1,7 @@
 #include "tests/tokenizer/load_tokenizer.h"
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,17 +17,52 @@ json ReadJson(const std::string& path) {
   return file ? json::parse(file, nullptr, false) : json();
 }
 
+// The pattern of a step: {"String": text} or {"Regex": text}.
+std::string PatternOf(const json& node) { return node["pattern"].begin().value(); }
+
 void ReadNormalizer(const json& node, TokenizerData* data) {
   if (!node.is_object()) return;
+  using Kind = NormalizerStep::Kind;
+  static const auto* const kinds = new std::map<std::string, Kind>{
+      {"NFC", Kind::kNfc},         {"NFD", Kind::kNfd},         {"NFKC", Kind::kNfkc},
+      {"NFKD", Kind::kNfkd},       {"Strip", Kind::kStrip},     {"Lowercase", Kind::kLowercase},
+      {"Prepend", Kind::kPrepend}, {"Replace", Kind::kReplace},
+  };
   const std::string type = node.value("type", "");
   if (type == "Sequence") {
     for (const json& child : node["normalizers"]) ReadNormalizer(child, data);
+    return;
   }
-  if (type == "NFC") data->nfc = true;
-  if (type == "NFD") data->nfd = true;
-  if (type == "NFKC") data->nfkc = true;
-  if (type == "NFKD") data->nfkd = true;
-  if (type == "Lowercase") data->lowercase = true;
+  NormalizerStep step{};
+  step.kind = kinds->at(type);
+  step.content = node.value(type == "Prepend" ? "prepend" : "content", "");
+  if (step.kind == Kind::kReplace) step.pattern = PatternOf(node);
+  if (step.kind == Kind::kReplace) step.pattern_is_regex = node["pattern"].contains("Regex");
+  step.left = node.value("strip_left", false);
+  step.right = node.value("strip_right", false);
+  data->normalizer.push_back(step);
+}
+
+void ReadDecoder(const json& node, TokenizerData* data) {
+  if (!node.is_object()) return;
+  using Kind = DecoderStep::Kind;
+  static const auto* const kinds = new std::map<std::string, Kind>{
+      {"ByteLevel", Kind::kByteLevel}, {"Replace", Kind::kReplace}, {"ByteFallback", Kind::kByteFallback},
+      {"Fuse", Kind::kFuse},           {"Strip", Kind::kStrip},     {"Metaspace", Kind::kMetaspace},
+  };
+  const std::string type = node.value("type", "");
+  if (type == "Sequence") {
+    for (const json& child : node["decoders"]) ReadDecoder(child, data);
+    return;
+  }
+  DecoderStep step{};
+  step.kind = kinds->at(type);
+  if (step.kind == Kind::kReplace) step.pattern = PatternOf(node);
+  if (step.kind == Kind::kMetaspace) step.pattern = node["replacement"];
+  step.content = node.value("content", "");
+  step.count = step.kind == Kind::kMetaspace ? node.value("prepend_scheme", "always") != "never"
+                                             : node.value("start", 0);
+  data->decoder.push_back(step);
 }
 
 void ReadPreTokenizer(const json& node, TokenizerData* data) {
@@ -42,7 +78,7 @@ void ReadPreTokenizer(const json& node, TokenizerData* data) {
   if (type == "Split") {
     step.kind = Kind::kSplit;
     step.pattern_is_regex = node["pattern"].contains("Regex");
-    step.pattern = node["pattern"][step.pattern_is_regex ? "Regex" : "String"];
+    step.pattern = PatternOf(node);
     step.invert = node.value("invert", false);
   } else if (type == "Digits") {
     step.kind = Kind::kDigits;
@@ -51,6 +87,15 @@ void ReadPreTokenizer(const json& node, TokenizerData* data) {
     step.kind = Kind::kByteLevel;
     step.add_prefix_space = node.value("add_prefix_space", false);
     step.use_regex = node.value("use_regex", true);
+  } else if (type == "Metaspace") {
+    using Prepend = PreTokenizerStep::Prepend;
+    step.kind = Kind::kMetaspace;
+    step.pattern = node["replacement"];
+    step.split = node.value("split", true);
+    const std::string scheme = node.value("prepend_scheme", "always");
+    step.prepend = scheme == "always"  ? Prepend::kAlways
+                   : scheme == "first" ? Prepend::kFirst
+                                       : Prepend::kNever;
   } else if (type == "WhitespaceSplit") {
     step.kind = Kind::kWhitespaceSplit;
   } else {
@@ -105,6 +150,7 @@ void ReadModel(const json& model, TokenizerData* data) {
   }
   data->ignore_merges = model.value("ignore_merges", false);
   data->byte_fallback = model.value("byte_fallback", false);
+  data->fuse_unk = model.value("fuse_unk", false);
   if (model.contains("unk_token") && model["unk_token"].is_string()) data->unk_token = model["unk_token"];
 }
 
@@ -118,6 +164,7 @@ absl::StatusOr<TokenizerData> LoadTokenizerData(const std::string& directory) {
   ReadAddedTokens(root.at("added_tokens"), &data);
   ReadNormalizer(root.at("normalizer"), &data);
   ReadPreTokenizer(root.at("pre_tokenizer"), &data);
+  ReadDecoder(root.at("decoder"), &data);
   ReadPostProcessor(root.at("post_processor"), &data);
   data.chat_template = LoadChatTemplate(directory);
   return data;

@@ -122,7 +122,7 @@ TEST(MutationTest, ChatTemplates) {
 TEST(MutationTest, Tokenizer) {
   std::mt19937 random(12);
   const std::vector<std::string> seeds = {"ab abc <|a|> x", "<|a  |> <|a|", "caf\xc3\xa9 \xf0\x9f\x98\x80",
-                                          "  \n\t aab"};
+                                          "  \n\t aab", "\u2581\u2581a  \u2581 ab"};
   for (int i = 0; i < 20000; ++i) FuzzTokenizer(Mutate(seeds, &random));
 }
 

@@ -89,8 +89,9 @@ def normalizers(base):
         yield f"normalizer-{form}", changed(base, normalizer={"type": form}), None, None
     yield "normalizer-both", changed(base, normalizer=sequence("normalizers", {"type": "NFC"}, {"type": "Lowercase"})), None, None
     for form, options in {"Replace": {"pattern": {"String": " "}, "content": "\u2581"}, "Prepend": {"prepend": "x"},
-                          "StripAccents": {}, "Strip": {"strip_left": True, "strip_right": True}}.items():
-        yield f"normalizer-{form}", changed(base, normalizer={"type": form, **options}), None, f"normalizer.type: {form} is not supported"
+                          "Strip": {"strip_left": True, "strip_right": True}}.items():
+        yield f"normalizer-{form}", changed(base, normalizer={"type": form, **options}), None, None
+    yield "normalizer-StripAccents", changed(base, normalizer={"type": "StripAccents"}), None, "normalizer.type: StripAccents is not supported"
 
 
 def pre_tokenizers(base):
@@ -110,7 +111,8 @@ def pre_tokenizers(base):
     yield "pre-runs", changed(base, pre_tokenizer=sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, bare)), None, None
     yield "pre-literal", changed(base, pre_tokenizer=sequence("pretokenizers", split("ab", "Removed", kind="String"), bare)), None, None
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    yield "pre-Metaspace", changed(base, pre_tokenizer=metaspace), None, "pre_tokenizer.type: Metaspace is not supported"
+    yield "pre-Metaspace", changed(base, pre_tokenizer=sequence("pretokenizers", metaspace, bare)), None, None
+    yield "pre-UnicodeScripts", changed(base, pre_tokenizer={"type": "UnicodeScripts"}), None, "pre_tokenizer.type: UnicodeScripts is not supported"
 
 
 def post_processors(base, first, last):

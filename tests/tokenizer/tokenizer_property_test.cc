@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "base/utf8.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "tests/tokenizer/load_tokenizer.h"
@@ -34,6 +36,26 @@ TokenizerData QwenLikeData() {
   bytes.use_regex = false;
   data.pre_tokenizer = {split, bytes};
   return data;
+}
+
+// SentencePiece's kind; `scored`: merges by the scores of tokens, as in tokenizer.model.
+TokenizerData PiecesData(bool scored) {
+  constexpr char kSpace[] = "\u2581";
+  absl::StatusOr<TokenizerData> data = LoadTokenizerData("tests/data/pieces");
+  EXPECT_TRUE(data.ok()) << data.status();
+  data->normalizer = {{NormalizerStep::Kind::kPrepend, kSpace},
+                      {NormalizerStep::Kind::kReplace, kSpace, " "}};
+  using Kind = DecoderStep::Kind;
+  data->decoder = {
+      {Kind::kReplace, kSpace, " "}, {Kind::kByteFallback}, {Kind::kFuse}, {Kind::kStrip, "", " ", 1}};
+  if (scored) {
+    data->merges.clear();
+    for (size_t id = 0; id < data->tokens.size(); ++id) {
+      const bool normal = id >= 262;  // bytes, control and user-defined pieces come first
+      data->merge_scores.push_back(normal ? -static_cast<float>(id) : std::nanf(""));
+    }
+  }
+  return *std::move(data);
 }
 
 std::unique_ptr<Tokenizer> Make(TokenizerData data) {
@@ -70,6 +92,52 @@ TEST(TokenizerPropertyTest, DecodeOfEncodeIsTheText) {
     const auto tokenizer = Make(data);
     for (int i = 0; i < 2000; ++i) {
       const std::string text = RandomText(&random);
+      EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, false), false), text);
+    }
+  }
+}
+
+TEST(TokenizerPropertyTest, PiecesLoseNothingButTheirSignOfASpace) {
+  std::mt19937 random(17);
+  for (const bool scored : {false, true}) {
+    const auto tokenizer = Make(PiecesData(scored)), listed = Make(PiecesData(false));
+    for (int i = 0; i < 2000; ++i) {
+      const std::string text = (i % 5 == 0 ? " " : "") + RandomText(&random);
+      const std::vector<int32_t> ids = tokenizer->Encode(text, false);
+      EXPECT_EQ(tokenizer->Decode(ids, false), absl::StrReplaceAll(text, {{"\u2581", " "}}));
+      EXPECT_EQ(ids, listed->Encode(text, false));
+    }
+  }
+}
+
+TEST(TokenizerPropertyTest, StreamedPiecesAreWholeAndEqual) {
+  std::mt19937 random(18);
+  const auto tokenizer = Make(PiecesData(false));
+  for (int i = 0; i < 4000; ++i) {
+    std::vector<int32_t> ids;
+    const size_t range = i % 3 == 0 ? 262 : 640;  // often bytes in a row
+    for (size_t n = random() % 30; n > 0; --n) ids.push_back(static_cast<int32_t>(random() % range));
+    const bool skip = i % 2 == 0;
+    IncrementalDetokenizer stream(tokenizer.get(), skip);
+    std::string streamed;
+    for (const int32_t id : ids) {
+      const std::string part = stream.Append(id);
+      EXPECT_TRUE(IsUtf8(part));
+      streamed += part;
+    }
+    EXPECT_EQ(streamed + stream.Flush(), tokenizer->Decode(ids, skip));
+  }
+}
+
+TEST(TokenizerPropertyTest, MegabytesOfPiecesWithoutSpaces) {
+  constexpr size_t kSize = 1 << 20;
+  std::string words, emoji;
+  while (words.size() < kSize) words += "thesleep";
+  while (emoji.size() < kSize) emoji += "\U0001f600";
+  for (const bool scored : {false, true}) {
+    const auto tokenizer = Make(PiecesData(scored));
+    for (const std::string& text : {std::string(kSize, 'a'), words, emoji, std::string(kSize, ' '),
+                                    std::string(kSize, '\n'), std::string(kSize, '7')}) {
       EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, false), false), text);
     }
   }
@@ -113,7 +181,7 @@ TEST(TokenizerPropertyTest, MegabytesThatHurt) {
   std::string tokens;
   while (tokens.size() < kSize) tokens += "<|im_start|";
   TokenizerData data = QwenLikeData();
-  data.nfc = true;
+  data.normalizer = {{NormalizerStep::Kind::kNfc}};
   const auto tokenizer = Make(std::move(data));
   for (const std::string& text :
        {std::string(kSize, 'a'), repeated, std::string(kSize, '<'), std::string(kSize, ' '),

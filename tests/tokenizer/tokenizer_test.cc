@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -118,8 +119,7 @@ TEST(TokenizerTest, AddedTokensStripAndSingleWord) {
 
 TEST(TokenizerTest, NormalizedAddedTokensMatchNormalizedText) {
   TokenizerData data = ByteData();
-  data.nfc = true;
-  data.lowercase = true;
+  data.normalizer = {{NormalizerStep::Kind::kNfc}, {NormalizerStep::Kind::kLowercase}};
   data.added_tokens = {Added(300, "E\u0301"), Added(301, "<RAW>")};
   data.added_tokens[0].normalized = true;
   auto tokenizer = Make(std::move(data));
@@ -129,7 +129,7 @@ TEST(TokenizerTest, NormalizedAddedTokensMatchNormalizedText) {
 
 TEST(TokenizerTest, NfcComposesAndSortsMarks) {
   TokenizerData data = ByteData();
-  data.nfc = true;
+  data.normalizer = {{NormalizerStep::Kind::kNfc}};
   auto tokenizer = Make(std::move(data));
   EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("e\u0301", false), false), "\u00e9");
   // More marks than the direct path handles, in the wrong order.
@@ -299,6 +299,88 @@ TEST(IncrementalDetokenizerTest, NeverHalfACharacter) {
   EXPECT_EQ(stream.Append(0xE4), "");
   EXPECT_EQ(stream.Flush(), "\ufffd");
   EXPECT_EQ(stream.Flush(), "");
+}
+
+// Ids 0..255 are bytes; " a" and "a" follow, then a special token.
+TokenizerData PiecesData() {
+  using Step = DecoderStep::Kind;
+  TokenizerData data;
+  for (int b = 0; b < 256; ++b) {
+    char name[8];
+    std::snprintf(name, sizeof(name), "<0x%02X>", b);
+    data.tokens.push_back(name);
+  }
+  data.tokens.insert(data.tokens.end(), {"\u2581a", "a", "\u2581"});
+  data.added_tokens = {Added(300, "<s>")};
+  data.byte_fallback = true;
+  data.decoder = {
+      {Step::kReplace, "\u2581", " "}, {Step::kByteFallback}, {Step::kFuse}, {Step::kStrip, "", " ", 1}};
+  return data;
+}
+
+TEST(IncrementalDetokenizerTest, OnlyTheStartOfATextLosesItsSpace) {
+  auto tokenizer = Make(PiecesData());
+  EXPECT_EQ(tokenizer->Decode(Ids{256, 256, 258}, true), "a a ");
+  EXPECT_EQ(tokenizer->Decode(Ids{300, 256, 256}, true), "a a");
+  EXPECT_EQ(tokenizer->Decode(Ids{300, 256, 256}, false), "<s> a a");
+  EXPECT_EQ(tokenizer->Decode(Ids{258, 256}, true), " a");  // one space only
+  EXPECT_EQ(tokenizer->Decode(Ids{' ', 257}, true), "a");
+  EXPECT_EQ(tokenizer->TokenBytes(256), " a");
+  IncrementalDetokenizer start(tokenizer.get(), true), middle(tokenizer.get(), true, /*at_start=*/false);
+  EXPECT_EQ(start.Append(256), "a");
+  EXPECT_EQ(start.Append(256), " a");
+  EXPECT_EQ(middle.Append(256), " a");
+  EXPECT_TRUE(ShowsText(*tokenizer, Ids{300, 256}, true));
+  EXPECT_TRUE(ShowsText(*tokenizer, Ids{300}, false));
+  EXPECT_FALSE(ShowsText(*tokenizer, Ids{300}, true));
+  EXPECT_FALSE(ShowsText(*tokenizer, Ids{}, false));
+}
+
+// As SentencePiece decodes bytes, and `tokenizers` where none of a run makes a character.
+TEST(IncrementalDetokenizerTest, FallbackBytesJoinIntoCharacters) {
+  auto tokenizer = Make(PiecesData());
+  IncrementalDetokenizer stream(tokenizer.get(), true);
+  EXPECT_EQ(stream.Append(0xF0), "");
+  EXPECT_EQ(stream.Append(0x9F), "");
+  EXPECT_EQ(stream.Append(0x98), "");
+  EXPECT_EQ(stream.Append(0x80), "\U0001f600");
+  EXPECT_EQ(stream.Append(0xE4), "");
+  EXPECT_EQ(stream.Append(0xBD), "");
+  EXPECT_EQ(stream.Append(257), "\ufffd\ufffda");
+  EXPECT_EQ(stream.Append(0xF0), "");
+  EXPECT_EQ(stream.Append(0x9F), "");
+  EXPECT_EQ(stream.Flush(), "\ufffd\ufffd");
+  EXPECT_EQ(stream.Flush(), "");
+}
+
+TEST(TokenizerTest, DecodersThatLookAcrossTokensAreRefused) {
+  using Step = DecoderStep::Kind;
+  for (const std::vector<DecoderStep>& decoder : std::vector<std::vector<DecoderStep>>{
+           {{Step::kFuse}, {Step::kReplace, "a", "b"}},
+           {{Step::kByteFallback}, {Step::kReplace, "a", "b"}},
+           {{Step::kFuse}, {Step::kStrip, "", " ", 1}, {Step::kStrip, "", "a", 1}}}) {
+    TokenizerData data = PiecesData();
+    data.decoder = decoder;
+    EXPECT_EQ(Tokenizer::Create(std::move(data)).status().code(), absl::StatusCode::kUnimplemented);
+  }
+}
+
+TEST(TokenizerTest, MergesByScore) {
+  TokenizerData data;
+  data.tokens = {"a", "b", "c", "ab", "bc", "abc", "aa"};
+  const float none = std::nanf("");
+  data.merge_scores = {none, none, none, -2, -1, -3, -1};
+  auto tokenizer = Make(data);
+  EXPECT_EQ(tokenizer->Encode("abc", false), (Ids{5}));  // bc, then a + bc
+  EXPECT_EQ(tokenizer->Encode("aaa", false), (Ids{6, 0}));
+  EXPECT_EQ(tokenizer->Encode("aabc", false), (Ids{6, 4}));  // equal scores: from the left
+  data.merge_scores[5] = none;
+  EXPECT_EQ(Make(data)->Encode("abc", false), (Ids{0, 4}));
+  data.merge_scores.pop_back();
+  EXPECT_EQ(Tokenizer::Create(data).status().code(), absl::StatusCode::kInvalidArgument);
+  data.tokens.back() = std::string(600, 'x');
+  data.merge_scores.push_back(0);
+  EXPECT_EQ(Tokenizer::Create(data).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/sentencepiece_model.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {
@@ -74,7 +75,16 @@ absl::Status FuzzTokenizer(const uint8_t* data, size_t size) {
   ParseVocabJson("vocab.json", rest, &legacy).IgnoreError();
   ParseMergesText("merges.txt", rest, &legacy).IgnoreError();
   RETURN_IF_ERROR(ParseTokenizerJson("tokenizer.json", text.substr(0, cut), &tokenizer));
-  return rest.empty() ? absl::OkStatus() : ParseTokenizerConfig("tokenizer_config.json", rest, &tokenizer);
+  return rest.empty() ? absl::OkStatus()
+                      : ParseTokenizerConfig("tokenizer_config.json", rest, false, &tokenizer);
+}
+
+absl::Status FuzzPieces(const uint8_t* data, size_t size) {
+  ASSIGN_OR_RETURN(SentencePieceModel model, ParseSentencePieceModel("tokenizer.model", TextOf(data, size)));
+  TokenizerData tokenizer;
+  FillFromSentencePieces(std::move(model.vocabulary), {}, &tokenizer);
+  SOMNUS_CHECK(tokenizer.merge_scores.size() == tokenizer.tokens.size());
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -18,4 +18,7 @@ absl::Status FuzzConfig(const uint8_t* data, size_t size);
 // tokenizer.json, then after a NUL tokenizer_config.json.
 absl::Status FuzzTokenizer(const uint8_t* data, size_t size);
 
+// tokenizer.model.
+absl::Status FuzzPieces(const uint8_t* data, size_t size);
+
 }  // namespace somnus

@@ -89,5 +89,9 @@ TEST(FuzzReplay, Tokenizer) {
          64 << 10, 4000);
 }
 
+TEST(FuzzReplay, Pieces) {
+  Replay(FuzzPieces, ReadFile("tests/data/pieces/tokenizer.model"), 1 << 20, 20000);
+}
+
 }  // namespace
 }  // namespace somnus
