@@ -38,8 +38,10 @@ FlagGroup ModelFlags(Flags* f) {
               .Shows("TYPE"),
           Flag::Switch(
               "dequantize", &f->dequantize,
-              "quantized weights become --dtype at load; with --no-dequantize a CPU computes with those of "
-              "a GGUF file, or of a quantized checkpoint, as they are stored"),
+              "quantized weights of a GGUF file or a checkpoint become --dtype at load, for exact 16-bit "
+              "arithmetic; without it they are computed as they are stored where the device computes with "
+              "their type, as a CPU does")
+              .Default("false; true with --quantization=int8, int4 or fp8, which quantize anew"),
           Flag::OneOf("quantization", &f->quantization, QuantizationNames(),
                       "int8, int4, fp8: a CPU quantizes the matrices of the layers at load, where they would "
                       "become --dtype, and computes with those of an fp8 checkpoint as they are stored; awq, "

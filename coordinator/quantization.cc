@@ -98,6 +98,10 @@ v1::WeightQuantization WeightQuantizationOf(Quantization quantization) {
   }
 }
 
+bool DequantizesAtLoad(std::optional<bool> dequantize, Quantization quantization) {
+  return dequantize.value_or(WeightQuantizationOf(quantization) != v1::WEIGHT_QUANTIZATION_NONE);
+}
+
 absl::Status CheckQuantization(Quantization quantization, const ModelConfig& config) {
   if (Agrees(quantization, config.quantization)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--quantization=", NameOf(quantization), ": ",

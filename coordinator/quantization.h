@@ -2,6 +2,7 @@
 // The values of --quantization: what the weights become at load, or, by vLLM's names for the methods of
 // checkpoints, what they are already. Pure functions.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,10 @@ std::vector<std::pair<std::string, Quantization>> QuantizationNames();
 
 // What workers are told; nothing for a method that a checkpoint has.
 v1::WeightQuantization WeightQuantizationOf(Quantization quantization);
+
+// Whether no weight is computed as it is stored: what --dequantize says, and where it says nothing, whether
+// the weights are to be quantized anew.
+bool DequantizesAtLoad(std::optional<bool> dequantize, Quantization quantization);
 
 // InvalidArgument names the flag and what the checkpoint has, where the flag names another method.
 absl::Status CheckQuantization(Quantization quantization, const ModelConfig& config);

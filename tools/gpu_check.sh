@@ -117,7 +117,7 @@ text() {
   local port prompt
   port=$(python3 tools/bench/peers/free_port.py)
   ./tools/somnus serve "$model" --device="$1" --port "$port" --admin-port 0 --grpc-port 0 --control-port 0 \
-    --dtype "$dtype" --served-model-name check >"$logs/serve.$1.log" 2>&1 &
+    --dtype "$dtype" --dequantize --served-model-name check >"$logs/serve.$1.log" 2>&1 &
   local server=$!
   for ((i = 0; i < 600; i++)); do
     curl -sf -o /dev/null "http://127.0.0.1:$port/health" && break

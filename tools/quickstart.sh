@@ -42,7 +42,7 @@ for ((i = 0; i < 600; i++)); do
 done
 ((i < 600)) || die "the server was not ready within two minutes"
 
-question="What is the capital of France?"
+question="Tell me the capital of France."
 say "asking: $question"
 "$somnus" chat --port "$port" --temperature 0 --max-tokens 64 "$question" </dev/null
 ((once)) && exit 0

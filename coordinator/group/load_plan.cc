@@ -23,7 +23,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_load_format(flags.load_format);
   request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
   request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
-  request.set_dequantize(flags.dequantize);
+  request.set_dequantize(DequantizesAtLoad(flags.dequantize, flags.quantization));
   request.set_quantization(WeightQuantizationOf(flags.quantization));
   request.set_max_num_seqs(flags.max_num_seqs);
   request.set_max_num_batched_tokens(flags.max_num_batched_tokens);

@@ -98,12 +98,12 @@ class Accuracy(unittest.TestCase):
             write_gguf(path, name)
             with self.subTest(type=name):
                 expanded = self.run_of(path, "--dequantize", "--dtype=float32", types=["float32"])
-                self.check(name, self.run_of(path, BF16, "--no-dequantize", types=[name, "Q8_0"]), expanded)
+                self.check(name, self.run_of(path, BF16, types=[name, "Q8_0"]), expanded)
 
     def test_fp8_as_stored(self):
         model = os.path.join(self.folder, MODEL)
         write_fp8(model)
-        self.check(FP8_FILE, self.run_of(model, BF16, "--no-dequantize", types=["fp8_e4m3"]))
+        self.check(FP8_FILE, self.run_of(model, BF16, types=["fp8_e4m3"]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ VOCABULARY = 49152
 class ApiCases(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(SMOLLM2, "--max-model-len=4096", workers=2)
+        cls.cluster = Cluster(SMOLLM2, "--dequantize", "--max-model-len=4096", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
         def send(method, path, body, headers, admin):

@@ -288,7 +288,7 @@ class SmolLM2(unittest.TestCase):
             cases = json.load(file)["cases"][::2]
         answers = {}
         for workers in (1, 2):
-            with Cluster(SMOLLM2, FLOAT32, dtype, workers=workers) as cluster:
+            with Cluster(SMOLLM2, "--dequantize", FLOAT32, dtype, workers=workers) as cluster:
                 answers[workers] = [self.ask(cluster, one) for one in cases]
                 question = [{"role": "user", "content": "What is the capital of France?"}]
                 chat = cluster.request("POST", "/v1/chat/completions", {

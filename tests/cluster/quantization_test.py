@@ -128,26 +128,40 @@ class Packed(unittest.TestCase):
         goldens = {"gptq4": "Q4_0", "awq4": "Q4_1", "compressed-int8": "Q8_0", "fp8-blocks": "fp8_e4m3"}
         for name, stored in goldens.items():
             logprobs = {}
-            for flag in ("--dequantize", "--no-dequantize"):
-                with Cluster(self.golden(name), FLOAT32, flag, workers=1) as cluster:
-                    logprobs[flag] = prompt_logprobs(cluster, prompt)
-                    self.assertEqual(stored in cluster.cli("status").stdout, flag == "--no-dequantize")
+            for flags in ((), ("--dequantize",)):
+                with Cluster(self.golden(name), FLOAT32, *flags, workers=1) as cluster:
+                    logprobs[flags] = prompt_logprobs(cluster, prompt)
+                    self.assertEqual(stored in cluster.cli("status").stdout, not flags)
                     note = rf"weights: float32 .*; --no-dequantize would compute with .*{stored}"
-                    self.assertEqual(re.search(note, cluster.log()) is not None, flag == "--dequantize")
+                    self.assertEqual(re.search(note, cluster.log()) is not None, bool(flags))
+                    self.assertNotIn("not computed here as it is stored", cluster.log())
             moved = [abs(a - b) for a, b in zip(*logprobs.values())]
             # Fp8 rounds no activations: what moves is the order of sums.
             self.assertLess(sum(moved) / len(moved), 1e-3 if stored == "fp8_e4m3" else 0.2, f"{name}: {moved}")
             if stored != "fp8_e4m3":
                 self.assertGreater(sum(moved), 0, name)
 
+    def test_what_cannot_be_computed_as_stored_is_expanded_with_a_line(self):
+        """Numbers whose inputs are in another order fit no block (docs/operations.md)."""
+        with Cluster(self.golden("gptq4-order"), FLOAT32, workers=1) as cluster:
+            self.assertRegex(cluster.log(), r"weights: float32 [^;]*; not computed here as it is stored: numbers of "
+                                            r"quantization_config")
+            self.assertEqual(len(cluster.tokens([3, 10, 17], max_tokens=4, ignore_eos=True)), 4)
+
+    def test_a_quantization_at_load_quantizes_anew(self):
+        with Cluster(self.golden("gptq4"), FLOAT32, INT8, workers=1) as cluster:
+            status = cluster.cli("status").stdout
+            self.assertIn("Q8_0", status)
+            self.assertNotIn("Q4_0", status)
+
     def test_the_names_of_methods_say_what_is_there(self):
         prompt = [3 + i * 7 % 40 for i in range(40)]
         for name, methods in (("gptq4", ("gptq", "gptq_marlin")), ("compressed-fp8", ("compressed-tensors",))):
             model = self.golden(name)
-            with Cluster(model, FLOAT32, "--no-dequantize", workers=1) as cluster:
+            with Cluster(model, FLOAT32, workers=1) as cluster:
                 want = prompt_logprobs(cluster, prompt)
             for method in methods:
-                with Cluster(model, FLOAT32, "--no-dequantize", f"--quantization={method}", workers=1) as cluster:
+                with Cluster(model, FLOAT32, f"--quantization={method}", workers=1) as cluster:
                     self.assertEqual(prompt_logprobs(cluster, prompt), want, method)
         code, text = refused("--quantization=fp8", model=self.golden("gptq4"))
         self.assertEqual(code, 1)
@@ -156,7 +170,7 @@ class Packed(unittest.TestCase):
     def test_fp8_is_computed_as_stored_by_its_name(self):
         prompt = [3 + i * 7 % 40 for i in range(40)]
         logprobs = {}
-        for flag in ("--no-dequantize", FP8):
+        for flag in ("--no-dequantize", FP8):  # the first is the default, and may be said
             with Cluster(self.golden("fp8"), FLOAT32, flag, workers=1) as cluster:
                 logprobs[flag] = prompt_logprobs(cluster, prompt)
                 self.assertIn("fp8_e4m3", cluster.cli("status").stdout)

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/flags.h"
 #include "coordinator/quantization.h"
 
@@ -47,6 +49,24 @@ TEST(QuantizationFlag, WorkersAreToldWhatWeightsBecome) {
   EXPECT_EQ(WeightQuantizationOf(Parsed("fp8")), v1::WEIGHT_QUANTIZATION_FP8);
   for (const char* name : {"none", "awq", "gptq", "compressed-tensors", "gguf"})
     EXPECT_EQ(WeightQuantizationOf(Parsed(name)), v1::WEIGHT_QUANTIZATION_NONE) << name;
+}
+
+TEST(QuantizationFlag, FilesAreComputedAsTheyAreStoredUnlessTheyAreQuantizedAnew) {
+  const auto dequantizes = [](std::vector<std::string> args) {
+    args.insert(args.begin(), "m");
+    const absl::StatusOr<Flags> flags = ParseFlags(args);
+    EXPECT_TRUE(flags.ok()) << flags.status();
+    return flags.ok() && DequantizesAtLoad(flags->dequantize, flags->quantization);
+  };
+  EXPECT_FALSE(dequantizes({}));
+  EXPECT_TRUE(dequantizes({"--dequantize"}));
+  EXPECT_FALSE(dequantizes({"--no-dequantize"}));
+  for (const char* made : {"int8", "int4", "fp8"}) {
+    EXPECT_TRUE(dequantizes({absl::StrCat("--quantization=", made)})) << made;
+    EXPECT_FALSE(dequantizes({absl::StrCat("--quantization=", made), "--no-dequantize"})) << made;
+  }
+  for (const char* there : {"none", "awq", "gptq", "compressed-tensors", "gguf"})
+    EXPECT_FALSE(dequantizes({absl::StrCat("--quantization=", there)})) << there;
 }
 
 TEST(QuantizationFlag, AMethodIsThatOfTheCheckpoint) {

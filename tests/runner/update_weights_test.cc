@@ -113,7 +113,7 @@ TEST(UpdateWeights, AFileThatIsQuantizedTakesThemUnlessItIsComputedAsStored) {
   const std::vector<int32_t> before = Tokens(*stored);
   const absl::Status refused = Update(*stored, 1, chunks);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("--no-dequantize"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("start the server with --dequantize"));
   EXPECT_EQ(Tokens(*stored), before);
 }
 

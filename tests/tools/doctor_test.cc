@@ -192,10 +192,18 @@ TEST(Doctor, CeilingsAndSpeedsAreInBothReports) {
   EXPECT_TRUE(absl::StrContains(
       text, "2 threads: read 20.0 GB/s, f32 250 GFLOP/s, bf16 500 GFLOP/s, int8 1000 GOP/s"))
       << text;
-  EXPECT_TRUE(absl::StrContains(text, "as stored (--no-dequantize) one stream 200, prompts 4000")) << text;
+  EXPECT_TRUE(
+      absl::StrContains(text, "one stream 200 tokens/s, prompts 4000 tokens/s; with --dequantize one stream"))
+      << text;
   const auto json = nlohmann::json::parse(DoctorJson(report));
   EXPECT_EQ(json["ceilings"]["int8_gops"], 1000);
   EXPECT_EQ(json["model"]["at_best"]["prompt_as_stored_tokens_per_s"], 4000);
+}
+
+TEST(Doctor, ANameThatIsNoTextIsReportedWithMarks) {
+  DoctorReport report = {.host = EightCpus(), .model = SomeModel()};
+  report.model->name = "a\xff.gguf";
+  EXPECT_EQ(nlohmann::json::parse(DoctorJson(report))["model"]["name"], "a\uFFFD.gguf");
 }
 
 // The first CPUs of a host are two of one core where siblings are neighbours.

@@ -53,15 +53,15 @@ class StartupCompare(unittest.TestCase):
                               env={**os.environ, "SOMNUS_BIN": self.folder, "LOG": self.path("log")})
 
     def test_both_read_the_same_file_in_turns(self):
-        done = self.compare("--model=some-Q4_0.gguf", "--llama-server", self.path("llama-server"), "--no-dequantize",
-                            "--rounds=2", "--", "--workers=local:2")
+        done = self.compare("--model=some-Q4_0.gguf", "--llama-server", self.path("llama-server"), "--rounds=2", "--",
+                            "--dequantize", "--workers=local:2")
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(self.path("log"), encoding="utf-8") as file:
             calls = [json.loads(line) for line in file]
         self.assertEqual([os.path.basename(call[0]) for call in calls], ["somnus", "llama-server"] * 3)
         for ours, theirs in zip(calls[::2], calls[1::2]):
             self.assertEqual(ours[1:3], ["serve", "some-Q4_0.gguf"])
-            self.assertEqual(ours[-2:], ["--no-dequantize", "--workers=local:2"])
+            self.assertEqual(ours[-2:], ["--dequantize", "--workers=local:2"])
             self.assertEqual(theirs[1:3], ["-m", "some-Q4_0.gguf"])
         for what in ("ready", "first token"):
             line = rf"exec to {what} +median [\d.]+ \([\d.]+\.\.[\d.]+\) s, 2 starts"

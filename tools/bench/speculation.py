@@ -198,7 +198,7 @@ def speculation_flags(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("server_flags", nargs="*", metavar="SERVER FLAG", help="of both servers, such as --no-dequantize")
+    parser.add_argument("server_flags", nargs="*", metavar="SERVER FLAG", help="of both servers, such as --dequantize")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=200)

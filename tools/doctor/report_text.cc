@@ -77,13 +77,12 @@ std::string ModelText(const ModelReport& model) {
 }
 
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
-  std::string text = absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", speed.decode_bf16,
-                                     speed.prompt_bf16);
-  if (model.is_quantized) {
-    absl::StrAppendFormat(&text, "; as stored (--no-dequantize) one stream %.0f, prompts %.0f",
-                          speed.decode_stored, speed.prompt_stored);
-  }
-  return text;
+  const auto of = [](double decode, double prompt) {
+    return absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", decode, prompt);
+  };
+  const std::string in_16_bits = of(speed.decode_bf16, speed.prompt_bf16);
+  if (!model.is_quantized) return in_16_bits;
+  return absl::StrCat(of(speed.decode_stored, speed.prompt_stored), "; with --dequantize ", in_16_bits);
 }
 
 Json PlacementJson(const Placement& placement) {
@@ -156,7 +155,8 @@ std::string DoctorJson(const DoctorReport& report) {
                                   {"prompt_as_stored_tokens_per_s", speed.prompt_stored}};
     }
   }
-  return absl::StrCat(json.dump(2), "\n");
+  // A model's name is a path's part, which may hold any bytes.
+  return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
 }  // namespace somnus

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/storage_type.h"
 #include "worker/model/carver.h"
 
 namespace somnus {
@@ -258,6 +260,20 @@ std::string WeightPlan::DescribeTypes() const {
   return absl::StrJoin(by_size, ", ", [](std::string* out, const std::pair<int64_t, DataType>& entry) {
     absl::StrAppendFormat(out, "%s %.1f MiB", TypeName(entry.second), entry.first / 1048576.0);
   });
+}
+
+std::string WeightPlan::DescribeExpanded() const {
+  std::set<std::string> types;
+  for (const Matrix& matrix : matrices_) {
+    for (const WeightSource& source : matrix.sources) {
+      const TensorInfo& tensor = *source.tensor;
+      const bool is_block = BlockSizeOf(tensor.type).elements > 1;
+      if (is_block && QuantizedType(tensor.type) != matrix.target->dtype)
+        types.insert(StorageTypeName(tensor.type));
+      if (!is_block && tensor.packed != nullptr) types.insert("numbers of quantization_config");
+    }
+  }
+  return absl::StrJoin(types, ", ");
 }
 
 void WeightPlan::Bind(void* base) {

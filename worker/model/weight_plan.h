@@ -69,6 +69,10 @@ class WeightPlan {
   // The types of the matrices and the bytes of each, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
   std::string DescribeTypes() const;
 
+  // The quantized types of the checkpoint whose matrices are not computed as they are stored, for people:
+  // "Q4_1, Q8_0"; empty: there are none. Numbers of a quantization_config may fit no type.
+  std::string DescribeExpanded() const;
+
   int64_t region_bytes() const { return region_bytes_; }
   const ModelWeights& weights() const { return *weights_; }
   const std::vector<Matrix>& matrices() const { return matrices_; }

@@ -108,6 +108,10 @@ absl::Status ModelRunnerImpl::CheckQuantization() const {
 }
 
 std::string ModelRunnerImpl::StoredTypesNote(const Checkpoint& checkpoint) const {
+  if (!options_.dequantize) {
+    const std::string expanded = checkpoint.is_dummy() ? "" : plan_.DescribeExpanded();
+    return expanded.empty() ? "" : absl::StrCat("; not computed here as it is stored: ", expanded);
+  }
   WeightTypes types = Types();
   types.keep_quantized = true;
   const absl::StatusOr<WeightPlan> stored = WeightPlan::Create(checkpoint, shards_, types, *device_);
@@ -340,8 +344,8 @@ absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpda
   ASSIGN_OR_RETURN(*plan, WeightPlan::Create(update->tensors(), shards_, Types(), *device_));
   if (!plan->LiesAs(plan_)) {
     return absl::FailedPreconditionError(
-        "an update brings float weights, and these are computed as they are stored: start the server without "
-        "--no-dequantize");
+        "an update brings float weights, and these are computed as they are stored: start the server with "
+        "--dequantize");
   }
   // Where the model's weights are not there, neither are the draft model's, which no update brings.
   if (draft_model_ != nullptr && needs_all) RETURN_IF_ERROR(draft_model_->ReadWeights());

@@ -68,7 +68,8 @@ class ModelRunnerImpl : public ModelRunner {
   // What the options say of matrices.
   WeightTypes Types() const { return {options_.dtype, !options_.dequantize, options_.quantize}; }
   absl::Status CheckQuantization() const;
-  // For the log, where weights are expanded that this device could compute as stored: as which types.
+  // For the log: which quantized types are expanded since this device cannot compute them as they are stored,
+  // or, with --dequantize, as which types it could.
   std::string StoredTypesNote(const Checkpoint& checkpoint) const;
   DataType CacheType() const { return CacheTypeOf(options_); }
 

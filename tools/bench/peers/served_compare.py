@@ -60,9 +60,8 @@ def run_json(command, flag):
 
 
 def in_process_step_ms(model, batch):
-    # The servers dequantize by default, decode_bench does not.
-    samples = run_json([os.path.join(BIN, "tools", "bench", "decode_bench"), f"--model={model}", "--dequantize",
-                        f"--batches={batch}", "--threads=2", f"--prompt_tokens={INPUT}", f"--new_tokens={OUTPUT}",
+    # Both compute quantized weights as they are stored.
+    samples = run_json([os.path.join(BIN, "tools", "bench", "decode_bench"), f"--model={model}", f"--batches={batch}", "--threads=2", f"--prompt_tokens={INPUT}", f"--new_tokens={OUTPUT}",
                         "--prefill_tokens=0", "--rounds=1"], "--json")
     return next((sample["step_ms"][0] for sample in samples if sample["kind"] == "decode" and sample["step_ms"]), None)
 

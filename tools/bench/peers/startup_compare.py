@@ -2,10 +2,9 @@
 """Measures the times from exec to ready and to the first token: Somnus beside llama-server, in turns, with a warm page
 cache.
 
-Usage: startup_compare.py --model DIR_OR_GGUF [--llama-server BINARY [--gguf FILE]] [--no-dequantize] [--rounds 9]
-         [-- FLAGS OF somnus serve]
-llama-server reads --gguf, or --model where that is a GGUF file. With --no-dequantize Somnus computes quantized weights
-as they are stored, as llama-server does: the time to be ready is then that of loading the same bytes.
+Usage: startup_compare.py --model DIR_OR_GGUF [--llama-server BINARY [--gguf FILE]] [--rounds 9] [-- FLAGS OF somnus serve]
+llama-server reads --gguf, or --model where that is a GGUF file. Both compute quantized weights as they are stored, so
+that the time to be ready is that of loading the same bytes; with `-- --dequantize` Somnus expands them.
 A server is ready when /health is 200, which is when its model is loaded. A start ends with the answer to a one-token
 completion; both are asked for every few milliseconds until they come. The first round is not counted. Prints medians
 and ranges in seconds, and ratios of the starts of a round.
@@ -64,9 +63,8 @@ def answers(method, path, body):
 
 def commands_of(args):
     """{name: command of its server}."""
-    flags = ["--no-dequantize"] if args.no_dequantize else []
     commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT),
-                           "--admin-port=0", "--grpc-port=0", "--control-port=0", *flags, *args.flags]}
+                           "--admin-port=0", "--grpc-port=0", "--control-port=0", *args.flags]}
     if args.llama_server:
         threads = str(len(os.sched_getaffinity(0)))
         commands["llama-server"] = [args.llama_server, "-m", args.gguf, "-t", threads, "--port", str(PORT), "--host",
@@ -83,7 +81,6 @@ def parse():
     parser.add_argument("--model", required=True)
     parser.add_argument("--llama-server")
     parser.add_argument("--gguf")
-    parser.add_argument("--no-dequantize", action="store_true", help="compute quantized weights as they are stored")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
