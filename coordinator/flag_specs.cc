@@ -58,18 +58,30 @@ FlagGroup ModelFlags(Flags* f) {
       }};
 }
 
+// Of a listener beside the HTTP API.
+Flag PortFlag(const std::string& name, int32_t* port, Flags* f, std::string help) {
+  Flag flag = Flag::Int(name, port, 0, 65535, std::move(help));
+  flag.set = [name, f, set = std::move(flag.set)](const std::string& text) {
+    f->given_ports.insert(name);
+    return set(text);
+  };
+  return flag;
+}
+
 FlagGroup ListenerFlags(Flags* f) {
   return {
       "Listeners",
       {
           Flag::Text("host", &f->host, "listen address of the OpenAI HTTP API and of gRPC for clients")
               .Shows("ADDR"),
-          Flag::Int("port", &f->port, 0, 65535, "port of the OpenAI HTTP API; 0: any"),
+          Flag::Int("port", &f->port, 0, 65535,
+                    "port of the OpenAI HTTP API; 0: any, also for those of the next three that are not "
+                    "given"),
           Flag::Text("admin-host", &f->admin_host, "listen address of the operators' HTTP API and gRPC")
               .Shows("ADDR"),
-          Flag::Int("admin-port", &f->admin_port, 0, 65535, "port of the operators' HTTP API; 0: any"),
-          Flag::Int("grpc-port", &f->grpc_port, 0, 65535, "port of gRPC for clients; 0: any"),
-          Flag::Int("control-port", &f->control_port, 0, 65535, "port of gRPC for operators; 0: any"),
+          PortFlag("admin-port", &f->admin_port, f, "port of the operators' HTTP API; 0: any"),
+          PortFlag("grpc-port", &f->grpc_port, f, "port of gRPC for clients; 0: any"),
+          PortFlag("control-port", &f->control_port, f, "port of gRPC for operators; 0: any"),
           Flag::Text("ssl-certfile", &f->tls.certificate,
                      "certificate in PEM: clients' HTTP and gRPC are by TLS alone; it is read again when it "
                      "changes")

@@ -20,6 +20,13 @@ void FillKey(const Environment& environment, const char* variable, std::string* 
   if (key->empty() && found != environment.end()) *key = found->second;
 }
 
+void TakeAnyPorts(Flags* flags) {
+  if (flags->port != 0) return;
+  if (flags->given_ports.count("admin-port") == 0) flags->admin_port = 0;
+  if (flags->given_ports.count("grpc-port") == 0) flags->grpc_port = 0;
+  if (flags->given_ports.count("control-port") == 0) flags->control_port = 0;
+}
+
 // Listeners on one address need ports of their own. Port 0 is the system's choice.
 absl::Status CheckPorts(const Flags& flags) {
   struct Listener {
@@ -156,6 +163,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
     flags->model = model;
   }
+  TakeAnyPorts(flags);
   RETURN_IF_ERROR(FinishModels(flags));
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";

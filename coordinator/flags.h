@@ -54,11 +54,13 @@ struct Flags {
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
   int32_t control_port = 50054;  // on admin_host
-  TlsFiles tls;                  // of clients' HTTP and gRPC; empty: none
-  TlsFiles admin_tls;            // of operators' HTTP and gRPC, without an authority; empty: none
-  std::string api_key;           // empty: none is required
-  std::string admin_api_key;     // likewise
-  int32_t output_threads = 0;    // 0: chosen from the number of CPUs
+  std::set<std::string>
+      given_ports;             // names of flags for the last three; with `port` 0 the others are 0, too
+  TlsFiles tls;                // of clients' HTTP and gRPC; empty: none
+  TlsFiles admin_tls;          // of operators' HTTP and gRPC, without an authority; empty: none
+  std::string api_key;         // empty: none is required
+  std::string admin_api_key;   // likewise
+  int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   int32_t max_trace_steps = 8192;
   int32_t max_trace_spans = 1024;
   // Workers.

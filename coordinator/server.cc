@@ -18,6 +18,7 @@
 #include "coordinator/group/run_state.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/served_engine.h"
+#include "coordinator/taken_ports.h"
 
 namespace somnus {
 namespace {
@@ -47,6 +48,7 @@ class ServerImpl : public Server {
 
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
+    RETURN_IF_ERROR(CheckPortsAreFree(flags_));
     RETURN_IF_ERROR(Open());
     RETURN_IF_ERROR(OpenRunDir());
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics()));

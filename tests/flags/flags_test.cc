@@ -7,12 +7,24 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "coordinator/kv_cache_dtype.h"
 #include "worker/worker_flags.h"
 
 namespace somnus {
 namespace {
+
+TEST(FlagsTest, AnyPortIsForAllListenersThatAreNotGivenOne) {
+  const auto any = ParseFlags({"m", "--port=0", "--grpc-port=7000"});
+  ASSERT_TRUE(any.ok()) << any.status();
+  EXPECT_EQ((std::vector<int32_t>{any->port, any->admin_port, any->grpc_port, any->control_port}),
+            (std::vector<int32_t>{0, 0, 7000, 0}));
+  const auto one = ParseFlags({"m", "--admin-port=0", "--port=9000"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ((std::vector<int32_t>{one->port, one->admin_port, one->grpc_port, one->control_port}),
+            (std::vector<int32_t>{9000, 0, 50051, 50054}));
+}
 
 TEST(FlagsTest, OneModelHoweverItIsGiven) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
