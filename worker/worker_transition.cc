@@ -23,7 +23,8 @@ bool Has(const Tags& tags, const std::string& tag) {
 
 absl::Status NoSourceOfWeights() {
   return absl::FailedPreconditionError(
-      "weights: they are stale, and no checkpoint has them: reload_weights or an update has to bring them");
+      "weights: they are stale, and no checkpoint has them: somnus reload-weights or an update has to bring "
+      "them");
 }
 
 // With what the memory of this rank lacked, as the coordinator reads it.

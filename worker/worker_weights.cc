@@ -135,7 +135,7 @@ absl::StatusOr<Worker::Source> Worker::ReadSource() {
   if (const std::string before = weights_.fingerprint(); fingerprint != before) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint has changed since its weights were read, from fingerprint ", before,
-                     " to ", fingerprint, ": reload_weights reads what is there now"));
+                     " to ", fingerprint, ": somnus reload-weights reads what is there now"));
   }
   const absl::Status read = runner_->ReloadWeights(*files.checkpoint, [this](int64_t loaded, int64_t total) {
     transition_meter_.NoteRead(loaded, total);

@@ -108,7 +108,7 @@ void EngineLoop::StartRestart() {
   if (!MayServe()) return EndCommand(absl::FailedPreconditionError(WhyNotReady(state())));
   if (!weights_.readable()) {
     return EndCommand(absl::FailedPreconditionError(
-        "the weights came from an update, which new workers could not have; reload_weights first"));
+        "the weights came from an update, which new workers could not have; somnus reload-weights first"));
   }
   SwitchState(EngineState::kRecovering);  // Offer takes no request from now on
   ReceiveAll();

@@ -17,7 +17,8 @@ namespace somnus {
 namespace {
 
 constexpr size_t kUpdateIdBytes = 8;
-constexpr char kOnlyReplaced[] = "only reload_weights or an update can bring the weights";
+constexpr char kOnlyReplaced[] =
+    "only somnus reload-weights (POST /reload_weights) or an update can bring them";
 
 // There are always next ones. Nanoseconds since 1970 are versions, too.
 constexpr int64_t kMaxVersion = std::numeric_limits<int64_t>::max() / 2;

@@ -57,8 +57,8 @@ TEST_F(WorkerWeightsTest, WhatFailsBeforeTheFirstWriteHasChangedNothing) {
   control_.check_error = absl::OkStatus();
   unchanged(Reload("other", 2, /*epoch=*/3).status(), absl::StatusCode::kFailedPrecondition,
             "the request is of epoch 3, this worker is in epoch 1");
-  control_.update_error = absl::FailedPreconditionError("without --no-dequantize");
-  unchanged(Begin("u"), absl::StatusCode::kFailedPrecondition, "without --no-dequantize");
+  control_.update_error = absl::FailedPreconditionError("with --dequantize");
+  unchanged(Begin("u"), absl::StatusCode::kFailedPrecondition, "with --dequantize");
   control_.update_error = absl::OkStatus();
   unchanged(Begin(""), invalid, "update_id: has 0 bytes");
   unchanged(Begin(std::string(129, 'u')), invalid, "update_id: has 129 bytes");
@@ -98,7 +98,7 @@ TEST_F(WorkerWeightsTest, AReloadThatFailsHalfwayLeavesStaleWeights) {
   EXPECT_EQ(Number(), -1);
   control_.reload_error = absl::OkStatus();
   // No transition reads what the load had read.
-  ExpectRefused(Transit(0), "reload_weights or an update");
+  ExpectRefused(Transit(0), "somnus reload-weights or an update");
   const int reloads = control_.reloads;
   for (const int level : {1, 2}) {
     ASSERT_EQ(Transit(level), absl::OkStatus());
@@ -156,8 +156,8 @@ TEST_F(WorkerWeightsTest, Level2AfterAnUpdateWakesToStaleWeights) {
   EXPECT_EQ(state(), (State{0, true, "update u"}));
   EXPECT_EQ(Number(), -1);
   EXPECT_EQ(control_.reloads, 0);
-  ExpectRefused(Transit(0, {"weights"}), "reload_weights or an update");
-  ExpectRefused(worker_.Plan(plan).status(), "reload_weights or an update");
+  ExpectRefused(Transit(0, {"weights"}), "somnus reload-weights or an update");
+  ExpectRefused(worker_.Plan(plan).status(), "somnus reload-weights or an update");
   EXPECT_EQ(Transit(0, {"kv_cache"}), absl::OkStatus()) << "others may wake";
   EXPECT_EQ(Transit(0, {}, /*skip=*/true), absl::OkStatus()) << "nothing is to be read";
   EXPECT_EQ(control_.reloads, 0);
@@ -191,7 +191,7 @@ TEST_F(WorkerWeightsTest, AWakeUpMaySkipTheLoadAndALaterOneReadsIt) {
   ASSERT_EQ(Transit(2), absl::OkStatus());
   ASSERT_EQ(Transit(0, {}, /*skip=*/true), absl::OkStatus());
   ASSERT_EQ(Begin("u"), absl::OkStatus());
-  ExpectRefused(Transit(0), "reload_weights or an update");
+  ExpectRefused(Transit(0), "somnus reload-weights or an update");
   EXPECT_EQ(state(), kNowhere);
   ASSERT_TRUE(Send("u", AllTensors(9)).ok());
   ASSERT_EQ(Finish("u", 2), absl::OkStatus());
@@ -205,7 +205,7 @@ TEST_F(WorkerWeightsTest, ACheckpointThatHasChangedWakesNothing) {
   ExpectRefused(
       Transit(0),
       "the checkpoint has changed since its weights were read, from fingerprint fingerprint of fake "
-      "to fingerprint of fake, changed: reload_weights reads what is there now");
+      "to fingerprint of fake, changed: somnus reload-weights reads what is there now");
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(worker_.Snapshot().resident_tags_size(), 0);
   EXPECT_EQ(state(), kFirst);
@@ -222,7 +222,7 @@ TEST_F(WorkerWeightsTest, MemoryAloneIsStaleUntilAnUpdateOrAReload) {
   EXPECT_EQ(event_.weights_bytes(), FakeRunner::kBytes);
   EXPECT_EQ(state(), kNowhere);
   EXPECT_EQ(Number(), -1);
-  ExpectRefused(Transit(0), "reload_weights or an update");
+  ExpectRefused(Transit(0), "somnus reload-weights or an update");
   ASSERT_EQ(Transit(2), absl::OkStatus());
   ASSERT_EQ(Transit(0), absl::OkStatus());
   EXPECT_EQ(state(), kNowhere);
