@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
 #include "base/process_id.h"
 #include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
@@ -95,7 +96,9 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_host_bytes(host_bytes);
   status->set_total_blocks(stats.total_blocks);
   status->set_free_blocks(stats.free_blocks);
-  status->set_mapped_blocks(stats.mapped_blocks);
+  const auto cache = stats.resident_bytes.find(kKvCacheTag);
+  const bool has_cache = cache == stats.resident_bytes.end() || cache->second > 0;
+  status->set_mapped_blocks(has_cache ? stats.mapped_blocks : 0);
   status->set_max_blocks(stats.max_blocks);
   status->set_prompt_tokens(stats.prompt_tokens);
   status->set_generation_tokens(stats.generation_tokens);

@@ -3,10 +3,13 @@ which needs no server.
 """
 import json
 import os
+import re
+import socket
 import subprocess
 import unittest
 
-from cluster.harness import SOMNUS, Cluster, tiny, wait_until
+from cluster.harness import SOMNUS, Cluster, free_ports, tiny, wait_until
+from cluster.on_a_terminal import output_of
 
 
 class CommandLine(unittest.TestCase):
@@ -67,11 +70,61 @@ class CommandLine(unittest.TestCase):
 
     def test_a_sleep_that_deepens_and_a_wake_up_of_one_tag_say_what_they_did(self):
         self.addCleanup(self.cluster.cli, "wake-up")
-        self.cluster.cli("sleep", "--level", "1")
-        self.assertEqual(self.cluster.cli("sleep", "--level", "2").stdout,
-                         "asleep at level 2; no device memory was left to free\n")
+        # Backups are in the memory that a CPU computes in: what they take was not freed before the deeper sleep.
+        freed, backups = self.cluster.cli("sleep", "--level", "1").stdout.splitlines()
+        self.assertRegex(freed, r"^freed .* \(kv_cache [1-9].*, weights 0.0 MiB, workspace .*\) in .* s$")
+        kept, = re.fullmatch(r"(.* MiB) more are in backups, which this host's memory holds, too", backups).groups()
+        self.assertEqual(self.cluster.cli("sleep", "--level", "2").stdout, f"asleep at level 2; freed {kept} of backups\n")
         self.assertRegex(self.cluster.cli("wake-up", "--tags", "kv_cache").stdout,
                          r"^mapped .* \(kv_cache .*\) in .* s\nthe engine is still asleep; somnus wake-up maps the rest\n$")
+
+    def test_sixty_columns_are_enough(self):
+        for arguments in ("status",), ("models",), ("top", "--count=2", "--interval=200ms"):
+            with self.subTest(arguments=arguments):
+                lines = output_of(arguments, self.cluster.cli_environment(), columns=60).splitlines()
+                self.assertGreater(len(lines), 1)
+                # A path has no blank to be broken at.
+                self.assertEqual([line for line in lines if len(line) > 60 and tiny("qwen3") not in line], [])
+
+    def test_a_sleeping_cache_has_no_mapped_blocks(self):
+        self.addCleanup(self.cluster.cli, "wake-up")
+        for sleeps in (False, True):
+            if sleeps:
+                self.cluster.cli("sleep")
+            model, = json.loads(self.cluster.cli("models", "--json").stdout)["models"]
+            self.assertEqual(model["mapped_blocks"], 0 if sleeps else model["max_blocks"])
+            self.assertIn(f"{model['mapped_blocks']}/{model['max_blocks']}", self.cluster.cli("models").stdout)
+
+    def test_a_second_server_is_told_all_ports_that_are_taken(self):
+        ports = {"--port": self.cluster.port, "--admin-port": self.cluster.admin_port, "--grpc-port": self.cluster.grpc_port,
+                 "--control-port": self.cluster.control_port}
+
+        def refused(changes):
+            flags = [f"{flag}={port}" for flag, port in {**ports, **changes}.items()]
+            done = subprocess.run([SOMNUS, "serve", tiny("qwen3"), *flags], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 1)
+            line, = done.stderr.splitlines()
+            return line
+        self.assertEqual(refused({}), "coordinator: " + ", ".join(f"{flag} {port}" for flag, port in ports.items()) + " are in use (by a "
+                         f"Somnus server, it seems: see somnus status --port {self.cluster.port}); --port 0 takes free ones for all "
+                         "that are not given")
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            free, other, third = free_ports(3)
+            port = stranger.getsockname()[1]
+            self.assertEqual(refused({"--port": free, "--admin-port": port, "--grpc-port": other, "--control-port": third}),
+                             f"coordinator: --admin-port {port} is in use; --port 0 takes free ones for all that are not given")
+
+    def test_any_port_is_for_all_listeners(self):
+        with subprocess.Popen([SOMNUS, "serve", tiny("qwen3"), "--dtype=float32", "--port=0"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+            try:
+                ready = next(line for line in server.stderr if "serving " in line)
+                ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", ready)]
+                self.assertEqual(len(set(ports)), 4, ready)
+                self.assertFalse({8000, 8001, 50051, 50054} & set(ports), ready)
+            finally:
+                server.terminate()
+                server.stderr.read()
 
     def test_a_key_that_is_missing_or_wrong_is_said(self):
         with Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", workers=1) as cluster:
@@ -128,6 +181,10 @@ class Doctor(unittest.TestCase):
         report = self.report(isa=lowest)
         self.assertEqual((report["isa"], report["isa_is_forced"]), (lowest, True))
         self.assertIn(f"{lowest}, which SOMNUS_CPU_ISA names;", self.doctor("--no-measure", isa=lowest).stdout)
+
+    def test_sixty_columns_are_enough(self):
+        lines = output_of(("doctor", tiny("qwen3"), "--workers=2", "--no-measure"), dict(os.environ), columns=60).splitlines()
+        self.assertEqual([line for line in lines if len(line) > 60], [])
 
     def test_an_instruction_set_that_is_none_is_refused(self):
         done = self.doctor(tiny("qwen3"), "--no-measure", isa="sse9")

@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -45,6 +46,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            words = sum(len(message["content"].split()) for message in asked["messages"])
+            self._answer(200, json.dumps({"count": words, "max_model_len": self.server.context, "tokens": []}).encode())
+            return
         self.server.asked.append(asked)
         self.server.host = self.headers["Host"]
         question = asked["messages"][-1]["content"] if "messages" in asked else asked["prompt"]
@@ -72,6 +77,7 @@ class FakeServer(http.server.ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         super().__init__((address, 0), Handler)
         self.asked, self.health, self.held, self.host = [], 200, threading.Event(), ""
+        self.context = 1 << 20  # of words
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -86,19 +92,25 @@ class FakeServer(http.server.ThreadingHTTPServer):
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, arguments, environment):
+    def __init__(self, arguments, environment, columns=80, program=SOMNUS):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
-                os.execve(SOMNUS, [SOMNUS, *arguments], environment)
+                termios.tcsetwinsize(0, (24, columns))
+                os.execve(program, [program, *arguments], environment)
             finally:
                 os._exit(127)
-        self.seen = ""
+        self.seen = self.raw = ""
         self.code = None
         self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def type(self, text):
         os.write(self.fd, text.encode())
+
+    def type_all(self, text):
+        data = text.encode()
+        while data:
+            data = data[os.write(self.fd, data[:1024]):]
 
     def read_until(self, words):
         """What was written since the last call, up to and with `words`; escape sequences are left out."""
@@ -109,7 +121,9 @@ class Terminal:
                 piece = b""
             if not piece:
                 raise AssertionError(f"{words!r} never came; there was {self.seen!r}")
-            self.seen = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", self.seen + self.decoder.decode(piece))
+            text = self.decoder.decode(piece)
+            self.raw += text
+            self.seen = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", self.seen + text)
         text, _, self.seen = self.seen.partition(words)
         return text + words
 
@@ -153,8 +167,8 @@ class CommandLine(unittest.TestCase):
         self.addCleanup(context.__exit__, None, None, None)
         return value
 
-    def chat(self):
-        terminal = Terminal(["chat"], self.environment)
+    def chat(self, *flags, **changes):
+        terminal = Terminal(["chat", *flags], {**self.environment, **changes})
         self.addCleanup(terminal.kill)
         terminal.read_until("> ")
         return terminal
@@ -223,6 +237,94 @@ class CommandLine(unittest.TestCase):
         again = self.chat()
         again.type("\x10\r")  # the line before, of the process before
         again.read_until("acbde!")
+
+    def test_the_prompt_alone_is_green(self):
+        terminal = self.chat(NO_COLOR="")
+        self.ask(terminal, "one")
+        colours = re.findall(r"\x1b\[[0-9;]*m", terminal.raw)
+        self.assertIn("\x1b[32m", colours)
+        self.assertEqual(colours[-1], "\x1b[0m")
+        for after in terminal.raw.split("\x1b[32m")[1:]:
+            self.assertTrue(after.startswith(">\x1b[0m "), after)
+
+    def test_a_pasted_text_is_one_question(self):
+        terminal = self.chat()
+        self.assertIn("\x1b[?2004h", terminal.raw)
+        terminal.type("see: \x1b[200~one\rtwo\r\tthree\x07\r\x1b[201~ \r")
+        terminal.read_until("three!")
+        terminal.read_until("> ")
+        self.assertEqual(self.questions(), ["see: one\ntwo\n\tthree"])
+        self.ask(terminal, "next")
+        terminal.type("\x04")
+        self.assertEqual(terminal.wait(again=END_OF_INPUT), 0)
+        self.assertEqual(len(self.server.asked), 2)
+
+    def test_a_paste_that_is_too_long_is_left_out_and_said(self):
+        terminal = self.chat()
+        feeder = threading.Thread(target=terminal.type_all, args=("\x1b[200~" + "x" * (1 << 20) + "\x1b[201~",))
+        feeder.start()
+        terminal.read_until("a file can be piped in: somnus chat < FILE)")
+        feeder.join()
+        self.ask(terminal, "next")
+        self.assertEqual(self.questions(), ["next"])
+
+    def test_a_question_of_several_lines(self):
+        terminal = self.chat()
+        terminal.type("one \\\r")
+        terminal.read_until(". ")
+        terminal.type("two\\\r")
+        terminal.read_until(". ")
+        self.ask(terminal, "three")
+        self.assertEqual(self.questions(), ["one \ntwo\nthree"])
+        terminal.type('"""\r')
+        terminal.read_until(". ")
+        terminal.type("  four\r")
+        terminal.read_until(". ")
+        terminal.type('five"""\r')
+        terminal.read_until("five!")
+        self.assertEqual(self.questions()[-1], "  four\nfive")
+
+    def test_a_question_that_has_begun_is_dropped_by_ctrl_c_and_ended_by_ctrl_d(self):
+        terminal = self.chat()
+        terminal.type('"""never\r')
+        terminal.read_until(". ")
+        terminal.type("\x03")
+        terminal.read_until("Ctrl-C again")
+        terminal.read_until("> ")
+        terminal.type('"""one\r')
+        terminal.read_until(". ")
+        terminal.type("\x04")
+        terminal.read_until("one!")
+        self.assertEqual(self.questions(), ["one"])
+
+    def test_a_full_context_forgets_the_oldest_exchanges_and_says_so(self):
+        self.server.context = 16  # of which an answer may have four
+        terminal = self.chat("--system", "short")
+        for question in ("a b c d", "e f"):
+            self.ask(terminal, question)
+        terminal.type("g h\r")
+        self.assertIn("(the context of 16 tokens is full: 1 exchange at the beginning is forgotten)", terminal.read_until("g h!"))
+        self.assertEqual(self.questions(), ["short", "e f", "e f!", "g h"])
+        terminal.read_until("> ")
+        terminal.type(" ".join("x" * 14) + "\r")
+        self.assertIn("2 exchanges at the beginning are forgotten", terminal.read_until("x!"))
+        self.assertEqual(len(self.questions()), 2)
+
+    def test_a_pipe_that_is_closed_ends_a_command_without_a_word(self):
+        for arguments in (("--help",), ("chat", "--help"), ("generate", "a long answer"), ("doctor", "--no-measure")):
+            with self.subTest(arguments=arguments):
+                read, write = os.pipe()
+                os.close(read)
+                done = subprocess.run([SOMNUS, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=write,
+                                      stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                os.close(write)
+                self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""))
+
+    def test_bytes_that_are_no_text_are_sent_as_marks(self):
+        for arguments in (("generate",), ("prefixes", "pin")):
+            with self.subTest(arguments=arguments):
+                subprocess.run([SOMNUS, *arguments], env=self.environment, input=b"a\xffb", capture_output=True, timeout=60, check=False)
+                self.assertEqual(self.server.asked[-1]["prompt"], "a\ufffdb")
 
     def test_other_letters_than_ascii(self):
         terminal = self.chat()

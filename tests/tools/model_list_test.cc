@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tools/cli/text_table.h"
+
 namespace somnus::cli {
 namespace {
 
@@ -36,7 +38,7 @@ v1::ListModelStatusResponse Two() {
 }
 
 TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
-  EXPECT_EQ(ModelTable(Two()),
+  EXPECT_EQ(ModelTable(Two(), kAnyWidth),
             "model          state                      memory     host  running  waiting  oldest  blocks    "
             "mapped\n"
             "chat           awake                     3.0 MiB  0.0 MiB       12        0       -     25%  "
@@ -54,13 +56,13 @@ TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
   now.mutable_models(0)->set_generation_tokens((int64_t{1} << 40) + 5);
   now.mutable_models(1)->set_model("new");
   now.mutable_models(1)->set_prompt_tokens(7);
-  const std::string table = ModelTable(now, &before, absl::Seconds(2));
+  const std::string table = ModelTable(now, kAnyWidth, &before, absl::Seconds(2));
   EXPECT_NE(table.find("25%  200/1000      50.0       2.5  pinned"), std::string::npos) << table;
   EXPECT_NE(table.find("-         -         -         -  priority -3"), std::string::npos) << "it is new\n"
                                                                                            << table;
   // A server that was started again counts anew.
   now.mutable_models(0)->set_prompt_tokens(3);
-  EXPECT_NE(ModelTable(now, &before, absl::Seconds(2)).find("25%  200/1000         -       2.5"),
+  EXPECT_NE(ModelTable(now, kAnyWidth, &before, absl::Seconds(2)).find("25%  200/1000         -       2.5"),
             std::string::npos);
 }
 
@@ -86,7 +88,7 @@ TEST(ModelListTest, WhatSchedulersHaveDoneSinceTheLastLook) {
   counters->set_queue_s(101);
   counters->set_draft_tokens(8);
   counters->set_accepted_draft_tokens(6);
-  EXPECT_EQ(SchedulingTable(now, before, absl::Seconds(2)),
+  EXPECT_EQ(SchedulingTable(now, before, absl::Seconds(2), kAnyWidth),
             "model          preempted/s  out/s  in/s  copied/s  refused/s  cached    queue  guessed\n"
             "chat                   2.0   15.0   2.5       1.0        0.5     25%  0.250 s      75%  "
             "no_blocks (swap) 3, priority (recompute) 1\n"

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,11 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/counted.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/line_editor.h"
 #include "tools/cli/openai.h"
+#include "tools/cli/question.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
 
@@ -43,6 +46,7 @@ class Conversation {
   // without an answer is not kept.
   absl::StatusOr<Answer> Ask(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
+    MakeRoom();
     json request = request_;
     request["messages"] = messages_;
     absl::StatusOr<Answer> answer = StreamAnswer(server_, "/v1/chat/completions", std::move(request));
@@ -55,6 +59,40 @@ class Conversation {
   }
 
  private:
+  // What an exchange takes: a question and its answer.
+  static constexpr size_t kExchange = 2;
+  // Leaves room for an answer: a quarter of the context, or what --max-tokens says, up to a half.
+  static constexpr int64_t kAnswerShare = 4, kLongestAnswerShare = 2;
+
+  size_t NumExchanges() const { return (messages_.size() - (system_.empty() ? 1 : 2)) / kExchange; }
+
+  int64_t AnswerTokens(int64_t context) const {
+    const auto given = request_.find("max_tokens");
+    if (given == request_.end()) return context / kAnswerShare;
+    return std::min(given->get<int64_t>(), context / kLongestAnswerShare);
+  }
+
+  // Forgets exchanges from the beginning, and says so, until the rest and an answer fit into the model's
+  // context. A question that does not fit alone is the server's to refuse.
+  void MakeRoom() {
+    size_t forgotten = 0;
+    int64_t context = 0;
+    while (NumExchanges() > 0) {
+      const absl::StatusOr<ContextUse> use = CountTokens(server_, request_, messages_);
+      if (!use.ok() || use->num_tokens + AnswerTokens(use->max_model_len) <= use->max_model_len) break;
+      context = use->max_model_len;
+      const auto first = messages_.begin() + (system_.empty() ? 0 : 1);
+      messages_.erase(first, first + kExchange);
+      ++forgotten;
+    }
+    if (forgotten == 0) return;
+    puts(Styled(STDOUT_FILENO, Style::kDim,
+                absl::StrCat("(the context of ", context,
+                             " tokens is full: ", Counted(static_cast<int64_t>(forgotten), "exchange"),
+                             " at the beginning ", forgotten == 1 ? "is" : "are", " forgotten)"))
+             .c_str());
+  }
+
   const Server& server_;
   const json request_;
   std::string system_;
@@ -71,7 +109,10 @@ void PrintUsage(const Answer& answer, absl::Duration took) {
 }
 
 constexpr char kSlashCommands[] =
-    "/reset  forget the conversation    /system TEXT  set the system message    /exit  or Ctrl-D";
+    "/reset        forget the conversation\n"
+    "/system TEXT  set the system message\n"
+    "/exit         or Ctrl-D: end\n"
+    "A line that ends with \\ goes on with the next one, and what begins with \"\"\" to the next \"\"\".";
 
 // Returns false when the conversation is over.
 bool HandleSlash(const std::string& line, Conversation* conversation) {
@@ -108,15 +149,14 @@ void AskAndShow(const std::string& question, Conversation* conversation) {
 }
 
 int Converse(Conversation* conversation) {
-  puts(Styled(STDOUT_FILENO, Style::kDim, "Ctrl-C stops an answer, Ctrl-D ends, /help lists commands.")
-           .c_str());
+  puts(Styled(STDOUT_FILENO, Style::kDim, "Ctrl-C stops an answer, Ctrl-D ends, /help says more.").c_str());
   const InterruptScope interrupts;
   LineEditor editor("> ", HistoryPath());
   bool interrupted_before = false;
   while (true) {
     InterruptScope::Clear();
     std::string line;
-    const LineEditor::Result result = editor.Read(&line);
+    const LineEditor::Result result = ReadQuestion(&editor, &line);
     if (result == LineEditor::Result::kEnd ||
         (result == LineEditor::Result::kInterrupted && interrupted_before))
       break;
@@ -125,11 +165,11 @@ int Converse(Conversation* conversation) {
       puts("\n(Ctrl-C again, or Ctrl-D, ends the conversation)");
       continue;
     }
-    line = std::string(absl::StripAsciiWhitespace(line));
-    if (line.empty()) continue;
-    if (line[0] != '/') {
+    const absl::string_view command = absl::StripLeadingAsciiWhitespace(line);
+    if (command.empty()) continue;
+    if (command[0] != '/') {
       AskAndShow(line, conversation);
-    } else if (!HandleSlash(line, conversation)) {
+    } else if (!HandleSlash(std::string(command), conversation)) {
       return kOk;
     }
   }
@@ -152,7 +192,7 @@ FlagTable ChatTable(ChatOptions* o) {
               "With a MESSAGE (or one piped in) writes the answer and ends; without, on a terminal, keeps\n"
               "a conversation going. The answer is written as it comes.\n\n"
               "  somnus chat\n"
-              "  somnus chat --temperature 0 'What is the capital of France?'\n"
+              "  somnus chat --temperature 0 'Tell me the capital of France.'\n"
               "  git diff | somnus chat --system 'Summarize this patch.'",
           .groups = {ServerFlags(&o->server), std::move(request)},
           .max_positional = std::numeric_limits<size_t>::max()};

@@ -18,23 +18,31 @@
 #include "tools/cli/model_list.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 
 namespace somnus::cli {
 namespace {
 
+constexpr int kNameWidth = 10;  // of a field's name, with the blanks behind it
+
+// "state     awake", in several lines where the terminal is narrow.
+void PrintField(absl::string_view name, const std::string& value) {
+  puts(Wrap(absl::StrFormat("%-*s%s", kNameWidth, name, value), OutputColumns(), kNameWidth).c_str());
+}
+
 void PrintReplica(const v1::ReplicaStatus& replica) {
-  absl::PrintF("replica %d %s, epoch %d, recoveries %d, %d running, %d waiting%s\n", replica.replica(),
-               StateText(replica.state()), replica.group_epoch(), replica.num_recoveries(),
-               replica.num_requests_running(), replica.num_requests_waiting(),
-               replica.error().empty() ? "" : ": " + replica.error());
+  const std::string line =
+      absl::StrFormat("replica %d %s, epoch %d, recoveries %d, %d running, %d waiting%s", replica.replica(),
+                      StateText(replica.state()), replica.group_epoch(), replica.num_recoveries(),
+                      replica.num_requests_running(), replica.num_requests_waiting(),
+                      replica.error().empty() ? "" : ": " + replica.error());
+  puts(Wrap(line, OutputColumns(), 2).c_str());
 }
 
 // Ranks are counted within their replica.
 void PrintRanks(const v1::GetStatusResponse& status) {
   if (status.ranks().empty()) return;
-  absl::PrintF("%s\n", Styled(STDOUT_FILENO, Style::kBold,
-                              absl::StrFormat("%-5s %-8s %-20s %-8s %12s %12s %12s  %s", "rank", "pid",
-                                              "host", "device", "weights", "kv_cache", "workspace", "NUMA")));
+  TextTable table({"rank", "pid", "host", "device", "weights", "kv_cache", "workspace", "NUMA"}, 4);
   for (const v1::RankStatus& rank : status.ranks()) {
     const auto bytes = [&rank](const char* tag) {
       const auto found = rank.bytes_by_tag().find(tag);
@@ -42,10 +50,12 @@ void PrintRanks(const v1::GetStatusResponse& status) {
     };
     const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
                                                        : absl::StrCat(rank.replica(), ".", rank.rank());
-    absl::PrintF("%-5s %-8d %-20s %-8s %12s %12s %12s  %s%s\n", name, rank.pid(), rank.host(), rank.device(),
-                 bytes("weights"), bytes("kv_cache"), bytes("workspace"), rank.numa(),
-                 rank.error().empty() ? "" : "  " + Styled(STDOUT_FILENO, Style::kRed, rank.error()));
+    table.Add({name, absl::StrCat(rank.pid()), rank.host(), rank.device(), bytes("weights"),
+               bytes("kv_cache"), bytes("workspace"),
+               absl::StrCat(rank.numa(), rank.error().empty() ? "" : "  ",
+                            Styled(STDOUT_FILENO, Style::kRed, rank.error()))});
   }
+  fputs(table.Text(OutputColumns()).c_str(), stdout);
 }
 
 // What sleeps of all ranks, and what they retain. Nothing where they hold none.
@@ -56,45 +66,44 @@ void PrintBackups(const v1::GetStatusResponse& status) {
     for (const auto& [tag, bytes] : rank.file_bytes_by_tag()) files += bytes;
   }
   if (host + files > 0)
-    absl::PrintF("backups   %s of host memory, %s of files\n", BytesText(host), BytesText(files));
+    PrintField("backups", absl::StrCat(BytesText(host), " of host memory, ", BytesText(files), " of files"));
 }
 
-void PrintServer(const Server& server, const v1::GetStatusResponse& status, absl::string_view between = "") {
+void PrintServer(const Server& server, const v1::GetStatusResponse& status) {
   const std::string uptime =
       status.uptime_s() < 1 ? "0s"
                             : absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
-  absl::PrintF("address   %s, gRPC %s\n%sversion   %s, up %s\n", server.http.Url(), server.grpc.ToString(),
-               between, status.version(), uptime);
+  PrintField("address", absl::StrCat(server.http.Url(), ", gRPC ", server.grpc.ToString()));
+  PrintField("version", absl::StrCat(status.version(), ", up ", uptime));
 }
 
 void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const bool loading = status.state() == v1::ENGINE_STATE_LOADING;  // the rest is not known yet
-  if (!loading) absl::PrintF("model     %s\n", status.model());
+  if (!loading) PrintField("model", status.model());
   const std::string level =
       status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
   const bool says_so = status.state() == v1::ENGINE_STATE_PAUSED;
-  absl::PrintF("state     %s%s%s\n", StateText(status.state()), level,
-               status.paused() && !says_so ? ", paused" : "");
-  if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
+  PrintField("state",
+             absl::StrCat(StateText(status.state()), level, status.paused() && !says_so ? ", paused" : ""));
+  if (!status.error().empty()) PrintField("error", status.error());
   if (status.num_recoveries() > 0) {
-    absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
+    PrintField("epoch", absl::StrCat(status.group_epoch(), ", recoveries ", status.num_recoveries()));
   }
   if (loading) return PrintServer(server, status);
-  absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
-               status.num_requests_waiting());
-  absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
-               status.kv_cache_dtype());
+  PrintField("requests", absl::StrCat(status.num_requests_running(), " running, ",
+                                      status.num_requests_waiting(), " waiting"));
+  PrintField("blocks", absl::StrCat(status.free_blocks(), " free of ", status.total_blocks(), ", ",
+                                    status.kv_cache_dtype()));
   if (!status.ranks().empty() && !status.ranks(0).weight_types().empty()) {
-    absl::PrintF("weights   %s%s\n", status.ranks(0).weight_types(),
-                 status.ranks_size() > 1 ? " on rank 0" : "");
+    PrintField("weights",
+               absl::StrCat(status.ranks(0).weight_types(), status.ranks_size() > 1 ? " on rank 0" : ""));
   }
-  if (status.weights_version() > 0) {
-    absl::PrintF("source    %s, version %d\n", status.weights_source(), status.weights_version());
-  } else {
-    absl::PrintF("source    none: the weights are stale\n");
-  }
+  PrintField("source", status.weights_version() > 0
+                           ? absl::StrCat(status.weights_source(), ", version ", status.weights_version())
+                           : "none: the weights are stale");
   PrintBackups(status);
-  PrintServer(server, status, absl::StrFormat("context   %d tokens\n", status.max_model_len()));
+  PrintField("context", absl::StrCat(status.max_model_len(), " tokens"));
+  PrintServer(server, status);
   puts("");
   for (const v1::ReplicaStatus& replica : status.replicas()) PrintReplica(replica);
   PrintRanks(status);
@@ -130,7 +139,7 @@ int ShowModels(const Server& server, const v1::GetStatusResponse& status,
     puts(ModelsJson(models).c_str());
   } else {
     PrintServer(server, status);
-    absl::PrintF("\n%s", ModelTable(models));
+    absl::PrintF("\n%s", ModelTable(models, OutputColumns()));
   }
   return AnyFailed(models) ? kServerError : kOk;
 }

@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 #include "tools/doctor/report_text.h"
 
 namespace somnus::cli {
 namespace {
+
+constexpr int kNameWidth = 15;  // of what DoctorText begins its lines with
 
 struct DoctorOptions {
   int32_t workers = 1;
@@ -29,7 +33,12 @@ absl::StatusOr<int> Examine(const DoctorOptions& options, const std::vector<std:
     report.model = ReportModel(*checkpoint);
   }
   if (options.measure) report.ceilings = MeasureCeilings(report.host);
-  const std::string text = options.json ? DoctorJson(report) : DoctorText(report);
+  std::string text = DoctorJson(report);
+  if (!options.json) {
+    text.clear();
+    for (const absl::string_view line : absl::StrSplit(DoctorText(report), '\n', absl::SkipEmpty()))
+      absl::StrAppend(&text, Wrap(line, OutputColumns(), kNameWidth), "\n");
+  }
   return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
 }
 

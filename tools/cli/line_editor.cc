@@ -16,7 +16,10 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "base/utf8.h"
 #include "tools/cli/terminal.h"
 
@@ -26,6 +29,12 @@ namespace {
 constexpr int kHistoryLines = 1000;
 // libedit treats what is between two of these as an escape sequence, which has no width on the line.
 constexpr char kEscapeMark = '\1';
+
+constexpr char kContinues[] = ". ";
+// xterm's control sequences: pastes come between two marks, the first of which is bound to InsertPaste.
+constexpr char kBracketPastes[] = "\033[?2004h", kNoBracketPastes[] = "\033[?2004l",
+               kPasteEnd[] = "\033[201~";
+constexpr size_t kMaxPasteBytes = size_t{128} << 10;  // libedit draws all of it
 
 // Terminals send UTF-8, also where no locale is set, as in most containers.
 void UseUtf8() {
@@ -60,6 +69,39 @@ int ReadCharacter(EditLine*, wchar_t* character) {
   return 1;
 }
 
+// What a paste may put into a line: text with newlines and tabs.
+std::string CleanPaste(const std::string& bytes) {
+  std::string text;
+  for (const char c : absl::StrReplaceAll(bytes, {{"\r\n", "\n"}, {"\r", "\n"}})) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 ? byte != 0x7f : (c == '\n' || c == '\t')) text += c;
+  }
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return ReplaceInvalidUtf8(text);
+}
+
+// Reads to the end of the paste that has begun, and puts it into the line where the cursor is.
+unsigned char InsertPaste(EditLine* editor, int) {
+  std::string bytes;
+  bool too_long = false;
+  while (!absl::EndsWith(bytes, kPasteEnd)) {
+    char byte;
+    if (ReadByte(&byte) != 1) return CC_EOF;
+    bytes += byte;
+    if (bytes.size() < kMaxPasteBytes + sizeof(kPasteEnd)) continue;
+    too_long = true;
+    bytes.erase(0, kMaxPasteBytes);
+  }
+  bytes.resize(bytes.size() - absl::string_view(kPasteEnd).size());
+  if (too_long) {
+    fputs("\n(more than 128 KiB were pasted, and left out; a file can be piped in: somnus chat < FILE)\n",
+          stdout);
+    return CC_REDISPLAY;
+  }
+  const std::string text = CleanPaste(bytes);
+  return text.empty() || el_insertstr(editor, text.c_str()) != 0 ? CC_ERROR : CC_REFRESH;
+}
+
 // Makes the file, and folders above it that are missing. Only this user may read the file and open its
 // folder.
 bool MakePrivateFile(const std::string& path) {
@@ -78,7 +120,9 @@ bool MakePrivateFile(const std::string& path) {
 }  // namespace
 
 struct LineEditor::Impl {
-  std::string prompt;
+  std::string prompt, continues;
+  bool is_continued = false;
+  bool brackets_pastes = false;
   std::string history_path;
   EditLine* editor = nullptr;
   History* history = nullptr;
@@ -86,7 +130,8 @@ struct LineEditor::Impl {
   static char* Prompt(EditLine* editor) {
     void* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
-    return static_cast<Impl*>(self)->prompt.data();
+    Impl* impl = static_cast<Impl*>(self);
+    return impl->is_continued ? impl->continues.data() : impl->prompt.data();
   }
 
   void Remember(const std::string& line) {
@@ -103,10 +148,28 @@ std::string HistoryPath() {
   return home == nullptr || *home == '\0' ? "" : absl::StrCat(home, "/.local/state/somnus/history");
 }
 
+namespace {
+
+// In green, but for the last character: libedit drops an escape sequence that nothing follows, and the
+// terminal would stay green.
+std::string GreenPrompt(const std::string& text) {
+  if (!UseColour(STDOUT_FILENO)) return text;
+  const size_t last = text.size() - 1;
+  return absl::StrCat("\1\033[32m\1", text.substr(0, last), "\1\033[0m\1", text.substr(last));
+}
+
+// Its command mode begins with the byte with which pastes begin.
+bool EditsLikeVi(EditLine* editor) {
+  const char* mode = nullptr;
+  return el_get(editor, EL_EDITOR, &mode) != 0 || mode == nullptr || absl::string_view(mode) != "emacs";
+}
+
+}  // namespace
+
 LineEditor::LineEditor(std::string prompt, std::string history_path) : impl_(std::make_unique<Impl>()) {
   UseUtf8();
-  impl_->prompt =
-      UseColour(STDOUT_FILENO) ? absl::StrCat("\1\033[32m\1", prompt, "\1\033[0m\1") : std::move(prompt);
+  impl_->prompt = GreenPrompt(prompt);
+  impl_->continues = GreenPrompt(kContinues);
   HistEvent event;
   impl_->history = history_init();
   history(impl_->history, &event, H_SETSIZE, kHistoryLines);
@@ -123,7 +186,10 @@ LineEditor::LineEditor(std::string prompt, std::string history_path) : impl_(std
   el_set(impl_->editor, EL_GETCFN, &ReadCharacter);
   el_set(impl_->editor, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
   el_set(impl_->editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  el_set(impl_->editor, EL_ADDFN, "somnus-paste", "Insert what is pasted", &InsertPaste);
+  el_set(impl_->editor, EL_BIND, "\\e[200~", "somnus-paste", nullptr);
   el_source(impl_->editor, nullptr);  // the user's ~/.editrc
+  impl_->brackets_pastes = UnderstandsEscapes(STDOUT_FILENO) && !EditsLikeVi(impl_->editor);
 }
 
 LineEditor::~LineEditor() {
@@ -131,10 +197,16 @@ LineEditor::~LineEditor() {
   history_end(impl_->history);
 }
 
-LineEditor::Result LineEditor::Read(std::string* line) {
+LineEditor::Result LineEditor::Read(std::string* line, bool continues) {
   int count = 0;
   errno = 0;
+  impl_->is_continued = continues;
+  if (impl_->brackets_pastes) fputs(kBracketPastes, stdout);
   const char* read = el_gets(impl_->editor, &count);
+  if (impl_->brackets_pastes) {
+    fputs(kNoBracketPastes, stdout);
+    fflush(stdout);
+  }
   if (InterruptScope::flag()->load()) return Result::kInterrupted;
   if (read == nullptr || count <= 0) return Result::kEnd;
   line->assign(read, static_cast<size_t>(count));

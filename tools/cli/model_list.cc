@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/bytes_text.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 
 namespace somnus::cli {
 namespace {
@@ -63,29 +64,7 @@ std::string RateCell(int64_t tokens, const int64_t* before, absl::Duration passe
   return absl::StrFormat("%.1f", static_cast<double>(tokens - *before) / absl::ToDoubleSeconds(passed));
 }
 
-using Row = std::vector<std::string>;
-
-// The first `num_text` columns and the last one are text, the others numbers. `state_style` is of column 1,
-// where that is text.
-std::string Line(const Row& row, const std::vector<size_t>& widths, size_t num_text, Style state_style) {
-  std::string line;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const bool is_text = i < num_text || i + 1 == row.size();
-    const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
-    const std::string cell = i == 1 && is_text ? Styled(STDOUT_FILENO, state_style, row[i]) : row[i];
-    absl::StrAppend(&line, i > 0 ? "  " : "", is_text ? "" : space, cell, is_text ? space : "");
-  }
-  absl::StripTrailingAsciiWhitespace(&line);
-  return line + "\n";
-}
-
-std::vector<size_t> Widths(const std::vector<Row>& rows) {
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  return widths;
-}
+using Row = TextTable::Row;
 
 int64_t Sum(const google::protobuf::Map<std::string, int64_t>& by_cause) {
   int64_t sum = 0;
@@ -147,8 +126,8 @@ std::string StateText(v1::EngineState state) {
   return Styled(STDOUT_FILENO, StyleOf(state), StateName(state));
 }
 
-std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::ListModelStatusResponse* before,
-                       absl::Duration passed) {
+std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
+                       const v1::ListModelStatusResponse* before, absl::Duration passed) {
   std::map<std::string, const v1::ModelStatus*> earlier;
   if (before != nullptr) {
     for (const v1::ModelStatus& model : before->models()) earlier[model.model()] = &model;
@@ -156,7 +135,7 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
   Row titles = {"model", "state", "memory", "host", "running", "waiting", "oldest", "blocks", "mapped"};
   if (before != nullptr) titles.insert(titles.end(), {"prompt/s", "output/s"});
   titles.push_back("");
-  std::vector<Row> rows = {titles};
+  TextTable table(std::move(titles), 2);
   for (const v1::ModelStatus& model : models.models()) {
     Row row = {model.model(),
                StateCell(model),
@@ -176,27 +155,21 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
       row.push_back(RateCell(model.generation_tokens(), then == nullptr ? nullptr : &output, passed));
     }
     row.push_back(NotesCell(model));
-    rows.push_back(std::move(row));
+    table.Add(std::move(row), StyleOf(model.state()));
   }
-  const std::vector<size_t> widths = Widths(rows);
-  std::string table = Line(rows[0], widths, 2, Style::kBold);
-  for (int i = 0; i < models.models_size(); ++i)
-    absl::StrAppend(&table, Line(rows[i + 1], widths, 2, StyleOf(models.models(i).state())));
-  return table;
+  return table.Text(columns);
 }
 
 std::string SchedulingTable(const v1::ListModelStatusResponse& models,
-                            const v1::ListModelStatusResponse& before, absl::Duration passed) {
+                            const v1::ListModelStatusResponse& before, absl::Duration passed, int columns) {
   std::map<std::string, v1::SchedulingCounters> earlier;
   for (const v1::ModelStatus& model : before.models()) earlier[model.model()] = model.scheduling();
-  std::vector<Row> rows = {
-      {"model", "preempted/s", "out/s", "in/s", "copied/s", "refused/s", "cached", "queue", "guessed", ""}};
+  TextTable table(
+      {"model", "preempted/s", "out/s", "in/s", "copied/s", "refused/s", "cached", "queue", "guessed", ""},
+      1);
   for (const v1::ModelStatus& model : models.models())
-    rows.push_back(SchedulingRow(model, earlier[model.model()], passed));
-  const std::vector<size_t> widths = Widths(rows);
-  std::string table;
-  for (const Row& row : rows) absl::StrAppend(&table, Line(row, widths, 1, Style::kBold));
-  return table;
+    table.Add(SchedulingRow(model, earlier[model.model()], passed));
+  return table.Text(columns);
 }
 
 std::string ModelsJson(const v1::ListModelStatusResponse& models) {

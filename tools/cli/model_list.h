@@ -11,14 +11,14 @@ namespace somnus::cli {
 std::string StateName(v1::EngineState state);  // "awake"
 std::string StateText(v1::EngineState state);  // the same in its colour
 
-// One line for each model, below a line of titles. With `before`, which was asked for `passed` ago, also how
-// many tokens it has computed in each second since.
-std::string ModelTable(const v1::ListModelStatusResponse& models,
+// One line for each model, below a line of titles, or a paragraph where these are wider than `columns`. With
+// `before`, which was asked for `passed` ago, also how many tokens it has computed in each second since.
+std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
                        const v1::ListModelStatusResponse* before = nullptr, absl::Duration passed = {});
 // What their schedulers have done since `before`, which was asked for `passed` ago: shares and mean times of
 // that while, and numbers in each second of it.
 std::string SchedulingTable(const v1::ListModelStatusResponse& models,
-                            const v1::ListModelStatusResponse& before, absl::Duration passed);
+                            const v1::ListModelStatusResponse& before, absl::Duration passed, int columns);
 // {"models": [{"model": "chat", "state": "awake", ...}]}
 std::string ModelsJson(const v1::ListModelStatusResponse& models);
 

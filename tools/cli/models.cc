@@ -18,6 +18,7 @@
 #include "tools/cli/model_list.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 
 namespace somnus::cli {
 namespace {
@@ -35,7 +36,7 @@ struct ModelsOptions {
 absl::StatusOr<int> ListModels(const ModelsOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const v1::ListModelStatusResponse models, ListModelStatus(server, kCallTimeout));
-  const std::string text = options.json ? ModelsJson(models) + "\n" : ModelTable(models);
+  const std::string text = options.json ? ModelsJson(models) + "\n" : ModelTable(models, OutputColumns());
   return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
 }
 
@@ -45,9 +46,11 @@ std::string Summary(const Server& server, const v1::ListModelStatusResponse& mod
     resident_bytes += model.resident_bytes();
     host_bytes += model.host_bytes();
   }
-  return absl::StrCat(server.http.Url(), ": ", Counted(models.models_size(), "model"), ", ",
-                      BytesText(resident_bytes), " of device memory, ", BytesText(host_bytes),
-                      " of host memory\n\n");
+  return absl::StrCat(Wrap(absl::StrCat(server.http.Url(), ": ", Counted(models.models_size(), "model"), ", ",
+                                        BytesText(resident_bytes), " of device memory, ",
+                                        BytesText(host_bytes), " of host memory"),
+                           OutputColumns(), 2),
+                      "\n\n");
 }
 
 // Until Ctrl-C, or for that many times.
@@ -61,10 +64,10 @@ absl::StatusOr<int> Watch(const ModelsOptions& options) {
     if (*InterruptScope::flag()) break;
     ASSIGN_OR_RETURN(v1::ListModelStatusResponse models, ListModelStatus(server, kCallTimeout));
     const MonotonicTime asked = MonotonicNow();
-    const std::string screen =
-        absl::StrCat(IsTerminal(STDOUT_FILENO) ? kNewScreen : "", Summary(server, models),
-                     ModelTable(models, &before, asked - asked_before), "\n",
-                     i > 0 ? SchedulingTable(models, before, asked - asked_before) + "\n" : "");
+    const std::string screen = absl::StrCat(
+        IsTerminal(STDOUT_FILENO) ? kNewScreen : "", Summary(server, models),
+        ModelTable(models, OutputColumns(), &before, asked - asked_before), "\n",
+        i > 0 ? SchedulingTable(models, before, asked - asked_before, OutputColumns()) + "\n" : "");
     if (fputs(screen.c_str(), stdout) < 0 || fflush(stdout) != 0) return kServerError;
     before = std::move(models);
     asked_before = asked;

@@ -133,6 +133,18 @@ absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& pat
   return reader.Finish();
 }
 
+absl::StatusOr<ContextUse> CountTokens(const Server& server, const json& request, const json& messages) {
+  json question = {{"messages", messages}};
+  if (request.contains("model")) question["model"] = request["model"];
+  const std::string body = question.dump(-1, ' ', false, json::error_handler_t::replace);
+  ASSIGN_OR_RETURN(const HttpResponse response, server.Client().Post("/tokenize", body));
+  if (response.status != 200) return absl::InternalError(ErrorMessage(response));
+  const json answer = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  const ContextUse use = {IntAt(answer, "count"), IntAt(answer, "max_model_len")};
+  if (use.max_model_len <= 0) return absl::DataLossError("the server does not say how long its context is");
+  return use;
+}
+
 absl::StatusOr<std::string> ReadStdin() {
   std::string text;
   char buffer[65536];

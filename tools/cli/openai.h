@@ -37,6 +37,15 @@ struct Answer {
 // wrong flags.
 absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, nlohmann::json request);
 
+struct ContextUse {
+  int64_t num_tokens = 0;  // of the messages, as the model's template renders them
+  int64_t max_model_len = 0;
+};
+// Asks the server how long these messages are for the model that `request` names. An error where the server
+// does not say.
+absl::StatusOr<ContextUse> CountTokens(const Server& server, const nlohmann::json& request,
+                                       const nlohmann::json& messages);
+
 // The message of an error response: the server's words, or the status code.
 std::string ErrorMessage(const HttpResponse& response);
 

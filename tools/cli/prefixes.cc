@@ -18,6 +18,7 @@
 #include "tools/cli/openai.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 #include "tools/http/json_fields.h"
 
 namespace somnus::cli {
@@ -34,9 +35,10 @@ struct PrefixOptions {
 
 // One line about a pin.
 std::string Describe(const Json& prefix) {
-  return absl::StrFormat("%s  %s: %d tokens, %d of %d blocks in the cache\n", StringAt(prefix, "id"),
-                         StringAt(prefix, "model"), IntAt(prefix, "tokens"), IntAt(prefix, "held_blocks"),
-                         IntAt(prefix, "blocks"));
+  const std::string line = absl::StrFormat(
+      "%s  %s: %d tokens, %d of %d blocks in the cache", StringAt(prefix, "id"), StringAt(prefix, "model"),
+      IntAt(prefix, "tokens"), IntAt(prefix, "held_blocks"), IntAt(prefix, "blocks"));
+  return Wrap(line, OutputColumns(), 2) + "\n";
 }
 
 absl::StatusOr<Json> Read(const absl::StatusOr<HttpResponse>& response) {
@@ -62,7 +64,9 @@ absl::StatusOr<int> Pin(const PrefixOptions& options, absl::Span<const std::stri
   if (!options.model.empty()) request["model"] = options.model;
   if (!options.cache_salt.empty()) request["cache_salt"] = options.cache_salt;
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  ASSIGN_OR_RETURN(const Json prefix, Read(server.Client().Post("/v1/prefixes", request.dump())));
+  // Arguments and pipes may hold any bytes; what is not UTF-8 becomes U+FFFD.
+  const std::string body = request.dump(-1, ' ', false, Json::error_handler_t::replace);
+  ASSIGN_OR_RETURN(const Json prefix, Read(server.Client().Post("/v1/prefixes", body)));
   fputs(options.json ? absl::StrCat(prefix.dump(), "\n").c_str() : Describe(prefix).c_str(), stdout);
   return kOk;
 }

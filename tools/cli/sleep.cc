@@ -1,11 +1,15 @@
 // The commands sleep and wake-up.
 #include <stdio.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -18,6 +22,7 @@
 #include "tools/cli/control_options.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 #include "tools/cli/transition_bar.h"
 #include "tools/cli/transition_json.h"
 
@@ -32,7 +37,56 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
     total += bytes;
     parts.push_back(absl::StrCat(tag, " ", BytesText(bytes)));
   }
-  absl::PrintF("%s %s (%s) in %.3f s\n", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);
+  const std::string line =
+      absl::StrFormat("%s %s (%s) in %.3f s", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);
+  puts(Wrap(line, OutputColumns(), 2).c_str());
+}
+
+using TagBytes = std::map<std::string, int64_t>;
+
+// What backups of each tag hold in the memory that the ranks compute in; nothing where one has memory of its
+// own, as a GPU has.
+std::optional<TagBytes> BackupsInSameMemory(const Server& server, const ControlOptions& options) {
+  const absl::StatusOr<v1::GetStatusResponse> status =
+      GetStatus(server, Named<v1::GetStatusRequest>(options), options.timeout);
+  if (!status.ok()) return std::nullopt;
+  TagBytes bytes;
+  for (const v1::RankStatus& rank : status->ranks()) {
+    if (!absl::StartsWith(rank.device(), "cpu")) return std::nullopt;
+    for (const auto& [tag, held] : rank.host_bytes_by_tag()) bytes[tag] += held;
+  }
+  return bytes;
+}
+
+// What was moved into backups of the same memory was not freed: the machine has less of it by so much.
+void PrintFreedOfHost(const v1::SleepResponse& response, const TagBytes& before, const TagBytes& after) {
+  TagBytes freed;
+  int64_t moved = 0;
+  for (const auto& [tag, bytes] : response.freed_bytes_by_tag()) {
+    const auto held = [&tag](const TagBytes& backups) {
+      const auto found = backups.find(tag);
+      return found == backups.end() ? 0 : found->second;
+    };
+    const int64_t into_backups = std::clamp<int64_t>(held(after) - held(before), 0, bytes);
+    moved += into_backups;
+    freed[tag] = bytes - into_backups;
+  }
+  PrintBytes("freed", freed, response.seconds());
+  if (moved > 0)
+    absl::PrintF("%s more are in backups, which this host's memory holds, too\n", BytesText(moved));
+}
+
+int64_t Sum(const TagBytes& bytes_by_tag) {
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : bytes_by_tag) sum += bytes;
+  return sum;
+}
+
+// Of a sleep that had no device memory to free: a deeper one gives backups up.
+void PrintDeeper(int level, int64_t dropped) {
+  absl::PrintF("asleep at level %d; %s\n", level,
+               dropped > 0 ? absl::StrCat("freed ", BytesText(dropped), " of backups")
+                           : "no device memory was left to free");
 }
 
 absl::StatusOr<int> PrintJson(const google::protobuf::Message& response) {
@@ -48,6 +102,7 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   request.set_mode(options.mode);
   for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
     request.add_tags(std::string(tag));
+  const std::optional<TagBytes> backups = BackupsInSameMemory(server, options);
   auto bar = std::make_unique<TransitionBar>(server, options.model);
   const absl::StatusOr<v1::SleepResponse> slept = Sleep(server, request, options.timeout);
   bar = nullptr;
@@ -58,10 +113,15 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
     puts(response.already_asleep() ? "already paused" : "paused");
   } else if (response.already_asleep()) {
     absl::PrintF("already asleep at level %d\n", response.level());
-  } else if (response.freed_bytes_by_tag().empty()) {
-    absl::PrintF("asleep at level %d; no device memory was left to free\n", response.level());
   } else {
-    PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
+    const std::optional<TagBytes> after = backups ? BackupsInSameMemory(server, options) : std::nullopt;
+    if (response.freed_bytes_by_tag().empty()) {
+      PrintDeeper(response.level(), after ? Sum(*backups) - Sum(*after) : 0);
+    } else if (after.has_value()) {
+      PrintFreedOfHost(response, *backups, *after);
+    } else {
+      PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
+    }
   }
   return kOk;
 }

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -33,11 +34,20 @@ const char* Code(Style style) {
 
 bool IsTerminal(int fd) { return isatty(fd) == 1; }
 
+bool UnderstandsEscapes(int fd) {
+  const char* term = getenv("TERM");
+  return IsTerminal(fd) && term != nullptr && absl::string_view(term) != "dumb";
+}
+
 bool UseColour(int fd) {
   const char* no_colour = getenv("NO_COLOR");
-  const char* term = getenv("TERM");
-  return IsTerminal(fd) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
-         absl::string_view(term) != "dumb";
+  return UnderstandsEscapes(fd) && (no_colour == nullptr || *no_colour == '\0');
+}
+
+int Columns(int fd, int otherwise) {
+  winsize size = {};
+  const bool known = IsTerminal(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : otherwise;
 }
 
 std::string Styled(int fd, Style style, absl::string_view text) {

@@ -1,8 +1,6 @@
 #include "tools/cli/transition_bar.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,17 +27,6 @@ bool HasEnded(absl::string_view phase) { return phase == "committed" || phase ==
 
 // "prepared" and "committed" are for ranks that wait: what others still do says more.
 bool Works(absl::string_view phase) { return phase != "prepared" && !HasEnded(phase); }
-
-bool CanDraw() {
-  const char* term = getenv("TERM");
-  return IsTerminal(STDERR_FILENO) && term != nullptr && absl::string_view(term) != "dumb";
-}
-
-int Columns() {
-  winsize size = {};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kDefaultColumns;
-}
 
 std::string Bar(double part, int width) {
   const int filled = static_cast<int>(part * width);
@@ -83,18 +70,18 @@ std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, i
 }
 
 TransitionBar::TransitionBar(const Server& server, const std::string& model) {
-  if (!CanDraw()) return;
+  if (!UnderstandsEscapes(STDERR_FILENO)) return;
   v1::WatchTransitionRequest request;
   request.set_interval_s(kInterval);
   request.set_follow(true);
   request.set_model(model);
-  stream_ = std::make_unique<TransitionStream>(server, request,
-                                               [this](const v1::WatchTransitionResponse& response) {
-                                                 const std::string line = lines_.Line(response, Columns());
-                                                 if (line.empty()) return;
-                                                 fputs(absl::StrCat(kEmptyLine, line).c_str(), stderr);
-                                                 drawn_ = true;
-                                               });
+  stream_ = std::make_unique<TransitionStream>(
+      server, request, [this](const v1::WatchTransitionResponse& response) {
+        const std::string line = lines_.Line(response, Columns(STDERR_FILENO, kDefaultColumns));
+        if (line.empty()) return;
+        fputs(absl::StrCat(kEmptyLine, line).c_str(), stderr);
+        drawn_ = true;
+      });
 }
 
 TransitionBar::~TransitionBar() {

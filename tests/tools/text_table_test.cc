@@ -1,0 +1,53 @@
+#include "tools/cli/text_table.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+
+namespace somnus::cli {
+namespace {
+
+TEST(WrapTest, BreaksBetweenWordsOnly) {
+  EXPECT_EQ(Wrap("state     awake and well", 40, 10), "state     awake and well");
+  EXPECT_EQ(Wrap("state     awake and well", 20, 10), "state     awake and\n          well");
+  EXPECT_EQ(Wrap("a longerthancolumns b", 6, 2), "a longerthancolumns\n  b");
+  EXPECT_EQ(Wrap("  indented", 80, 2), "  indented");
+  EXPECT_EQ(Wrap("", 10, 2), "");
+}
+
+TEST(WrapTest, CountsCharactersAndNoColours) {
+  EXPECT_EQ(Wrap("\033[32mgr\u00fcn\033[0m ja", 7, 0), "\033[32mgr\u00fcn\033[0m ja");
+  EXPECT_EQ(Wrap("\033[32mgr\u00fcn\033[0m ja", 6, 0), "\033[32mgr\u00fcn\033[0m\nja");
+}
+
+TextTable Two() {
+  TextTable table({"model", "state", "memory", "waiting", ""}, 2);
+  table.Add({"chat", "awake", "3.0 MiB", "12", "pinned"}, Style::kGreen);
+  table.Add({"code", "asleep (level 2)", "0.0 MiB", "-", ""}, Style::kYellow);
+  return table;
+}
+
+TEST(TextTableTest, IsATableWhereItFits) {
+  const std::string table =
+      "model  state              memory  waiting\n"
+      "chat   awake             3.0 MiB       12  pinned\n"
+      "code   asleep (level 2)  0.0 MiB        -\n";
+  EXPECT_EQ(Two().Text(kAnyWidth), table);
+  EXPECT_EQ(Two().Text(49), table);
+}
+
+TEST(TextTableTest, IsAListWhereItDoesNotFit) {
+  EXPECT_EQ(Two().Text(48),
+            "model chat: awake\n"
+            "  memory 3.0 MiB, waiting 12, pinned\n"
+            "model code: asleep (level 2)\n"
+            "  memory 0.0 MiB\n");
+  const std::string narrow = Two().Text(20);
+  for (const absl::string_view line : absl::StrSplit(narrow, '\n')) EXPECT_LE(line.size(), 20u) << narrow;
+}
+
+}  // namespace
+}  // namespace somnus::cli
