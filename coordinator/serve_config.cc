@@ -2,6 +2,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <iterator>
@@ -81,6 +82,12 @@ std::string ArgOf(const Setting& setting) {
   return absl::StrCat("--", FlagName(setting.field), "=", setting.value);
 }
 
+// A shell puts the home's path before "/..." where a command line has "~/...".
+std::string FromHome(const std::string& path) {
+  const char* home = getenv("HOME");
+  return home != nullptr && absl::StartsWith(path, "~/") ? absl::StrCat(home, path.substr(1)) : path;
+}
+
 class Config {
  public:
   explicit Config(std::string path) : path_(std::move(path)) {}
@@ -103,7 +110,8 @@ class Config {
     for (int i = 0; i < config_.models_size(); ++i) {
       const v1::ServeConfig::Model& model = config_.models(i);
       RETURN_IF_ERROR(CheckName(i, &names));
-      const Setting path = {kPath, absl::StrCat(model.name(), "=", model.path()), LineOf(i, "path")};
+      const Setting path = {kPath, absl::StrCat(model.name(), "=", FromHome(model.path())),
+                            LineOf(i, "path")};
       RETURN_IF_ERROR(Set(path, CoordinatorFlags(flags), "model"));
     }
     return absl::OkStatus();

@@ -63,7 +63,8 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[1].world_size, 1);
   EXPECT_EQ(each[1].dtype, v1::DTYPE_UNSPECIFIED) << "that is of the other one";
   EXPECT_EQ(each[1].kv_cache_memory_bytes, 1 << 20);
-  EXPECT_FALSE(each[1].dequantize);
+  EXPECT_EQ(each[0].dequantize, std::nullopt);
+  EXPECT_EQ(each[1].dequantize, false);
   EXPECT_EQ(each[1].quantization, Quantization::kInt8);
   EXPECT_EQ(each[0].quantization, Quantization::kNone);
   EXPECT_EQ(each[1].max_num_seqs, 7);
@@ -183,9 +184,20 @@ TEST_F(ServeConfigTest, TheExampleIsRight) {
   const std::vector<Flags> each = OfEachModel(*flags);
   ASSERT_EQ(each.size(), 3u);
   EXPECT_EQ(each[0].max_model_len, 4096);
-  EXPECT_EQ(each[1].max_model_len, 16384);
+  EXPECT_EQ(each[1].max_model_len, 8192);
+  EXPECT_EQ(each[1].dequantize, true);
   EXPECT_EQ(each[2].world_size, 2);
   EXPECT_FALSE(each[2].enable_prefix_caching);
+}
+
+TEST_F(ServeConfigTest, APathMayBeginAtHome) {
+  Write(R"(models { name: "a" path: "~/x.gguf" } models { name: "b" path: "y/~/z" })");
+  const absl::StatusOr<Flags> flags = Parse();
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const std::vector<Flags> each = OfEachModel(*flags);
+  const char* home = getenv("HOME");
+  EXPECT_EQ(each[0].model, home == nullptr ? "~/x.gguf" : std::string(home) + "/x.gguf");
+  EXPECT_EQ(each[1].model, "y/~/z");
 }
 
 }  // namespace

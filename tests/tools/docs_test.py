@@ -22,12 +22,22 @@ FILE_NAME = re.compile(r"(?<![\w/.{},*-])(\w+\.(?:cc|cu|h|proto|py|sh|jsonl))(?!
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 FLAG_ROW = re.compile(r'Flag::\w+(?:<[\w:]+>)?\(\s*"([a-z0-9-]+)"')
 SCRIPT_FLAG = re.compile(r"(?<!\w)--([a-z][a-z0-9-]+)")
+COMMAND_ROW = re.compile(r'^ *\{"([a-z-]+)", "', re.MULTILINE)
+# A command line of ours; not "somnus serves", which is a sentence.
+COMMAND = re.compile(r"(?<![\w./-])(?:bazel-bin/tools/)?somnus ([a-z][a-z-]*)(?![\w-])")
+COMMENT_LINE = re.compile(r"^\s*//[^\n]*|\s//[^\n]*", re.MULTILINE)
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+STRINGS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')  # that the compiler makes one
 METRIC = re.compile(r"\b(?:vllm|somnus):(\w+)")
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\w+, (\w+)\)", re.MULTILINE)
 LONG_NAME = re.compile(r"\b[A-Z][A-Za-z0-9]{12,}\b")
 MAX_COLUMNS = 120
 # Files and flags of other programs.
 FOREIGN = {"bench.py", "cuda_runtime.h", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
+FOREIGN_IN_BLOCKS = {"--rm", "--read-only", "--tmpfs", "--shm-size", "--from-literal", "--no-create-home", "--shell", "--output-format",
+                     "--flag", "--seeds"}  # of tests/simulation
+# Words behind our name that are part of another one.
+NO_COMMANDS = {"cluster", "control", "inference", "is"}
 
 
 def read(path):
@@ -87,14 +97,44 @@ class Docs(unittest.TestCase):
         self.assertEqual([f"{page}: {name}" for page, code in self.inline for name in FILE_NAME.findall(code)
                           if name not in known], [])
 
-    def test_flags_exist(self):
-        """As a row of a flag table, or in the scripts. An alias is no name for the documents."""
+    def declared_flags(self):
+        """Rows of flag tables, and what scripts have. An alias is no name for the documents."""
         declared = set(FLAG.findall("".join(CODE_BLOCK.findall(read(os.path.join(ROOT, "docs", "flags.md"))))))
         self.assertGreater(len(declared), 100)  # tests/flags compares them with --help
         for path, text in self.sources.items():
             declared |= set((SCRIPT_FLAG if path.endswith((".py", ".sh")) else FLAG_ROW).findall(text))
+        return declared
+
+    def test_flags_exist(self):
+        declared = self.declared_flags()
         self.assertEqual([f"{page}: --{name}" for page, code in self.inline for name in FLAG.findall(code)
                           if f"--{name}" not in FOREIGN and name not in declared], [])
+
+    def test_commands_exist(self):
+        """In blocks and in backticks of the pages, and in what programs and scripts write."""
+        commands = set(COMMAND_ROW.findall(self.sources["tools/cli/main.cc"])) | {"help"}
+        self.assertGreater(len(commands), 10)
+        self.assertEqual([f"{where}: somnus {name}" for where, text in self.written() for name in COMMAND.findall(text)
+                          if name not in commands | NO_COMMANDS], [])
+
+    def test_flags_in_blocks_and_messages_exist(self):
+        declared = self.declared_flags()
+        self.assertEqual([f"{where}: --{name}" for where, text in self.written() for name in FLAG.findall(text)
+                          if f"--{name}" not in FOREIGN | FOREIGN_IN_BLOCKS and name not in declared
+                          and name.removeprefix("no-") not in declared], [])
+
+    def written(self):
+        """(where, text) of the commands that pages show, and of the string literals of our programs."""
+        found = [(page, code) for page, code in self.inline if code.startswith("somnus ")]
+        for page in PAGES:
+            found += [(os.path.relpath(page, ROOT), block) for block in CODE_BLOCK.findall(read(page)) if block.startswith("```bash")]
+        found += [("docs/models.textproto", read(os.path.join(ROOT, "docs", "models.textproto")))]
+        for path, text in self.sources.items():
+            if path.endswith((".cc", ".h")) and not path.startswith(("tests/", "kernels/")):
+                found += [(path, "".join(STRING.findall(run))) for run in STRINGS.findall(COMMENT_LINE.sub("", text))]
+            elif path.startswith("tools/") and path.endswith(".sh"):
+                found += [(path, line) for line in text.splitlines() if not line.lstrip().startswith("#")]
+        return found
 
     def test_metrics_exist(self):
         metrics = "".join(text for path, text in self.sources.items() if path.startswith("coordinator/metrics/"))
