@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -74,6 +75,11 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (status.ok() && changes) entry.DropBackup();
     Publish();
     return status;
+  }
+
+  void BeginAsleep(const std::vector<std::string>& tags) override {
+    absl::MutexLock lock(&mutex_);
+    begin_asleep_ = {tags.begin(), tags.end()};
   }
 
   absl::Status Free(void* data) override {
@@ -238,9 +244,10 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<std::unique_ptr<Region>> region = Region::Reserve(driver_, tag, shape);
     if (!region.ok()) return region.status();
-    if (absl::Status status = (*region)->Populate(); !status.ok()) return status;
+    const bool asleep = begin_asleep_.count(tag) > 0;
+    if (absl::Status status = asleep ? absl::OkStatus() : (*region)->Populate(); !status.ok()) return status;
     void* data = (*region)->data();
-    entries_[data].region = *std::move(region);
+    entries_[data] = {.region = *std::move(region), .asleep = asleep};
     Publish();
     return data;
   }
@@ -305,14 +312,8 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   // Updates what Stats returns.
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::map<std::string, TagStats> stats;
-    for (const auto& [data, entry] : entries_) {
-      TagStats& tag = stats[entry.region->tag()];
-      const bool is_backup = entry.kept_in_place && !entry.waking;
-      (is_backup ? tag.host_backup : tag.resident) += entry.region->held_bytes();
-      if (entry.asleep) tag.sleeping += entry.region->wanted_bytes();
-      if (entry.backup == nullptr) continue;
-      (store_->in_host_memory() ? tag.host_backup : tag.file_backup) += entry.backup->stored_bytes();
-    }
+    const bool in_host_memory = store_ != nullptr && store_->in_host_memory();
+    for (const auto& [data, entry] : entries_) entry.AddTo(in_host_memory, &stats[entry.region->tag()]);
     absl::MutexLock lock(&published_mutex_);
     published_ = std::move(stats);
   }
@@ -364,6 +365,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   const std::unique_ptr<BackupStore> store_;  // outlives the backups in entries_; null: kept in place
   absl::Mutex mutex_;                         // held while memory is mapped, copied and released
   std::map<void*, SleepableRegion> entries_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> begin_asleep_ ABSL_GUARDED_BY(mutex_);
   Prepared prepared_ ABSL_GUARDED_BY(mutex_) = Prepared::kNothing;
   double backup_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   double map_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -48,6 +48,13 @@ int64_t SleepableRegion::BytesToWake() const {
          (backup != nullptr ? region->wanted_bytes() : 0);
 }
 
+void SleepableRegion::AddTo(bool in_host_memory, TagStats* tag) const {
+  const bool is_backup = kept_in_place && !waking;
+  (is_backup ? tag->host_backup : tag->resident) += region->held_bytes();
+  if (asleep) tag->sleeping += region->wanted_bytes();
+  if (backup != nullptr) (in_host_memory ? tag->host_backup : tag->file_backup) += backup->stored_bytes();
+}
+
 void SleepableRegion::DropBackup() {
   backup = nullptr;
   kept_in_place = false;

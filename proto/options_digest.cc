@@ -13,6 +13,8 @@ std::string OptionsDigest(const v1::LoadModelRequest& request) {
   options.clear_group_epoch();
   options.clear_operation_id();
   options.clear_weights_version();
+  options.clear_asleep_tags();
+  options.clear_sleep_level();
   options.mutable_parallel()->clear_group_name();
   options.mutable_parallel()->clear_nccl_unique_id();
   options.mutable_parallel()->clear_rank_hosts();

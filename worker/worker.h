@@ -153,6 +153,10 @@ class Worker {
     std::unique_ptr<Checkpoint> checkpoint;  // opened
   };
   absl::StatusOr<Files> OpenFiles(const std::string& path) const;
+  // The rank's group sleeps: of the weights, which have their addresses, nothing was read.
+  void FallAsleepUnread(bool has_source);
+  // The state that the memory is in.
+  void SetRestingState();
   // Of LOAD_FORMAT_NONE: those that it may have are read later.
   absl::StatusOr<Files> OpenFilesForLayout(const std::string& path);
   // Reads the weights' source into memory that was discarded, or is stale.

@@ -1,4 +1,5 @@
 // The Worker's loading: its device, its weights, and the memory of its KV cache.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/numa.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "proto/limits.h"
 #include "proto/options_digest.h"
@@ -23,34 +25,55 @@ std::string DigestOf(v1::LoadModelRequest request) {
   return OptionsDigest(request);
 }
 
+bool Sleeps(const v1::LoadModelRequest& request, const std::string& tag) {
+  const auto& tags = request.asleep_tags();
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
+}
+
+absl::Status CheckAsleep(const v1::LoadModelRequest& request) {
+  for (const std::string& tag : request.asleep_tags()) {
+    if (!IsMemoryTag(tag))
+      return absl::InvalidArgumentError(absl::StrCat("asleep_tags: there is no '", tag, "'"));
+  }
+  const int level = request.sleep_level();
+  const bool is_level = level >= kMinSleepLevel && level <= kMaxSleepLevel;
+  if (request.asleep_tags().empty() || is_level) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sleep_level: must be ", kSleepLevelNames, ", not ", level));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
                                                   const ModelRunner::Progress& progress) {
-  const bool reads = request.load_format() != v1::LOAD_FORMAT_NONE;
-  if (reads) RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
+  const bool has_source = request.load_format() != v1::LOAD_FORMAT_NONE;
+  if (has_source) RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
+  RETURN_IF_ERROR(CheckAsleep(request));
+  const bool weights_sleep = Sleeps(request, kWeightsTag);
   ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
   load_request_ = request;
-  load_options_.runner.read_weights = reads;
+  load_options_.runner.read_weights = has_source && !weights_sleep;
   load_format_ = request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
   ASSIGN_OR_RETURN(const Files files,
-                   reads ? OpenFiles(request.model_path()) : OpenFilesForLayout(request.model_path()));
+                   has_source ? OpenFiles(request.model_path()) : OpenFilesForLayout(request.model_path()));
   RETURN_IF_ERROR(OpenDevice(request.batch_invariant()));
+  allocator_->BeginAsleep({request.asleep_tags().begin(), request.asleep_tags().end()});
   const v1::ParallelConfig& parallel = request.parallel();
   communicator_.SetShape(parallel.rank(), parallel.world_size(), device_->kind() == DeviceKind::kCuda);
   ASSIGN_OR_RETURN(runner_, parts_.load_runner(*files.checkpoint, load_options_.runner, device_.get(),
                                                &communicator_, allocator_.get(), progress));
   v1::LoadModelEvent event;
   event.set_done(true);
-  event.set_weights_bytes(allocator_->ResidentBytes()[kWeightsTag]);
-  event.set_bytes_loaded(event.weights_bytes());
-  event.set_bytes_total(event.weights_bytes());
+  const TagStats weights = allocator_->Stats()[kWeightsTag];
+  event.set_weights_bytes(weights.resident + weights.sleeping);
+  event.set_bytes_loaded(load_options_.runner.read_weights ? event.weights_bytes() : 0);
+  event.set_bytes_total(event.bytes_loaded());
   event.set_kv_block_bytes(runner_->kv_block_bytes());
-  if (reads) {
+  if (has_source) {
     SetRead(request.weights_version(), files.source);
   } else {
     weights_.SetOverwritten();
   }
+  if (weights_sleep) FallAsleepUnread(has_source);
   event.set_weights_version(weights_.version());
   event.set_checkpoint_fingerprint(weights_.fingerprint());
   absl::MutexLock lock(&mu_);
@@ -62,6 +85,14 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   loaded_.numa = placement_.description;
   loaded_.kv_block_bytes = event.kv_block_bytes();
   return event;
+}
+
+void Worker::FallAsleepUnread(bool has_source) {
+  if (has_source && load_request_.sleep_level() < kMaxSleepLevel) {
+    checkpoint_backup_.Begin(allocator_->Stats()[kWeightsTag].sleeping);
+  } else {
+    weights_.SetDiscarded();
+  }
 }
 
 absl::Status Worker::Place() {
@@ -152,7 +183,8 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
                         .meter = transition_meter_.bytes()},
       device_.get(), driver_.get(), runner_.get());
   ranks_may_differ_ |= defer_graphs;
-  lifecycle_.Set(WorkerState::kAwake);
+  allocator_->BeginAsleep({});
+  SetRestingState();
   absl::MutexLock lock(&mu_);
   loaded_.num_blocks = config.num_blocks();
   loaded_.num_mapped_blocks = mapped;

@@ -242,16 +242,20 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
     report.set_sleeping_bytes(bytes.sleeping);
   }
   CommitKept(*prepared_, &response);
-  const bool asleep =
-      std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
-  lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep                ? 0
-                                                                      : weights_.discarded() ? 2
-                                                                                             : 1);
+  SetRestingState();
   transition_meter_.SetPhase(TransitionPhase::kCommitted);
   last_transition_ = last_committed_ = id;
   prepared_.reset();
   response.mutable_seconds()->set_commit(SecondsSince(begin));
   return response;
+}
+
+void Worker::SetRestingState() {
+  const std::map<std::string, TagStats> stats = allocator_->Stats();
+  const bool asleep =
+      std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
+  const int level = weights_.discarded() ? kMaxSleepLevel : kMinSleepLevel;
+  lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, asleep ? level : 0);
 }
 
 void Worker::CommitSleep(v1::CommitResponse* response) {

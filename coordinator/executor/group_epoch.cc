@@ -175,12 +175,10 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
         return ranks[rank] ? LoadRank(worker, rank, group, context, &sum) : grpc::Status::OK;
       })));
   std::vector<v1::LoadModelEvent> loaded = sum.Take();
-  if (request.load_format() != v1::LOAD_FORMAT_NONE) {
-    const double seconds = absl::ToDoubleSeconds(options_.now() - begin);
-    std::vector<TransitionSpeeds::Moved> read;
-    for (const v1::LoadModelEvent& event : loaded) read.push_back({event.weights_bytes(), seconds});
-    options_.speeds->Note(MovementKind::kRead, read);
-  }
+  const double seconds = absl::ToDoubleSeconds(options_.now() - begin);
+  std::vector<TransitionSpeeds::Moved> read;
+  for (const v1::LoadModelEvent& event : loaded) read.push_back({event.bytes_loaded(), seconds});
+  options_.speeds->Note(MovementKind::kRead, read);
   return loaded;
 }
 

@@ -74,6 +74,18 @@ class FakeMemory {
       absl::StrAppend(&text, " ", kept.src(), ">", kept.dst());
     return text;
   }
+  static std::string Describe(const v1::LoadModelRequest& request) {
+    const v1::ParallelConfig& parallel = request.parallel();
+    std::string text = absl::StrCat("load ", parallel.rank(), "/", parallel.world_size());
+    if (request.load_format() == v1::LOAD_FORMAT_NONE) text += " none";
+    if (request.asleep_tags_size() > 0) absl::StrAppend(&text, " asleep ", request.sleep_level());
+    for (const std::string& tag : request.asleep_tags()) absl::StrAppend(&text, " ", tag);
+    return text;
+  }
+  void Load(const v1::LoadModelRequest& request) {
+    for (const std::string& tag : request.asleep_tags()) resident_[tag] = false;
+    weights_discarded_ = request.sleep_level() == 2;
+  }
   void Allocate(const v1::KvCacheConfig& cache) { cache_ = cache; }
   void Resize(int32_t num_blocks, v1::ResizeKvCacheResponse* response) {
     cache_.set_num_mapped_blocks(num_blocks);

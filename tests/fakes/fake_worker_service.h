@@ -150,16 +150,15 @@ class FakeWorkerService : public FakeChecks {
   grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
     const int32_t rank = request->parallel().rank();
-    std::string call = absl::StrCat("load ", rank, "/", request->parallel().world_size());
-    if (request->load_format() == v1::LOAD_FORMAT_NONE) call += " none";
-    const grpc::Status status =
-        Called(request->group_epoch(), call, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-          rank_ = rank;
-          world_size_ = request->parallel().world_size();
-          options_digest_ = OptionsDigest(*request);
-          weights_.Load(*request);
-          state_ = "loaded";
-        });
+    const grpc::Status status = Called(request->group_epoch(), FakeMemory::Describe(*request),
+                                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                                         rank_ = rank;
+                                         world_size_ = request->parallel().world_size();
+                                         options_digest_ = OptionsDigest(*request);
+                                         weights_.Load(*request);
+                                         memory_.Load(*request);
+                                         state_ = "loaded";
+                                       });
     if (!status.ok()) return status;
     for (int64_t bytes : {50, 100}) {
       v1::LoadModelEvent event;
@@ -169,6 +168,7 @@ class FakeWorkerService : public FakeChecks {
     }
     v1::LoadModelEvent last;
     last.set_done(true);
+    last.set_bytes_loaded(request->load_format() == v1::LOAD_FORMAT_NONE ? 0 : 100);
     last.set_weights_bytes(100);
     last.set_kv_block_bytes(10 + rank);
     absl::MutexLock lock(&mu_);

@@ -96,6 +96,7 @@ class SimulatedRunner : public ModelRunner {
     const int64_t weight_bytes = site_.spills ? kSpilledBytes : kRegionBytes;
     ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, weight_bytes));
     ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
+    read_touches_ = site_.touches;
     if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
   }
@@ -109,7 +110,7 @@ class SimulatedRunner : public ModelRunner {
                                                         num_mapped_blocks * kv_block_bytes()));
     batch_.SetNumBlocks(num_mapped_blocks);
     RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
-    Forget();
+    if (allocator_.Stats()["kv_cache"].sleeping == 0) Forget();  // else ResetAfterWake does
     return absl::OkStatus();
   }
   absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {

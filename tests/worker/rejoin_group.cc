@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "tests/fakes/unique_name.h"
 
@@ -51,7 +52,7 @@ absl::Status RejoinGroup::OnRanks(const std::vector<bool>& ranks,
   return absl::OkStatus();
 }
 
-absl::Status RejoinGroup::LoadRank(int rank) {
+absl::Status RejoinGroup::LoadRank(int rank, int sleep_level) {
   v1::LoadModelRequest request;
   request.set_model_path("tests/data/tiny/llama-uneven");
   request.set_dtype(v1::DTYPE_FLOAT32);
@@ -66,6 +67,10 @@ absl::Status RejoinGroup::LoadRank(int rank) {
   request.mutable_graph_sizes()->Add(options_.graph_sizes.begin(), options_.graph_sizes.end());
   request.set_weights_version(1);
   request.set_group_epoch(epoch_);
+  request.set_sleep_level(sleep_level);
+  for (const std::string tag : kMemoryTags) {
+    if (sleep_level > 0) request.add_asleep_tags(tag);
+  }
   return workers_[rank]->LoadModel(request, [](int64_t, int64_t) {}).status();
 }
 
@@ -100,7 +105,7 @@ absl::Status RejoinGroup::Recover(int sleep_level) {
   }
   RETURN_IF_ERROR(OnRanks(
       all, [&](int rank) { return workers_[rank]->Fence(epoch_, absl::Seconds(60), [] {}).status(); }));
-  RETURN_IF_ERROR(OnRanks(lost, [&](int rank) { return LoadRank(rank); }));
+  RETURN_IF_ERROR(OnRanks(lost, [&](int rank) { return LoadRank(rank, sleep_level); }));
   const std::string name = UniqueName();
   RETURN_IF_ERROR(OnRanks(all, [&](int rank) {
     v1::JoinGroupRequest request;
@@ -111,11 +116,7 @@ absl::Status RejoinGroup::Recover(int sleep_level) {
     return workers_[rank]->JoinGroup(request);
   }));
   if (first) return absl::OkStatus();
-  return OnRanks(lost, [&](int rank) -> absl::Status {
-    RETURN_IF_ERROR(AllocateRank(rank, /*defer_graphs=*/true));
-    if (sleep_level == 0) return absl::OkStatus();
-    return Transit(rank, sleep_level);
-  });
+  return OnRanks(lost, [&](int rank) { return AllocateRank(rank, /*defer_graphs=*/true); });
 }
 
 absl::Status RejoinGroup::Transit(int rank, int sleep_level, bool keeps) {

@@ -174,8 +174,10 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
     ops_scratch_bytes_ = std::max(ops_scratch_bytes_, draft_model_->ops_workspace_bytes());
   ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
   CarveWorkspace(workspace_region_);
-  return BindWorkspace();
+  return WorkspaceSleeps() ? absl::OkStatus() : BindWorkspace();  // else ResetAfterWake binds it
 }
+
+bool ModelRunnerImpl::WorkspaceSleeps() const { return allocator_->Stats()[kWorkspaceTag].sleeping > 0; }
 
 absl::Status ModelRunnerImpl::BindWorkspace() {
   device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
@@ -211,8 +213,6 @@ int64_t ModelRunnerImpl::RowBytes(int64_t num_blocks) const {
 
 absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks,
                                               bool defer_graphs) {
-  // A rank that joins a group which profiled long ago has not measured its matrix products yet.
-  if (defer_graphs) RETURN_IF_ERROR(TuneLinears());
   RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_mapped_blocks));
   graphs_deferred_ = defer_graphs;
   return defer_graphs ? absl::OkStatus() : CaptureGraphs().status();

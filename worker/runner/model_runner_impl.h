@@ -102,6 +102,7 @@ class ModelRunnerImpl : public ModelRunner {
   // Settles all steps in flight when a scheduled sequence's edits depend on its tokens.
   absl::Status SettleWhatIsNeeded();
   absl::Status AllocateBlocks(int32_t num_blocks, int32_t num_mapped_blocks);
+  bool WorkspaceSleeps() const;
   absl::Status FreeScratchBlocks();
   // The sizes of decode batches to prepare for; ascending.
   std::vector<int32_t> BatchSizes() const;

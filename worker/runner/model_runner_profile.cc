@@ -158,6 +158,8 @@ absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
 absl::Status ModelRunnerImpl::CaptureDeferredGraphs() {
   if (!graphs_deferred_) return absl::OkStatus();
   graphs_deferred_ = false;
+  // A rank that joined a group which profiled long ago has not measured its matrix products yet.
+  RETURN_IF_ERROR(TuneLinears());
   return CaptureGraphs().status();
 }
 
