@@ -135,10 +135,14 @@ HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
   return JsonResponse(info);
 }
 
-HttpResponse ApiState::Health() const {
+HttpResponse ApiState::Health(absl::string_view query) const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
+  const std::vector<std::string> names = QueryValues(query, "model");
+  if (!names.empty() && models_.Find(names.back()) == nullptr)
+    return ErrorResponse({404, "The model does not exist.", "model"});
   for (const SharedModel& model : models) {
+    if (!names.empty() && model->name != names.back()) continue;
     const absl::Status health = model->engine->Health();
     if (health.ok()) continue;
     const std::string whose = models.size() > 1 ? absl::StrCat(model->name, ": ") : "";
@@ -186,7 +190,7 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kHealth:
     case Route::kReadyz:
     case Route::kPing:
-      return Health();
+      return Health(query);
     case Route::kLivez:
       return Livez();
     case Route::kVersion:
@@ -198,13 +202,11 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kMetrics:
       return {200, "text/plain; version=0.0.4; charset=utf-8", MetricsText(), {}};
     case Route::kIsSleeping:
-      if (loading()) return JsonResponse(Json{{"is_sleeping", false}});
       return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
         const EngineStats stats = model.engine->Stats();
         return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level, stats.paused)}});
       });
     case Route::kIsPaused:
-      if (loading()) return JsonResponse(Json{{"is_paused", false}});
       return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
         const EngineStats stats = model.engine->Stats();
         return JsonResponse(Json{{"is_paused", IsPaused(stats.state, stats.sleep_level, stats.paused)}});

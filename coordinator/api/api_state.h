@@ -57,7 +57,8 @@ class ApiState {
   // The number of workers: of all replicas, or with include_dp=false of one.
   HttpResponse WorldSize(const RouteSpec& spec, absl::string_view query) const;
   // 200 when a request that arrived now would be served, else 503 with the reason.
-  HttpResponse Health() const;
+  // Of all models, or of ?model=.
+  HttpResponse Health(absl::string_view query) const;
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
   std::string MetricsText() const;

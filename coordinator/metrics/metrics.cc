@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/memory_tags.h"
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
 #include "coordinator/metrics/prefix_cache_series.h"
@@ -253,8 +254,9 @@ class PrometheusMetrics : public Metrics {
   void SerializeState(const EngineStats& stats) {
     const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
     SleepState("awake", IsReady(stats.state));
-    SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
-    SleepState("discard_all", asleep && stats.sleep_level == 2);
+    const TagState weights = stats.residency.state(kWeightsTag);
+    SleepState("weights_offloaded", asleep && weights == TagState::kBackedUp);
+    SleepState("discard_all", asleep && weights == TagState::kDiscarded);
     for (const EngineState state : kEngineStates) {
       Gauge("somnus:engine_state", "1 for the state that the engine is in.",
             {{"state", EngineStateName(state)}})

@@ -29,6 +29,8 @@ TEST_F(ApiServerTest, ReadyzIsHealthAndLivezFailsOnlyWhenNothingIsServedAnyMore)
   Start();
   EXPECT_EQ(Send("GET", "/readyz").status, 503);
   EXPECT_EQ(Send("GET", "/livez").status, 200) << "it is loading";
+  for (const char* path : {"/is_sleeping", "/is_paused"})
+    EXPECT_EQ(Admin("GET", path).status, 503) << path << ": workers that sleep may be adopted";
   server_->SetModel(FakeModel(engine_));
   for (const EngineState state : kEngineStates) {
     engine_->set_state(state);

@@ -86,6 +86,10 @@ TEST_F(SeveralModelsTest, OperatorsSayWhichModelTheyMean) {
   EXPECT_EQ(other_->state(), EngineState::kAsleep);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping?model=other").body)["is_sleeping"], true);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping?model=first").body)["is_sleeping"], false);
+  EXPECT_EQ(Send("GET", "/readyz").status, 503) << "one of them sleeps";
+  EXPECT_EQ(Send("GET", "/readyz?model=first").status, 200);
+  EXPECT_EQ(Send("GET", "/readyz?model=other").status, 503);
+  EXPECT_EQ(Send("GET", "/readyz?model=third").status, 404);
   EXPECT_EQ(Admin("GET", "/is_sleeping").status, 400);
   EXPECT_EQ(Admin("POST", "/wake_up?model=other").status, 200);
   EXPECT_EQ(other_->state(), EngineState::kAwake);

@@ -161,6 +161,7 @@ TEST(MetricsTest, AnEngineThatRecoversAsleepCountsAsAsleep) {
       "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"weights_offloaded\"} ";
   EXPECT_TRUE(Has(metrics->Serialize(stats), offloaded + "0"));
   stats.sleep_level = 1;
+  stats.residency.Slept({.level = 1});
   EXPECT_TRUE(Has(metrics->Serialize(stats), offloaded + "1"));
 }
 
@@ -187,10 +188,24 @@ TEST(MetricsTest, SleepStates) {
   EngineStats stats;
   stats.state = EngineState::kAsleep;
   stats.sleep_level = 2;
+  stats.residency.Slept({.level = 2});
   const std::string text = metrics->Serialize(stats);
   EXPECT_TRUE(Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"awake\"} 0"));
   EXPECT_TRUE(
       Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"discard_all\"} 1"));
+}
+
+TEST(MetricsTest, WeightsThatAreResidentAreNotOffloadedThoughTheCacheSleeps) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats;
+  stats.state = EngineState::kAsleep;
+  stats.sleep_level = 1;
+  stats.residency.Slept({.level = 1, .tags = {"kv_cache"}});
+  const std::string text = metrics->Serialize(stats);
+  for (const char* name : {"awake", "weights_offloaded", "discard_all"})
+    EXPECT_TRUE(Has(text, absl::StrCat("vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"",
+                                       name, "\"} 0")))
+        << name;
 }
 
 TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
