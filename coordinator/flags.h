@@ -128,6 +128,7 @@ struct Flags {
   std::string sleep_arrivals = "queue";
   absl::Duration idle_sleep;  // 0: never
   int32_t idle_sleep_level = 1;
+  int32_t max_wake_up_tries = 4;         // 0: without a bound
   std::optional<bool> keep_kv_on_sleep;  // not set: one of several models keeps that of open requests
   bool wake_self_check = false;
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks

@@ -126,6 +126,7 @@ AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
   options.arrivals = SleepArrivalsOf(flags);
   options.idle_sleep = flags.idle_sleep;
   options.idle_level = flags.idle_sleep_level;
+  options.retry.max_tries = flags.max_wake_up_tries;
   return options;
 }
 

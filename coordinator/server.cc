@@ -33,6 +33,8 @@ std::unique_ptr<SharedDevices> MakeSharedDevices(const Flags& flags) {
   options.residency.turn = flags.residency_turn;
   options.residency.max_wait = flags.residency_max_wait;
   options.operator_wait = flags.model_wake_timeout;
+  options.retry.max_tries = flags.max_wake_up_tries;
+  if (flags.replica_retry_pause > absl::ZeroDuration()) options.revival_pause = flags.replica_retry_pause;
   options.kv_hold = flags.kv_cache_hold;
   options.kv_patience = flags.kv_cache_patience;
   options.arrivals = SleepArrivalsOf(flags);
@@ -88,7 +90,7 @@ class ServerImpl : public Server {
       if (error.empty()) error = engine->Stats().error;
     }
     const absl::Duration grace = flags_.shutdown_timeout;
-    LogInfo("stopping{}; open requests have {}", LeavesWorkers() ? ", and leaving the workers" : "",
+    LogInfo("stopping{}; open requests have {}", LeftModels().empty() ? "" : ", and leaving the workers",
             absl::FormatDuration(grace));
     Stop(grace);
     if (!error.empty()) return absl::UnavailableError(absl::StrCat("the engine had failed: ", error));
@@ -170,9 +172,12 @@ class ServerImpl : public Server {
   // Runs on the thread that changed the state.
   void OnStateChange(const Engine& engine) {
     front_->OnStateChange();
-    if (engine.state() != EngineState::kFailed) return;
     absl::MutexLock lock(&mu_);
-    failed_.insert(&engine);
+    if (engine.state() == EngineState::kFailed) {
+      failed_.insert(&engine);
+    } else {
+      failed_.erase(&engine);
+    }
   }
 
   // Some models serve as long as one does.
@@ -184,8 +189,8 @@ class ServerImpl : public Server {
     if (devices_ != nullptr) devices_->Stop();
     if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
     front_.reset();
-    const bool leaves = LeavesWorkers();
-    ForAllModels([leaves](ServedEngine* model) { model->EndWorkers(leaves); });
+    const std::set<const ServedEngine*> left = LeftModels();
+    ForAllModels([&left](ServedEngine* model) { model->EndWorkers(left.count(model) > 0); });
     if (!run_dir_.has_value()) return;
     RemoveEndedModels(*run_dir_);
     run_dir_.reset();  // another coordinator may use the directory from now on
@@ -199,10 +204,15 @@ class ServerImpl : public Server {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // Those of an engine that has failed are of no use to anybody.
-  bool LeavesWorkers() {
+  // Whose workers stay. Those of an engine that has failed are of no use to anybody.
+  std::set<const ServedEngine*> LeftModels() {
     absl::MutexLock lock(&mu_);
-    return leave_workers_ && failed_.empty();
+    std::set<const ServedEngine*> left;
+    for (size_t i = 0; i < models_.size() && leave_workers_; ++i) {
+      const bool failed = i < engines_.size() && failed_.count(engines_[i].get()) > 0;
+      if (!failed) left.insert(models_[i].get());
+    }
+    return left;
   }
 
   const Flags flags_;

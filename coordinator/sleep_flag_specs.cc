@@ -35,6 +35,10 @@ FlagGroup SleepFlags(Flags* f) {
               .Alias("idle-sleep"),
           Flag::Int("idle-sleep-level", &f->idle_sleep_level, kMinSleepLevel, kMaxSleepLevel,
                     "how deep it sleeps then"),
+          Flag::Int("max-wake-up-tries", &f->max_wake_up_tries, 0, 1000,
+                    "wake-ups for requests, one after the other, that may fail before the requests that wait "
+                    "end with the error (503), and later ones until the next try; one that only lacks memory "
+                    "does not count; 0: they are tried as long as requests wait"),
           Flag::Switch("keep-kv-on-sleep", &f->keep_kv_on_sleep,
                        "a level-1 sleep keeps what the KV cache holds, as far as --swap-space and "
                        "--host-memory-budget have room: open requests and cached prefixes are not computed "
@@ -91,8 +95,8 @@ FlagGroup TimeFlags(Flags* f) {
                      "see --max-recoveries")
               .Alias("recovery-window-s"),
           Flag::Time("replica-retry-pause", &f->replica_retry_pause, absl::ZeroDuration(), absl::Hours(1),
-                     "until a replica that has failed is tried again, while another one serves; it doubles "
-                     "with every failure, up to 10m; 0: never"),
+                     "until a replica that has failed is tried again, while another one serves, or one of "
+                     "several models; it doubles with every failure, up to 10m; 0: never"),
           Flag::Time("register-timeout", &f->register_timeout, kShortestTimeFlag, kLongestTimeFlag,
                      "how long to wait for local workers")
               .Alias("register-timeout-s"),

@@ -85,7 +85,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_state(ToProto(stats.state));
   status->set_sleep_level(stats.sleep_level);
   status->set_paused(stats.paused);
-  status->set_error(stats.error);
+  status->set_error(stats.error.empty() ? stats.wake_up_error : stats.error);
   status->set_not_ready_reason(std::string(model.engine->Health().message()));
   status->set_num_requests_running(stats.num_running);
   status->set_num_requests_waiting(stats.num_waiting);
@@ -147,7 +147,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_model(model->name);
   response->set_state(ToProto(stats.state));
   response->set_sleep_level(stats.sleep_level);
-  response->set_error(stats.error);
+  response->set_error(stats.error.empty() ? stats.wake_up_error : stats.error);
   response->set_not_ready_reason(std::string(model->engine->Health().message()));
   response->set_num_requests_running(stats.num_running);
   response->set_num_requests_waiting(stats.num_waiting);
@@ -280,6 +280,19 @@ grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
   if (!request->request_ids().empty())
     ids.emplace(request->request_ids().begin(), request->request_ids().end());
   response->set_num_aborted(somnus::AbortRequests(*model, ids));
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::Revive(grpc::ServerContext* context, const v1::ReviveRequest* request,
+                                        v1::ReviveResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  const absl::StatusOr<absl::Duration> revived = ReviveEngine(model->engine.get());
+  if (!revived.ok()) return EngineRefusal(revived.status(), *model->engine);
+  response->set_seconds(absl::ToDoubleSeconds(*revived));
+  response->set_state(ToProto(model->engine->state()));
   return grpc::Status::OK;
 }
 

@@ -39,6 +39,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                                 v1::ResetPrefixCacheResponse* response) override;
   grpc::Status AbortRequests(grpc::ServerContext* context, const v1::AbortRequestsRequest* request,
                              v1::AbortRequestsResponse* response) override;
+  grpc::Status Revive(grpc::ServerContext* context, const v1::ReviveRequest* request,
+                      v1::ReviveResponse* response) override;
   grpc::Status Roll(grpc::ServerContext* context, const v1::RollRequest* request,
                     v1::RollResponse* response) override;
   grpc::Status ReloadWeights(grpc::ServerContext* context, const v1::ReloadWeightsRequest* request,

@@ -128,6 +128,12 @@ absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest&
   return WeightsResult{*std::move(change), MonotonicNow() - start};
 }
 
+absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine) {
+  const MonotonicTime start = MonotonicNow();
+  if (absl::Status status = engine->Revive(/*asleep=*/false); !status.ok()) return status;
+  return MonotonicNow() - start;
+}
+
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace) {
   const MonotonicTime start = MonotonicNow();
   if (absl::Status status = engine->Roll(grace); !status.ok()) return status;

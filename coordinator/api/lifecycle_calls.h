@@ -1,7 +1,7 @@
 #pragma once
 // Sleep, wake-up, pause, roll and reload for operators: the rules that HTTP and gRPC share. Thread safe.
-// SleepEngine, WakeUpEngine, PauseEngine, RollEngine and ReloadEngine block until all ranks have replied;
-// their errors are the engine's.
+// SleepEngine, WakeUpEngine, PauseEngine, ReviveEngine, RollEngine and ReloadEngine block until all ranks
+// have replied; their errors are the engine's.
 
 #include <cstdint>
 #include <optional>
@@ -75,6 +75,8 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
+// As Engine::Revive, with everything as it was before the failure, unless the engine shares its devices.
+absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 
 }  // namespace somnus

@@ -102,6 +102,14 @@ HttpResponse AbortResponse(const ServedModel& model, absl::string_view body) {
   return JsonResponse(Json{{"status", "aborted"}, {"aborted", AbortRequests(model, ids)}});
 }
 
+HttpResponse ReviveResponse(Engine* engine) {
+  const absl::StatusOr<absl::Duration> revived = ReviveEngine(engine);
+  if (!revived.ok()) return ErrorResponse(LifecycleError(revived.status(), *engine));
+  return JsonResponse(Json{{"status", "revived"},
+                           {"state", EngineStateName(engine->state())},
+                           {"seconds", absl::ToDoubleSeconds(*revived)}});
+}
+
 HttpResponse RollResponse(Engine* engine, const LifecycleParameters& parameters) {
   double grace = absl::ToDoubleSeconds(kDefaultRollGrace);
   if (const auto graces = parameters.Values("grace_s"); !graces.empty()) {
@@ -169,6 +177,8 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
       return AbortResponse(model, body);
     case Route::kCollectiveRpc:
       return AnswerCollectiveRpc(model, body);
+    case Route::kRevive:
+      return ReviveResponse(engine);
     case Route::kRoll:
       return RollResponse(engine, parameters);
     case Route::kReloadWeights:

@@ -36,6 +36,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, RouteKey::kListeners, false, true},
     {Route::kTrace, "/trace", true, false, false, RouteKey::kListeners, false, false},
     {Route::kKvEvents, "/kv_events", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kRevive, "/revive", false, true, false, RouteKey::kListeners, false, true},
     {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
     {Route::kReloadWeights, "/reload_weights", false, true, false, RouteKey::kListeners, false, true},
     {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,

@@ -37,6 +37,7 @@ enum class Route {
   kKvEvents,
   kAbortRequests,
   kCollectiveRpc,
+  kRevive,
   kRoll,
   kReloadWeights,
   kUpdateWeightVersion,
@@ -78,6 +79,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kResetPrefixCache:
     case Route::kAbortRequests:
     case Route::kCollectiveRpc:
+    case Route::kRevive:
     case Route::kRoll:
     case Route::kReloadWeights:
     case Route::kUpdateWeightVersion:

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 
@@ -60,11 +60,11 @@ class AutoSleepEngine::HeldUpdate : public WeightUpdate {
 AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make)
     : options_(std::move(options)),
       observer_(std::make_unique<Observer>(this, observer)),
-      engine_(make(observer_.get())) {
+      engine_(make(observer_.get())),
+      retries_(options_.retry) {
   {
     absl::MutexLock lock(&mu_);
     idle_since_ = options_.now();
-    retry_delay_ = options_.first_retry;
   }
   OnStateChange(nullptr);
   absl::MutexLock lock(&join_mu_);
@@ -84,12 +84,18 @@ bool AutoSleepEngine::Refuses() const {
   return state == EngineState::kFallingAsleep || state == EngineState::kAsleep;
 }
 
+absl::Status AutoSleepEngine::WhyNotWoken() const {
+  const bool wakes = engine_->state() == EngineState::kAsleep && ArrivalsWake();
+  return wakes && retries_.Refuses(options_.now()) ? retries_.error() : absl::OkStatus();
+}
+
 absl::Status AutoSleepEngine::SubmitAll(std::vector<EngineRequest> requests) {
   const auto count = static_cast<int64_t>(requests.size());
   {
     absl::MutexLock lock(&mu_);
     if (Refuses())
       return absl::FailedPreconditionError("The engine is asleep; requests are refused until it is woken.");
+    RETURN_IF_ERROR(WhyNotWoken());
     num_open_ += count;
   }
   if (absl::Status status = engine_->SubmitAll(std::move(requests)); !status.ok()) {
@@ -122,8 +128,7 @@ void AutoSleepEngine::NoteCallEnd() {
     absl::MutexLock lock(&mu_);
     --num_calls_;
     idle_since_ = options_.now();
-    retry_at_ = -absl::InfiniteDuration();
-    retry_delay_ = options_.first_retry;
+    retries_.Restart();
   }
   mail_.Wake();
 }
@@ -138,7 +143,9 @@ absl::Status AutoSleepEngine::Health() const {
   if (!sleeps || !ArrivalsWake()) return health;
   const EngineStats stats = engine_->Stats();
   if (stats.paused || stats.needs_weights || stats.residency.weights_stale()) return health;
-  return wake_error_;
+  // Once nobody waits any more, and its pause is over, a request is the next try.
+  const bool tries_next = num_open_ == 0 && options_.now() >= retries_.retry_at();
+  return tries_next ? absl::OkStatus() : retries_.error();
 }
 
 void AutoSleepEngine::OnStateChange(std::function<void()> callback) {
@@ -153,6 +160,7 @@ EngineStats AutoSleepEngine::Stats() const {
   absl::MutexLock lock(&mu_);
   stats.num_auto_sleeps = num_auto_sleeps_;
   stats.num_auto_wake_ups = num_auto_wake_ups_;
+  stats.wake_up_error = std::string(retries_.error().message());
   return stats;
 }
 
@@ -180,7 +188,7 @@ absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::
   const Call call(this);
   absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags, load_weights);
   absl::MutexLock lock(&mu_);
-  if (report.ok()) wake_error_ = absl::OkStatus();
+  if (report.ok()) retries_.NoteWoken();
   return report;
 }
 
@@ -214,6 +222,11 @@ absl::StatusOr<int32_t> AutoSleepEngine::ResizeKvCache(int32_t total_blocks) {
 
 absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {
   return engine_->ResetPrefixCache(preempt_running);
+}
+
+absl::Status AutoSleepEngine::Revive(bool asleep) {
+  const Call call(this);
+  return engine_->Revive(asleep);
 }
 
 absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
@@ -251,8 +264,8 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
   if (last_wanting_ > last_served_) {
     // A wake-up brings nothing that could be computed with; a reload or an update changes the state.
     if (engine_->Stats().needs_weights) return Action::kNone;
-    if (now >= retry_at_) return Action::kWake;
-    *wait = retry_at_ - now;
+    if (now >= retries_.retry_at()) return Action::kWake;
+    *wait = retries_.retry_at() - now;
     return Action::kNone;
   }
   const bool is_used = num_open_ > 0 || num_calls_ > 0;
@@ -284,7 +297,7 @@ void AutoSleepEngine::FallAsleep() {
   // Not of one that was committed and then interrupted by losses of the group: requests have to end it.
   if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
-  if (!absl::IsAborted(report.status()) && !absl::IsFailedPrecondition(report.status()))
+  if (!absl::IsAborted(report.status()) && !IsDeclined(report.status()))
     LogWarning("the engine could not go to sleep: {}", std::string(report.status().message()));
 }
 
@@ -295,21 +308,22 @@ void AutoSleepEngine::Wake() {
     last_wanting = last_wanting_;  // one that comes from now on may come after the wake-up
   }
   const absl::StatusOr<TransitionReport> report = engine_->WakeForArrivals();
-  absl::MutexLock lock(&mu_);
-  if (report.ok()) {
-    last_served_ = std::max(last_served_, last_wanting);
-    num_auto_wake_ups_ += report->changed() ? 1 : 0;
-    wake_error_ = absl::OkStatus();
-    retry_delay_ = options_.first_retry;
-    return;
+  absl::Status given_up;
+  {
+    absl::MutexLock lock(&mu_);
+    if (report.ok()) {
+      last_served_ = std::max(last_served_, last_wanting);
+      num_auto_wake_ups_ += report->changed() ? 1 : 0;
+      retries_.NoteWoken();
+      return;
+    }
+    if (IsDeclined(report.status())) return retries_.NoteDeclined(options_.now());
+    retries_.NoteFailed(options_.now(), report.status());
+    if (retries_.gave_up()) given_up = retries_.error();
   }
-  retry_at_ = options_.now() + retry_delay_;
-  retry_delay_ = std::min(2 * retry_delay_, options_.last_retry);
-  if (absl::IsFailedPrecondition(report.status())) return;  // paused, or about to end
-  wake_error_ = absl::UnavailableError(
-      absl::StrCat("The engine sleeps and could not be woken: ", report.status().message()));
-  LogWarning("a request waits, but the engine could not be woken: {}",
-             std::string(report.status().message()));
+  LogWarning("a request waits, but the engine could not be woken{}: {}",
+             given_up.ok() ? "" : ", and requests are refused", std::string(report.status().message()));
+  if (!given_up.ok()) engine_->EndWaiting(given_up);
 }
 
 void AutoSleepEngine::DrainAndStop(absl::Duration grace) {

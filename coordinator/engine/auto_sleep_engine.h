@@ -13,7 +13,8 @@
 // No wake-up is lost. Requests are counted before they are given to the engine, so that one that comes
 // between the decision to sleep and the sleep is seen by either; a request that came while the engine fell
 // asleep is remembered until the engine is awake or the request has ended. A wake-up that fails is tried
-// again, later and later, as long as a request waits for it, and Health says so meanwhile.
+// again, later and later, and Health says so meanwhile; after a few failures requests get the error
+// (wake_retries.h).
 //
 // Ownership: owns the engine below and a thread that makes these calls; the observer is borrowed and must
 // live until DrainAndStop, which the destructor calls without grace, has returned. Thread safety: as engine.h
@@ -32,6 +33,7 @@
 #include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/residency/wake_retries.h"
 
 namespace somnus {
 
@@ -41,8 +43,7 @@ struct AutoSleepOptions {
   SleepArrivals arrivals = SleepArrivals::kQueue;
   absl::Duration idle_sleep;  // 0: never
   int idle_level = 1;
-  absl::Duration first_retry = absl::Seconds(1);  // after a wake-up that failed; doubled each time
-  absl::Duration last_retry = absl::Seconds(30);
+  WakeRetryOptions retry;  // of wake-ups for requests
   MonotonicClock now = MonotonicNow;
 };
 
@@ -54,11 +55,13 @@ class AutoSleepEngine : public Engine {
   AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make);
   ~AutoSleepEngine() override;
 
-  // FailedPrecondition, too: the engine is asleep, and options.arrivals is kReject.
+  // FailedPrecondition, too: the engine is asleep, and options.arrivals is kReject. Unavailable, too:
+  // wake-ups for requests have failed, and were given up.
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override { engine_->Abort(request_id); }
   EngineState state() const override { return engine_->state(); }
-  // Ok also while the engine sleeps, if a request would wake it, and the last wake-up has not failed.
+  // Ok also while the engine sleeps, if a request would wake it, or be the next try of a wake-up that has
+  // failed.
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
@@ -68,6 +71,7 @@ class AutoSleepEngine : public Engine {
   using Engine::WakeUp;
   absl::Status Prefetch() override { return engine_->Prefetch(); }
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  void EndWaiting(const absl::Status& error) override { engine_->EndWaiting(error); }
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
@@ -75,6 +79,7 @@ class AutoSleepEngine : public Engine {
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
+  absl::Status Revive(bool asleep) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return engine_->max_model_len(); }
@@ -94,6 +99,8 @@ class AutoSleepEngine : public Engine {
   // A request would wake the engine, were it asleep and not paused.
   bool ArrivalsWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Refuses() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why a wake-up for a request that comes now would not be tried; ok: it would be, or none is needed.
+  absl::Status WhyNotWoken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEnded(int64_t num_requests);
   // An operator's call has ended: what it left is looked at now.
   void NoteCallEnd();
@@ -112,9 +119,7 @@ class AutoSleepEngine : public Engine {
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t last_served_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime idle_since_ ABSL_GUARDED_BY(mu_);
-  MonotonicTime retry_at_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
-  absl::Duration retry_delay_ ABSL_GUARDED_BY(mu_);
-  absl::Status wake_error_ ABSL_GUARDED_BY(mu_);  // of the last wake-up
+  WakeRetries retries_ ABSL_GUARDED_BY(mu_);
   int64_t num_auto_sleeps_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_auto_wake_ups_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -187,7 +187,8 @@ struct EngineStats {
   TagBytes resident_bytes;
   TagBytes host_bytes;
   TagBytes sleeping_bytes;
-  std::string error;  // why the engine is kFailed
+  std::string error;          // why the engine is kFailed
+  std::string wake_up_error;  // of the last wake-up for requests; empty: it has not failed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
@@ -339,12 +340,14 @@ class Engine {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) {
     return WakeUp(tags, std::nullopt);
   }
-  // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. FailedPrecondition
-  // while the engine is paused.
+  // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. Declined (declined.h)
+  // while the engine is paused, or once it ends or has failed.
   virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
+  // Every open request ends with `error`, unless the engine computes. Blocks as Sleep does.
+  virtual void EndWaiting(const absl::Status& error) = 0;
   // A hint: while weights sleep, what a wake-up would read of the checkpoint is brought from the disk into
   // the page cache of the workers' hosts, in the background; nothing of weights that have a copy. Returns
-  // once that has begun. FailedPrecondition: no weights sleep.
+  // once that has begun. Declined: no weights sleep.
   virtual absl::Status Prefetch() = 0;
   // Nothing is computed until Resume, in whatever state the engine is meanwhile; memory stays. No step is
   // under way when it returns. Blocks as Sleep does.
@@ -370,6 +373,10 @@ class Engine {
   virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
   // Of the same life as the engine. With replicas every one of them pins the same.
   virtual PinnedPrefixes& pinned_prefixes() = 0;
+  // Of an engine, or of its replicas, that have failed because workers were lost: brings up others, which are
+  // as those were; `asleep`: they take no memory, and a wake-up reads the checkpoint. Blocks the caller until
+  // the group is whole, or has failed again. Declined: nothing has failed that new workers could mend.
+  virtual absl::Status Revive(bool asleep) = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
   // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at
   // another one, with the same tokens. Blocks the caller; lifecycle calls that come meanwhile wait for its

@@ -87,6 +87,7 @@ class EngineLoop : public Engine {
                                           std::optional<bool> load_weights) override;
   using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  void EndWaiting(const absl::Status& error) override;
   absl::Status Prefetch() override;
   // What a wake-up of these tags (empty: all) would take, by rank. An error: a rank does not say so now.
   // Blocks; thread safe.
@@ -129,6 +130,7 @@ class EngineLoop : public Engine {
   // are replaced. `weights`: those of the engines beside which it serves. False, and nothing happens, where
   // the engine has not failed, ends, or has failed because its own books were wrong.
   bool Revive(bool restart_workers, const Weights& weights);
+  absl::Status Revive(bool asleep) override;
   // Revive would do something.
   bool may_revive() const;
   // The weights, which are stale or not, as of the last lifecycle call that has ended. Thread safe.
@@ -143,6 +145,8 @@ class EngineLoop : public Engine {
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
   absl::StatusOr<TransitionReport> RunCommand(LifecycleCommand command);
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False, and the command is not run: Revive would do nothing.
+  bool BeginRevival(LifecycleCommand command);
 
   // Returns whether the state has changed; the caller then reports it, without the lock. A change that
   // IsAllowedChange forbids is not made: another one (a failure, a drain) has come in between.
@@ -178,7 +182,7 @@ class EngineLoop : public Engine {
   void Fail(const absl::Status& status);
   // As Fail, where it is the group that has failed: Revive may begin again.
   void FailGroup(const absl::Status& status);
-  // The group was lost: fails when that comes too often, else starts to recover it.
+  // The group was lost: starts to recover it, or, when that comes too often, to end it.
   void Lose(const absl::Status& reason);
   bool MayRecover();
   void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
@@ -197,6 +201,7 @@ class EngineLoop : public Engine {
   void StartRestart();
   void StartRevive();
   void StartPause();
+  void StartEndWaiting();
   void StartResume();
   void StartResetPrefixCache();
   void StartResizeKvCache();

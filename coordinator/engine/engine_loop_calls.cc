@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/request/request_bytes.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 namespace {
@@ -220,10 +221,17 @@ absl::StatusOr<TransitionReport> EngineLoop::WakeForArrivals() {
   return RunCommand(std::move(command));
 }
 
+void EngineLoop::EndWaiting(const absl::Status& error) {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kEndWaiting;
+  command.error = error;
+  RunCommand(std::move(command)).IgnoreError();  // one that ends has ended its requests
+}
+
 absl::Status EngineLoop::Prefetch() {
   const EngineStats stats = Stats();
   if (stats.state != EngineState::kAsleep || stats.residency.asleep().count(kWeightsTag) == 0)
-    return absl::FailedPreconditionError("no weights sleep");
+    return DeclinedError("no weights sleep");
   return executor_->Prefetch();
 }
 
@@ -285,6 +293,25 @@ bool EngineLoop::Revive(bool restart_workers, const Weights& weights) {
   LifecycleCommand command = {.kind = LifecycleCommand::Kind::kRevive, .revived = weights};
   command.restart_workers = restart_workers;
   command.reply = [](const absl::StatusOr<TransitionReport>&) {};
+  return BeginRevival(std::move(command));
+}
+
+absl::Status EngineLoop::Revive(bool asleep) {
+  absl::Status status;
+  absl::Notification done;
+  LifecycleCommand command = {.kind = LifecycleCommand::Kind::kRevive, .restart_workers = false};
+  command.revived_asleep = asleep;
+  command.reply = [&](const absl::StatusOr<TransitionReport>& reply) {
+    status = reply.status();
+    done.Notify();
+  };
+  if (!BeginRevival(std::move(command)))
+    return DeclinedError("no workers have failed that others could replace");
+  done.WaitForNotification();
+  return status;
+}
+
+bool EngineLoop::BeginRevival(LifecycleCommand command) {
   {
     absl::MutexLock lock(&mu_);
     if (state_ != EngineState::kFailed || !may_revive_ || draining_ || stopped_) return false;

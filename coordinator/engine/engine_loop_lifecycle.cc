@@ -7,6 +7,7 @@
 #include "base/memory_tags.h"
 #include "base/request_bounds.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 namespace {
@@ -17,8 +18,8 @@ constexpr int kMaxInterruptions = 3;
 }  // namespace
 
 absl::Status EngineLoop::CheckLifecycle() const {
-  if (state() == EngineState::kFailed) return absl::FailedPreconditionError("the engine has failed");
-  if (state() == EngineState::kDraining) return absl::FailedPreconditionError("the server is shutting down");
+  if (state() == EngineState::kFailed) return DeclinedError("the engine has failed");
+  if (state() == EngineState::kDraining) return DeclinedError("the server is shutting down");
   return absl::OkStatus();
 }
 
@@ -57,6 +58,8 @@ void EngineLoop::StartCommand() {
       return StartSelfCheck();
     case LifecycleCommand::Kind::kResizeKvCache:
       return StartResizeKvCache();
+    case LifecycleCommand::Kind::kEndWaiting:
+      return StartEndWaiting();
   }
 }
 
@@ -96,8 +99,7 @@ void EngineLoop::FlushFreedSlots() {
 
 void EngineLoop::StartWakeUp() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (paused_ && command_->for_arrivals)
-    return EndCommand(absl::FailedPreconditionError(WhyNotReady(EngineState::kPaused)));
+  if (paused_ && command_->for_arrivals) return EndCommand(DeclinedError(WhyNotReady(EngineState::kPaused)));
   command_->damage = absl::OkStatus();
   if (residency_.ToWake(command_->spec.tags).empty()) return EndWakeUp(TransitionReport());
   CallWakeUp();
@@ -122,14 +124,19 @@ void EngineLoop::StartRestart() {
   group_epoch_ = executor_->group_epoch();
 }
 
-// Other replicas have all its requests, and are awake.
+// Of replicas others have all its requests, and are awake.
 void EngineLoop::StartRevive() {
   // It drains, or the group was lost once more in between and is whole again.
   if (state() != EngineState::kRecovering) return EndCommand(TransitionReport());
   LogInfo("{}it is tried again", options_.log_name);
-  residency_ = Residency();
-  if (command_->revived.has_value()) weights_ = *command_->revived;
-  residency_.SetWeightsStale(weights_.overwritten);
+  if (command_->revived.has_value()) {
+    weights_ = *command_->revived;
+    residency_ = Residency();
+    residency_.SetWeightsStale(weights_.overwritten);
+  } else {
+    if (command_->revived_asleep) residency_.Slept({.level = kMaxSleepLevel});
+    recoveries_.clear();
+  }
   checked_.reset();
   check_due_ = false;
   paused_ = false;

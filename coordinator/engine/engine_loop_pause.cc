@@ -77,6 +77,14 @@ void EngineLoop::StartPause() {
   EndCommand(TransitionReport());
 }
 
+void EngineLoop::StartEndWaiting() {
+  if (!Runs()) {
+    for (const SequencePtr& sequence : scheduler_.AbortAll())
+      End(sequence, FinishReason::kError, command_->error);
+  }
+  EndCommand(TransitionReport());
+}
+
 void EngineLoop::StartResume() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
   paused_ = false;

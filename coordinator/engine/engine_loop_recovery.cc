@@ -57,17 +57,17 @@ void EngineLoop::Lose(const absl::Status& reason) {
   if (state() == EngineState::kFailed || recovering_) return;
   sent_.clear();
   NoteAwaitedStep();
-  if (!MayRecover()) {
-    // Elsewhere those that were in flight may go on, unless one of them has done this too often.
-    if (options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
-    return FailGroup(reason);
-  }
-  LogError("{}the group was lost: {}", options_.log_name, std::string(reason.message()));
+  const bool recovers = MayRecover();
+  LogError("{}the group was lost{}: {}", options_.log_name, recovers ? "" : ", and is given up",
+           std::string(reason.message()));
   recovering_ = true;
   lost_at_ = options_.monotonic_now();
-  EndSuspects(scheduler_.Recover(), reason);
+  // Of a group that is given up: elsewhere those that were in flight may go on, unless one of them has done
+  // this too often.
+  if (recovers || options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
   SwitchState(EngineState::kRecovering);
   HandOver();
+  if (!recovers) return executor_->Dismiss(reason);
   InterruptCommand(reason);
   executor_->Recover({residency_, weights_, mapped_blocks_});
   group_epoch_ = executor_->group_epoch();
@@ -116,7 +116,10 @@ void EngineLoop::HandOver() {
 void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (!std::exchange(recovering_, false)) return;
   const bool restarted = std::exchange(restarting_, false);
-  if (!status.ok()) return FailGroup(status);
+  if (!status.ok()) {
+    PublishStats();  // before the state: whoever looks at its change finds what the workers still hold
+    return FailGroup(status);
+  }
   const absl::Duration duration = options_.monotonic_now() - lost_at_;
   num_recoveries_ += restarted ? 0 : 1;
   group_epoch_ = executor_->group_epoch();

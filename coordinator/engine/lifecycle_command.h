@@ -30,7 +30,8 @@ struct LifecycleCommand {
     kReload,
     kUpdate,
     kSelfCheck,
-    kResizeKvCache
+    kResizeKvCache,
+    kEndWaiting
   };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
@@ -55,11 +56,13 @@ struct LifecycleCommand {
   int32_t num_blocks = 0;                 // of kResizeKvCache: as asked for, and at most the cache's
   int32_t limit_before = 0;               // of kResizeKvCache: of the block manager
   std::shared_ptr<int32_t> num_mapped;    // of kResizeKvCache: filled in before a reply that is ok
-  std::optional<Weights> revived;         // of kRevive: the weights of the other replicas
+  std::optional<Weights> revived;  // of kRevive: awake, with these weights, which the other replicas have
+  bool revived_asleep = false;     // of kRevive without them: see Engine::Revive
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
   TransitionReport woken;  // of kWakeUp: what it has done, while the self-check is under way
   absl::Status damage;     // likewise: why the sleep that is under way is its end
+  absl::Status error;      // of kEndWaiting: of the requests
   Held before;             // when it began
   MonotonicTime began;
   int num_interruptions = 0;  // losses of the group after which it had to begin again

@@ -111,6 +111,9 @@ class Executor {
   // Ends the workers, which are well, starts others in their places, and goes on as Recover. No call is under
   // way.
   virtual void Restart(const Held& held) = 0;
+  // The group is given up: its workers end, where others can be started in their places, so that nobody holds
+  // what they held. OnRecovered tells `reason` then. A Recover that comes later begins with new workers.
+  virtual void Dismiss(const absl::Status& reason) = 0;
   // What the last Recover or Restart that ended well has led to: what it was asked for, but that weights
   // which new workers cannot have, since they came from an update, are stale, or discarded where they sleep.
   virtual Held recovered() const = 0;

@@ -6,8 +6,12 @@
 
 namespace somnus {
 
-GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort)
-    : healer_(std::move(healer)), on_abort_(std::move(on_abort)), epoch_(std::move(epoch)) {
+GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort,
+                           Dismisser dismisser)
+    : healer_(std::move(healer)),
+      on_abort_(std::move(on_abort)),
+      dismisser_(std::move(dismisser)),
+      epoch_(std::move(epoch)) {
   NoteBytes(this->epoch().get());
 }
 
@@ -40,7 +44,13 @@ void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next, const Held& held) {
   EndRecovery(absl::OkStatus());
 }
 
-void GrpcExecutor::GiveUp(const absl::Status& reason) { EndRecovery(reason); }
+void GrpcExecutor::GiveUp(const absl::Status& reason, bool ended) {
+  if (ended) {
+    absl::MutexLock lock(&mu_);
+    bytes_ = GroupBytes();
+  }
+  EndRecovery(reason);
+}
 
 void GrpcExecutor::EndRecovery(const absl::Status& status) {
   absl::MutexLock lock(&recovered_mu_);
@@ -159,6 +169,11 @@ void GrpcExecutor::Recover(const Held& held) {
 void GrpcExecutor::Restart(const Held& held) {
   if (healer_) return healer_(held, /*restart=*/true);
   EndRecovery(absl::FailedPreconditionError("nobody can start other workers"));
+}
+
+void GrpcExecutor::Dismiss(const absl::Status& reason) {
+  if (dismisser_) return dismisser_(reason);
+  EndRecovery(reason);
 }
 
 Held GrpcExecutor::recovered() const {

@@ -30,16 +30,19 @@ class GrpcExecutor : public Executor {
   using Healer = std::function<void(const Held& held, bool restart)>;
   // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
+  // Ends the workers, as far as it can start others, and calls GiveUp in the end. It must not block.
+  using Dismisser = std::function<void(const absl::Status&)>;
 
   // `epoch` has been formed. Its ranks are asked what they hold, here as in Serve.
-  GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort);
+  GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort,
+               Dismisser dismisser = nullptr);
   // Ends the current epoch.
   ~GrpcExecutor() override;
 
   // From now on `epoch` is the group's, whose ranks hold `held`; the recovery has succeeded.
   void Serve(std::shared_ptr<GroupEpoch> epoch, const Held& held = {});
-  // There will be no other epoch; the recovery has failed.
-  void GiveUp(const absl::Status& reason);
+  // There will be no other epoch; the recovery has failed. `ended`: so have all workers, which hold nothing.
+  void GiveUp(const absl::Status& reason, bool ended = false);
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
   void ReportStall(const absl::Status& stall);
 
@@ -70,6 +73,7 @@ class GrpcExecutor : public Executor {
   void Abort(const absl::Status& reason) override;
   void Recover(const Held& held) override;
   void Restart(const Held& held) override;
+  void Dismiss(const absl::Status& reason) override;
   Held recovered() const override;
   GroupBytes bytes() const override;
   void OnRecovered(std::function<void(absl::Status)> callback) override;
@@ -85,6 +89,7 @@ class GrpcExecutor : public Executor {
 
   const Healer healer_;
   const OnAbort on_abort_;
+  const Dismisser dismisser_;
   mutable absl::Mutex mu_;
   std::shared_ptr<GroupEpoch> epoch_ ABSL_GUARDED_BY(mu_);
   absl::Status stall_ ABSL_GUARDED_BY(mu_);

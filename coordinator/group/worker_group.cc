@@ -77,9 +77,13 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
       std::move(epoch),
       [this](const Held& held, bool restart) {
         absl::MutexLock lock(&mu_);
-        wanted_ = Wanted{held, restart};
+        wanted_ = Wanted{.held = held, .restart = restart};
       },
-      [this](const absl::Status& reason) { Interrupt(reason); });
+      [this](const absl::Status& reason) { Interrupt(reason); },
+      [this](const absl::Status& reason) {
+        absl::MutexLock lock(&mu_);
+        wanted_ = Wanted{.given_up = reason};
+      });
   {
     absl::MutexLock lock(&mu_);
     executor_ = std::move(executor);
@@ -108,13 +112,15 @@ void WorkerGroup::HealLoop() {
       wanted_.reset();
     }
     if (wanted.restart) EndWorkers();
-    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = FormEpoch(wanted.held);
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = wanted.given_up;
+    if (wanted.given_up.ok()) epoch = FormEpoch(wanted.held);
     if (epoch.ok()) {
       LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), number_,
               Counted(flags_.world_size, "worker"));
       executor_->Serve(*std::move(epoch), held_);
     } else {
-      executor_->GiveUp(epoch.status());
+      const bool ended = EndGivenUp();
+      executor_->GiveUp(epoch.status(), ended);
     }
   }
 }
@@ -131,6 +137,14 @@ void WorkerGroup::EndWorkers() {
     epoch = std::exchange(current_, nullptr);  // nobody calls an epoch that was shut down
   }
   if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
+}
+
+bool WorkerGroup::EndGivenUp() {
+  if (!flags_.local_workers || !Interruption().ok()) return false;
+  EndWorkers();
+  const absl::Status ended = pool_.EndDiscarded();
+  if (!ended.ok()) LogError("{}{}", ReplicaPrefix(flags_), std::string(ended.message()));
+  return ended.ok();
 }
 
 absl::Status WorkerGroup::Interruption() const {

@@ -71,10 +71,11 @@ class WorkerGroup {
 
  private:
   using Snapshots = std::vector<v1::WorkerSnapshot>;
-  // A recovery, or a restart of all workers.
+  // A recovery, or a restart of all workers; or, with an error, their end.
   struct Wanted {
     Held held;
     bool restart = false;
+    absl::Status given_up;
   };
 
   // Of an epoch that was formed, held_ says what its ranks hold: `held`, or what HeldAgain makes of it.
@@ -101,6 +102,9 @@ class WorkerGroup {
   void OnStall(const absl::Status& stall);
   void HealLoop();
   void EndWorkers();
+  // Local ones end, and hold nothing any more. False: they are remote, so nobody here could start others, or
+  // one has not ended.
+  bool EndGivenUp();
   void EndHealing();
   void EndExecutor();
 

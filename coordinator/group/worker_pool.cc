@@ -249,6 +249,20 @@ void WorkerPool::DiscardAbsent(const absl::Status& reason) {
   }
 }
 
+absl::Status WorkerPool::EndProcess(int rank) {
+  const pid_t pid = processes_->pid(rank);
+  processes_->Kill(rank, pid);
+  RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
+  RemoveSocket(cluster_->address(), pid);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerPool::EndDiscarded() {
+  for (int rank = 0; rank < flags_.world_size && processes_ != nullptr; ++rank)
+    RETURN_IF_ERROR(EndProcess(rank));
+  return absl::OkStatus();
+}
+
 absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     {
@@ -258,12 +272,7 @@ absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
       const bool never_came = place.member.worker_id().empty();
       if (EndsAlike(place.loss) && (never_came || !serving_) && !starts_refused) return place.loss;
     }
-    if (processes_ != nullptr) {
-      const pid_t pid = processes_->pid(rank);
-      processes_->Kill(rank, pid);
-      RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
-      RemoveSocket(cluster_->address(), pid);
-    }
+    if (processes_ != nullptr) RETURN_IF_ERROR(EndProcess(rank));
     absl::MutexLock lock(&mu_);
     cluster_->Reopen(rank);
     places_[rank] = Place();

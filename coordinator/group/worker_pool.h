@@ -62,6 +62,8 @@ class WorkerPool {
   // `starts_refused`: also in the place of one that never came and whose successor would end alike; otherwise
   // its end is the error.
   absl::Status ReplaceLost(bool starts_refused);
+  // Local workers, all of which were discarded, end; nobody takes their places before ReplaceLost.
+  absl::Status EndDiscarded();
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
   // From now on a worker that had come and then ends is a loss, whatever ended it, and so is one that refuses
@@ -96,6 +98,8 @@ class WorkerPool {
   };
 
   absl::StatusOr<std::string> FindBinary() const;
+  // Ends the rank's process, and removes its socket.
+  absl::Status EndProcess(int rank);
   absl::Status StartProcesses(const std::string& binary, const std::string& secret);
   // Decides about a worker that registers with a snapshot; on a gRPC thread.
   Adoption Decide(const v1::RegisterRequest& worker);

@@ -91,6 +91,7 @@ class ReplicaSet : public Engine {
                                           std::optional<bool> load_weights) override;
   using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  void EndWaiting(const absl::Status& error) override;
   absl::Status Prefetch() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
@@ -102,6 +103,7 @@ class ReplicaSet : public Engine {
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   PinnedPrefixes& pinned_prefixes() override { return *prefixes_; }
+  absl::Status Revive(bool asleep) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
@@ -257,6 +259,7 @@ class ReplicaSet : public Engine {
   WaitingQueue queue_ ABSL_GUARDED_BY(mu_);
   Router router_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);   // in the queue
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);               // an error: what is queued ends with it
   std::vector<std::string> unjudged_ ABSL_GUARDED_BY(mu_);  // new ones with a time for their first token
   MonotonicTime next_expiry_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();  // of the queue, or earlier
   int64_t next_order_ ABSL_GUARDED_BY(mu_) = 1;

@@ -11,6 +11,7 @@
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 namespace {
@@ -69,7 +70,7 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sum(const Results& results) const {
     if (results[i].ok()) sum.Add(*results[i], static_cast<int>(i));
   }
   if (!errors.empty()) return WithMissingOfAll(errors.front(), errors);
-  if (num_failed == results.size()) return absl::FailedPreconditionError("the engine has failed");
+  if (num_failed == results.size()) return DeclinedError("the engine has failed");
   return sum;
 }
 
@@ -94,7 +95,7 @@ void ReplicaSet::Undo(const Results& results, const std::function<bool(size_t)>&
 
 absl::Status ReplicaSet::CheckLifecycle() const {
   absl::MutexLock lock(&mu_);
-  if (draining_) return absl::FailedPreconditionError("the server is shutting down");
+  if (draining_) return DeclinedError("the server is shutting down");
   return absl::OkStatus();
 }
 
@@ -119,7 +120,7 @@ absl::Status ReplicaSet::SettleOpenRequests(SleepMode mode) {
   };
   mu_.Await(absl::Condition(&settled));
   if (num_awaited_ == 0) return absl::OkStatus();
-  if (draining_) return absl::FailedPreconditionError("the server is shutting down");
+  if (draining_) return DeclinedError("the server is shutting down");
   return absl::AbortedError("another call has ended the wait for open requests");
 }
 
@@ -222,6 +223,20 @@ absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::strin
 absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {
   const LifecycleLock lifecycle(this, /*ends_waits=*/false);
   return WakeReplicas({}, [](EngineLoop* loop, size_t) { return loop->WakeForArrivals(); });
+}
+
+void ReplicaSet::EndWaiting(const absl::Status& error) {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  if (state_ == EngineState::kAwake) return;
+  {
+    absl::MutexLock lock(&mu_);
+    refusal_ = error;
+  }
+  mail_.Wake();
+  CallReplicas(All(), StatusCall([&](EngineLoop* loop) {
+                 loop->EndWaiting(error);
+                 return absl::OkStatus();
+               }));
 }
 
 absl::Status ReplicaSet::Prefetch() {

@@ -147,12 +147,15 @@ std::vector<ReplicaSet::Ending> ReplicaSet::TakeEndings() {
     endings.push_back(EndQueued(id, FinishReason::kAbort, absl::OkStatus()));
   TakeExpired(&endings);
   TakeHopeless(&endings);
+  const absl::Status refusal = std::exchange(refusal_, absl::OkStatus());
   if (queue_.empty()) return endings;
   absl::Status error;
   if (state_ == EngineState::kFailed) {
     error = absl::UnavailableError(absl::StrCat("the engine failed: ", Errors()));
   } else if (GaveUpStaleWeights()) {
     error = absl::UnavailableError(kStaleForTooLong);
+  } else if (!refusal.ok()) {
+    error = refusal;
   } else if (!stopping_) {
     return endings;
   }

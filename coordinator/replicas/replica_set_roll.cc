@@ -1,12 +1,15 @@
 // ReplicaSet's part for replicas that are restarted: after a failure, or in a roll.
 
 #include <algorithm>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/replica_set.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 
@@ -73,6 +76,30 @@ absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
   }
   if (loop->state() != EngineState::kFailed) return absl::OkStatus();
   return absl::UnavailableError(loop->Stats().error);
+}
+
+// Beside others that serve they come back as those are; else each as it was.
+absl::Status ReplicaSet::Revive(bool asleep) {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  RETURN_IF_ERROR(CheckLifecycle());
+  const EngineState state = state_;
+  std::vector<absl::Status> errors(replicas_.size(), DeclinedError("no replica has failed"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (replicas_[i].loop->state() != EngineState::kFailed) continue;
+    if (state != EngineState::kFailed && state != EngineState::kAwake)
+      return absl::FailedPreconditionError("replicas are revived while the others are awake");
+    threads.emplace_back([this, i, state, asleep, error = &errors[i]] {
+      *error = state == EngineState::kAwake ? ReviveAndWait(i) : replicas_[i].loop->Revive(asleep);
+    });
+  }
+  const bool none = threads.empty();
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (none) return errors[i];
+    if (!errors[i].ok() && !IsDeclined(errors[i])) return OfReplica(i, errors[i]);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {

@@ -56,7 +56,8 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
     const EngineStats stats = engine->Stats();
     absl::MutexLock lock(&mu_);
     model->engine = engine.get();
-    model->retry_delay = options_.first_retry;
+    model->retries.emplace(options_.retry);
+    model->revival = RetryBackoff(options_.revival_pause, options_.longest_revival_pause);
     model->awake_since = model->last_used = options_.now();
     model->tag_bytes = stats.resident_bytes;
     for (const auto& [tag, bytes] : stats.sleeping_bytes) model->tag_bytes[tag] += bytes;
@@ -67,12 +68,14 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
   SharingCalls calls;
   calls.submit = [this, model](auto requests) { return Submit(model, std::move(requests)); };
   calls.health = [this, model] { return Health(*model); };
+  calls.stats = [this, model] { return Stats(*model); };
   calls.sleep = [this, model](const SleepRequest& request) { return SleepByOperator(model, request); };
   calls.wake_up = [this, model](const auto& tags, std::optional<bool> load_weights) {
     return WakeByOperator(model, tags, load_weights, /*stages=*/true);
   };
   calls.reload = [this, model](const WeightsRequest& request) { return ReloadByOperator(model, request); };
   calls.update = [this, model](const WeightsRequest& request) { return UpdateByOperator(model, request); };
+  calls.revive = [this, model] { return Revive(model); };
   calls.note = [this] { mail_.Wake(); };
   return MakeSharingEngine(std::move(engine), std::move(calls));
 }
@@ -136,7 +139,7 @@ void SharedDevices::Run() {
       JoinEnded();
       const MonotonicTime now = options_.now();
       std::vector<ModelView> views = Views();
-      const MonotonicTime share_again_at = ShareKv(now, &views);
+      const MonotonicTime share_again_at = std::min(ShareKv(now, &views), ReviveDue(now));
       const ResidencyPlan plan = PlanResidency(options_.residency, now, views);
       for (const ResidencyDecision& decision : plan.decisions) Begin(decision);
       // Taking the mutex lets the waiting calls look at the time. Those whose time has come did.
@@ -239,6 +242,9 @@ ModelView SharedDevices::View(Model* model) {
     NoteKv(model, stats);
     view.device_bytes = DeviceBytesOf(*model, view);
   }
+  // What comes back asleep takes no more than it holds.
+  const bool recovers_asleep = stats.state == EngineState::kRecovering && !stats.residency.asleep().empty();
+  if (recovers_asleep || model->revives) view.device_bytes = view.resident_bytes;
   if (wake != nullptr && !wake->tags.empty() && !IsResident(stats.state))
     view.device_bytes = BytesAfter(*model, stats, view, wake->tags);
   for (const auto& [tag, bytes] : stats.resident_bytes) {
@@ -265,7 +271,7 @@ ModelView SharedDevices::View(Model* model) {
   view.waiting_since = model->waiting_since;
   view.last_used = model->last_used;
   view.awake_since = model->awake_since;
-  view.retry_at = model->retry_at;
+  view.retry_at = model->retries->retry_at();
   view.switch_time = model->sleep_time + model->wake_up_time;
   view.deadline = model->deadlines->Earliest();
   view.step_time = stats.decode_step_time;

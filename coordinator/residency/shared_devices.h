@@ -14,8 +14,12 @@
 // that nothing can be computed with, give their memory to whoever waits.
 //
 // A request is counted before its engine has it, so one that comes between the decision to sleep and the
-// sleep is seen by either. A wake-up that fails is tried again, later and later; a sleep that fails makes the
-// model stay for a while. Every decision is logged, and told to `on_decision`.
+// sleep is seen by either. A wake-up that fails is tried again, later and later, and after a few failures
+// requests get the error (wake_retries.h); a sleep that fails makes the model stay for a while. Every
+// decision is logged, and told to `on_decision`.
+//
+// A model whose engine has failed is brought up again (shared_devices_revival.cc): after a pause that doubles
+// with every failure, or at an operator's word. It comes back asleep, with nothing of the memory.
 //
 // Elastic KV caches (shared_devices_kv.cc): models that are awake together share the memory of their caches
 // as kv_shares.h decides. It is asked whenever something has happened, and every kv_period while requests are
@@ -41,19 +45,22 @@
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/replicas/retry_backoff.h"
 #include "coordinator/residency/kv_shares.h"
 #include "coordinator/residency/request_deadlines.h"
 #include "coordinator/residency/residency_policy.h"
+#include "coordinator/residency/wake_retries.h"
 
 namespace somnus {
 
 struct SharedDevicesOptions {
   ResidencyOptions residency;
   SleepArrivals arrivals = SleepArrivals::kQueue;  // while an operator's sleep holds
-  // After a transition that failed, doubled each time. No flags: what failed is mended by others, and both
-  // ends are short beside that.
-  absl::Duration first_retry = absl::Seconds(1);
-  absl::Duration last_retry = absl::Seconds(30);
+  WakeRetryOptions retry;  // of wake-ups for requests; a sleep that has failed is tried again after its first
+                           // pause
+  // Until an engine that has failed is brought up again; it doubles with every failure.
+  absl::Duration revival_pause = absl::InfiniteDuration();
+  absl::Duration longest_revival_pause = absl::Minutes(10);
   absl::Duration operator_wait = absl::Minutes(2);  // an operator's wake-up waits so long for room, at most
   KvShareOptions kv_shares;
   // Between two looks at what caches need, while requests are open. No flag: a look costs microseconds, and
@@ -166,9 +173,9 @@ class SharedDevices {
     MonotonicTime waiting_since = absl::InfiniteDuration();
     MonotonicTime last_used;
     MonotonicTime awake_since;
-    MonotonicTime retry_at = -absl::InfiniteDuration();
-    absl::Duration retry_delay;
-    absl::Status wake_up_error;                 // of the last wake-up
+    std::optional<WakeRetries> retries;         // after Add
+    RetryBackoff revival;                       // likewise
+    bool revives = false;                       // a call of Engine::Revive is under way
     std::optional<ResidencyDecision> decision;  // being carried out
     std::optional<OperatorWake> carried;        // by a decision to wake; not set: it is for requests
     int64_t decision_id = 0;
@@ -216,7 +223,8 @@ class SharedDevices {
   absl::StatusOr<TransitionReport> Call(Model* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Prefetch(Model* model) ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
+  // An error: the requests that wait for the model end with it.
+  absl::Status NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -237,6 +245,13 @@ class SharedDevices {
   absl::Status NoRoom(const Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteStage(Model* model, bool was_held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Health(const Model& model) const;
+  EngineStats Stats(const Model& model) const;
+
+  // Of engines that have failed (shared_devices_revival.cc).
+  void NoteRevival(Model* model, EngineState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begins those that are due. Returns when the next one is.
+  MonotonicTime ReviveDue(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Revive(Model* model) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Of changes of the weights (shared_devices_weights.cc).
   class Hold;

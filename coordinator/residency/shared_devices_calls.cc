@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/residency/declined.h"
 #include "coordinator/residency/host_memory.h"
 #include "coordinator/residency/shared_devices.h"
 
@@ -27,6 +28,8 @@ absl::Status SharedDevices::Submit(Model* model, std::vector<EngineRequest> requ
     absl::MutexLock lock(&mu_);
     if (model->held_asleep && options_.arrivals == SleepArrivals::kReject)
       return absl::FailedPreconditionError("The engine is asleep; requests are refused until it is woken.");
+    if (!IsResident(model->engine->state()) && model->retries->Refuses(options_.now()))
+      return model->retries->error();
     model->num_open += count;
     model->last_used = options_.now();
   }
@@ -77,7 +80,7 @@ absl::Status SharedDevices::MakeBackupRoom(Model* model) {
     };
     mu_.Await(absl::Condition(&over));
   }
-  return absl::FailedPreconditionError(kAboutToEnd);
+  return DeclinedError(kAboutToEnd);
 }
 
 absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, const SleepRequest& request) {
@@ -108,6 +111,7 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
     --model->num_holds;
     model->staged = (was_staged || report.ok()) && !model->engine->Stats().residency.fully_asleep();
     if (report.ok()) {
+      model->retries->Restart();  // a level 2 has given up the backup that could not be read
       model->held_asleep = options_.arrivals != SleepArrivals::kWake;  // a wake-up before it has ended that
       model->level_is_asked = request.level == 1;
       NoteSleep(model, report, model->sleep_time);
@@ -151,12 +155,11 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
     return stopped_ || !model->wanted.has_value() || given_up();
   };
   mu_.Await(absl::Condition(&is_next));
-  if (stopped_) return absl::FailedPreconditionError(kAboutToEnd);
+  if (stopped_) return DeclinedError(kAboutToEnd);
   if (model->wanted.has_value()) return NoRoom(*model);
   const bool was_held = model->held_asleep;
   if (stages) model->held_asleep = false;
-  model->retry_at = -absl::InfiniteDuration();
-  model->retry_delay = options_.first_retry;
+  model->retries->Restart();
   model->wanted = {.tags = tags,
                    .load_weights = load_weights,
                    .stages = stages,
@@ -170,7 +173,7 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
     return stopped_ || resident || model->wanted->result.has_value() || has_no_room;
   };
   mu_.Await(absl::Condition(&over));
-  absl::StatusOr<TransitionReport> report = absl::FailedPreconditionError(kAboutToEnd);
+  absl::StatusOr<TransitionReport> report = DeclinedError(kAboutToEnd);
   if (model->wanted->result.has_value()) {
     report = *std::move(model->wanted->result);
   } else if (!stopped_ && given_up() && !IsResident(model->engine->state())) {
@@ -198,7 +201,17 @@ absl::Status SharedDevices::Health(const Model& model) const {
   if ((!sleeps && !drains) || model.held_asleep) return health;
   const EngineStats stats = model.engine->Stats();
   const bool replaced = stats.needs_weights || (model.staged && stats.residency.weights_stale());
-  return stats.paused || replaced ? health : model.wake_up_error;
+  if (stats.paused || replaced) return health;
+  // Once nobody waits any more, and its pause is over, a request is the next try.
+  const bool tries_next = model.num_open == 0 && options_.now() >= model.retries->retry_at();
+  return tries_next ? absl::OkStatus() : model.retries->error();
+}
+
+EngineStats SharedDevices::Stats(const Model& model) const {
+  EngineStats stats = model.engine->Stats();
+  absl::MutexLock lock(&mu_);
+  stats.wake_up_error = std::string(model.retries->error().message());
+  return stats;
 }
 
 }  // namespace somnus

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory_tags.h"
+#include "coordinator/residency/declined.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
@@ -166,7 +167,7 @@ void SharedDevices::CarryOutResize(Model* model, int32_t blocks) {
   } else if (*mapped > blocks) {
     kv.resized_at = now - options_.kv_shares.min_stay + kAskAgain;
   }
-  if (!mapped.ok() && !absl::IsFailedPrecondition(mapped.status())) {
+  if (!mapped.ok() && !IsDeclined(mapped.status())) {
     LogWarning("{}: the KV cache keeps its size: {}", model->options.name,
                std::string(mapped.status().message()));
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "coordinator/residency/declined.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
@@ -100,29 +101,33 @@ absl::StatusOr<TransitionReport> SharedDevices::Call(Model* model, const Residen
 void SharedDevices::CarryOut(Model* model, const ResidencyDecision& decision, int64_t id) {
   const MonotonicTime begin = options_.now();
   const absl::StatusOr<TransitionReport> report = Call(model, decision);
-  absl::MutexLock lock(&mu_);
-  const absl::Duration time = options_.now() - begin;
-  if (decision.action == ResidencyAction::kWake) {
-    NoteWakeUp(model, report, time);
-  } else {
-    // A drain's time is that of requests, and a release is of a part.
-    const bool measured =
-        decision.action != ResidencyAction::kDrain && decision.action != ResidencyAction::kRelease;
-    NoteSleep(model, report, measured ? time : model->sleep_time);
+  absl::Status given_up;
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Duration time = options_.now() - begin;
+    if (decision.action == ResidencyAction::kWake) {
+      given_up = NoteWakeUp(model, report, time);
+    } else {
+      // A drain's time is that of requests, and a release is of a part.
+      const bool measured =
+          decision.action != ResidencyAction::kDrain && decision.action != ResidencyAction::kRelease;
+      NoteSleep(model, report, measured ? time : model->sleep_time);
+    }
+    // A later decision may have taken its place: a preemption that of a drain.
+    if (model->decision_id == id) model->decision.reset();
   }
-  // A later decision may have taken its place: a preemption that of a drain.
-  if (model->decision_id == id) model->decision.reset();
+  if (!given_up.ok()) model->engine->EndWaiting(given_up);
 }
 
 // A hint: whatever becomes of it, the model can be woken.
 void SharedDevices::Prefetch(Model* model) {
   const absl::Status status = model->engine->Prefetch();
-  if (!status.ok() && !absl::IsFailedPrecondition(status))
+  if (!status.ok() && !IsDeclined(status))
     LogWarning("{}: its weights are not prefetched: {}", model->options.name, std::string(status.message()));
 }
 
-void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report,
-                               absl::Duration time) {
+absl::Status SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report,
+                                       absl::Duration time) {
   const bool in_part = model->carried.has_value() && !model->carried->tags.empty();
   const bool is_wanted = model->carried.has_value() && model->wanted.has_value();
   if (is_wanted && model->carried->id == model->wanted->id) {
@@ -133,22 +138,24 @@ void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionRepo
   if (report.ok()) {
     if (report->changed() && !in_part) model->wake_up_time = time;
     model->awake_since = options_.now();
-    model->retry_delay = options_.first_retry;
-    model->wake_up_error = absl::OkStatus();
+    model->retries->NoteWoken();
     model->stay_told = false;
     if (model->options.on_switch && !in_part && model->waiting_since < model->awake_since) {
       const absl::Duration waited = model->awake_since - model->waiting_since;
       const absl::Duration wake_up = std::min(time, waited);
       model->options.on_switch({.room = waited - wake_up, .wake_up = wake_up});
     }
-    return;
+    return absl::OkStatus();
   }
-  model->retry_at = options_.now() + model->retry_delay;
-  model->retry_delay = std::min(2 * model->retry_delay, options_.last_retry);
-  if (absl::IsFailedPrecondition(report.status())) return;  // paused, or about to end
-  model->wake_up_error = absl::UnavailableError(
-      absl::StrCat("The model sleeps and could not be woken: ", report.status().message()));
-  LogWarning("{}: could not be woken: {}", model->options.name, std::string(report.status().message()));
+  if (IsDeclined(report.status())) {
+    model->retries->NoteDeclined(options_.now());
+    return absl::OkStatus();
+  }
+  model->retries->NoteFailed(options_.now(), report.status());
+  const bool gave_up = model->retries->gave_up();
+  LogWarning("{}: could not be woken{}: {}", model->options.name, gave_up ? ", and requests are refused" : "",
+             std::string(report.status().message()));
+  return gave_up ? model->retries->error() : absl::OkStatus();
 }
 
 void SharedDevices::NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report,
@@ -160,9 +167,8 @@ void SharedDevices::NoteSleep(Model* model, const absl::StatusOr<TransitionRepor
   }
   // A request has come meanwhile, or another call has ended the wait: it stays as if it had just woken.
   const bool aborted = absl::IsAborted(report.status());
-  model->awake_since = options_.now() + (aborted ? absl::ZeroDuration() : options_.first_retry);
-  if (aborted) return;
-  if (absl::IsFailedPrecondition(report.status())) return;  // it is about to end
+  model->awake_since = options_.now() + (aborted ? absl::ZeroDuration() : options_.retry.first_pause);
+  if (aborted || IsDeclined(report.status())) return;
   LogWarning("{}: could not go to sleep: {}", model->options.name, std::string(report.status().message()));
 }
 

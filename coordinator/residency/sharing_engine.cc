@@ -27,7 +27,7 @@ class SharingEngine : public Engine {
       if (callback) callback();
     });
   }
-  EngineStats Stats() const override { return engine_->Stats(); }
+  EngineStats Stats() const override { return calls_.stats(); }
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
     return calls_.sleep(request);
   }
@@ -40,6 +40,7 @@ class SharingEngine : public Engine {
     return calls_.wake_up(tags, load_weights);
   }
   absl::StatusOr<TransitionReport> WakeForArrivals() override { return calls_.wake_up({}, std::nullopt); }
+  void EndWaiting(const absl::Status& error) override { engine_->EndWaiting(error); }
   absl::Status Prefetch() override { return engine_->Prefetch(); }
   absl::Status Pause(const PauseRequest& request) override { return Noted(engine_->Pause(request)); }
   absl::Status Resume() override { return Noted(engine_->Resume()); }
@@ -56,6 +57,7 @@ class SharingEngine : public Engine {
     return engine_->ResetPrefixCache(preempt_running);
   }
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
+  absl::Status Revive(bool /*asleep*/) override { return calls_.revive(); }
   absl::Status Roll(absl::Duration grace) override { return engine_->Roll(grace); }
   void DrainAndStop(absl::Duration grace) override {
     engine_->DrainAndStop(grace);

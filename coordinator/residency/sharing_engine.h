@@ -16,6 +16,7 @@ namespace somnus {
 struct SharingCalls {
   std::function<absl::Status(std::vector<EngineRequest>)> submit;
   std::function<absl::Status()> health;
+  std::function<EngineStats()> stats;
   std::function<absl::StatusOr<TransitionReport>(const SleepRequest&)> sleep;
   // When there is room.
   std::function<absl::StatusOr<TransitionReport>(const std::vector<std::string>& tags,
@@ -23,6 +24,7 @@ struct SharingCalls {
       wake_up;
   std::function<absl::StatusOr<WeightsChange>(const WeightsRequest&)> reload;
   std::function<absl::StatusOr<std::unique_ptr<WeightUpdate>>(const WeightsRequest&)> update;
+  std::function<absl::Status()> revive;
   std::function<void()> note;  // the engine may be in another state
 };
 

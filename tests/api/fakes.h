@@ -108,6 +108,7 @@ class FakeEngine : public Engine {
   using Engine::WakeUp;
   absl::Status Prefetch() override { return absl::OkStatus(); }
   absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}, std::nullopt); }
+  void EndWaiting(const absl::Status&) override {}
   absl::Status Pause(const PauseRequest& request) override {
     absl::MutexLock lock(&mutex_);
     last_pause_ = request;
@@ -143,6 +144,7 @@ class FakeEngine : public Engine {
     return absl::OkStatus();
   }
   PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
+  absl::Status Revive(bool) override { return absl::FailedPreconditionError("nothing has failed"); }
   absl::Status Roll(absl::Duration grace) override {
     absl::MutexLock lock(&mutex_);
     roll_grace_ = grace;
@@ -173,8 +175,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     pause_status_ = status;
   }
-  // What WakeUp returns, where it is an error.
-  void set_wake_status(const absl::Status& status) {
+  void set_wake_status(const absl::Status& status) {  // an error, which WakeUp returns
     absl::MutexLock lock(&mutex_);
     wake_status_ = status;
   }
@@ -187,8 +188,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     weights_status_ = status;
   }
-  // Chunks of updates, by their names.
-  std::vector<std::string> chunks() const {
+  std::vector<std::string> chunks() const {  // of updates, by their names
     absl::MutexLock lock(&mutex_);
     return chunks_;
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "proto/missing_memory.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {
@@ -25,7 +26,8 @@ class AutoSleepEngineTest : public ::testing::Test {
     options.arrivals = arrivals;
     options.idle_sleep = idle_sleep;
     options.idle_level = idle_level;
-    options.first_retry = kSoon;
+    options.retry.first_pause = kSoon;
+    options.retry.max_tries = max_tries_;
     options.now = [this] { return MonotonicNow() + absl::Seconds(ahead_s_.load()); };
     engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options_, &*executor_, observer);
@@ -55,6 +57,7 @@ class AutoSleepEngineTest : public ::testing::Test {
   }
 
   const EngineOptions options_;
+  int max_tries_ = 0;                // of wake-ups for requests
   std::atomic<int64_t> ahead_s_{0};  // of the clock
   std::optional<FakeExecutor> executor_;
   std::unique_ptr<AutoSleepEngine> engine_;
@@ -125,6 +128,67 @@ TEST_F(AutoSleepEngineTest, AWakeUpThatFailsIsTriedAgain) {
   ExpectExact(Submit("a"));
   EXPECT_EQ(executor_->lifecycle_calls().size(), 3u);
   EXPECT_TRUE(engine_->Health().ok());
+}
+
+// As of a checkpoint whose files have changed: the same code as that of a pause, and another meaning.
+TEST_F(AutoSleepEngineTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
+  const absl::Status refused = absl::FailedPreconditionError("rank 1: the checkpoint has changed");
+  max_tries_ = 3;
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  executor_->SetWakeUpError(refused);
+  const Ticket first = Submit("a");
+  ASSERT_TRUE(first.sink->Wait());
+  EXPECT_EQ(first.sink->reason(), FinishReason::kError);
+  EXPECT_EQ(first.sink->error(),
+            absl::UnavailableError("The model sleeps and could not be woken: rank 1: the "
+                                   "checkpoint has changed"));
+  EXPECT_EQ(executor_->lifecycle_calls().size(), 1u + 3u) << "tries are bounded";
+  // Until the next try requests are refused with the reason.
+  Await([&] { return engine_->Stats().num_waiting == 0; });
+  EXPECT_EQ(engine_->Health(), first.sink->error());
+  EXPECT_EQ(engine_->Submit(MakeTicket("b", 5, 5).request), first.sink->error());
+  EXPECT_EQ(engine_->Stats().wake_up_error, first.sink->error().message());
+  // Then a request is the next one, and no other.
+  ahead_s_ = 3600;
+  EXPECT_TRUE(engine_->Health().ok());
+  const Ticket next = Submit("c");
+  ASSERT_TRUE(next.sink->Wait());
+  EXPECT_EQ(next.sink->error(), first.sink->error());
+  EXPECT_EQ(executor_->lifecycle_calls().size(), 1u + 4u);
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+  executor_->SetWakeUpError(absl::OkStatus());
+  ahead_s_ = 7200;
+  ExpectExact(Submit("d"));
+  EXPECT_EQ(engine_->Stats().wake_up_error, "");
+}
+
+TEST_F(AutoSleepEngineTest, AnOperatorsCallMayMendAWakeUpThatWasGivenUp) {
+  max_tries_ = 1;
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  executor_->SetWakeUpError(absl::DataLossError("rank 0: the spill file is damaged"));
+  const Ticket first = Submit("a");
+  ASSERT_TRUE(first.sink->Wait());
+  EXPECT_EQ(first.sink->reason(), FinishReason::kError);
+  executor_->SetWakeUpError(absl::OkStatus());
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ExpectExact(Submit("b"));
+}
+
+TEST_F(AutoSleepEngineTest, AWakeUpThatLacksMemoryIsTriedAsLongAsARequestWaits) {
+  max_tries_ = 2;
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  v1::MissingMemory missing;
+  missing.add_shortages()->set_missing_bytes(5);
+  executor_->SetWakeUpError(WithMissing(absl::ResourceExhaustedError("rank 1: 5 bytes missing"), missing));
+  const Ticket ticket = Submit("a");
+  Await([&] { return executor_->lifecycle_calls().size() >= 6; });
+  EXPECT_FALSE(ticket.sink->done());
+  EXPECT_FALSE(engine_->Health().ok());
+  executor_->SetWakeUpError(absl::OkStatus());
+  ExpectExact(ticket);
 }
 
 TEST_F(AutoSleepEngineTest, ARequestEndsNoPause) {

@@ -208,10 +208,47 @@ TEST_P(EngineRecoveryTest, TooManyFailuresAreFinal) {
   }
   executor_.Lose(kLoss);
   AwaitState(engine, EngineState::kFailed);
-  EXPECT_EQ(executor_.recoveries().size(), 2u);
+  EXPECT_EQ(executor_.recoveries(), (std::vector<std::string>{"awake", "awake", "dismiss"}))
+      << "nobody holds the memory of a model that serves no more";
   EXPECT_EQ(engine.Stats().num_recoveries, 2);
   EXPECT_EQ(engine.Stats().group_epoch, 3);
   EXPECT_FALSE(engine.Submit(MakeTicket("a", 5, 20).request).ok());
+}
+
+TEST_P(EngineRecoveryTest, AnEngineThatHasFailedIsRevivedAsItWas) {
+  options_.max_recoveries = 0;
+  for (const bool asleep : {false, true}) {
+    FakeExecutor executor(SmallWorker(options_));
+    executor.SetRecovery(Recovery::kFails);
+    EngineLoop engine(options_, &executor, nullptr);
+    EXPECT_TRUE(absl::IsFailedPrecondition(engine.Revive(false))) << "it has not failed";
+    if (asleep) ASSERT_TRUE(engine.Sleep({.level = 1, .tags = {"weights"}}).ok());
+    executor.Lose(kLoss);
+    AwaitState(engine, EngineState::kFailed);
+    EXPECT_EQ(engine.Revive(false).message(), kLoss.message()) << "no other worker comes";
+    EXPECT_EQ(engine.state(), EngineState::kFailed);
+    executor.SetRecovery(Recovery::kSucceeds);
+    const absl::Status revived = engine.Revive(false);
+    ASSERT_TRUE(revived.ok()) << revived;
+    EXPECT_EQ(executor.recoveries().back(), asleep ? "asleep 1 weights" : "awake");
+    EXPECT_EQ(engine.state(), asleep ? EngineState::kAsleep : EngineState::kAwake);
+    if (asleep) ASSERT_TRUE(engine.WakeUp({}).ok());
+    const Ticket ticket = MakeTicket("a", 5, 20);
+    ASSERT_TRUE(engine.Submit(ticket.request).ok());
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+}
+
+TEST_P(EngineRecoveryTest, ARevivedEngineTakesNoMemoryWhereThatIsAsked) {
+  options_.max_recoveries = 0;
+  EngineLoop engine(options_, &executor_, nullptr);
+  executor_.Lose(kLoss);
+  AwaitState(engine, EngineState::kFailed);
+  ASSERT_TRUE(engine.Revive(/*asleep=*/true).ok());
+  EXPECT_EQ(executor_.recoveries().back(), "asleep 2 kv_cache weights workspace");
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
 }
 
 // The drain's grace ends before the recovery does.

@@ -41,6 +41,9 @@ void FakeExecutor::FinishRecovery(const absl::Status& status) {
       replies_.clear();
       health_ = absl::OkStatus();
       weights_version_ = wanted_.weights.version;
+      for (const auto& [tag, bytes] : awake_bytes_) NoteResident(tag);
+    } else {
+      bytes_ = GroupBytes();  // the workers have ended
     }
     callback = recovered_;
   }
@@ -107,6 +110,7 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndWakeUp(const std::vector<std::
                                                          int64_t epoch) {
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (!wake_up_error_.ok()) return wake_up_error_;
   if (!host.kept.empty()) {
     if (absl::Status status = worker_.CopyFromHost(Pairs(host)); !status.ok()) return status;
   }
@@ -186,6 +190,17 @@ void FakeExecutor::Recover(const Held& wanted) {
   }
   if (recovery == Recovery::kFails) FinishRecovery(failure);
   if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
+}
+
+void FakeExecutor::Dismiss(const absl::Status& reason) {
+  std::function<void(absl::Status)> callback;
+  {
+    absl::MutexLock lock(&mu_);
+    recoveries_.push_back("dismiss");
+    bytes_ = GroupBytes();
+    callback = recovered_;
+  }
+  if (callback) callback(reason);
 }
 
 void FakeExecutor::Restart(const Held& wanted) {

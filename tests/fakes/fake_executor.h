@@ -91,6 +91,11 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     lifecycle_error_ = error;
   }
+  // Every wake-up ends with this error from now on; ok: none does.
+  void SetWakeUpError(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    wake_up_error_ = error;
+  }
   int64_t num_steps_sent() const {
     absl::MutexLock lock(&mu_);
     return num_steps_sent_;
@@ -285,6 +290,7 @@ class FakeExecutor : public Executor {
     Lose(reason);
   }
   void Recover(const Held& wanted) override;
+  void Dismiss(const absl::Status& reason) override;
   void Restart(const Held& wanted) override;
   Held recovered() const override {
     absl::MutexLock lock(&mu_);
@@ -350,6 +356,7 @@ class FakeExecutor : public Executor {
   absl::Status health_ ABSL_GUARDED_BY(mu_);
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
+  absl::Status wake_up_error_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
   TagBytes awake_bytes_ ABSL_GUARDED_BY(mu_);
   GroupBytes bytes_ ABSL_GUARDED_BY(mu_);

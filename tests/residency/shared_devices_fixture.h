@@ -64,7 +64,9 @@ class SharedDevicesTest : public ::testing::Test {
     options.residency.turn = absl::Milliseconds(20);
     options.residency.max_wait = max_wait_;
     options.arrivals = arrivals;
-    options.first_retry = absl::Milliseconds(1);
+    options.retry.first_pause = absl::Milliseconds(1);
+    options.retry.max_tries = max_tries_;
+    options.revival_pause = revival_pause_;
     options.operator_wait = operator_wait_;
     options.residency.host_memory_budget = host_memory_budget_;
     options.now = [this] {
@@ -153,6 +155,8 @@ class SharedDevicesTest : public ::testing::Test {
   // Of Start; the models after the last target have none.
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
+  int max_tries_ = 0;  // of wake-ups for requests
+  absl::Duration revival_pause_ = absl::InfiniteDuration();
   std::vector<TokenTargets> targets_;
   absl::Duration idle_sleep_ = absl::InfiniteDuration();
   int64_t budget_ = 0;           // 0: as Start says

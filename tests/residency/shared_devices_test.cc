@@ -224,6 +224,69 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
   ExpectExact(Submit(0, "a"));
 }
 
+// The code is that of a pause, too. Whoever serves is not put to sleep again and again for it.
+TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
+  max_tries_ = 3;
+  Start(2, 1);
+  models_[0].executor->SetWakeUpError(absl::FailedPreconditionError("rank 0: the checkpoint has changed"));
+  ExpectExact(Submit(1, "serves"));
+  const Ticket waits = Submit(0, "a");
+  ASSERT_TRUE(waits.sink->Wait());
+  EXPECT_EQ(waits.sink->reason(), FinishReason::kError);
+  const absl::Status error =
+      absl::UnavailableError("The model sleeps and could not be woken: rank 0: the checkpoint has changed");
+  EXPECT_EQ(waits.sink->error(), error);
+  EXPECT_EQ(engine(0)->Health(), error);
+  EXPECT_EQ(engine(0)->Stats().wake_up_error, error.message());
+  const auto num_wake_ups = [this] {
+    absl::MutexLock lock(&mu_);
+    return std::count_if(decisions_.begin(), decisions_.end(), [](const ResidencyDecision& decision) {
+      return decision.model == 0 && decision.action == ResidencyAction::kWake;
+    });
+  };
+  EXPECT_EQ(num_wake_ups(), 3) << "tries are bounded";
+  EXPECT_EQ(engine(0)->Submit(MakeTicket("b", 5, 5).request), error);
+  ExpectExact(Submit(1, "serves on"));
+  EXPECT_EQ(num_wake_ups(), 3);
+  // An operator's call may have mended it.
+  models_[0].executor->SetWakeUpError(absl::OkStatus());
+  ASSERT_TRUE(engine(0)->WakeUp({}).ok());
+  ExpectExact(Submit(0, "c"));
+  EXPECT_EQ(engine(0)->Stats().wake_up_error, "");
+}
+
+// What its workers held is free, since they have ended, and it comes back with nothing of it.
+TEST_F(SharedDevicesTest, AModelThatHasFailedMakesRoomAndIsBroughtUpAgain) {
+  revival_pause_ = absl::Seconds(30);
+  Start(2, 1);
+  ExpectExact(Submit(1, "a"));
+  models_[1].executor->Lose(absl::UnavailableError("rank 0 was killed, and no other one came"));
+  while (engine(1)->state() != EngineState::kFailed) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(engine(1)->Stats().resident_bytes, TagBytes());
+  ExpectExact(Submit(0, "b"));
+  EXPECT_FALSE(engine(1)->Submit(MakeTicket("c", 5, 5).request).ok());
+  models_[1].executor->SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  ahead_s_ = 60;
+  ExpectExact(Submit(0, "d"));  // of which devices_ hears, and looks at its clock
+  while (engine(1)->state() != EngineState::kAsleep) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(models_[1].executor->recoveries().back(), "asleep 2 kv_cache weights workspace");
+  ExpectExact(Submit(1, "e"));
+  ExpectExact(Submit(0, "f"));
+}
+
+TEST_F(SharedDevicesTest, AnOperatorBringsAFailedModelUpAtOnce) {
+  Start(2, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine(1)->Revive(false))) << "it has not failed";
+  models_[1].executor->Lose(absl::UnavailableError("rank 0 was killed, and no other one came"));
+  while (engine(1)->state() != EngineState::kFailed) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(engine(1)->Revive(false).ok()) << "no other worker comes";
+  models_[1].executor->SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  const absl::Status revived = engine(1)->Revive(false);
+  EXPECT_TRUE(revived.ok()) << revived;
+  EXPECT_EQ(engine(1)->state(), EngineState::kAsleep);
+  ExpectExact(Submit(1, "a"));
+}
+
 TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTheOperatorsAnswer) {
   Start(2, 1);
   models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));

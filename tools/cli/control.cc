@@ -194,6 +194,15 @@ absl::StatusOr<int> Reload(const ControlOptions& options) {
   return kOk;
 }
 
+absl::StatusOr<int> ReviveModel(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  ASSIGN_OR_RETURN(const v1::ReviveResponse response,
+                   Revive(server, Named<v1::ReviveRequest>(options), options.timeout));
+  const bool asleep = response.state() == v1::ENGINE_STATE_ASLEEP;
+  absl::PrintF("%s after %.1f s\n", asleep ? "back, asleep," : "back", response.seconds());
+  return kOk;
+}
+
 absl::StatusOr<int> RollReplicas(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   auto request = Named<v1::RollRequest>(options);
@@ -259,6 +268,18 @@ int RunReloadWeights(const std::vector<std::string>& args) {
   if (const auto code = ParseCommand(table, args, &positional)) return *code;
   if (!positional.empty()) o.path = positional[0];
   return ExitCode(Reload(o));
+}
+
+int RunRevive(const std::vector<std::string>& args) {
+  ControlOptions o;
+  o.timeout = absl::Hours(1);
+  const FlagTable table = ControlTable(
+      &o, "revive",
+      "Brings up new workers for a model that has failed for good. One of several models comes back\n"
+      "asleep, and the next request wakes it.",
+      {});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(ReviveModel(o));
 }
 
 int RunRoll(const std::vector<std::string>& args) {

@@ -140,6 +140,11 @@ absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
   return Call(server, timeout, request, &v1::ControlService::Stub::ReloadWeights);
 }
 
+absl::StatusOr<v1::ReviveResponse> Revive(const Server& server, const v1::ReviveRequest& request,
+                                          absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::Revive);
+}
+
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout) {
   return Call(server, timeout, request, &v1::ControlService::Stub::Roll);

@@ -34,6 +34,8 @@ absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, const v1::Resume
 absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
                                                         const v1::ReloadWeightsRequest& request,
                                                         absl::Duration timeout);
+absl::StatusOr<v1::ReviveResponse> Revive(const Server& server, const v1::ReviveRequest& request,
+                                          absl::Duration timeout);
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout);
 

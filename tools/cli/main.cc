@@ -39,6 +39,7 @@ constexpr Entry kEntries[] = {
     {"reload-weights", "read the weights anew, or others", RunReloadWeights},
     {"reset-prefix-cache", "forget the prompts that were computed before", RunResetPrefixCache},
     {"prefixes", "prompts that stay in the prefix cache: list, pin, unpin", RunPrefixes},
+    {"revive", "bring up new workers for a model that has failed", RunRevive},
     {"roll", "restart the workers, one replica at a time", RunRoll},
     {"stop", "end the server and its workers", RunStop},
     {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor}};

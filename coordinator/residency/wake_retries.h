@@ -1,0 +1,53 @@
+#pragma once
+// When a model that sleeps is woken again for requests, after a wake-up that has failed: after a pause that
+// doubles with every failure. Wake-ups of which one after the other fails are given up: whoever waits for
+// them gets the error, and so does whoever comes before the next pause has passed; then one request is a new
+// try. A wake-up that only lacked memory does not count for that: others may give memory back.
+//
+// Times are those of a monotonic clock. A value; not thread safe.
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+
+namespace somnus {
+
+struct WakeRetryOptions {
+  absl::Duration first_pause = absl::Seconds(1);
+  // No flags: what failed is mended by others, and all are short beside that.
+  absl::Duration longest_pause = absl::Seconds(30);    // while requests wait; afterwards the shortest
+  absl::Duration longest_given_up = absl::Minutes(5);  // afterwards
+  int max_tries = 4;                                   // failures until wake-ups are given up; 0: never
+};
+
+class WakeRetries {
+ public:
+  explicit WakeRetries(const WakeRetryOptions& options) : options_(options), pause_(options.first_pause) {}
+
+  // A wake-up for requests has failed. `error` is kept.
+  void NoteFailed(MonotonicTime now, const absl::Status& error);
+  // It was not tried (declined.h), and is asked for again after the same pauses.
+  void NoteDeclined(MonotonicTime now);
+  void NoteWoken();
+  // An operator's call has ended, and may have mended what failed: the next try comes at once. What the last
+  // one has returned stays until a wake-up ends well.
+  void Restart();
+
+  MonotonicTime retry_at() const { return retry_at_; }
+  bool gave_up() const { return options_.max_tries > 0 && num_failures_ >= options_.max_tries; }
+  // Requests that come now are refused with error().
+  bool Refuses(MonotonicTime now) const { return gave_up() && now < retry_at_; }
+  // Of the last wake-up, for clients: Unavailable. Ok: it ended well.
+  const absl::Status& error() const { return error_; }
+
+ private:
+  void Pause(MonotonicTime now);
+
+  WakeRetryOptions options_;
+  absl::Duration pause_;
+  MonotonicTime retry_at_ = -absl::InfiniteDuration();
+  int num_failures_ = 0;  // that count, in a row
+  absl::Status error_;
+};
+
+}  // namespace somnus
