@@ -197,5 +197,30 @@ TEST_P(TwoPhases, AnotherSleepReleasesWhatWasLeft) {
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
 }
 
+TEST(BornAsleep, ARegionThatBeginsAsleepTakesNoMemoryBeforeItsWakeUp) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver);
+  allocator->BeginAsleep({"weights", "kv_cache"});
+  void* weights = allocator->Allocate("weights", 4 * kUnit).value();
+  void* kv = allocator->AllocateRows("kv_cache", 2 * kUnit, 2, 2 * kUnit).value();
+  ASSERT_TRUE(allocator->Allocate("workspace", kUnit).ok());
+  EXPECT_EQ(driver.live_bytes(), kUnit);
+  EXPECT_EQ(allocator->Stats().at("weights").sleeping, 4 * kUnit);
+  EXPECT_EQ(allocator->CheckWake({}).value().needed,
+            (std::map<std::string, int64_t>{{"kv_cache", 4 * kUnit}, {"weights", 4 * kUnit}}));
+  // Deeper is where they are, and another size is for the wake-up.
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
+  ASSERT_TRUE(allocator->Resize(kv, kUnit).ok());
+  EXPECT_EQ(driver.live_bytes(), kUnit);
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  driver.Fill(weights, 4 * kUnit, 'w');
+  driver.Fill(kv, kUnit, 'k');
+  EXPECT_EQ(allocator->Stats().at("weights").sleeping, 0);
+  allocator->BeginAsleep({});
+  ASSERT_TRUE(allocator->Allocate("kv_cache", kUnit).ok());
+  EXPECT_EQ(allocator->Stats().at("kv_cache").sleeping, 0);
+  EXPECT_EQ(driver.violations(), std::vector<std::string>{});
+}
+
 }  // namespace
 }  // namespace somnus
