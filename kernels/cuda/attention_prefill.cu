@@ -184,7 +184,6 @@ __device__ inline void TakeQueries(const AttentionParams& p, const RowTile& rows
     const int group = m * kPrefillWarps<kDims> + WarpId();
     PrepareQueries<T, E>(p, from[0], from[1], shared + group * kQueryBytes<kDims, kGroups>, 1, 0, q[m]);
   }
-  SyncWarp();
 }
 
 // The sums of the last section of the span of shared.rows that the warp sees, and how many are on the stack.

@@ -37,7 +37,8 @@ struct HeadTiles {
         num_heads(num_heads) {}
 };
 
-// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). Ends in a barrier.
+// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). They are there behind the next
+// barrier, which is the caller's.
 template <int kThreads>
 __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles& tiles, int& num_tiles) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -68,7 +69,6 @@ __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles
     }
     if (thread == 0) num_tiles = count;
   }
-  __syncthreads();
 }
 
 // The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; how many, into `count`.

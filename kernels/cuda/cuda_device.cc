@@ -126,6 +126,10 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   device->index_ = index;
   device->switches_ = switches;
   ASSIGN_OR_RETURN(device->chip_, ReadChip(index));
+  // Older chips' kernels do not wait for the one in front (griddepcontrol is of 9.0), so they must not be asked to
+  // start early.
+  device->switches_.programmatic_launch =
+      switches.programmatic_launch && device->chip_.compute_capability >= 90;
   cudaDeviceProp properties;
   RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, index), "reading the device's properties"));
   device->name_ = absl::StrFormat("cuda:%d, %s, sm_%d, %d multiprocessors, %.1f GiB", index, properties.name,

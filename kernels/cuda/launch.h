@@ -18,7 +18,7 @@ struct LaunchConfig {
   int64_t shared_bytes = 0;  // dynamic; more than 48 KiB is opted in on the first launch
   // Programmatic dependent launch: may start while the kernel before still runs, from its
   // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
-  // SOMNUS_CUDA_DISABLE can turn it off.
+  // SOMNUS_CUDA_DISABLE can turn it off, and chips before compute capability 9.0 do without.
   bool overlaps_previous = false;
 };
 

@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(128) QkElementKernel(QkParams<T, C> p) {
     for (int d = head.lane; d < p.head_dim; d += kWarpThreads) {
       squares = fmaf(ToFloat(row[d]), ToFloat(row[d]), squares);
     }
-    // Also what orders every lane's reads above before any lane's writes below.
     scale = rsqrtf(GroupSum(squares, kWarpThreads) / p.head_dim + p.eps);
+    SyncWarp();  // Every lane's reads above come before any lane's writes below; shuffles order no memory.
   }
   const auto get = [&](int d) {
     return norm == nullptr ? ToFloat(row[d]) : ToFloat(row[d]) * scale * norm[d];

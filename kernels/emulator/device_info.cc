@@ -148,8 +148,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->l2CacheSize = 50 << 20;
   properties->multiProcessorCount = options.num_sms;
   properties->maxThreadsPerMultiProcessor = 2048;
-  properties->major = 9;
-  properties->minor = 0;
+  properties->major = options.compute_capability / 10;
+  properties->minor = options.compute_capability % 10;
   return cudaSuccess;
 }
 
@@ -165,10 +165,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = 50 << 20;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = options.compute_capability / 10;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = options.compute_capability % 10;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = 228 << 10;

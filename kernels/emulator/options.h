@@ -19,6 +19,7 @@ struct Options {
   // Memory of another process is mapped, but reads and writes do not reach it, as on broken systems.
   bool broken_peer_memory = false;
   int num_sms = 132;  // an H100 SXM
+  int compute_capability = 90;
   int64_t device_bytes = int64_t{80} << 30;
   int64_t graph_bytes = 0;  // of them, what a graph takes until its executable is destroyed
   // Threads that do nothing but spin for this long, with nothing left that could be started, are a deadlock.

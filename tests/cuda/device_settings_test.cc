@@ -114,6 +114,11 @@ TEST_F(DeviceSettingsTest, ProgrammaticLaunchCanBeTurnedOff) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) EXPECT_TRUE(SecondSeesFirst(seed)) << seed;
 }
 
+TEST_F(DeviceSettingsTest, OlderChipsStartNoKernelEarly) {
+  Set([](Options* options) { options->compute_capability = 89; });
+  for (uint64_t seed = 1; seed <= 20; ++seed) EXPECT_TRUE(SecondSeesFirst(seed)) << seed;
+}
+
 TEST_F(DeviceSettingsTest, PeerMemoryCanBeTurnedOff) {
   Disable("peer_memory");
   const std::unique_ptr<Device> device = MakeCudaDevice();

@@ -1,4 +1,4 @@
-// Settings of every test that runs on a GPU (cuda_test links this file), for ranks that are threads of one
+// Settings of the tests of ranks on a GPU (cuda_test links this file there), for ranks that are threads of one
 // process. Served ranks are processes of their own, and need neither.
 //
 // All kernels are loaded when CUDA starts. Otherwise a kernel is loaded at its first launch, which may wait

@@ -1,0 +1,65 @@
+"""Every barrier in the kernels is needed: some test has two accesses that barriers of this place alone order.
+
+Runs the kernels' tests again with SOMNUS_EMULATOR_BARRIERS (kernels/emulator/barrier_sites.h), which also ends them at the
+first race. A barrier that is removed shows as a race in them, and one that is not needed is named here.
+"""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
+# Between them they run every kernel that has a barrier, but for the peers'.
+TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "byte_cache_test", "gemv_test", "linear_test",
+         "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "qk_rope_cache_test", "sampling_test")
+# Barriers of ranks: their memory is shared with kernels on other devices, which the race detector does not compare.
+PEERS = ("kernels/cuda/all_reduce.cu", "kernels/cuda/peer_memory.h", "kernels/cuda/peer_group.cu",
+         "kernels/cuda/peer_probe.cu")
+BARRIER = re.compile(r"\b(__syncthreads|SyncWarp)\(")
+
+
+def barriers_of_source():
+    """The places "FILE:LINE" of all barriers in the kernels."""
+    places = set()
+    folder = os.path.join(ROOT, "kernels", "cuda")
+    for name in sorted(os.listdir(folder)):
+        path = f"kernels/cuda/{name}"
+        if not name.endswith((".cu", ".h")) or name == "ptx.h" or path in PEERS:
+            continue
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if BARRIER.search(line.split("//")[0]):
+                    places.add(f"{path}:{number}")
+    return places
+
+
+def needed_by(test):
+    """The barriers that were needed in a run of the test."""
+    binary = os.path.join(BIN, "tests", "cuda", test)
+    if not os.path.exists(binary):
+        raise unittest.SkipTest(f"{binary} is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "barriers.txt")
+        ended = subprocess.run([binary, "--gtest_brief=1"], capture_output=True, text=True, check=False,
+                               env={**os.environ, "SOMNUS_EMULATOR_BARRIERS": report})
+        if ended.returncode != 0:
+            raise AssertionError(f"{test} ended with {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+        with open(report, encoding="utf-8") as file:
+            words = [line.split() for line in file]
+    return {place.removeprefix("./") for verdict, place in words if verdict == "needed"}
+
+
+class BarriersTest(unittest.TestCase):
+    def test_each_is_needed(self):
+        places = barriers_of_source()
+        self.assertGreater(len(places), 30, "the source is not where it was")
+        needed = set()
+        for test in TESTS:
+            needed |= needed_by(test)
+        self.assertEqual(sorted(places - needed), [], "no test needs these barriers")
+
+
+if __name__ == "__main__":
+    unittest.main()
