@@ -70,16 +70,27 @@ bool CopyInOrder(const Json& value, const OrderedJson* ordered, OrderedJson* to)
   return true;
 }
 
-// Joins content parts to one text, with newlines between them. Returns false for a part that is no text.
+// Returns where a content part of `type` has its text; nullptr: the part is no text.
+const char* TextFieldOf(const Json& type) {
+  for (const char* name : {"text", "refusal", "thinking"}) {
+    if (type == name) return name;
+  }
+  // As clients of OpenAI's newer API write them.
+  return type == "input_text" || type == "output_text" ? "text" : nullptr;
+}
+
+// Joins content parts, which may be plain strings, to one text, with newlines between them. Returns false for
+// a part that is no text.
 bool JoinParts(const Json& parts, std::string* text) {
   std::vector<std::string> texts;
   for (const Json& part : parts) {
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return false;
-    const std::string type = part["type"].get<std::string>();
-    // The text of each of these parts is under the part's own name.
-    if (type != "text" && type != "refusal" && type != "thinking") return false;
-    if (!part.contains(type) || !part[type].is_string()) return false;
-    texts.push_back(part[type].get<std::string>());
+    if (part.is_string()) {
+      texts.push_back(part.get<std::string>());
+      continue;
+    }
+    const char* field = part.is_object() ? TextFieldOf(part.value("type", Json())) : nullptr;
+    if (field == nullptr || !part.contains(field) || !part[field].is_string()) return false;
+    texts.push_back(part[field].get<std::string>());
   }
   *text = absl::StrJoin(texts, "\n");
   return true;
@@ -137,7 +148,8 @@ std::string ReadContent(const Json& message, std::string* text) {
   if (content->is_string()) {
     *text = content->get<std::string>();
   } else if (content->is_array()) {
-    if (!JoinParts(*content, text)) return "content parts must be texts: {\"type\": \"text\", \"text\": ...}";
+    if (!JoinParts(*content, text))
+      return "content parts must be texts: \"...\" or {\"type\": \"text\", \"text\": ...}";
   } else if (!content->is_null() || !by_assistant) {
     return "content must be a string or a list of text parts";
   }

@@ -97,7 +97,11 @@ int64_t ClientRequest::held_bytes() const { return best_of_ == nullptr ? 0 : bes
 
 ClientRequest::~ClientRequest() {
   LeaveOpenRequests();
-  if (open_ > 0) Abort();
+  if (open_ == 0) return;
+  Abort();
+  if (metrics_ == nullptr || queue_ == nullptr) return;
+  // Their ends arrive when nobody takes them any more.
+  for (; open_ > 0; --open_) metrics_->OnSequenceEnd(FinishReason::kAbort);
 }
 
 void ClientRequest::LeaveOpenRequests() {

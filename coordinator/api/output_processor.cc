@@ -60,13 +60,9 @@ bool OutputProcessor::Advance(std::string text, bool count_stops, OutputDelta* d
   return false;
 }
 
+// A character that the end cuts in two is left out, as in vLLM: nobody wants half of it, or U+FFFD.
 void OutputProcessor::Finish(OutputDelta* delta) {
   finished_ = true;
-  if (Advance(detokenizer_.Flush(), num_tokens_ > options_.min_tokens, delta)) {
-    delta->finish_reason = FinishReason::kStop;
-    delta->stop_token_id.reset();
-    return;
-  }
   delta->text += pending_;
   pending_.clear();
 }

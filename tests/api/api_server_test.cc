@@ -216,6 +216,70 @@ TEST_F(ApiServerTest, MetricsCountRequests) {
   }
 }
 
+// Streams and whole responses, of one choice and of several, whose clients leave.
+TEST_F(ApiServerTest, MetricsCountRequestsWhoseClientsLeave) {
+  Serve({}, absl::Milliseconds(1));
+  const auto count = [this](const char* reason) -> double {
+    const std::string mark = absl::StrCat("vllm:request_success_total{engine=\"0\",finished_reason=\"",
+                                          reason, "\",model_name=\"fake\"} ");
+    const std::string text = Send("GET", "/metrics").body;
+    const size_t at = text.find(mark);
+    return at == std::string::npos ? 0 : std::atof(text.c_str() + at + mark.size());
+  };
+  const auto await = [&](double aborted) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (count("abort") < aborted && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_EQ(count("abort"), aborted);
+  };
+  double aborted = 0;
+  for (const char* fields :
+       {R"("stream": true)", R"("stream": false)", R"("stream": true, "n": 3)", R"("n": 2)"}) {
+    HttpClient client(server_->port());
+    client.Write(RequestText("POST", "/v1/completions",
+                             absl::StrCat(R"({"prompt": "abc", "max_tokens": 4000, )", fields, "}")));
+    AwaitOpen();
+    aborted += engine_->num_open();
+    client.Close();
+    EXPECT_TRUE(engine_->WaitIdle());
+    await(aborted);
+  }
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  HttpClient waits(server_->port());
+  waits.Write(RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4})"));
+  AwaitOpen();
+  waits.Close();
+  await(aborted + 1);  // it has never run
+  ASSERT_TRUE(engine_->Resume().ok());
+  EXPECT_TRUE(engine_->WaitIdle());
+  engine_->set_submit_status(absl::ResourceExhaustedError("the queue is full"));
+  EXPECT_EQ(Complete(R"({"prompt": "abc"})").status, 429);
+  engine_->set_submit_status(absl::OkStatus());
+  ExpectHealthy();
+  EXPECT_EQ(count("abort"), aborted + 1) << "what was refused was never begun";
+  EXPECT_EQ(count("length"), 1);
+}
+
+TEST_F(ApiServerTest, ATextThatIsCutInACharacterEndsBeforeIt) {
+  Serve();
+  const auto request = [](int max_tokens, const char* more) {
+    return absl::StrCat(R"({"prompt": "a\u00e9\ud83d\ude00b", "temperature": 0, "max_tokens": )", max_tokens,
+                        more, "}");
+  };
+  // a, 2 bytes, 4 bytes, b
+  const std::string texts[] = {"a",       "a",       "a\u00e9",           "a\u00e9",
+                               "a\u00e9", "a\u00e9", "a\u00e9\U0001f600", "a\u00e9\U0001f600b"};
+  for (int n = 1; n <= 8; ++n) {
+    for (const char* more : {"", R"(, "logprobs": 1)", R"(, "stop": ["\ufffd"])"}) {
+      const Json body = Json::parse(Complete(request(n, more)).body);
+      EXPECT_EQ(body["choices"][0]["text"], texts[n - 1]) << n << more;
+      EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+      EXPECT_EQ(body["usage"]["completion_tokens"], n);
+    }
+    const HttpReply stream = Complete(request(n, R"(, "stream": true)"));
+    EXPECT_FALSE(absl::StrContains(stream.body, "\ufffd")) << stream.body;
+  }
+}
+
 TEST_F(ApiServerTest, AFullQueueIs429) {
   Serve();
   engine_->set_state(EngineState::kAwake);

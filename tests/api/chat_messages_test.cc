@@ -55,6 +55,22 @@ TEST_F(ChatMessagesTest, AnErrorNamesTheLengthFieldThatWasGiven) {
   }
 }
 
+TEST_F(ChatMessagesTest, ContentPartsOfEveryClient) {
+  ServeTemplate("{{ messages[0].content }}");
+  EXPECT_EQ(Prompt(R"([{"role": "user", "content": [
+      {"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c",
+      {"type": "output_text", "text": "d"}, {"type": "refusal", "refusal": "e"}]}])"),
+            "a\nb\nc\nd\ne");
+  for (const char* part : {R"({"type": "input_text"})", R"({"type": "input_image", "text": "a"})", "7",
+                           "null", R"({"type": 1, "text": "a"})", R"({"text": "a"})", R"(["a"])"}) {
+    const HttpReply reply =
+        Send("POST", "/v1/chat/completions",
+             absl::StrCat(R"({"messages": [{"role": "user", "content": [)", part, "]}]}"));
+    EXPECT_EQ(reply.status, 400) << part;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages") << part;
+  }
+}
+
 TEST_F(ChatMessagesTest, MessagesWithoutContentOrOfUnknownRolesAreRefused) {
   ServeTemplate("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}");
   const std::string user = R"({"role": "user", "content": "x"})";
