@@ -196,6 +196,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
   table.max_positional = 1;
   table.groups = {ModelFlags(flags),
                   ListenerFlags(flags),
+                  BrowserFlags(flags),
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),

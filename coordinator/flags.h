@@ -15,6 +15,7 @@
 #include "base/flags.h"
 #include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
+#include "coordinator/api/cors_options.h"
 #include "coordinator/quantization.h"
 #include "coordinator/residency/residency_policy.h"
 #include "proto/cluster_trust.h"
@@ -55,11 +56,14 @@ struct Flags {
   int32_t grpc_port = 50051;
   int32_t control_port = 50054;  // on admin_host
   std::set<std::string>
-      given_ports;             // names of flags for the last three; with `port` 0 the others are 0, too
-  TlsFiles tls;                // of clients' HTTP and gRPC; empty: none
-  TlsFiles admin_tls;          // of operators' HTTP and gRPC, without an authority; empty: none
-  std::string api_key;         // empty: none is required
-  std::string admin_api_key;   // likewise
+      given_ports;            // names of flags for the last three; with `port` 0 the others are 0, too
+  TlsFiles tls;               // of clients' HTTP and gRPC; empty: none
+  TlsFiles admin_tls;         // of operators' HTTP and gRPC, without an authority; empty: none
+  std::string api_key;        // empty: none is required
+  std::string admin_api_key;  // likewise
+  CorsOptions cors;           // of clients' HTTP
+  std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
+  bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   int32_t max_trace_steps = 8192;
   int32_t max_trace_spans = 1024;

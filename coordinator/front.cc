@@ -72,6 +72,9 @@ class FrontImpl : public Front {
     http.certificate_interval = kCertificateInterval;
     http.version = kVersion;
     http.limits = flags_.limits;
+    http.cors = flags_.cors;
+    http.admin_allowed_hosts = flags_.admin_allowed_hosts;
+    http.request_id_headers = flags_.request_id_headers;
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
     return absl::OkStatus();
   }

@@ -17,7 +17,7 @@ packages=(
   protobuf-compiler protobuf-compiler-grpc
   # libraries
   libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev libedit-dev
-  libxxhash-dev libssl-dev prometheus-cpp-dev liburing-dev libzstd-dev
+  libxxhash-dev libssl-dev prometheus-cpp-dev liburing-dev libzstd-dev zlib1g-dev
   # tests and tools
   libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format
 )

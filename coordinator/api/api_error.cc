@@ -69,6 +69,13 @@ ApiError BadRequest(absl::string_view param, absl::string_view message) {
   return ApiError{400, std::string(message), std::string(param)};
 }
 
+ApiError UnknownModel(absl::string_view name, absl::string_view names) {
+  return {404,
+          absl::StrCat("The model `", CleanMessage(name.substr(0, 100)),
+                       "` does not exist. The server has: ", names, "."),
+          "model"};
+}
+
 ApiError FromStatus(const absl::Status& status) {
   const std::string message = CleanMessage(status.message());
   switch (status.code()) {
@@ -104,6 +111,8 @@ const char* ErrorType(int http_status) {
       return "BadRequestError";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "NotFoundError";
     case 429:
@@ -123,12 +132,16 @@ const char* StatusPhrase(int http_status) {
   switch (http_status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
     case 307:
       return "Temporary Redirect";
     case 400:
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
+#include "coordinator/api/cors_options.h"
 #include "coordinator/api/served_model.h"
 
 namespace somnus {
@@ -47,6 +48,11 @@ struct ApiServerOptions {
   absl::Duration certificate_interval = absl::Seconds(10);  // between two looks at the files
   std::string version;
   ApiLimits limits;
+  CorsOptions cors;  // of clients' listener
+  // Host names, besides those that web_page_guard.h knows, under which operators' listener may be called
+  // where it has no key.
+  std::vector<std::string> admin_allowed_hosts;
+  bool request_id_headers = false;  // a response to a request without X-Request-Id has a new one
 };
 
 class ApiServer {

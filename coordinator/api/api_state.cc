@@ -1,5 +1,7 @@
 #include "coordinator/api/api_state.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -47,20 +49,46 @@ Json ConfigJson(const std::string& engine_config, bool as_text) {
   return text;
 }
 
+HttpResponse NoModel(absl::string_view name, const std::vector<SharedModel>& models) {
+  return ErrorResponse(UnknownModel(name, ModelNames(models)));
+}
+
+// The names under which operators' listener is known: what the flags say, and what this machine calls itself.
+std::vector<std::string> OwnNames(const ApiServerOptions& options) {
+  std::vector<std::string> names = options.admin_allowed_hosts;
+  names.push_back(options.admin_host);
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) == 0) names.emplace_back(name);
+  return names;
+}
+
 }  // namespace
 
 ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics_in)
     : options(std::move(options_in)),
       metrics(std::move(metrics_in)),
-      created(absl::ToUnixSeconds(absl::Now())) {}
+      created(absl::ToUnixSeconds(absl::Now())),
+      cors(options.cors),
+      guard_(OwnNames(options)) {}
+
+const std::string& ApiState::KeyOf(bool admin, RouteKey key) const {
+  const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_key.empty());
+  return operators ? options.admin_api_key : options.api_key;
+}
 
 bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorization) const {
   if (key == RouteKey::kNone) return true;
-  if (!admin) return BearerMatches(authorization, options.api_key);
-  if (key == RouteKey::kListeners || !options.admin_api_key.empty())
-    return BearerMatches(authorization, options.admin_api_key);
-  if (!options.api_key.empty()) return BearerMatches(authorization, options.api_key);
-  return options.tls.authority.empty();
+  const std::string& bearer = KeyOf(admin, key);
+  if (admin && key == RouteKey::kClients && bearer.empty()) return options.tls.authority.empty();
+  return BearerMatches(authorization, bearer);
+}
+
+std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
+                                                absl::string_view origin,
+                                                absl::string_view fetch_site) const {
+  // Probes come under any name, and a page learns nothing from what it may not read.
+  if (!admin || key == RouteKey::kNone || !KeyOf(admin, key).empty()) return std::nullopt;
+  return guard_.Check(host, origin, fetch_site);
 }
 
 void ApiState::SetModels(std::vector<ServedModel> models) {
@@ -105,7 +133,7 @@ HttpResponse ApiState::Models(absl::string_view name) const {
     cards.push_back(std::move(card));
   }
   if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", std::move(cards)}});
-  return ErrorResponse({404, "The model does not exist.", "model"});
+  return NoModel(name, models);
 }
 
 // A client that has one address learns the others from it, also while models load.
@@ -117,7 +145,7 @@ HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
   SharedModel served = models_.Get();
   if (const std::vector<std::string> names = QueryValues(query, "model"); !loading() && !names.empty()) {
     served = models_.Find(names.back());
-    if (served == nullptr) return ErrorResponse({404, "The model does not exist.", "model"});
+    if (served == nullptr) return NoModel(names.back(), models_.All());
   }
   const int64_t version = served == nullptr ? 0 : served->engine->Stats().weights_version;
   Json info = {{"version", options.version},
@@ -168,7 +196,7 @@ std::variant<SharedModel, HttpResponse> ApiState::Named(const std::vector<std::s
     return ErrorResponse(BadRequest("model", absl::StrCat("several models are served (", ModelNames(models),
                                                           "): ?model= says which is meant")));
   if (SharedModel model = models_.Find(names.back())) return model;
-  return ErrorResponse({404, "The model does not exist.", "model"});
+  return NoModel(names.back(), models);
 }
 
 HttpResponse ApiState::OfModel(const std::vector<std::string>& names,

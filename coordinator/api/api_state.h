@@ -13,9 +13,11 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_server.h"
+#include "coordinator/api/cors.h"
 #include "coordinator/api/http_response.h"
 #include "coordinator/api/model_table.h"
 #include "coordinator/api/routes.h"
+#include "coordinator/api/web_page_guard.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -27,6 +29,7 @@ class ApiState {
   const ApiServerOptions options;
   const std::shared_ptr<Metrics> metrics;
   const int64_t created;  // Unix seconds
+  const CorsPolicy cors;  // of clients' listener
   // The ports that the listeners got, for /server_info. Set before the first connection.
   uint16_t http_port = 0, admin_port = 0;
   std::atomic<int64_t> load{0};  // generation requests in progress
@@ -42,6 +45,11 @@ class ApiState {
   // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. What clients
   // need a key or a certificate for is not open on operators' listener because operators have no key.
   bool Authorized(bool admin, RouteKey key, absl::string_view authorization) const;
+
+  // A 403 for a request that could come from a web page (web_page_guard.h), on operators' listener where the
+  // route is open to whoever reaches it; nullopt: it is fine. The strings are the values of its headers.
+  std::optional<ApiError> RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
+                                        absl::string_view origin, absl::string_view fetch_site) const;
 
   // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
   // IsLifecycle.
@@ -66,6 +74,10 @@ class ApiState {
   HttpResponse OfModel(const std::vector<std::string>& names,
                        const std::function<HttpResponse(const ServedModel&)>& answer) const;
 
+  // What opens a route that wants `key`; empty: no key does.
+  const std::string& KeyOf(bool admin, RouteKey key) const;
+
+  const WebPageGuard guard_;
   ModelTable models_;
 };
 

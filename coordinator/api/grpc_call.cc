@@ -73,7 +73,9 @@ grpc::Status FindModel(const ModelTable& models, const std::string& name, Shared
         grpc::StatusCode::INVALID_ARGUMENT,
         absl::StrCat("model: several models are served (", ModelNames(all), "); name the one that is meant")};
   *model = name.empty() ? all.front() : models.Find(name);
-  if (*model == nullptr) return {grpc::StatusCode::NOT_FOUND, "model: it does not exist"};
+  if (*model == nullptr)
+    return {grpc::StatusCode::NOT_FOUND,
+            absl::StrCat("model: it does not exist; the server has: ", ModelNames(all))};
   return grpc::Status::OK;
 }
 

@@ -12,7 +12,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "coordinator/api/content_coding.h"
+#include "coordinator/api/no_route.h"
 #include "coordinator/api/on_pool.h"
+#include "coordinator/api/request_gate.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -52,28 +55,12 @@ const char* ParseMessage(const error_code& ec) {
   }
 }
 
-HttpResponse NoRoute(const RouteMatch& match) {
-  if (match.status == 307) return HttpResponse{307, "", "", {{"Location", match.detail}}};
-  HttpResponse response = ErrorResponse({match.status, StatusPhrase(match.status), ""});
-  if (match.status == 405) response.headers.emplace_back("Allow", match.detail);
-  return response;
-}
-
 // The label of a metric: a client may send any word as its method.
 std::string MethodLabel(const std::string& method) {
   for (const char* known : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}) {
     if (method == known) return method;
   }
   return "none";
-}
-
-// Of a field that is given several times the values together, as one list.
-std::optional<std::string> FieldValue(const http::fields& head, const char* name) {
-  std::optional<std::string> value;
-  const auto range = head.equal_range(name);
-  for (auto it = range.first; it != range.second; ++it)
-    value = absl::StrCat(value.has_value() ? *value + ", " : "", std::string(it->value()));
-  return value;
 }
 
 bool IsJson(absl::string_view content_type) {
@@ -130,7 +117,10 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
 
 asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpResponse response) {
   last_status_ = response.status;
-  const std::string framing = absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
+  for (const auto& header : request.response_headers) response.headers.push_back(header);
+  // 204 is the status of a response that has no body, and no length either.
+  const std::string framing =
+      response.status == 204 ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
   const std::string head = ResponseHead(response, request.keep_alive, framing.c_str());
   if (request.method == "HEAD") response.body.clear();
   // Within the body's own string: a large response must not be in memory twice while a slow client reads it.
@@ -170,6 +160,7 @@ asio::awaitable<void> HttpConnection::RefuseWith(const Request& request, HttpRes
   CountRefusal(request, response.status);
   Request closing;
   closing.method = request.method;
+  closing.response_headers = request.response_headers;
   co_await SendResponse(closing, std::move(response));
   co_await LingeringClose();
 }
@@ -226,6 +217,26 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request)
   co_return true;
 }
 
+// The compressed body and its text are both counted until the text has replaced it.
+asio::awaitable<bool> HttpConnection::DecodeBody(Request* request) {
+  const std::optional<ContentCoding> coding = ParseContentCoding(request->content_encoding);
+  if (request->body.empty() || coding == ContentCoding::kIdentity) co_return true;
+  const ApiLimits& limits = context_->state->options.limits;
+  const auto compressed = static_cast<int64_t>(request->body.size());
+  const auto reserve = [&](int64_t bytes) {
+    buffered_ += bytes;
+    return (context_->buffered_body_bytes += bytes) <= limits.max_buffered_body_bytes;
+  };
+  auto work = [&] { return DecodeContent(*coding, limits.max_body_bytes, reserve, &request->body); };
+  const std::optional<ApiError> error = co_await OnPool(context_->request_pool, work);
+  buffered_ -= compressed;
+  context_->buffered_body_bytes -= compressed;
+  if (!error.has_value()) co_return true;
+  HttpResponse response = ErrorResponse(*error);
+  co_await RefuseWith(*request, std::move(response));
+  co_return false;
+}
+
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request* request) {
   if (!co_await WaitForFirstByte()) co_return ReadResult::kClosed;
   busy_ = true;
@@ -239,46 +250,25 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   stream_.ExpiresAfter(limits.header_timeout);
   co_await http::async_read_header(stream_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
   const auto& head = parser.get();
-  request->method = std::string(head.method_string());  // empty while the first line is not complete
-  request->target = std::string(head.target());
+  ReadHead(head, request);
   if (!gone_ && ec == beast::error::timeout) CountRefusal(*request, 408);
   if (gone_ || (ec && !IsMalformed(ec))) co_return ReadResult::kClosed;
   if (ec) {
     co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
     co_return ReadResult::kRefused;
   }
-  request->content_type = std::string(head[http::field::content_type]);
-  request->authorization = std::string(head[http::field::authorization]);
-  request->id = std::string(head["X-Request-Id"]);
-  request->last_event_id = std::string(head["Last-Event-ID"]);
-  request->timeout = FieldValue(head, kTimeoutHeader);
-  request->ttft = FieldValue(head, kTtftHeader);
   request->keep_alive = parser.keep_alive();
-  request->http_1_0 = head.version() == 10;
-  if (std::distance(head.begin(), head.end()) > limits.max_header_fields) {
-    co_await Refuse(*request, 431, "There are too many header fields.");
+  AddResponseHeaders(*context_->state, admin_, request);
+  std::optional<HttpResponse> refusal = RefusalOf(*context_->state, admin_, *request, !parser.is_done());
+  if (refusal.has_value()) {
+    co_await RefuseWith(*request, *std::move(refusal));
     co_return ReadResult::kRefused;
   }
-  if (!request->http_1_0 && head.count(http::field::host) != 1) {
-    co_await Refuse(*request, 400, "HTTP/1.1 needs one Host header.");
-    co_return ReadResult::kRefused;
-  }
-  const RouteMatch match = MatchRoute(admin_, request->method, request->target);
-  const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
-  if (!context_->state->Authorized(admin_, key, request->authorization)) {
-    co_await Refuse(*request, 401, "Unauthorized");
-    co_return ReadResult::kRefused;
-  }
-  if (match.spec == nullptr && !parser.is_done()) {
-    // There is no reason to wait for the body.
-    HttpResponse response = NoRoute(match);
-    co_await RefuseWith(*request, std::move(response));
-    co_return ReadResult::kRefused;
-  }
-  if (!parser.is_done() && absl::EqualsIgnoreCase(std::string(head[http::field::expect]), "100-continue")) {
+  if (!parser.is_done() && request->expects_continue) {
     if (!co_await Send("HTTP/1.1 100 Continue\r\n\r\n")) co_return ReadResult::kClosed;
   }
   if (!co_await ReadBody(&parser, request)) co_return ReadResult::kRefused;
+  if (!co_await DecodeBody(request)) co_return ReadResult::kRefused;
   stream_.ExpiresNever();
   request->received = MonotonicNow();
   co_return ReadResult::kRequest;
@@ -337,8 +327,14 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
 }
 
 asio::awaitable<bool> HttpConnection::Respond(Request* request, const RouteMatch& match) {
+  if (IsPreflight(*context_->state, admin_, *request)) {
+    HttpResponse response = context_->state->cors.Preflight(request->origin, request->preflight_method,
+                                                            request->preflight_headers);
+    co_return co_await SendResponse(*request, std::move(response));
+  }
   if (match.status != 200) {
-    HttpResponse response = NoRoute(match);
+    HttpResponse response =
+        NoRoute(admin_, context_->state->admin_port, request->method, request->target, match);
     co_return co_await SendResponse(*request, std::move(response));
   }
   if (match.spec->json_body && !IsJson(request->content_type)) {

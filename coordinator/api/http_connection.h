@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/api/api_state.h"
+#include "coordinator/api/http_request.h"
 #include "coordinator/api/http_stream.h"
 #include "coordinator/api/response_producer.h"
 
@@ -68,15 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   MonotonicTime waiting_since() const { return waiting_since_; }
 
  private:
-  struct Request {
-    std::string method, target, content_type, authorization, id;
-    std::string last_event_id;                 // of a client that comes back to a stream of events
-    std::optional<std::string> timeout, ttft;  // headers of request_times.h
-    MonotonicTime received;                    // when all of it had come
-    std::string body;
-    bool keep_alive = false;
-    bool http_1_0 = false;
-  };
+  using Request = HttpRequest;
   enum class ReadResult { kRequest, kClosed, kRefused };
 
   // Returns false when no request can be read: the connection ends.
@@ -85,6 +78,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WaitForFirstByte();
   template <typename Parser>
   boost::asio::awaitable<bool> ReadBody(Parser* parser, Request* request);
+  // Decompresses the body, where it is compressed.
+  boost::asio::awaitable<bool> DecodeBody(Request* request);
   // Sends an error response, after which the connection ends.
   boost::asio::awaitable<void> Refuse(const Request& request, int status, const char* message);
   boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
@@ -102,8 +97,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
       Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
       const std::shared_ptr<ConnectionWaker>& waker);
-  // With `early_head` a stream's head is sent before there is anything to send.
-  boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer, bool early_head);
+  // Where `engine` cannot serve yet, a stream's head is sent before there is anything to send.
+  boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer,
+                                      const Engine& engine);
   // Sends `head` (status line and headers, or nothing) and `data` as one chunk; `last` ends the body.
   boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
                                          bool last);

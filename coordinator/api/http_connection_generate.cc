@@ -29,10 +29,11 @@ void AddWeightsVersion(int64_t version, HttpResponse* response) {
   if (version > 0) response->headers.emplace_back("X-Weight-Version", absl::StrCat(version));
 }
 
-std::string StreamHead(bool http_1_0, bool keep_alive, int64_t weights_version) {
+std::string StreamHead(const HttpRequest& request, int64_t weights_version) {
   HttpResponse response;
+  response.headers = request.response_headers;
   AddWeightsVersion(weights_version, &response);
-  return EventStreamHead(http_1_0, keep_alive, std::move(response.headers));
+  return EventStreamHead(request.http_1_0, request.keep_alive, std::move(response.headers));
 }
 
 GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model,
@@ -127,8 +128,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   const auto producer = std::get<std::shared_ptr<ResponseProducer>>(std::move(started));
   ++context_->state->load;
   StartWatch();
-  const bool recovering = model->engine->state() == EngineState::kRecovering;
-  const bool usable = co_await Follow(*request, producer.get(), /*early_head=*/recovering);
+  const bool usable = co_await Follow(*request, producer.get(), *model->engine);
   waker->Detach();
   StopWatch();
   --context_->state->load;
@@ -177,15 +177,16 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
 }
 
 // Sends what the producer makes until its end, or until the client has left. A stream that is silent for too
-// long gets a comment, so that proxies do not close it: its tokens may wait for a recovery or a wake-up. The
-// first comment takes the head with it, after which an error can only be an event.
+// long gets a comment, so that proxies do not close it: its tokens may wait for a recovery or a wake-up. One
+// that waits from its beginning gets a comment at once, which says why. The first comment takes the head with
+// it, after which an error can only be an event.
 asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer,
-                                             bool early_head) {
+                                             const Engine& engine) {
   const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;
   const bool comments = producer->params().stream && keepalive > absl::ZeroDuration();
-  absl::Duration patience = !comments    ? absl::InfiniteDuration()
-                            : early_head ? absl::ZeroDuration()
-                                         : keepalive;
+  absl::Duration patience = !comments                 ? absl::InfiniteDuration()
+                            : IsReady(engine.state()) ? keepalive
+                                                      : absl::ZeroDuration();
   for (bool head_sent = false;;) {
     const bool woken = co_await WaitForWake(patience);
     if (gone_) {
@@ -198,7 +199,7 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     if (!woken && !head_sent) producer->TellWeightsVersionInEvents();
     ResponseProducer::Output output = producer->Take();
     const bool silent = output.bytes.empty() && !output.done && !output.error.has_value();
-    if (!woken && silent) output.bytes = kSseComment;
+    if (!woken && silent) output.bytes = WaitingComment(engine.state());
     if (output.error.has_value() && head_sent) {
       output.bytes = StreamError(*std::exchange(output.error, std::nullopt));
     }
@@ -213,8 +214,7 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
       co_return co_await SendResponse(request, std::move(response));
     }
     std::string head;
-    if (!std::exchange(head_sent, true))
-      head = StreamHead(request.http_1_0, request.keep_alive, output.weights_version);
+    if (!std::exchange(head_sent, true)) head = StreamHead(request, output.weights_version);
     last_status_ = 200;
     const bool usable = co_await SendChunk(request, std::move(head), std::move(output.bytes), output.done);
     if (output.done) co_return usable;

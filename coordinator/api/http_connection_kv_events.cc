@@ -51,8 +51,12 @@ asio::awaitable<bool> HttpConnection::FollowKvEvents(Request* request, const Rou
 asio::awaitable<bool> HttpConnection::SendKvEvents(const Request& request, KvEventReader* reader) {
   const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;
   const absl::Duration patience = keepalive > absl::ZeroDuration() ? keepalive : absl::InfiniteDuration();
-  std::string head = EventStreamHead(request.http_1_0, request.keep_alive, {});
+  std::string head = EventStreamHead(request.http_1_0, request.keep_alive, request.response_headers);
   last_status_ = 200;
+  if (request.method == "HEAD") {
+    const bool sent = co_await Send(std::move(head));
+    co_return sent&& request.keep_alive && !request.http_1_0;
+  }
   auto read = [reader] { return ReadKvEvents(reader); };
   for (bool woken = true;;) {
     std::string events = co_await OnPool(context_->request_pool, read);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/residency/engine_state.h"
 
 namespace somnus {
 
@@ -24,6 +23,10 @@ HttpResponse ErrorResponse(const ApiError& error) {
   return response;
 }
 
+std::string WaitingComment(EngineState state) {
+  return IsReady(state) ? kSseComment : absl::StrCat(": waiting: ", WhyNotReady(state), "\n\n");
+}
+
 HttpResponse LoadingResponse() { return ErrorResponse({503, WhyNotReady(EngineState::kLoading), ""}); }
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
@@ -34,8 +37,7 @@ std::string ResponseHead(const HttpResponse& response, bool keep_alive, const ch
   return head;
 }
 
-std::string EventStreamHead(bool http_1_0, bool keep_alive,
-                            std::vector<std::pair<std::string, std::string>> headers) {
+std::string EventStreamHead(bool http_1_0, bool keep_alive, HttpHeaders headers) {
   HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
   for (auto& header : headers) response.headers.push_back(std::move(header));
   return http_1_0 ? ResponseHead(response, false, "")

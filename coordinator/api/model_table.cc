@@ -11,12 +11,21 @@ namespace {
 
 constexpr size_t kMaxNames = 8;
 
+std::string JoinNames(const std::vector<std::string>& names) {
+  const auto end = names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), kMaxNames));
+  return absl::StrCat(absl::StrJoin(names.begin(), end, ", "), names.size() > kMaxNames ? ", ..." : "");
+}
+
 }  // namespace
 
 void ModelTable::Set(std::vector<ServedModel> models) {
+  std::vector<std::string> all_names;
+  for (const ServedModel& model : models) all_names.push_back(model.name);
+  const std::string listed = JoinNames(all_names);
   std::vector<SharedModel> shared;
   for (ServedModel& model : models) {
     model.max_token_bytes = LongestToken(*model.tokenizer);
+    model.all_names = listed;
     shared.push_back(std::make_shared<const ServedModel>(std::move(model)));
   }
   absl::MutexLock lock(&mutex_);
@@ -42,11 +51,7 @@ std::vector<SharedModel> ModelTable::All() const {
 }
 
 std::string ModelNames(const std::vector<SharedModel>& models) {
-  const auto end = models.begin() + static_cast<ptrdiff_t>(std::min(models.size(), kMaxNames));
-  return absl::StrCat(
-      absl::StrJoin(models.begin(), end, ", ",
-                    [](std::string* out, const SharedModel& model) { absl::StrAppend(out, model->name); }),
-      models.size() > kMaxNames ? ", ..." : "");
+  return models.empty() ? "" : models.front()->all_names;
 }
 
 }  // namespace somnus

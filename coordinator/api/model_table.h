@@ -16,7 +16,7 @@ using SharedModel = std::shared_ptr<const ServedModel>;
 
 class ModelTable {
  public:
-  // To be called once. Sets max_token_bytes of each.
+  // To be called once. Sets max_token_bytes and all_names of each.
   void Set(std::vector<ServedModel> models);
   // The one that a request gets that names none: the first. Null while they load.
   SharedModel Get() const;
@@ -28,7 +28,7 @@ class ModelTable {
   std::vector<SharedModel> models_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "a, b, c": the names for a message, or the first few of many.
+// "a, b, c": the names for a message of all models that a server has, or the first few of many.
 std::string ModelNames(const std::vector<SharedModel>& models);
 
 }  // namespace somnus

@@ -28,8 +28,9 @@ HttpResponse AnswerPrefixes(std::vector<SharedModel> models, const RouteMatch& m
                             absl::string_view query) {
   if (models.empty()) return LoadingResponse();
   if (const std::vector<std::string> names = QueryValues(query, "model"); !names.empty()) {
+    const std::vector<SharedModel> all = models;
     std::erase_if(models, [&](const SharedModel& model) { return model->name != names.back(); });
-    if (models.empty()) return ErrorResponse({404, "The model does not exist.", "model"});
+    if (models.empty()) return ErrorResponse(UnknownModel(names.back(), ModelNames(all)));
   }
   const std::string& id = match.detail;
   if (match.spec->route == Route::kPrefixes) return ListResponse(models);

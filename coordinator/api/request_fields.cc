@@ -40,6 +40,21 @@ void Refuse(FieldReader* fields, std::initializer_list<const char*> names) {
   }
 }
 
+// Refuses what other servers know, and what would give text of another kind or length if it were ignored.
+void RefuseOtherServersFields(FieldReader* fields) {
+  for (const char* name : {"grammar", "json_schema", "ebnf", "regex", "structural_tag"}) {
+    const Json* value = fields->Find(name);
+    if (value != nullptr && *value != "") fields->Fail(name, absl::StrCat(name, " is not supported"));
+  }
+  const Json* modalities = fields->Find("modalities");
+  if (modalities != nullptr && *modalities != Json::array() && *modalities != Json::array({"text"}))
+    fields->Fail("modalities", "only modalities [\"text\"] are supported");
+  const bool has_length =
+      fields->Find("max_tokens") != nullptr || fields->Find("max_completion_tokens") != nullptr;
+  if (fields->Find("n_predict") != nullptr && !has_length)
+    fields->Fail("n_predict", "n_predict is not supported; max_tokens says how many tokens come");
+}
+
 // Refuses fields that this server does not support. A field of the other route is unknown here, and unknown
 // fields are ignored.
 void RefuseUnsupported(FieldReader* fields, bool chat) {
@@ -250,13 +265,13 @@ std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model
   const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
   if (!fields->ok()) return fields->error();
   if (!name.has_value() || *name == model.name) return std::nullopt;
-  return ApiError{404, absl::StrCat("The model `", CleanMessage(name->substr(0, 100)), "` does not exist."),
-                  "model"};
+  return UnknownModel(*name, model.all_names.empty() ? model.name : model.all_names);
 }
 
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params) {
   RefuseUnsupported(fields, params->chat);
+  RefuseOtherServersFields(fields);
   CheckOtherFields(fields, params->chat);
   params->n = static_cast<int32_t>(fields->Int("n", 1, limits.max_n).value_or(1));
   ReadSampling(fields, model, params);

@@ -61,13 +61,21 @@ constexpr RouteSpec kGetPrefix = {Route::kPrefix, "/v1/prefixes/{id}", true,  fa
 constexpr RouteSpec kUnpinPrefix = {
     Route::kUnpinPrefix, "/v1/prefixes/{id}", false, false, true, RouteKey::kClients, false, true};
 
+// The response to HEAD is that to GET without its body.
+bool IsGet(absl::string_view method) { return method == "GET" || method == "HEAD"; }
+
 bool Allowed(const RouteSpec& spec, absl::string_view method) {
-  return (method == "GET" && spec.get) || (method == "POST" && spec.post);
+  return (IsGet(method) && spec.get) || (method == "POST" && spec.post);
+}
+
+// `allowed`: the methods of a path besides OPTIONS, which every path has.
+RouteMatch NoMethod(absl::string_view method, absl::string_view allowed) {
+  return {method == "OPTIONS" ? 204 : 405, nullptr, absl::StrCat(allowed, ", OPTIONS")};
 }
 
 RouteMatch MatchSpec(const RouteSpec& spec, absl::string_view method, std::string detail) {
   if (Allowed(spec, method)) return {200, &spec, std::move(detail)};
-  return {405, nullptr, spec.get && spec.post ? "GET, POST" : spec.get ? "GET" : "POST"};
+  return NoMethod(method, spec.get && spec.post ? "GET, HEAD, POST" : spec.get ? "GET, HEAD" : "POST");
 }
 
 const RouteSpec* FindRoute(bool admin, absl::string_view path) {
@@ -80,9 +88,9 @@ const RouteSpec* FindRoute(bool admin, absl::string_view path) {
 // `id`: what follows the path of all pins.
 RouteMatch MatchPrefix(absl::string_view method, absl::string_view id) {
   if (id.empty() && method == "POST") return {200, &kPinPrefix, ""};
-  if (method == "GET") return {200, id.empty() ? &kListPrefixes : &kGetPrefix, DecodePath(id)};
+  if (IsGet(method)) return {200, id.empty() ? &kListPrefixes : &kGetPrefix, DecodePath(id)};
   if (!id.empty() && method == "DELETE") return {200, &kUnpinPrefix, DecodePath(id)};
-  return {405, nullptr, id.empty() ? "GET, POST" : "GET, DELETE"};
+  return NoMethod(method, id.empty() ? "GET, HEAD, POST" : "GET, HEAD, DELETE");
 }
 
 }  // namespace
@@ -91,6 +99,7 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(target, absl::MaxSplits('?', 1));
   const absl::string_view path = parts.first;
+  if (path == "*" && method == "OPTIONS") return NoMethod(method, "GET, HEAD, POST, DELETE");
   if (const RouteSpec* spec = FindRoute(admin, path)) return MatchSpec(*spec, method, "");
   if (path == kPrefixesPath) return MatchPrefix(method, "");
   if (!path.empty() && path.back() == '/') {

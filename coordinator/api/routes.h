@@ -93,10 +93,10 @@ inline bool IsLifecycle(Route route) {
 inline bool EndsWaits(Route route) { return route == Route::kWakeUp || route == Route::kResume; }
 
 struct RouteMatch {
-  int status = 404;                 // 200, 307 (trailing slash), 404 or 405
+  int status = 404;                 // 200, 204 (OPTIONS), 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
-  // 307: the location, with the query; 405: the allowed methods; kModel: the model's name; kPrefix and
-  // kUnpinPrefix: the pin's id.
+  // 307: the location, with the query; 204 and 405: the allowed methods; kModel: the model's name; kPrefix
+  // and kUnpinPrefix: the pin's id.
   std::string detail;
 };
 

@@ -24,7 +24,8 @@ class RankStatus;
 }
 
 struct ServedModel {
-  std::string name;  // what clients call it (--served-model-name)
+  std::string name;       // what clients call it (--served-model-name)
+  std::string all_names;  // of all models that are served, for messages; ModelTable sets it
   std::shared_ptr<Engine> engine;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;

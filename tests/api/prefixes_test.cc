@@ -154,9 +154,9 @@ TEST_F(PrefixesTest, MethodsAndKeys) {
   EXPECT_EQ(Send("GET", "/v1/prefixesx", "", key).status, 404);
   const HttpReply put = Send("PUT", "/v1/prefixes", "", key), post = Send("POST", "/v1/prefixes/a", "", key);
   EXPECT_EQ(put.status, 405);
-  EXPECT_TRUE(absl::StrContains(put.head, "Allow: GET, POST\r\n")) << put.head;
+  EXPECT_TRUE(absl::StrContains(put.head, "Allow: GET, HEAD, POST, OPTIONS\r\n")) << put.head;
   EXPECT_EQ(post.status, 405);
-  EXPECT_TRUE(absl::StrContains(post.head, "Allow: GET, DELETE\r\n")) << post.head;
+  EXPECT_TRUE(absl::StrContains(post.head, "Allow: GET, HEAD, DELETE, OPTIONS\r\n")) << post.head;
 }
 
 TEST_F(PrefixesTest, OfSeveralModelsEachHasItsOwn) {

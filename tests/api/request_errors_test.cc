@@ -135,6 +135,30 @@ TEST(CleanMessage, IsShortAndValidUtf8) {
   EXPECT_TRUE(IsUtf8(CleanMessage("\xff\xf0\x9f")));
 }
 
+// Fields of other servers that would change what kind of text comes, or how much.
+TEST_F(ApiServerTest, FieldsThatWouldChangeTheTextAreRefusedAndNotIgnored) {
+  Serve();
+  const std::pair<const char*, const char*> refused[] = {{"grammar", R"("root ::= \"a\"")"},
+                                                         {"json_schema", "{}"},
+                                                         {"json_schema", R"({"type": "object"})"},
+                                                         {"ebnf", R"("root ::= x")"},
+                                                         {"regex", R"("a+")"},
+                                                         {"structural_tag", "{}"},
+                                                         {"modalities", R"(["audio"])"},
+                                                         {"modalities", R"(["text", "audio"])"},
+                                                         {"n_predict", "5"},
+                                                         {"guided_json", "{}"},
+                                                         {"structured_outputs", R"({"json": {}})"}};
+  for (const auto& [field, value] : refused) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", ")", field, "\": ", value, "}"));
+    EXPECT_EQ(reply.status, 400) << field << value;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], field);
+  }
+  for (const char* fine : {R"("grammar": "")", R"("grammar": null)", R"("modalities": ["text"])",
+                           R"("modalities": [])", R"("n_predict": 5, "max_tokens": 3)", R"("mirostat": 1)"})
+    EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fine, "}")).status, 200) << fine;
+}
+
 TEST_F(ApiServerTest, ListsAreBounded) {
   ApiServerOptions options;
   options.limits.max_logit_bias = 3;

@@ -97,7 +97,7 @@ TEST_F(ApiServerTest, RoutesAndMethods) {
   EXPECT_EQ(Send("POST", "/v1/nope", "{}").status, 404);
   EXPECT_EQ(Send("POST", "/v1/models", "{}").status, 405);
   EXPECT_EQ(Send("PUT", "/v1/completions", "{}").status, 405);
-  EXPECT_EQ(Send("OPTIONS", "/v1/completions").status, 405);
+  EXPECT_EQ(Send("OPTIONS", "/v1/completions").status, 204);
   EXPECT_EQ(Send("POST", "/ping").status, 200);
   EXPECT_EQ(Send("POST", "/sleep").status, 404) << "operators' routes have their own listener";
   EXPECT_EQ(Json::parse(Send("GET", "/version").body)["version"], "1.2.3");

@@ -14,6 +14,9 @@ constexpr char kStream[] =
     R"({"prompt": "abcdef", "max_tokens": 12, "stream": true, "stream_options": {"include_usage": true},
         "request_id": "r"})";
 constexpr char kComment[] = ": keep-alive\n\n";
+constexpr char kRecovering[] =
+    ": waiting: The engine is recovering from the loss of a worker; requests wait until the group is whole "
+    "again.\n\n";
 
 ApiServerOptions KeepAlive(absl::Duration duration) {
   ApiServerOptions options;
@@ -27,13 +30,14 @@ TEST_F(ApiServerTest, AStreamThatWaitsForARecoveryGetsComments) {
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/completions", kStream));
   AwaitState(EngineState::kRecovering);
-  ASSERT_TRUE(client.ReadUntil(kComment));
+  ASSERT_TRUE(client.ReadUntil(kRecovering));
   engine_->set_state(EngineState::kAwake);
   const HttpReply reply = client.ReadReply();
   EXPECT_EQ(reply.status, 200);
   EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
-  const std::string events = absl::StrReplaceAll(reply.body, {{kComment, ""}});
+  const std::string events = absl::StrReplaceAll(reply.body, {{kComment, ""}, {kRecovering, ""}});
   EXPECT_FALSE(absl::StrContains(events, "keep-alive")) << "comments stand between events";
+  EXPECT_FALSE(absl::StrContains(events, "waiting")) << "comments stand between events";
   EXPECT_TRUE(absl::StrContains(events, "\"completion_tokens\":12"));
   EXPECT_FALSE(absl::StrContains(events, "\"error\""));
 }
@@ -43,12 +47,31 @@ TEST_F(ApiServerTest, AStreamThatIsAcceptedDuringARecoveryGetsItsHeadAtOnce) {
   engine_->set_state(EngineState::kRecovering);
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/completions", kStream));
-  ASSERT_TRUE(client.ReadUntil(kComment));
+  ASSERT_TRUE(client.ReadUntil(kRecovering));
   engine_->set_state(EngineState::kAwake);
   const HttpReply reply = client.ReadReply();
   EXPECT_EQ(reply.status, 200);
-  EXPECT_TRUE(absl::StartsWith(reply.body, kComment));
+  EXPECT_TRUE(absl::StartsWith(reply.body, kRecovering));
   EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+}
+
+// A client learns at once that its request is in, and why nothing comes.
+TEST_F(ApiServerTest, AStreamThatWaitsForAnOperatorGetsItsHeadAndTheReasonAtOnce) {
+  Serve();  // with comments every 15 s
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  for (const bool chunked : {true, false}) {
+    HttpClient client(server_->port());
+    std::string request = RequestText("POST", "/v1/completions", kStream, "X-Request-Id: mine\r\n");
+    if (!chunked) request = absl::StrReplaceAll(request, {{"HTTP/1.1", "HTTP/1.0"}});
+    client.Write(request);
+    ASSERT_TRUE(client.ReadUntil(": waiting: The engine is paused; requests wait until it is resumed.\n\n"));
+    EXPECT_TRUE(absl::StartsWith(client.buffered(), "HTTP/1.1 200 OK\r\n"));
+    EXPECT_TRUE(absl::StrContains(client.buffered(), "X-Request-Id: mine\r\n"));
+    client.Close();
+    EXPECT_TRUE(engine_->Resume().ok());
+    EXPECT_TRUE(engine_->WaitIdle());
+    ASSERT_TRUE(engine_->Pause({}).ok());
+  }
 }
 
 TEST_F(ApiServerTest, WhereTheHeadComesTooEarlyTheLastEventTellsTheVersionOfTheWeights) {
@@ -72,7 +95,7 @@ TEST_F(ApiServerTest, WhereTheHeadComesTooEarlyTheLastEventTellsTheVersionOfTheW
   HttpClient client(server_->port());
   client.Write(
       RequestText("POST", "/v1/completions", R"({"prompt": ["ab", "cd"], "max_tokens": 3, "stream": true})"));
-  ASSERT_TRUE(client.ReadUntil(kComment));
+  ASSERT_TRUE(client.ReadUntil(kRecovering));
   engine_->set_state(EngineState::kAwake);
   const HttpReply early = client.ReadReply();
   EXPECT_FALSE(absl::StrContains(early.head, "X-Weight-Version")) << early.head;
@@ -87,7 +110,7 @@ TEST_F(ApiServerTest, AnErrorAfterTheHeadIsAnEvent) {
   engine_->set_state(EngineState::kRecovering);
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/completions", kStream));
-  ASSERT_TRUE(client.ReadUntil(kComment));
+  ASSERT_TRUE(client.ReadUntil(kRecovering));
   engine_->set_state(EngineState::kAwake);
   const HttpReply reply = client.ReadReply();
   EXPECT_EQ(reply.status, 200);
