@@ -26,7 +26,7 @@ FlagGroup RequestLimitFlags(ApiLimits* l) {
           Flag::Int("max-stop-token-ids", &l->max_stop_token_ids, 1, 1 << 20, "stop_token_ids"),
           Flag::Int("max-logit-bias", &l->max_logit_bias, 1, 1 << 20, "entries of logit_bias"),
           Flag::Int("max-allowed-token-ids", &l->max_allowed_token_ids, 1, 1 << 20, "allowed_token_ids"),
-          Flag::Int("max-bad-words", &l->max_bad_words, 1, 1 << 12, "bad words, both spellings counted"),
+          Flag::Int("max-bad-words", &l->max_bad_words, 1, 1 << 12, "bad words"),
           Flag::Int("max-bad-word-tokens", &l->max_bad_word_tokens, 1, 1 << 12, "tokens of one bad word"),
           Flag::Time(
               "max-request-timeout", &l->max_request_timeout, absl::ZeroDuration(), kLongestTimeFlag,

@@ -38,7 +38,7 @@ struct ApiLimits {
   int32_t max_stop_token_ids = 128;       // of one request, as are the next three
   int32_t max_logit_bias = 1024;          // entries
   int32_t max_allowed_token_ids = 1024;
-  int32_t max_bad_words = 128;       // both spellings of a word are counted
+  int32_t max_bad_words = 128;
   int32_t max_bad_word_tokens = 64;  // of one of them
   // Of a request, from its arrival to its end, whatever it asks for; 0: no bound. 504, DEADLINE_EXCEEDED
   // then.

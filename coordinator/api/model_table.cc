@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/api/word_speller.h"
 
 namespace somnus {
 namespace {
@@ -26,6 +27,7 @@ void ModelTable::Set(std::vector<ServedModel> models) {
   for (ServedModel& model : models) {
     model.max_token_bytes = LongestToken(*model.tokenizer);
     model.all_names = listed;
+    if (model.word_speller == nullptr) model.word_speller = std::make_shared<WordSpeller>(model.tokenizer);
     shared.push_back(std::make_shared<const ServedModel>(std::move(model)));
   }
   absl::MutexLock lock(&mutex_);

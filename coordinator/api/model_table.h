@@ -16,7 +16,7 @@ using SharedModel = std::shared_ptr<const ServedModel>;
 
 class ModelTable {
  public:
-  // To be called once. Sets max_token_bytes and all_names of each.
+  // To be called once. Sets max_token_bytes, all_names and word_speller of each.
   void Set(std::vector<ServedModel> models);
   // The one that a request gets that names none: the first. Null while they load.
   SharedModel Get() const;

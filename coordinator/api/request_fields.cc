@@ -8,12 +8,13 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "base/request_bounds.h"
 #include "coordinator/api/api_key.h"
+#include "coordinator/api/word_speller.h"
 
 namespace somnus {
 namespace {
@@ -144,31 +145,27 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, const ApiLimits& lim
   }
 }
 
-// A word may start a text or follow a space. Both spellings are banned where the space changes the first
-// token and not the number of tokens, as in vLLM.
-void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimits& limits,
+// However the words are cut into tokens, none is completed. White space around a word is no part of it: it
+// may stand at the start of a text, or after anything.
+void ReadBadWords(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                   SamplingParams* sampling) {
-  const size_t most = static_cast<size_t>(limits.max_bad_words);
-  const auto words =
+  const auto given =
       fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWordEntries, kMaxBadWordBytes);
-  if (!words.has_value()) return;
-  std::set<absl::string_view> seen;
-  for (const std::string& word : *words) {
-    if (!seen.insert(word).second) continue;
-    const absl::string_view bare = absl::StripLeadingAsciiWhitespace(word);
-    std::vector<int32_t> plain = tokenizer.Encode(bare, false);
-    std::vector<int32_t> spaced = tokenizer.Encode(absl::StrCat(" ", bare), false);
-    if (plain.empty()) return fields->Fail("bad_words", "bad_words must hold words that make tokens");
-    if (std::max(plain.size(), spaced.size()) > static_cast<size_t>(limits.max_bad_word_tokens)) {
+  if (!given.has_value()) return;
+  std::set<absl::string_view> words;
+  for (const std::string& word : *given) words.insert(absl::StripAsciiWhitespace(word));
+  if (words.size() > static_cast<size_t>(limits.max_bad_words))
+    return fields->Fail("bad_words",
+                        absl::StrCat("bad_words must have at most ", limits.max_bad_words, " words"));
+  for (const absl::string_view word : words) {
+    if (word.empty()) return fields->Fail("bad_words", "bad_words must hold words that make tokens");
+    const size_t num_tokens = std::max(model.tokenizer->Encode(word, false).size(),
+                                       model.tokenizer->Encode(absl::StrCat(" ", word), false).size());
+    if (num_tokens > static_cast<size_t>(limits.max_bad_word_tokens)) {
       return fields->Fail("bad_words", absl::StrCat("bad_words must hold words of at most ",
                                                     limits.max_bad_word_tokens, " tokens"));
     }
-    if (spaced.size() == plain.size() && spaced[0] != plain[0])
-      sampling->bad_words.push_back(std::move(spaced));
-    sampling->bad_words.push_back(std::move(plain));
-    if (sampling->bad_words.size() > most)
-      return fields->Fail("bad_words",
-                          absl::StrCat("bad_words and their spellings after a space are more than ", most));
+    sampling->bad_texts.push_back(model.word_speller->Spell(word));
   }
 }
 
@@ -220,7 +217,7 @@ void ReadStops(FieldReader* fields, const ServedModel& model, const ApiLimits& l
     s.allowed_token_ids = *std::move(ids);
   }
   ReadLogitBias(fields, vocab, limits, &s);
-  ReadBadWords(fields, *model.tokenizer, limits, &s);
+  ReadBadWords(fields, model, limits, &s);
   params->output.include_stop_str_in_output = fields->Bool("include_stop_str_in_output").value_or(false);
   params->output.skip_special_tokens = fields->Bool("skip_special_tokens").value_or(true);
 }

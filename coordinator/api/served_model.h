@@ -19,6 +19,7 @@ class ChatTemplate;
 class KvEventLog;
 class Metrics;
 class StepTrace;
+class WordSpeller;
 namespace v1 {
 class RankStatus;
 }
@@ -36,10 +37,11 @@ struct ServedModel {
   // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;
-  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelTable sets it
-  std::string kv_cache_dtype;   // for GetStatus
-  std::string engine_config;    // for /server_info: a JSON object of objects; empty: nothing is known
-  int32_t world_size = 1;       // of each replica
+  int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); ModelTable sets it
+  std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable sets it where it is null
+  std::string kv_cache_dtype;                       // for GetStatus
+  std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
+  int32_t world_size = 1;     // of each replica
   // Of several models, for ListModelStatus. Targets: 0 is none.
   bool pinned = false;
   int32_t priority = 0;

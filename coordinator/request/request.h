@@ -33,6 +33,16 @@ struct BeamSearchParams {
   int32_t num_logprobs = -1;  // alternatives to each token of an answer; -1: none, and no log-probabilities
 };
 
+// A text that the outputs never complete, whichever tokens spell it: as of BadText in proto/step.proto.
+struct BadText {
+  struct Piece {
+    int32_t token_id = 0, from = 0, to = 0;
+    friend auto operator<=>(const Piece&, const Piece&) = default;
+  };
+  int32_t num_bytes = 0;
+  std::vector<Piece> pieces;  // sorted
+};
+
 // Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which is
 // never changed, serves every choice and every prompt of a client's request; what differs among them is in
 // EngineRequest.
@@ -52,7 +62,8 @@ struct SamplingParams {
   int32_t num_logprobs = -1;            // -1: none; 0: the chosen token only
   int32_t num_prompt_logprobs = -1;     // -1: none; a request that has them adopts no cached prefix
   std::vector<int32_t> allowed_token_ids;
-  std::vector<std::vector<int32_t>> bad_words;
+  std::vector<std::vector<int32_t>> bad_words;  // tokens, of which the last never follows the others
+  std::vector<BadText> bad_texts;
   // Of these parameters a beam search has num_logprobs alone, twice its width, and temperature 0.
   std::optional<BeamSearchParams> beam_search;
 };

@@ -21,6 +21,8 @@ int64_t SamplingParamsBytes(const SamplingParams& s) {
                   kMapNodeBytes * static_cast<int64_t>(s.logit_bias.size()) +
                   IdBytes(s.stop_token_ids.size() + s.eos_token_ids.size() + s.allowed_token_ids.size());
   for (const std::vector<int32_t>& word : s.bad_words) bytes += kVectorBytes + IdBytes(word.size());
+  for (const BadText& text : s.bad_texts)
+    bytes += kVectorBytes + static_cast<int64_t>(text.pieces.size() * sizeof(BadText::Piece));
   if (s.beam_search.has_value()) bytes += IdBytes(s.beam_search->eos_token_ids.size());
   return bytes;
 }

@@ -28,6 +28,15 @@ void FillSampling(const SamplingParams& params, bool owes_prompt_logprobs, v1::S
   for (const std::vector<int32_t>& word : params.bad_words) {
     message->add_bad_words()->mutable_token_ids()->Add(word.begin(), word.end());
   }
+  for (const BadText& text : params.bad_texts) {
+    v1::BadText* bad_text = message->add_bad_texts();
+    bad_text->set_num_bytes(text.num_bytes);
+    for (const BadText::Piece& piece : text.pieces) {
+      bad_text->add_token_ids(piece.token_id);
+      bad_text->add_from(piece.from);
+      bad_text->add_to(piece.to);
+    }
+  }
 }
 
 }  // namespace

@@ -159,6 +159,18 @@ TEST_F(ApiServerTest, FieldsThatWouldChangeTheTextAreRefusedAndNotIgnored) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fine, "}")).status, 200) << fine;
 }
 
+// The tokenizer's tokens are bytes, so each of these is spelled in one way, but in a text it stands anywhere.
+TEST_F(ApiServerTest, BadWordsBecomeTextsThatAreNeverCompleted) {
+  Serve();
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "bad_words": [" ab", "ab ", "ab", "c"]})").status, 200);
+  const SamplingParams sampling = engine_->last_sampling();
+  ASSERT_EQ(sampling.bad_texts.size(), 2u);
+  EXPECT_EQ(sampling.bad_texts[0].num_bytes, 2);
+  EXPECT_EQ(sampling.bad_texts[0].pieces, (std::vector<BadText::Piece>{{'a', 0, 1}, {'b', 1, 2}}));
+  EXPECT_EQ(sampling.bad_texts[1].pieces, (std::vector<BadText::Piece>{{'c', 0, 1}}));
+  EXPECT_TRUE(sampling.bad_words.empty());
+}
+
 TEST_F(ApiServerTest, ListsAreBounded) {
   ApiServerOptions options;
   options.limits.max_logit_bias = 3;
@@ -166,6 +178,7 @@ TEST_F(ApiServerTest, ListsAreBounded) {
   options.limits.max_stop_token_ids = 1;
   options.limits.max_stop_string_bytes = 5;
   options.limits.max_bad_word_tokens = 4;
+  options.limits.max_bad_words = 2;
   Serve(options);
   const std::pair<const char*, const char*> most[] = {
       {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", R"("logit_bias": {"1": 1, "2": 1, "3": 1, "4": 1})"},
@@ -173,6 +186,7 @@ TEST_F(ApiServerTest, ListsAreBounded) {
       {R"("stop_token_ids": [1])", R"("stop_token_ids": [1, 2])"},
       {R"("stop": ["zzzzz"])", R"("stop": ["zzzzzz"])"},
       {R"("bad_words": ["zzz"])", R"("bad_words": ["zzzzz"])"},
+      {R"("bad_words": ["a", "b", " b"])", R"("bad_words": ["a", "b", "c"])"},
   };
   for (const auto& [fits, too_many] : most) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fits, "}")).status, 200) << fits;

@@ -1,10 +1,54 @@
-"""What clients see of a whole cluster over HTTP: waits with a reason, requests that count, pages that are kept away."""
+"""What clients see of a whole cluster over HTTP: words that never come, waits with a reason, requests that count, pages that
+are kept away."""
 import gzip
 import http.client
 import json
+import re
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
+
+PROMPTS = ("The history of the Roman Empire can be described as",
+           "She opened the door, looked around the room and",
+           "Photosynthesis is the process by which")
+SPECULATION = ("--num-speculative-tokens=4", "--no-drafts-must-pay", "--prompt-lookup-min=1")
+
+
+def words_of(text):
+    return re.findall(r"[A-Za-z0-9]+", text)
+
+
+class BadWords(unittest.TestCase):
+    def text(self, cluster, prompt, **fields):
+        return cluster.complete(prompt, max_tokens=48, ignore_eos=True, **fields)["choices"][0]["text"]
+
+    def ban_one_after_the_other(self, cluster, rounds):
+        """Bans a word of each answer, alternately its longest and its last: the model looks for other ways to write it."""
+        for prompt in PROMPTS:
+            bad = []
+            for i in range(rounds):
+                words = words_of(self.text(cluster, prompt, bad_words=bad) if bad else self.text(cluster, prompt))
+                self.assertFalse(set(words) & set(bad), prompt)
+                fresh = [word for word in words if word not in bad]
+                if not fresh:
+                    break
+                bad.append(max(fresh, key=len) if i % 2 == 0 else fresh[-1])
+            text = self.text(cluster, prompt, bad_words=bad)
+            self.assertFalse(set(words_of(text)) & set(bad), text)
+            self.assertEqual(self.text(cluster, prompt, bad_words=[f" {word} " for word in bad]), text)
+            yield prompt, bad, text
+
+    def test_they_are_never_completed_whichever_tokens_spell_them(self):
+        with Cluster(SMOLLM2, "--max-model-len=512", *SPECULATION, workers=1) as cluster:
+            answers = list(self.ban_one_after_the_other(cluster, 6))
+            for prompt, bad, text in answers:  # sampled, several choices at once
+                body = {"model": cluster.name, "prompt": prompt, "n": 4, "temperature": 1.2, "seed": 3, "max_tokens": 48,
+                        "bad_words": bad}
+                for choice in cluster.request("POST", "/v1/completions", body).json["choices"]:
+                    self.assertFalse(set(words_of(choice["text"])) & set(bad), choice["text"])
+        with Cluster(SMOLLM2, "--max-model-len=512", workers=1) as cluster:
+            for prompt, bad, text in answers:
+                self.assertEqual(self.text(cluster, prompt, bad_words=bad), text, "speculation changes no token")
 
 
 class Waiting(unittest.TestCase):

@@ -228,6 +228,7 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
       {"logit_bias", [](auto& r) { (*sampling(r)->mutable_logit_bias())[100] = 1; }},
       {"allowed", [](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
       {"bad word", [](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
+      {"bad text", [](auto& r) { sampling(r)->add_bad_texts()->add_token_ids(1); }},
       {"logprobs", [](auto& r) { sampling(r)->set_num_logprobs(65); }},
       {"sampling outside", [](auto& r) { fresh(r)->set_sampling_index(2); }},
       {"sampling negative", [](auto& r) { fresh(r)->set_sampling_index(-1); }},

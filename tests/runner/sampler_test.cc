@@ -114,6 +114,70 @@ TEST(AdjustLogitsTest, OnlyLongBadWordsLookAtTokens) {
   EXPECT_TRUE(LooksAtTokens(slot));
 }
 
+// "aab" of the tokens a = 0, b = 1, aa = 2, " a" = 3, "b!" = 4.
+v1::BadText Aab() {
+  v1::BadText text;
+  text.set_num_bytes(3);
+  const auto add = [&](int32_t token, int32_t from, int32_t to) {
+    text.add_token_ids(token);
+    text.add_from(from);
+    text.add_to(to);
+  };
+  add(0, 0, 1);
+  add(0, 1, 2);
+  add(1, 2, 3);
+  add(2, 0, 2);
+  add(3, 0, 1);
+  add(4, 2, 3);
+  return text;
+}
+
+std::vector<int32_t> Forbidden(const v1::BadText& text, std::vector<int32_t> tokens, int32_t num_prompt) {
+  Slot slot = MakeSlot(std::move(tokens), num_prompt);
+  OwnSampling(&slot)->bad_texts = {*BadTextRule::Create(text)};
+  std::vector<LogitEdit> edits;
+  AppendEdits(slot, NumTokens(slot), 0, &edits);
+  std::vector<int32_t> ids;
+  for (const LogitEdit& edit : edits) ids.push_back(edit.id);
+  return ids;
+}
+
+TEST(AdjustLogitsTest, ABadTextIsNeverCompletedHoweverItIsSpelled) {
+  const std::vector<int32_t> none, both = {1, 4};
+  EXPECT_EQ(Forbidden(Aab(), {9}, 1), none);
+  EXPECT_EQ(Forbidden(Aab(), {9, 0}, 1), none);
+  EXPECT_EQ(Forbidden(Aab(), {9, 0, 0}, 1), both);
+  EXPECT_EQ(Forbidden(Aab(), {9, 2}, 1), both);
+  EXPECT_EQ(Forbidden(Aab(), {9, 3, 0}, 1), both);
+  EXPECT_EQ(Forbidden(Aab(), {9, 0, 0, 0, 0}, 1), both) << "the last two are its beginning";
+  EXPECT_EQ(Forbidden(Aab(), {9, 0, 9, 0}, 1), none);
+  EXPECT_EQ(Forbidden(Aab(), {9, 0, 2}, 1), both);
+  EXPECT_EQ(Forbidden(Aab(), {0, 0}, 1), none) << "prompts do not count";
+  EXPECT_EQ(Forbidden(Aab(), {0, kUnknownToken}, 1), none);
+  v1::BadText lone;
+  lone.set_num_bytes(5);
+  lone.add_token_ids(7);
+  lone.add_from(0);
+  lone.add_to(5);
+  EXPECT_EQ(Forbidden(lone, {9}, 1), std::vector<int32_t>{7});
+}
+
+TEST(AdjustLogitsTest, BadTextsThatLookAtTokens) {
+  Slot slot = MakeSlot({1}, 1);
+  OwnSampling(&slot)->bad_texts = {*BadTextRule::Create(Aab())};
+  EXPECT_TRUE(LooksAtTokens(slot));
+  EXPECT_FALSE(IsPlainGreedy(slot, NumTokens(slot)));
+  for (const auto& [from, to] : {std::pair<int, int>{-1, 1}, {1, 1}, {2, 4}, {2, 1}}) {
+    v1::BadText bad = Aab();
+    bad.set_from(0, from);
+    bad.set_to(0, to);
+    EXPECT_FALSE(BadTextRule::Create(bad).ok()) << from << "-" << to;
+  }
+  v1::BadText short_list = Aab();
+  short_list.add_token_ids(5);
+  EXPECT_FALSE(BadTextRule::Create(short_list).ok());
+}
+
 TEST(AdjustLogitsTest, MinTokensHoldsBackTheStopTokens) {
   Slot slot = MakeSlot({1, 2}, 1);
   OwnSampling(&slot)->min_tokens = 2;

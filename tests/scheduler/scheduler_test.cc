@@ -325,6 +325,7 @@ TEST(SchedulerTest, SamplingTravelsWhole) {
   own->eos_token_ids = {1};
   own->stop_token_ids = {2};
   own->bad_words = {{4, 5}};
+  own->bad_texts = {{3, {{6, 0, 2}, {7, 2, 3}}}};
   own->allowed_token_ids = {8};
   scheduler.Add(request);
   const StepPlan plan = scheduler.Schedule();
@@ -335,6 +336,10 @@ TEST(SchedulerTest, SamplingTravelsWhole) {
   EXPECT_EQ(sampling.logit_bias().at(3), -2.0f);
   EXPECT_EQ(sampling.suppress_token_ids_size(), 2);
   EXPECT_EQ(sampling.bad_words(0).token_ids_size(), 2);
+  EXPECT_EQ(sampling.bad_texts(0).num_bytes(), 3);
+  EXPECT_EQ(sampling.bad_texts(0).token_ids(1), 7);
+  EXPECT_EQ(sampling.bad_texts(0).from(1), 2);
+  EXPECT_EQ(sampling.bad_texts(0).to(0), 2);
   EXPECT_EQ(sampling.allowed_token_ids(0), 8);
   EXPECT_EQ(sampling.num_logprobs(), -1);
   EXPECT_EQ(sampling.num_prompt_logprobs(), -1);

@@ -21,6 +21,8 @@ std::shared_ptr<const SamplingParams> Lists(int32_t size) {
     sampling->stop_token_ids.push_back(id);
     sampling->eos_token_ids.push_back(-1 - i);
     sampling->bad_words.push_back(std::vector<int32_t>(static_cast<size_t>(i % 7), id));
+    sampling->bad_texts.push_back(
+        {1 << 20, std::vector<BadText::Piece>(static_cast<size_t>(i % 5), {id, 1 << 19, 1 << 20})});
   }
   return sampling;
 }

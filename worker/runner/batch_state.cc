@@ -286,6 +286,11 @@ absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::Step
     if (word.token_ids_size() > 0)
       out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
   }
+  for (const v1::BadText& text : proto.bad_texts()) {
+    RETURN_IF_ERROR(CheckTokenIds(text.token_ids(), vocab_size));
+    ASSIGN_OR_RETURN(BadTextRule rule, BadTextRule::Create(text));
+    out->bad_texts.push_back(std::move(rule));
+  }
   return out;
 }
 

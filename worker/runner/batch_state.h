@@ -23,6 +23,7 @@
 #include "kernels/ops.h"
 #include "proto/limits.h"
 #include "proto/worker.pb.h"
+#include "worker/runner/bad_text_rule.h"
 
 namespace somnus {
 
@@ -55,6 +56,7 @@ struct SlotSampling {
   std::vector<int32_t> suppress_token_ids;
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;  // none is empty
+  std::vector<BadTextRule> bad_texts;
 
   bool has_penalties() const {
     return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/types/span.h"
+
 namespace somnus {
 namespace {
 
@@ -42,12 +44,16 @@ void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
 bool IsPlainGreedy(const Slot& slot, int32_t num_tokens) {
   const SlotSampling& s = *slot.sampling;
   return s.temperature == 0 && s.num_logprobs < 0 && !s.has_penalties() && s.logit_bias.empty() &&
-         s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot, num_tokens);
+         s.allowed_token_ids.empty() && s.bad_words.empty() && s.bad_texts.empty() &&
+         !SuppressesStop(slot, num_tokens);
 }
 
 bool LooksAtTokens(const Slot& slot) {
-  return std::any_of(slot.sampling->bad_words.begin(), slot.sampling->bad_words.end(),
-                     [](const std::vector<int32_t>& word) { return word.size() > 1; });
+  const SlotSampling& s = *slot.sampling;
+  return std::any_of(s.bad_words.begin(), s.bad_words.end(),
+                     [](const std::vector<int32_t>& word) { return word.size() > 1; }) ||
+         std::any_of(s.bad_texts.begin(), s.bad_texts.end(),
+                     [](const BadTextRule& rule) { return rule.looks_at_tokens(); });
 }
 
 void AppendEdits(const Slot& slot, int32_t num_tokens, int32_t row, std::vector<LogitEdit>* edits) {
@@ -55,6 +61,12 @@ void AppendEdits(const Slot& slot, int32_t num_tokens, int32_t row, std::vector<
   const SlotSampling& s = *slot.sampling;
   for (const std::vector<int32_t>& word : s.bad_words) {
     if (EndsBadWord(slot, num_tokens, word)) edits->push_back({row, word.back(), kNever});
+  }
+  const absl::Span<const int32_t> outputs =
+      absl::MakeConstSpan(slot.tokens)
+          .subspan(slot.num_prompt_tokens, std::max(0, num_tokens - slot.num_prompt_tokens));
+  for (const BadTextRule& rule : s.bad_texts) {
+    rule.ForEachForbidden(outputs, [&](int32_t id) { edits->push_back({row, id, kNever}); });
   }
   if (SuppressesStop(slot, num_tokens)) {
     for (int32_t id : s.suppress_token_ids) edits->push_back({row, id, kNever});
