@@ -8,11 +8,11 @@
 namespace somnus {
 namespace {
 
-NormalizerStep Replace(const char* pattern, bool is_regex, const char* content) {
+NormalizerStep Replace(std::string pattern, bool is_regex, std::string content) {
   NormalizerStep step{NormalizerStep::Kind::kReplace};
-  step.pattern = pattern;
+  step.pattern = std::move(pattern);
   step.pattern_is_regex = is_regex;
-  step.content = content;
+  step.content = std::move(content);
   return step;
 }
 

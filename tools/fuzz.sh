@@ -43,7 +43,7 @@ link() {
     chat_template | regex | encode) room=tokenizer ;;
   esac
   if [[ $room == checkpoint ]]; then
-    compile checkpoint checkpoint/*.cc tests/checkpoint/fuzz/entries.cc
+    compile checkpoint base/utf8.cc checkpoint/*.cc checkpoint/families/*.cc tests/checkpoint/fuzz/entries.cc
     source=tests/checkpoint/fuzz/fuzz_$1.cc
   else
     compile tokenizer base/utf8.cc coordinator/tokenizer/*.cc coordinator/jinja/*.cc tests/tokenizer/fuzz_entries.cc

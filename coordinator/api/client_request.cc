@@ -80,7 +80,7 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
       max_queued_bytes_(max_queued_bytes) {
   for (const GenerateParams::Prompt& prompt : params_->prompts) {
     prompt_tokens_ += prompt.ids.size();
-    const bool at_start = !ShowsText(*model_->tokenizer, prompt.ids, params_->output.skip_special_tokens);
+    const bool at_start = BeginsText(*model_->tokenizer, prompt.ids, params_->output.skip_special_tokens);
     for (int32_t i = 0; i < params_->num_candidates(); ++i) {
       choices_.push_back(Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
                                 OutputProcessor(model_->tokenizer.get(), params_->output, at_start)});

@@ -27,6 +27,7 @@ class Decoder {
   const TextStart& text_start() const { return text_start_; }
   // The first token of a text differs from the same token elsewhere.
   bool first_differs() const { return first_differs_; }
+  bool changes_start() const { return first_differs_ || text_start_.count > 0; }
   // As in SentencePiece, each byte that is part of no character becomes a U+FFFD of its own. Otherwise a
   // character that breaks off becomes one, as in Python.
   bool replaces_each_byte() const { return byte_fallback_; }

@@ -200,8 +200,9 @@ std::string IncrementalDetokenizer::Flush() {
   return out;
 }
 
-bool ShowsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens) {
-  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) {
+bool BeginsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens) {
+  if (tokenizer.decoder() == nullptr || !tokenizer.decoder()->changes_start()) return false;
+  return std::none_of(ids.begin(), ids.end(), [&](int32_t id) {
     return !(skip_special_tokens && tokenizer.IsSpecial(id)) && !tokenizer.TokenBytes(id).empty();
   });
 }

@@ -64,7 +64,8 @@ class IncrementalDetokenizer {
   std::string pending_;
 };
 
-// Whether some of `ids` shows in a text, so that what follows does not begin one.
-bool ShowsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens);
+// Whether what follows `ids` begins a text, because none of them shows. False also for a tokenizer that
+// writes the start of a text like the rest.
+bool BeginsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens);
 
 }  // namespace somnus

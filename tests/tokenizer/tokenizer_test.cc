@@ -330,10 +330,11 @@ TEST(IncrementalDetokenizerTest, OnlyTheStartOfATextLosesItsSpace) {
   EXPECT_EQ(start.Append(256), "a");
   EXPECT_EQ(start.Append(256), " a");
   EXPECT_EQ(middle.Append(256), " a");
-  EXPECT_TRUE(ShowsText(*tokenizer, Ids{300, 256}, true));
-  EXPECT_TRUE(ShowsText(*tokenizer, Ids{300}, false));
-  EXPECT_FALSE(ShowsText(*tokenizer, Ids{300}, true));
-  EXPECT_FALSE(ShowsText(*tokenizer, Ids{}, false));
+  EXPECT_FALSE(BeginsText(*tokenizer, Ids{300, 256}, true));
+  EXPECT_FALSE(BeginsText(*tokenizer, Ids{300}, false));
+  EXPECT_TRUE(BeginsText(*tokenizer, Ids{300}, true));
+  EXPECT_TRUE(BeginsText(*tokenizer, Ids{}, false));
+  EXPECT_FALSE(BeginsText(*Make(ByteData()), Ids{}, false));  // it makes no difference
 }
 
 // As SentencePiece decodes bytes, and `tokenizers` where none of a run makes a character.
