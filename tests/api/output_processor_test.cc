@@ -137,5 +137,22 @@ TEST(OutputProcessorTest, RandomTextsStopsAndSplits) {
   }
 }
 
+// SentencePiece's tokenizers write no space before the first word of a text: an answer continues one.
+TEST(OutputProcessorTest, AnAnswerKeepsTheSpaceOfItsFirstWord) {
+  TokenizerData data;
+  data.tokens = {"\u2581a", "b"};
+  using Kind = DecoderStep::Kind;
+  data.decoder = {{Kind::kReplace, "\u2581", " "}, {Kind::kFuse}, {Kind::kStrip, "", " ", 1}};
+  const auto tokenizer = Tokenizer::Create(std::move(data));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  for (const bool at_start : {false, true}) {
+    OutputProcessor processor(tokenizer->get(), {}, at_start);
+    RequestOutput output;
+    output.token_ids = {0, 1, 0};
+    output.finish_reason = FinishReason::kLength;
+    EXPECT_EQ(processor.Process(std::move(output)).text, at_start ? "ab a" : " ab a");
+  }
+}
+
 }  // namespace
 }  // namespace somnus
