@@ -18,7 +18,7 @@ namespace {
 bool LooksLikeHubId(absl::string_view path) {
   const size_t slash = path.find('/');
   return slash != path.npos && slash > 0 && slash + 1 < path.size() && path.rfind('/') == slash &&
-         path[0] != '.' && path[0] != '~' && !absl::EndsWith(path, ".gguf");
+         path[0] != '.' && path[0] != '~' && !absl::EndsWithIgnoreCase(path, ".gguf");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ enum class LoadFormat {
 
 class Checkpoint {
  public:
-  // `path`: a directory with config.json, or a .gguf file (of several, the first: NAME-00001-of-00003.gguf).
+  // `path`: a directory with config.json, or a .gguf file (of several, any: NAME-00001-of-00003.gguf).
   // Reads headers only, and of the tensors' data only a head that is stored although the configuration ties
   // it to the embedding. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls
   // for is there, in the right shape; others may be there too.

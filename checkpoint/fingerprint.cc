@@ -20,7 +20,7 @@
 #include "checkpoint/gguf_split.h"
 #include "checkpoint/gguf_tensors.h"
 #include "checkpoint/mapped_file.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_directory.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {
@@ -127,7 +127,8 @@ absl::string_view Header(const MappedFile& file, const GgufFile& gguf) {
   return file.text().substr(0, end);
 }
 
-absl::Status AddGguf(const std::string& path, Sha256* hash) {
+absl::Status AddGguf(const std::string& given_path, Sha256* hash) {
+  const std::string path = FirstGgufPart(given_path);
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   const absl::StatusOr<GgufFile> gguf = GgufFile::Parse(*file);
   RETURN_IF_ERROR(file->CheckWhole());

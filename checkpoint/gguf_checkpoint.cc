@@ -33,7 +33,8 @@ class GgufCheckpoint final : public MappedCheckpoint {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& given_path) {
+  const std::string path = FirstGgufPart(given_path);
   ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   absl::StatusOr<GgufFile> gguf = GgufFile::Parse(*file);
   RETURN_IF_ERROR(file->CheckWhole());

@@ -1,6 +1,7 @@
 #include "checkpoint/gguf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
 #include "checkpoint/hf_config.h"
+#include "checkpoint/yarn.h"
 
 namespace somnus {
 namespace {
@@ -66,6 +68,33 @@ class ArchFields {
   absl::Status status_;
 };
 
+// The keys are llama.cpp's; attn_factor multiplies what YaRN implies, and yarn_log_multiplier is Hugging
+// Face's mscale_all_dim beside an mscale of 1.
+absl::Status ReadYarnRope(const GgufFile& gguf, ArchFields* fields, ModelConfig* config) {
+  RopeConfig& rope = config->rope;
+  rope.type = RopeConfig::Type::kYarn;
+  rope.factor = fields->Double("rope.scaling.factor", 1.0);
+  rope.original_max_position_embeddings =
+      fields->Size("rope.scaling.original_context_length", config->max_position_embeddings);
+  const double all_dim = fields->Double("rope.scaling.yarn_log_multiplier", 0.0);
+  rope.beta_fast = fields->Double("rope.scaling.yarn_beta_fast", 32.0);
+  rope.beta_slow = fields->Double("rope.scaling.yarn_beta_slow", 1.0);
+  for (const double beta : {rope.beta_fast, rope.beta_slow}) {
+    if (beta > 0) continue;
+    return gguf.Bad(fields->Key("rope.scaling.yarn_beta_fast"), "not above zero, or yarn_beta_slow is not");
+  }
+  const double extension = fields->Double("rope.scaling.yarn_ext_factor", -1.0);  // negative: not given
+  if (extension >= 0 && extension != 1.0)
+    return gguf.Unsupported(fields->Key("rope.scaling.yarn_ext_factor"), "not 1");
+  rope.attention_factor = YarnAttentionScale(rope.factor, 1.0) *
+                          fields->Double("rope.scaling.attn_factor", 1.0) /
+                          (all_dim != 0 ? YarnAttentionScale(rope.factor, all_dim) : 1.0);
+  if (!(rope.attention_factor > 0) || !std::isfinite(rope.attention_factor)) {
+    return gguf.Bad(fields->Key("rope.scaling.attn_factor"), "not above zero");
+  }
+  return fields->status();
+}
+
 absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
                       ModelConfig* config) {
   RopeConfig& rope = config->rope;
@@ -81,11 +110,14 @@ absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFiel
   if (type == "linear") {
     rope.type = RopeConfig::Type::kLinear;
     rope.factor = fields->Double("rope.scaling.factor", old_linear);
-    if (rope.factor <= 0) return gguf.Bad(fields->Key("rope.scaling.factor"), "not above zero");
+  } else if (type == "yarn") {
+    RETURN_IF_ERROR(ReadYarnRope(gguf, fields, config));
   } else if (type != "none") {
     return gguf.Unsupported(type_key, type);
   }
   RETURN_IF_ERROR(fields->status());
+  if (!(rope.factor > 0)) return gguf.Bad(fields->Key("rope.scaling.factor"), "not above zero");
+  ExtendByYarn(config);
   if (!tensors.Has(kRopeFactors)) return absl::OkStatus();
   RETURN_IF_ERROR(tensors.Expect(kRopeFactors, {config->head_dim / 2}));
   const TensorInfo* factors = tensors.Find(kRopeFactors);
@@ -141,10 +173,9 @@ absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
   auto read = [&](absl::string_view name) -> absl::StatusOr<int32_t> {
     const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
     ASSIGN_OR_RETURN(const int64_t id, gguf.Int(key, -1));
-    // Some files write 2^32 - 1 for "none".
-    if (id < 0 || id >= std::numeric_limits<uint32_t>::max()) return -1;
-    if (id >= config->vocab_size) return gguf.Bad(key, absl::StrCat(id, " is outside the vocabulary"));
-    return static_cast<int32_t>(id);
+    // Some files write 2^32 - 1 for "none", or an id that the vocabulary does not have: the reader of the
+    // tokenizer warns of these.
+    return id < 0 || id >= config->vocab_size ? -1 : static_cast<int32_t>(id);
   };
   ASSIGN_OR_RETURN(config->bos_token_id, read("bos"));
   ASSIGN_OR_RETURN(config->pad_token_id, read("padding"));

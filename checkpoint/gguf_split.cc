@@ -2,12 +2,13 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/gguf_tensors.h"
 #include "checkpoint/mapped_file.h"
@@ -18,8 +19,44 @@ namespace {
 constexpr char kCount[] = "split.count", kNumber[] = "split.no", kTensors[] = "split.tensors.count";
 constexpr int64_t kMaxSplits = 1000;
 
-std::string SplitSuffix(int64_t number, int64_t count) {
-  return absl::StrFormat("-%05d-of-%05d.gguf", number + 1, count);
+constexpr absl::string_view kEnding = ".gguf";
+
+// The paths of a model's parts: STEM-00001-of-00003.gguf, with the ending in whatever case.
+class PartPaths {
+ public:
+  // nullopt: `path` is not of that form.
+  static std::optional<PartPaths> Of(absl::string_view path) {
+    constexpr absl::string_view kForm = "-00001-of-00003.gguf";
+    constexpr size_t kDigits = 5, kSecond = 10;  // where the second number begins
+    if (path.size() <= kForm.size()) return std::nullopt;
+    PartPaths paths;
+    paths.stem_ = std::string(path.substr(0, path.size() - kForm.size()));
+    const absl::string_view tail = path.substr(paths.stem_.size());
+    paths.ending_ = std::string(tail.substr(kSecond + kDigits));
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(tail.substr(1, kDigits), &number) ||
+        !absl::SimpleAtoi(tail.substr(kSecond, kDigits), &paths.count_) || paths.count_ > kMaxSplits ||
+        !absl::EqualsIgnoreCase(paths.ending_, kEnding) || paths.Part(number - 1) != path) {
+      return std::nullopt;
+    }
+    return paths;
+  }
+
+  int64_t count() const { return count_; }
+  const std::string& stem() const { return stem_; }
+  // `number` counts from 0.
+  std::string Part(int64_t number) const {
+    return absl::StrFormat("%s-%05d-of-%05d%s", stem_, number + 1, count_, ending_);
+  }
+
+ private:
+  std::string stem_, ending_;
+  int64_t count_ = 0;
+};
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
 }
 
 // Ok when the file is part `number` (from 0) of `count`.
@@ -63,41 +100,42 @@ absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first) {
 
 absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
                                           const GgufFile& first, int64_t count, TensorTable* tensors) {
-  if (count == 1) return std::string(absl::StripSuffix(first.name(), ".gguf"));
-  absl::string_view stem = path, name = first.name();
-  const std::string suffix = SplitSuffix(0, count);
-  if (!absl::ConsumeSuffix(&stem, suffix) || !absl::ConsumeSuffix(&name, suffix)) {
-    return first.Bad(kCount, absl::StrCat("the file's name does not end in ", suffix));
+  if (count == 1) {
+    absl::string_view name = first.name();
+    if (absl::EndsWithIgnoreCase(name, kEnding)) name.remove_suffix(kEnding.size());
+    return std::string(name);
+  }
+  const std::optional<PartPaths> paths = PartPaths::Of(path);
+  if (!paths.has_value() || paths->count() != count || path != paths->Part(0)) {
+    return first.Bad(kCount, absl::StrFormat("the file's name does not end in -00001-of-%05d.gguf", count));
   }
   auto found = static_cast<int64_t>(first.tensors().size());
   for (int64_t number = 1; number < count; ++number) {
-    ASSIGN_OR_RETURN(const size_t more,
-                     AddPart(family, absl::StrCat(stem, SplitSuffix(number, count)), number, count, tensors));
+    ASSIGN_OR_RETURN(const size_t more, AddPart(family, paths->Part(number), number, count, tensors));
     found += static_cast<int64_t>(more);
   }
   ASSIGN_OR_RETURN(const int64_t expected, first.Int(kTensors, found));
   if (found != expected) {
     return first.Bad(kTensors, absl::StrCat(expected, ", but the ", count, " files have ", found));
   }
-  return std::string(name);
+  return BaseName(paths->stem());
+}
+
+std::string FirstGgufPart(const std::string& path) {
+  const std::optional<PartPaths> paths = PartPaths::Of(path);
+  if (!paths.has_value()) return path;
+  std::string first = paths->Part(0);
+  return Exists(first) ? first : path;
 }
 
 std::vector<std::string> GgufPartPaths(const std::string& path) {
-  constexpr size_t kDigits = 5;
-  const absl::string_view end = ".gguf";
-  std::vector<std::string> paths = {path};
-  absl::string_view stem = path;
-  int64_t count = 0;
-  if (!absl::ConsumeSuffix(&stem, end) || stem.size() < kDigits) return paths;
-  if (!absl::SimpleAtoi(stem.substr(stem.size() - kDigits), &count) || count > kMaxSplits) return paths;
-  stem = path;
-  if (!absl::ConsumeSuffix(&stem, SplitSuffix(0, count))) return paths;
-  for (int64_t number = 1; number < count; ++number) {
-    std::string part = absl::StrCat(stem, SplitSuffix(number, count));
-    struct stat info;
-    if (stat(part.c_str(), &info) == 0) paths.push_back(std::move(part));
+  const std::optional<PartPaths> paths = PartPaths::Of(path);
+  if (!paths.has_value()) return {path};
+  std::vector<std::string> found;
+  for (int64_t number = 0; number < paths->count(); ++number) {
+    if (std::string part = paths->Part(number); Exists(part)) found.push_back(std::move(part));
   }
-  return paths;
+  return found;
 }
 
 }  // namespace somnus

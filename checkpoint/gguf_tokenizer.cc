@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/end_markers.h"
 #include "checkpoint/sentence_pieces.h"
 #include "checkpoint/split_patterns.h"
 
@@ -176,15 +177,23 @@ void StripAfterTokensOfPhi3(TokenizerData* data) {
   }
 }
 
-// Sets the text of a special token and its id (-1: none).
+// Sets the text of a special token and its id (-1: none). Converters have written ids beyond the vocabulary:
+// such a token counts as not given, for which `otherwise` stands (-1: none).
 absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, int64_t otherwise, TokenizerData* data,
                          std::string* text, int32_t* id) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
-  ASSIGN_OR_RETURN(const int64_t value, gguf.Int(key, otherwise));
+  ASSIGN_OR_RETURN(int64_t value, gguf.Int(key, otherwise));
   *id = -1;
   if (value < 0 || value == 0xFFFFFFFF) return absl::OkStatus();
-  if (!gguf.Has(key) && value >= static_cast<int64_t>(data->tokens.size())) return absl::OkStatus();
-  if (value >= static_cast<int64_t>(data->tokens.size())) return gguf.Bad(key, "outside the vocabulary");
+  const auto size = static_cast<int64_t>(data->tokens.size());
+  if (value >= size && gguf.Has(key)) {
+    data->warnings.push_back(absl::StrCat(key, ": ", value, " is outside the vocabulary of ", size,
+                                          " tokens, and is taken as not given"));
+  }
+  if (value >= size) {
+    value = otherwise;
+    if (value < 0 || value >= size) return absl::OkStatus();
+  }
   *id = static_cast<int32_t>(value);
   *text = data->tokens[*id];
   return absl::OkStatus();
@@ -193,10 +202,16 @@ absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, int64_t o
 // `pieces`: a file of SentencePiece's, where ids that are missing have defaults.
 absl::Status ReadSpecials(const GgufFile& gguf, bool pieces, bool default_add_bos, TokenizerData* data) {
   int32_t bos = -1, eos = -1, ignored = -1;
+  std::string no_text;
   RETURN_IF_ERROR(ReadSpecial(gguf, "bos", pieces ? 1 : -1, data, &data->bos_token, &bos));
   RETURN_IF_ERROR(ReadSpecial(gguf, "eos", pieces ? 2 : -1, data, &data->eos_token, &eos));
   RETURN_IF_ERROR(ReadSpecial(gguf, "unknown", pieces ? 0 : -1, data, &data->unk_token_text, &ignored));
   RETURN_IF_ERROR(ReadSpecial(gguf, "padding", -1, data, &data->pad_token, &ignored));
+  AddEndToken(eos, data);
+  for (const char* name : {"eot", "eom"}) {
+    RETURN_IF_ERROR(ReadSpecial(gguf, name, -1, data, &no_text, &ignored));
+    AddEndToken(ignored, data);
+  }
   ASSIGN_OR_RETURN(data->add_bos_token, gguf.Bool("tokenizer.ggml.add_bos_token", default_add_bos));
   ASSIGN_OR_RETURN(const bool add_eos, gguf.Bool("tokenizer.ggml.add_eos_token", false));
   if (data->add_bos_token && bos >= 0) data->post_processor.prefix_ids = {bos};
@@ -239,6 +254,8 @@ absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf) {
   }
   RETURN_IF_ERROR(ReadSpecials(gguf, pieces, add_bos, &data));
   ASSIGN_OR_RETURN(data.chat_template, gguf.String("tokenizer.chat_template", ""));
+  ASSIGN_OR_RETURN(data.tool_template, gguf.String("tokenizer.chat_template.tool_use", ""));
+  FindEndMarkers(&data);
   return data;
 }
 

@@ -10,7 +10,7 @@
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/packed_tensors.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_directory.h"
 
 namespace somnus {
 namespace {

@@ -1,11 +1,13 @@
 #include "checkpoint/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
 #include "checkpoint/hf_quantization.h"
@@ -23,7 +25,12 @@ constexpr char kGeneration[] = "generation_config.json";
 // "architectures" names the family; old and hand-written files have only model_type.
 absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
   const json* names = fields->Find("architectures");
-  if (names == nullptr || names->is_null()) {
+  const auto is_text = [](const json& name) { return name.is_string(); };
+  if (names != nullptr && !names->is_null() &&
+      (!names->is_array() || !std::all_of(names->begin(), names->end(), is_text))) {
+    return fields->Bad("architectures", "not a list of names");
+  }
+  if (names == nullptr || names->empty()) {  // null is empty, too
     const std::string type = fields->String("model_type", "");
     RETURN_IF_ERROR(fields->status());
     if (type.empty()) return fields->Bad("architectures", "missing, and so is model_type");
@@ -31,15 +38,15 @@ absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
     if (family == nullptr) return fields->Unsupported("model_type", type);
     return family;
   }
-  if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
-    return fields->Bad("architectures", "not a list of one name");
+  // Of several names, which files get by derived classes or by merging, the first known one counts.
+  for (const json& entry : *names) {
+    const std::string name = entry.get<std::string>();
+    const Family* family = FindFamily([&](const Family& f) {
+      return name == absl::StrCat(f.class_name, "ForCausalLM") || name == absl::StrCat(f.class_name, "Model");
+    });
+    if (family != nullptr) return family;
   }
-  const std::string name = names->front().get<std::string>();
-  const Family* family = FindFamily([&](const Family& f) {
-    return name == absl::StrCat(f.class_name, "ForCausalLM") || name == absl::StrCat(f.class_name, "Model");
-  });
-  if (family == nullptr) return fields->Unsupported("architectures", name);
-  return family;
+  return fields->Unsupported("architectures", absl::StrJoin(names->get<std::vector<std::string>>(), ", "));
 }
 
 void ReadStoredType(JsonFields* fields, std::optional<StorageType>* type) {

@@ -1,5 +1,6 @@
 #include "checkpoint/hf_keys.h"
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/yarn.h"
 
 namespace somnus {
 namespace {
@@ -32,20 +34,38 @@ int32_t ReadTokenId(const char* key, int32_t otherwise, JsonFields* fields) {
   return ids.empty() ? -1 : ids[0];
 }
 
-// `outer_original`: the original context on the file's outermost level, which takes precedence; 0: there is
-// none.
-void ReadLlama3Rope(JsonFields* rope, int64_t outer_original, int64_t max_positions, RopeConfig* out) {
-  constexpr char kOriginal[] = "original_max_position_embeddings";
+constexpr char kOriginal[] = "original_max_position_embeddings";
+
+void ReadLlama3Rope(int64_t original, JsonFields* rope, RopeConfig* out) {
   out->type = RopeConfig::Type::kLlama3;
+  out->original_max_position_embeddings = original;
   for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
     if (!rope->Has(key)) rope->Note(rope->Bad(key, "missing"));
   }
   out->low_freq_factor = rope->Double("low_freq_factor", 1.0);
   out->high_freq_factor = rope->Double("high_freq_factor", 4.0);
-  const int64_t inner_original = rope->Int(kOriginal, max_positions, 1, kMaxPositions);
-  out->original_max_position_embeddings = outer_original > 0 ? outer_original : inner_original;
   if (out->low_freq_factor <= 0 || out->high_freq_factor <= out->low_freq_factor) {
     rope->Note(rope->Bad("high_freq_factor", "not above low_freq_factor"));
+  }
+}
+
+// As transformers reads it: 0 and null are "not given", but a `truncate` of null is false.
+void ReadYarnRope(int64_t original, JsonFields* rope, RopeConfig* out) {
+  out->type = RopeConfig::Type::kYarn;
+  out->original_max_position_embeddings = original;
+  const double fast = rope->Double("beta_fast", 0), slow = rope->Double("beta_slow", 0);
+  if (fast < 0 || slow < 0) rope->Note(rope->Bad(fast < 0 ? "beta_fast" : "beta_slow", "below zero"));
+  if (fast > 0) out->beta_fast = fast;
+  if (slow > 0) out->beta_slow = slow;
+  out->truncate = rope->Bool("truncate", rope->Find("truncate") == nullptr);
+  const double mscale = rope->Double("mscale", 0), all_dim = rope->Double("mscale_all_dim", 0);
+  const bool ratio = mscale != 0 && all_dim != 0;
+  const double implied =
+      ratio ? YarnAttentionScale(out->factor, mscale) / YarnAttentionScale(out->factor, all_dim)
+            : YarnAttentionScale(out->factor, 1.0);
+  out->attention_factor = rope->Double("attention_factor", implied);
+  if (out->attention_factor <= 0 || !std::isfinite(out->attention_factor)) {
+    rope->Note(rope->Bad("attention_factor", "not above zero"));
   }
 }
 
@@ -75,7 +95,7 @@ void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, 
 absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out) {
   // Where both are there, transformers takes rope_scaling, unless that is empty.
   const char* key = fields->Object("rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
-  const int64_t outer_original = fields->Int("original_max_position_embeddings", 0, 1, kMaxPositions);
+  const int64_t outer_original = fields->Int(kOriginal, 0, 1, kMaxPositions);
   const double outer_theta = fields->Double("rope_theta", 1e4);
   JsonFields rope(fields->file(), fields->Object(key), absl::StrCat(key, "."));
   RETURN_IF_ERROR(fields->status());
@@ -86,13 +106,21 @@ absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out
   if (out->theta <= 0) return fields->Bad("rope_theta", "not above zero");
   const char* type_key = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string type = rope.String(type_key, "default");
-  out->factor = rope.Double("factor", 1.0);
-  if (type != "default" && !rope.Has("factor")) rope.Note(rope.Bad("factor", "missing"));
+  // The original context on the file's outermost level takes precedence.
+  const int64_t inner_original = rope.Int(kOriginal, max_positions, 1, kMaxPositions);
+  const int64_t original = outer_original > 0 ? outer_original : inner_original;
+  // For YaRN a factor of null, unlike a missing one, is the ratio of the contexts.
+  const bool is_ratio = type == "yarn" && rope.Find("factor") != nullptr && !rope.Has("factor");
+  out->factor = rope.Double(
+      "factor", is_ratio ? static_cast<double>(max_positions) / static_cast<double>(original) : 1.0);
+  if (type != "default" && !rope.Has("factor") && !is_ratio) rope.Note(rope.Bad("factor", "missing"));
   if (out->factor <= 0) rope.Note(rope.Bad("factor", "not above zero"));
   if (type == "linear") {
     out->type = RopeConfig::Type::kLinear;
   } else if (type == "llama3") {
-    ReadLlama3Rope(&rope, outer_original, max_positions, out);
+    ReadLlama3Rope(original, &rope, out);
+  } else if (type == "yarn") {
+    ReadYarnRope(original, &rope, out);
   } else if (type == "default" || type == "dynamic") {
     // "dynamic" changes the base only beyond max_position_embeddings, where nothing is served.
     out->factor = 1.0;

@@ -128,11 +128,17 @@ absl::Status ReadFp8(JsonFields* f, QuantizationConfig* out) {
   return f->status();
 }
 
+// An object without values is what tools leave that have taken the quantization out.
+bool IsSet(const char* key, JsonFields* fields) {
+  const json& object = fields->Object(key);
+  return std::any_of(object.begin(), object.end(), [](const json& value) { return !value.is_null(); });
+}
+
 }  // namespace
 
 absl::Status ReadQuantization(JsonFields* fields, QuantizationConfig* quantization) {
-  const char* key = fields->Has("quantization_config") ? "quantization_config" : "compression_config";
-  if (!fields->Has(key)) return absl::OkStatus();
+  const char* key = IsSet("quantization_config", fields) ? "quantization_config" : "compression_config";
+  if (!IsSet(key, fields)) return fields->status();
   JsonFields f(fields->file(), fields->Object(key), absl::StrCat(key, "."));
   RETURN_IF_ERROR(fields->status());
   const std::string method = f.String(kMethod, "");

@@ -1,5 +1,6 @@
 #include "checkpoint/hf_tokenizer.h"
 
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -7,8 +8,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "checkpoint/end_markers.h"
 #include "checkpoint/hf_tokenizer_class.h"
 #include "checkpoint/hf_tokenizer_files.h"
 #include "checkpoint/hf_tokenizer_steps.h"
@@ -81,22 +84,40 @@ absl::Status ReadSpecials(JsonFields* fields, const json& object, bool fill_only
   return ReadMoreSpecials(fields, object, data);
 }
 
-// chat_template: a string, or a list of {name, template} of which "default" is taken.
-absl::Status ReadChatTemplate(JsonFields* fields, const json& object, std::string* chat_template) {
+// Takes the named templates that can be used: "default", or the only one, and "tool_use".
+void TakeNamedTemplates(const std::string& file, const std::map<std::string, std::string>& named,
+                        TokenizerData* data) {
+  const auto find = [&named](const char* name) {
+    const auto it = named.find(name);
+    return it == named.end() ? std::string() : it->second;
+  };
+  data->tool_template = find("tool_use");
+  data->chat_template = named.size() == 1 ? named.begin()->second : find("default");
+  if (!data->chat_template.empty() || named.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& [name, text] : named) names.push_back(name);
+  data->chat_template_problem =
+      absl::StrCat(file, " has several, of which none is the default: ", absl::StrJoin(names, ", "));
+}
+
+// chat_template: a string, or a list of {name, template}.
+absl::Status ReadChatTemplate(JsonFields* fields, const json& object, TokenizerData* data) {
   if (!fields->Has("chat_template")) return absl::OkStatus();
   const json& value = object.at("chat_template");
   if (value.is_string()) {
-    *chat_template = value.get<std::string>();
+    data->chat_template = value.get<std::string>();
     return absl::OkStatus();
   }
   if (!value.is_array()) return fields->Bad("chat_template", "neither a string nor a list");
+  std::map<std::string, std::string> named_templates;
   for (const json& entry : value) {
     if (!entry.is_object()) return fields->Bad("chat_template", "a list of something else than objects");
     JsonFields named(fields->file(), entry, "chat_template.");
-    const std::string name = named.String("name", ""), text = named.String("template", "");
+    const std::string name = named.String("name", "");
+    named_templates[name] = named.String("template", "");
     RETURN_IF_ERROR(named.status());
-    if (name == "default") *chat_template = text;
   }
+  TakeNamedTemplates(fields->file(), named_templates, data);
   return absl::OkStatus();
 }
 
@@ -158,13 +179,21 @@ absl::Status ParseAddedTokensJson(const std::string& file, absl::string_view tex
 absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view text, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(file, text));
   JsonFields fields(file, object);
-  return data->chat_template.empty() ? ReadChatTemplate(&fields, object, &data->chat_template)
-                                     : absl::OkStatus();
+  return data->chat_template.empty() ? ReadChatTemplate(&fields, object, data) : absl::OkStatus();
 }
 
 absl::Status ParseChatTemplateFile(const std::string& file, absl::string_view text, TokenizerData* data) {
   if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
+  // Templates in files of their own replace all that other files hold.
   data->chat_template = std::string(text);
+  data->tool_template.clear();
+  data->chat_template_problem.clear();
+  return absl::OkStatus();
+}
+
+absl::Status ParseToolTemplateFile(const std::string& file, absl::string_view text, TokenizerData* data) {
+  if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
+  data->tool_template = std::string(text);
   return absl::OkStatus();
 }
 
@@ -184,7 +213,7 @@ absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view tex
   ASSIGN_OR_RETURN(const json config, ParseJsonObject(file, text));
   JsonFields fields(file, config);
   RETURN_IF_ERROR(ReadSpecials(&fields, config, /*fill_only=*/false, data));
-  RETURN_IF_ERROR(ReadChatTemplate(&fields, config, &data->chat_template));
+  RETURN_IF_ERROR(ReadChatTemplate(&fields, config, data));
   RETURN_IF_ERROR(ReadAddedTokensDecoder(&fields, prevails, data));
   data->add_bos_token = fields.Bool("add_bos_token", false);
   return fields.status();
@@ -214,12 +243,15 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
   RETURN_IF_ERROR(ReadOptionalFile(directory + "/tokenizer_config.json", parse_config));
   RETURN_IF_ERROR(ReadOptionalFile(directory + "/special_tokens_map.json", with(ParseSpecialTokensMap)));
   RETURN_IF_ERROR(ReadOptionalFile(directory + "/chat_template.jinja", with(ParseChatTemplateFile)));
+  RETURN_IF_ERROR(
+      ReadOptionalFile(directory + "/additional_chat_templates/tool_use.jinja", with(ParseToolTemplateFile)));
   RETURN_IF_ERROR(ReadOptionalFile(directory + "/chat_template.json", with(ParseChatTemplateJson)));
   if (by_class.has_value()) {
     RETURN_IF_ERROR(ReadOptionalFile(directory + "/added_tokens.json", with(ParseAddedTokensJson)));
     by_class->SetDefaultTokens(&data);
   }
   AddSpecials(&data);
+  AddEndToken(IdOfToken(data, data.eos_token), &data);
   if (by_class.has_value()) by_class->SetPostProcessor(&data);
   return data;
 }

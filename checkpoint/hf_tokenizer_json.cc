@@ -139,7 +139,7 @@ absl::Status ReadModel(const std::string& file, JsonReader* reader, size_t file_
 }  // namespace
 
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data) {
-  JsonReader reader(text);
+  JsonReader reader(WithoutByteOrderMark(text));
   std::string key;
   absl::string_view added, normalizer, pre_tokenizer, post_processor, decoder;
   bool has_model = false;
@@ -171,7 +171,7 @@ absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text,
 }
 
 absl::Status ParseVocabJson(const std::string& file, absl::string_view text, TokenizerData* data) {
-  JsonReader reader(text);
+  JsonReader reader(WithoutByteOrderMark(text));
   if (ReadVocab(&reader, text.size(), &data->tokens) && !reader.AtEnd())
     reader.Fail("something follows the object");
   if (reader.ok()) return absl::OkStatus();

@@ -13,6 +13,7 @@ namespace somnus {
 using nlohmann::json;
 
 absl::StatusOr<json> ParseJsonObject(absl::string_view file, absl::string_view text) {
+  text = WithoutByteOrderMark(text);
   // The strict reader goes first: it bounds the nesting and says where an error is.
   JsonReader reader(text);
   if (reader.Skip() && !reader.AtEnd()) reader.Fail("something follows the value");

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/utf8.h"
 
 namespace somnus {
@@ -11,6 +12,11 @@ namespace {
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
+
+absl::string_view WithoutByteOrderMark(absl::string_view text) {
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");
+  return text;
+}
 
 bool JsonReader::Fail(absl::string_view reason) {
   if (error_.empty()) error_ = absl::StrCat(reason, " at byte ", pos_);

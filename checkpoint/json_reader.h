@@ -14,6 +14,9 @@
 
 namespace somnus {
 
+// `text` without the UTF-8 byte order mark that some editors put before it.
+absl::string_view WithoutByteOrderMark(absl::string_view text);
+
 class JsonReader {
  public:
   enum class Kind { kObject, kArray, kString, kNumber, kBool, kNull, kInvalid };

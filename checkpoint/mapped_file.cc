@@ -14,6 +14,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace somnus {
@@ -39,11 +40,27 @@ MappedFile::~MappedFile() {
   close(fd_);
 }
 
+namespace {
+
+// What Git leaves in place of a file that it keeps elsewhere, where git-lfs has not fetched it: a few lines
+// of text, the first of which names the format (https://github.com/git-lfs/git-lfs, docs/spec.md).
+bool IsLfsPointer(const MappedFile& file) {
+  constexpr uint64_t kMaxPointerBytes = 1024;
+  return file.size() <= kMaxPointerBytes &&
+         absl::StartsWith(file.text(), "version https://git-lfs.github.com/spec/");
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   std::string name = BaseName(path);
   // O_NONBLOCK: a FIFO without a writer must not hang us; it has no effect on regular files.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  return Map(std::move(name), fd);
+  absl::StatusOr<std::unique_ptr<MappedFile>> file = Map(std::move(name), fd);
+  if (!file.ok() || !IsLfsPointer(**file)) return file;
+  return absl::InvalidArgumentError(
+      absl::StrCat((*file)->name(),
+                   ": a Git LFS pointer in place of the file: \"git lfs pull\" in the folder fetches it"));
 }
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::OpenShared(const std::string& name) {

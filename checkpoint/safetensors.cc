@@ -1,17 +1,15 @@
 #include "checkpoint/safetensors.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/json_reader.h"
 
@@ -20,7 +18,6 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr size_t kMaxDims = 8;
-constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
 
 struct DtypeInfo {
   const char* name;
@@ -180,83 +177,20 @@ absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
   return file.text().substr(sizeof(length), length);
 }
 
-// Checkpoints that were saved from the bare model, without its head, lack the outermost "model.".
+// Checkpoints that were saved from the bare model, without its head, lack the outermost "model."; those of a
+// wrapper (a compiled or distributed module, the text part of a multimodal model, a merged adapter) have more
+// outside of it.
 std::string CanonicalName(const std::string& name) {
-  for (const char* outer : {"decoder.", "layers.", "embed_tokens.", "norm."}) {
-    if (name.rfind(outer, 0) == 0) return "model." + name;
+  absl::string_view inner = name;
+  const auto strip = [&inner](const char* outer) { return absl::ConsumePrefix(&inner, outer); };
+  while (strip("model.") || strip("language_model.") || strip("_orig_mod.") || strip("module.") ||
+         strip("base_model.")) {
+  }
+  if (absl::StartsWith(inner, "lm_head.")) return std::string(inner);
+  for (const char* part : {"decoder.", "layers.", "embed_tokens.", "norm."}) {
+    if (absl::StartsWith(inner, part)) return absl::StrCat("model.", inner);
   }
   return name;
-}
-
-// An index comes from outside, so it may name files in its own directory only.
-absl::Status CheckShardName(const std::string& shard) {
-  if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
-      shard.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(kIndex, ": weight_map: not a plain file name: ", shard));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
-                                                      const std::string& shard) {
-  RETURN_IF_ERROR(CheckShardName(shard));
-  return MappedFile::Open(directory + "/" + shard);
-}
-
-// weight_map, and its inverse.
-struct ShardIndex {
-  absl::flat_hash_map<std::string, std::string> shard_of;  // tensor -> shard
-  std::map<std::string, absl::flat_hash_set<std::string>> shards;
-};
-
-absl::Status ParseIndex(const MappedFile& index, ShardIndex* out) {
-  JsonReader json(index.text());
-  std::string key, name, shard;
-  bool found = false;
-  json.BeginObject();
-  while (json.NextKey(&key)) {
-    if (key != "weight_map") {
-      json.Skip();
-      continue;
-    }
-    found = true;
-    json.BeginObject();
-    while (json.NextKey(&name)) {
-      if (!json.ReadString(&shard)) break;
-      if (!out->shard_of.emplace(name, shard).second) json.Fail("tensor " + name + " twice");
-      out->shards[shard].insert(name);
-    }
-  }
-  if (json.ok() && !json.AtEnd()) json.Fail("something follows the object");
-  if (json.ok() && !found) json.Fail("weight_map is missing");
-  if (json.ok()) return index.CheckWhole();
-  return absl::InvalidArgumentError(absl::StrCat(index.name(), ": ", json.error()));
-}
-
-absl::Status ReadShards(const std::string& directory, const MappedFile& index, TensorTable* tensors) {
-  ShardIndex map;
-  RETURN_IF_ERROR(ParseIndex(index, &map));
-  for (auto& [shard, left] : map.shards) {
-    auto file = OpenShard(directory, shard);
-    if (absl::IsNotFound(file.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(index.name(), ": shard ", shard, ", which holds tensor ",
-                                                     *left.begin(), ", is missing"));
-    }
-    RETURN_IF_ERROR(file.status());
-    // A tensor that the index puts into another shard is skipped; one that it does not name is taken.
-    const auto wanted = [&map, &shard = shard, &left = left](const std::string& name) {
-      left.erase(name);
-      const auto it = map.shard_of.find(name);
-      return it == map.shard_of.end() || it->second == shard;
-    };
-    RETURN_IF_ERROR(ReadSafetensors(**file, wanted, tensors));
-    if (!left.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(shard, ": tensor ", *left.begin(), ", which the index says is here, is missing"));
-    }
-    tensors->Keep(*std::move(file));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -291,38 +225,6 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
   }
   RETURN_IF_ERROR(CheckTiling(file.name(), std::move(order), data_bytes));
   return file.CheckWhole();
-}
-
-absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors) {
-  auto single = MappedFile::Open(absl::StrCat(directory, "/", kSingle));
-  if (single.ok()) {
-    RETURN_IF_ERROR(ReadSafetensors(**single, nullptr, tensors));
-    tensors->Keep(*std::move(single));
-    return absl::OkStatus();
-  }
-  if (!absl::IsNotFound(single.status())) return single.status();
-  auto index = MappedFile::Open(absl::StrCat(directory, "/", kIndex));
-  if (index.ok()) return ReadShards(directory, **index, tensors);
-  if (!absl::IsNotFound(index.status())) return index.status();
-  return absl::NotFoundError(
-      "neither model.safetensors nor model.safetensors.index.json is in the directory (weights in other "
-      "formats, such as pytorch_model.bin, are not read)");
-}
-
-absl::StatusOr<std::vector<std::string>> SafetensorsFiles(const std::string& directory) {
-  struct stat info;
-  if (stat(absl::StrCat(directory, "/", kSingle).c_str(), &info) == 0)
-    return std::vector<std::string>{kSingle};
-  ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> index,
-                   MappedFile::Open(absl::StrCat(directory, "/", kIndex)));
-  ShardIndex map;
-  RETURN_IF_ERROR(ParseIndex(*index, &map));
-  std::vector<std::string> files = {kIndex};
-  for (const auto& [shard, tensors] : map.shards) {
-    RETURN_IF_ERROR(CheckShardName(shard));
-    files.push_back(shard);
-  }
-  return files;
 }
 
 }  // namespace somnus

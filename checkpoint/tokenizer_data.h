@@ -107,10 +107,16 @@ struct TokenizerData {
   std::string unk_token;
   bool fuse_unk = false;      // unknown characters in a row are one unk_token
   std::string chat_template;  // Jinja; empty: none. With several named ones, "default"
+  std::string tool_template;  // the one named "tool_use", for requests with tools; empty: chat_template is
+  std::string chat_template_problem;  // why there is none although the files have some; empty: nothing
   // Special tokens that chat templates refer to.
   std::string bos_token, eos_token, unk_token_text, pad_token;
   std::vector<std::string> additional_special_tokens;  // what else configuration files call special
   bool add_bos_token = false;
+  // They end an answer, beside those that the model's own configuration names.
+  std::vector<int32_t> end_token_ids;
+  // What was put right while the files were read, for the log.
+  std::vector<std::string> warnings;
 };
 
 }  // namespace somnus

@@ -18,7 +18,6 @@
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
 #include "coordinator/group/run_state.h"
-#include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
@@ -27,7 +26,7 @@
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/scheduler/worker_drafts.h"
-#include "coordinator/tokenizer/tokenizer.h"
+#include "coordinator/text_parts.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -130,31 +129,6 @@ AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
   return options;
 }
 
-// What turns text into tokens and back.
-struct TextParts {
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;
-};
-
-absl::StatusOr<TextParts> ReadText(const Checkpoint& checkpoint, const std::string& path) {
-  absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
-  if (!data.ok()) return Annotate(data.status(), path);
-  TextParts parts;
-  const std::string source = data->chat_template;
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
-  parts.tokenizer = *std::move(tokenizer);
-  if (source.empty()) return parts;
-  absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(source);
-  if (chat_template.ok()) {
-    parts.chat_template = *std::move(chat_template);
-  } else {
-    LogWarning("the chat template cannot be used, chat requests will be refused: {}",
-               std::string(chat_template.status().message()));
-  }
-  return parts;
-}
-
 class ServedEngineImpl : public ServedEngine {
  public:
   explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
@@ -192,7 +166,7 @@ class ServedEngineImpl : public ServedEngine {
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
-    text_ = std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
+    text_ = std::async(std::launch::async, [this] { return ReadTextParts(*checkpoint_, flags_.model); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -220,13 +194,14 @@ class ServedEngineImpl : public ServedEngine {
     model.tpot_target = sharing.targets.tpot;
     model.engine = engine_;
     model.tokenizer = std::move(parts.tokenizer);
-    model.chat_template = std::move(parts.chat_template);
+    model.templates = std::move(parts.templates);
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;
     model.rank_status = [this] { return RankStatuses(); };
     model.world_size = flags_.world_size;
     model.config = config;
+    model.config.eos_token_ids = std::move(parts.eos_token_ids);
     const v1::DType dtype = ResolveDType(flags_.dtype, config.stored_type);
     model.kv_cache_dtype = KvCacheDTypeName(ResolveKvCacheDType(flags_.kv_cache_dtype, dtype));
     model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,

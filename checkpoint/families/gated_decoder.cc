@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/yarn.h"
 
 namespace somnus {
 namespace {
@@ -42,8 +43,9 @@ absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, 
   ReadActivation(fields, "hidden_act", "silu", model);
   RETURN_IF_ERROR(fields->status());
   RETURN_IF_ERROR(CheckHeads(*fields, *model));
-  RETURN_IF_ERROR(CheckFullAttention(keys.window, fields, *model));
-  return ReadRope(fields, model->max_position_embeddings, &model->rope);
+  RETURN_IF_ERROR(ReadRope(fields, model->max_position_embeddings, &model->rope));
+  ExtendByYarn(model);
+  return CheckFullAttention(keys.window, fields, *model);
 }
 
 }  // namespace somnus

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +11,7 @@
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/request_fields.h"
 #include "coordinator/jinja/chat_template.h"
+#include "coordinator/jinja/continued_message.h"
 
 namespace somnus {
 namespace {
@@ -227,19 +227,51 @@ OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_tem
   return all;
 }
 
-// Cuts the prompt after the last message's text, so that the model continues that text.
-void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std::string* rendered) {
-  const std::string content = messages.back()["content"].get<std::string>();
-  const absl::string_view bare = absl::StripAsciiWhitespace(content);
-  if (bare.empty()) return;  // nothing to search for: an empty message ends where the template ends it
-  const size_t at = rendered->rfind(std::string(bare));
-  if (at == std::string::npos) {
-    return fields->Fail("continue_final_message",
-                        "the chat template does not write the last message as it is");
+// The last message has to have a text that can be continued. DevelopersToSystem may have moved it.
+void CheckFinalMessage(FieldReader* fields, const OrderedJson& messages) {
+  const Json* all = fields->Find("messages");
+  if (!fields->ok() || all == nullptr) return;
+  const Json& last = all->back();
+  const auto content = last.find("content");
+  if (content == last.end() || content->is_null() || (content->is_array() && content->empty())) {
+    return fields->Fail("continue_final_message", "continue_final_message needs a last message with a text");
   }
-  const std::string with_tail(absl::StripLeadingAsciiWhitespace(content));
-  const bool keeps_tail = rendered->compare(at, with_tail.size(), with_tail) == 0;
-  rendered->resize(at + (keeps_tail ? with_tail.size() : bare.size()));
+  if (last["role"] != messages.back()["role"]) {
+    fields->Fail(
+        "continue_final_message",
+        "continue_final_message goes with no last message of a developer: the chat template does not "
+        "know that role");
+  }
+}
+
+// What a request hears that needs a template which is not there; `problem`: why not, where files have one.
+std::string TemplateProblem(const std::string& problem) {
+  if (problem.empty()) return "the model has no chat template: use /v1/completions";
+  return absl::StrCat("the model's chat template cannot be used: ", CleanMessage(problem),
+                      "; /v1/completions needs none");
+}
+
+// Returns the template for the request, or nullptr after an error.
+const ChatTemplate* ChooseTemplate(FieldReader* fields, const ModelTemplates& templates, bool with_tools) {
+  const bool for_tools = with_tools && (templates.tools != nullptr || !templates.tools_problem.empty());
+  const ChatTemplate* chosen = for_tools ? templates.tools.get() : templates.chat.get();
+  if (chosen == nullptr)
+    fields->Fail("messages", TemplateProblem(for_tools ? templates.tools_problem : templates.chat_problem));
+  return chosen;
+}
+
+// Sets an error when the template raises one, or does not write the text that is to be continued.
+std::string RenderPrompt(FieldReader* fields, const ChatTemplate& chosen, const OrderedJson& context,
+                         bool go_on) {
+  absl::StatusOr<std::string> rendered = go_on ? RenderContinued(chosen, context) : chosen.Render(context);
+  if (rendered.ok()) return *std::move(rendered);
+  const std::string reason = CleanMessage(rendered.status().message());
+  if (absl::IsFailedPrecondition(rendered.status())) {
+    fields->Fail("continue_final_message", reason);
+  } else {
+    fields->Fail("messages", absl::StrCat("The chat template refused: ", reason));
+  }
+  return "";
 }
 
 // The template shows tools to the model; a call of one cannot be requested.
@@ -321,6 +353,8 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
                         bool generation_prompt) {
   const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
+  // Templates ask whether these are none, which what is undefined is not.
+  context["tools"] = context["documents"] = nullptr;
   context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
                                            model.tokenizer->data().chat_template);
   ReadTools(fields, Member(&printed, "tools"), &context);
@@ -339,19 +373,13 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
   AddReasoningEffort(fields, &context);
-  if (model.chat_template == nullptr)
-    fields->Fail("messages", "the model has no chat template: use /v1/completions");
+  if (go_on) CheckFinalMessage(fields, context["messages"]);
+  const ChatTemplate* chosen = ChooseTemplate(fields, model.templates, !context["tools"].is_null());
   if (!fields->ok()) return {};
-  absl::StatusOr<std::string> rendered = model.chat_template->Render(context);
-  if (!rendered.ok()) {
-    fields->Fail("messages",
-                 absl::StrCat("The chat template refused: ", CleanMessage(rendered.status().message())));
-    return {};
-  }
-  if (go_on) CutAfterFinalMessage(fields, context["messages"], &*rendered);
-  const OrderedJson& last = context["messages"].back();
   RenderedChat chat;
-  chat.text = *std::move(rendered);
+  chat.text = RenderPrompt(fields, *chosen, context, go_on);
+  if (!fields->ok()) return {};
+  const OrderedJson& last = context["messages"].back();
   chat.role = add_prompt ? "assistant" : last["role"].get<std::string>();
   if (last["role"] == chat.role) chat.echo_text = last["content"].get<std::string>();
   return chat;

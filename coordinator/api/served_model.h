@@ -24,16 +24,24 @@ namespace v1 {
 class RankStatus;
 }
 
+// Chat templates, compiled. A null one has a problem, which is shown to clients, or does not exist.
+struct ModelTemplates {
+  std::shared_ptr<const ChatTemplate> chat;  // null: chat requests are refused with a 400
+  std::string chat_problem;
+  std::shared_ptr<const ChatTemplate> tools;  // for requests with tools; null without a problem: `chat` is
+  std::string tools_problem;
+};
+
 struct ServedModel {
   std::string name;       // what clients call it (--served-model-name)
   std::string all_names;  // of all models that are served, for messages; ModelTable sets it
   std::shared_ptr<Engine> engine;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
-  std::shared_ptr<Metrics> metrics;                   // null: those of the API itself
-  std::shared_ptr<const StepTrace> trace;             // of the engine's steps; null: there is none
-  std::shared_ptr<KvEventLog> kv_events;              // of the prefix caches; null: events are off
+  ModelTemplates templates;
+  std::shared_ptr<Metrics> metrics;        // null: those of the API itself
+  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: there is none
+  std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
   // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;

@@ -14,8 +14,8 @@ namespace {
 
 class JinjaTemplate : public ChatTemplate {
  public:
-  JinjaTemplate(jinja::Block block, const ChatTemplateLimits& limits)
-      : block_(std::move(block)), limits_(limits) {}
+  JinjaTemplate(std::string source, jinja::Block block, const ChatTemplateLimits& limits)
+      : source_(std::move(source)), block_(std::move(block)), limits_(limits) {}
 
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
     if (!context.is_object()) return absl::InvalidArgumentError("the template's context is not an object");
@@ -23,7 +23,10 @@ class JinjaTemplate : public ChatTemplate {
     return jinja::Interpreter(limits_).Render(block_, variables);
   }
 
+  const std::string& source() const override { return source_; }
+
  private:
+  const std::string source_;
   const jinja::Block block_;
   const ChatTemplateLimits limits_;
 };
@@ -38,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(const std::s
   }
   if (!IsUtf8(source)) return absl::InvalidArgumentError("the template is not UTF-8");
   ASSIGN_OR_RETURN(jinja::Block block, jinja::ParseTemplate(source, limits.max_depth));
-  return std::make_unique<JinjaTemplate>(std::move(block), limits);
+  return std::make_unique<JinjaTemplate>(source, std::move(block), limits);
 }
 
 }  // namespace somnus

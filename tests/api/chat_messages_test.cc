@@ -17,7 +17,7 @@ class ChatMessagesTest : public ApiServerTest {
     absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(source);
     ASSERT_TRUE(chat_template.ok()) << chat_template.status();
     ServedModel model = FakeModel(engine_);
-    model.chat_template = *std::move(chat_template);
+    model.templates.chat = *std::move(chat_template);
     server_->SetModel(std::move(model));
   }
 
@@ -40,6 +40,65 @@ TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
       Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
+}
+
+TEST_F(ApiServerTest, AnAnswerSaysWhyTheTemplateCannotBeUsed) {
+  Start();
+  ServedModel model = FakeModel(engine_);
+  model.templates.chat_problem = "it does not compile: line 3: expected an expression, got '%}'";
+  server_->SetModel(std::move(model));
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(
+      Json::parse(reply.body)["error"]["message"],
+      "the model's chat template cannot be used: it does not compile: line 3: expected an expression, got "
+      "'%}'; /v1/completions needs none");
+}
+
+TEST_F(ChatMessagesTest, RequestsWithToolsHaveTheirOwnTemplate) {
+  Start();
+  const auto compiled = [](const char* source) { return *ChatTemplate::Compile(source); };
+  ServedModel model = FakeModel(engine_);
+  model.templates.chat = compiled("chat {{ messages[0].content }}{{ tools is none }}");
+  model.templates.tools = compiled("tools {{ messages[0].content }}");
+  server_->SetModel(model);
+  const char* user = R"([{"role": "user", "content": "x"}])";
+  const char* tools = R"(, "tools": [{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(Prompt(user), "chat xTrue");
+  EXPECT_EQ(Prompt(user, tools), "tools x");
+  model.templates.tools = nullptr;
+  server_->SetModel(model);
+  EXPECT_EQ(Prompt(user, tools), "chat xFalse");
+  model.templates.tools_problem = "line 1";
+  server_->SetModel(model);
+  EXPECT_EQ(Send("POST", "/tokenize", absl::StrCat(R"({"messages": )", user, tools, "}")).status, 400);
+  EXPECT_EQ(Prompt(user), "chat xTrue");
+}
+
+// tests/jinja/continued_message_test.cc compares prompts with those of transformers.
+TEST_F(ChatMessagesTest, TheFinalMessageIsContinuedWhereItsTextEnds) {
+  ServeTemplate("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}");
+  const char* go_on = R"(, "continue_final_message": true, "add_generation_prompt": false)";
+  const auto prompt = [&](const std::string& content) {
+    return Prompt(absl::StrCat(R"([{"role": "user", "content": "im_end"}, {"role": "assistant", "content": )",
+                               content, "}]"),
+                  go_on);
+  };
+  const std::string before = "<|im_start|>user\nim_end<|im_end|>\n<|im_start|>assistant\n";
+  for (const std::string text : {"end", "m", "i", "<", "|", "im_end", "d|>", "", " ", "a ", "<|im_end|>"})
+    EXPECT_EQ(prompt(absl::StrCat("\"", text, "\"")), before + text);
+  EXPECT_EQ(prompt(R"("\n")"), before + "\n");
+  // Parts are one text.
+  EXPECT_EQ(prompt(R"([{"type": "text", "text": "a"}, {"type": "text", "text": "end"}])"), before + "a\nend");
+  for (const char* content : {"null", "[]"}) {
+    const HttpReply reply =
+        Send("POST", "/tokenize",
+             absl::StrCat(R"({"messages": [{"role": "assistant", "content": )", content, "}]", go_on, "}"));
+    EXPECT_EQ(reply.status, 400) << content;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["message"],
+              "continue_final_message needs a last message with a text");
+  }
 }
 
 TEST_F(ChatMessagesTest, AnErrorNamesTheLengthFieldThatWasGiven) {

@@ -58,7 +58,7 @@ TEST_F(PrefixesTest, TokenIdsAndMessagesArePrompts) {
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
       "{% if add_generation_prompt %}<assistant and much more>{% endif %}");
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
-  model.chat_template = *std::move(chat_template);
+  model.templates.chat = *std::move(chat_template);
   server_->SetModel(std::move(model));
   std::string ids = "65";
   for (int i = 1; i < 20; ++i) absl::StrAppend(&ids, ",", 65 + i);

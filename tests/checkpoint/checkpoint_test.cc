@@ -250,7 +250,7 @@ TEST_F(DamagedCheckpoint, MissingFiles) {
   EXPECT_THAT(Error(), HasSubstr("NOT_FOUND: config.json"));
   Copy("llama-uneven");
   std::filesystem::remove(directory_ + "/model.safetensors");
-  EXPECT_THAT(Error(), HasSubstr("NOT_FOUND: neither model.safetensors"));
+  EXPECT_THAT(Error(), HasSubstr("NOT_FOUND: no .safetensors file"));
   EXPECT_THAT(Checkpoint::Open(directory_ + "/nowhere").status().ToString(),
               HasSubstr("NOT_FOUND: model nowhere"));
 }

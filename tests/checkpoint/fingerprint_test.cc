@@ -171,7 +171,7 @@ TEST(FingerprintTest, ErrorsNameTheFile) {
   EXPECT_THAT(ErrorOf(directory + "/none"), HasSubstr("NOT_FOUND: model none: cannot open"));
   EXPECT_THAT(ErrorOf(directory), HasSubstr("NOT_FOUND: config.json: cannot open"));
   WriteFile(directory + "/config.json", kConfig);
-  EXPECT_THAT(ErrorOf(directory), HasSubstr("NOT_FOUND: neither model.safetensors nor"));
+  EXPECT_THAT(ErrorOf(directory), HasSubstr("NOT_FOUND: no .safetensors file"));
   WriteFile(directory + "/model.safetensors", "short");
   EXPECT_THAT(ErrorOf(directory), HasSubstr("INVALID_ARGUMENT: model.safetensors: "));
   EXPECT_THAT(ErrorOf(WriteGguf("GGUF")), HasSubstr("INVALID_ARGUMENT: m.gguf: "));

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_stamp.h"
+#include "checkpoint/fingerprint.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {
@@ -65,14 +67,41 @@ TEST_F(GgufSplitTest, PartsMakeOneModel) {
 
 TEST_F(GgufSplitTest, MissingOrForeignPartsAreNamed) {
   WriteAll();
-  EXPECT_THAT(Error(Name(1)),
-              HasSubstr(Name(1) + ": key split.no: 1 (counted from 0), but part 0 is expected"));
   std::filesystem::rename(directory_ + "/" + Name(2), directory_ + "/away");
   EXPECT_EQ(Error(Name(0)), "INVALID_ARGUMENT: " + Name(2) + ": part 3 of 3 of the model is missing");
   std::filesystem::copy(directory_ + "/" + Name(1), directory_ + "/" + Name(2));
   EXPECT_THAT(Error(Name(0)), HasSubstr(Name(2) + ": key split.no: 1"));
   std::filesystem::rename(directory_ + "/" + Name(0), directory_ + "/model.gguf");
   EXPECT_THAT(Error("model.gguf"), HasSubstr("the file's name does not end in -00001-of-00003.gguf"));
+  EXPECT_THAT(Error(Name(1)),
+              HasSubstr(Name(1) + ": key split.no: 1 (counted from 0), but part 0 is expected"));
+}
+
+TEST_F(GgufSplitTest, AnyPartNamesTheModel) {
+  WriteAll();
+  for (int number = 0; number < 3; ++number) {
+    const auto checkpoint = Open(Name(number));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_EQ((*checkpoint)->config().name, "m");
+    EXPECT_NE((*checkpoint)->Find("lm_head.weight"), nullptr);
+    EXPECT_EQ(*CheckpointFingerprint(directory_ + "/" + Name(number)),
+              *CheckpointFingerprint(directory_ + "/" + Name(0)));
+    EXPECT_EQ(TakeCheckpointStamp(directory_ + "/" + Name(number))->files.size(), 3u);
+  }
+}
+
+TEST_F(GgufSplitTest, EndingsMayBeInCapitals) {
+  WriteAll();
+  for (int number = 0; number < 3; ++number) {
+    std::string loud = Name(number);
+    loud.replace(loud.size() - 4, 4, "GGUF");
+    std::filesystem::rename(directory_ + "/" + Name(number), directory_ + "/" + loud);
+  }
+  const auto checkpoint = Open("m-00001-of-00003.GGUF");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->config().name, "m");
+  Write("Alone.GGUF", TinyGguf());
+  EXPECT_EQ((*Open("Alone.GGUF"))->config().name, "Alone");
 }
 
 TEST_F(GgufSplitTest, TheNumberOfTensorsIsChecked) {

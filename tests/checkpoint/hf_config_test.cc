@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/family.h"
+#include "tests/checkpoint/hf_configs.h"
 
 namespace somnus {
 namespace {
@@ -13,35 +14,6 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-json Llama() {
-  return json::parse(R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"intermediate_size":96,
-    "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,"rms_norm_eps":1e-5,
-    "max_position_embeddings":512,"bos_token_id":1,"eos_token_id":2,"torch_dtype":"bfloat16"})");
-}
-
-json Opt() {
-  return json::parse(
-      R"({"architectures":["OPTForCausalLM"],"hidden_size":64,"ffn_dim":144,"num_hidden_layers":2,
-    "num_attention_heads":2,"vocab_size":512,"max_position_embeddings":256,"word_embed_proj_dim":32,
-    "do_layer_norm_before":false,"activation_function":"relu"})");
-}
-
-ModelConfig Good(const json& config, const std::string& generation = "") {
-  const auto model = ParseHfConfig(config.dump(), generation);
-  EXPECT_TRUE(model.ok()) << model.status();
-  return model.value_or(ModelConfig());
-}
-
-std::string ErrorOf(const json& config, const std::string& generation = "") {
-  return ParseHfConfig(config.dump(), generation).status().ToString();
-}
-
-// `config` with one key changed.
-json With(json config, const char* key, const json& value) {
-  config[key] = value;
-  return config;
-}
 
 TEST(HfConfig, Llama) {
   const ModelConfig model = Good(Llama());
@@ -99,50 +71,6 @@ TEST(HfConfig, Opt) {
   EXPECT_FALSE(bare.attention_qkv_bias || bare.attention_out_bias || bare.mlp_bias);
   EXPECT_THAT(ErrorOf(With(Opt(), "num_attention_heads", 5)),
               HasSubstr("num_attention_heads: does not divide"));
-}
-
-TEST(HfConfig, RopeInBothSpellings) {
-  const json scaling =
-      json::parse(R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
-    "original_max_position_embeddings":8192})");
-  const ModelConfig old = Good(With(With(Llama(), "rope_scaling", scaling), "rope_theta", 500000.0));
-  json parameters = scaling;
-  parameters["rope_theta"] = 500000.0;
-  const ModelConfig current = Good(With(Llama(), "rope_parameters", parameters));
-  for (const ModelConfig& model : {old, current}) {
-    EXPECT_EQ(model.rope.type, RopeConfig::Type::kLlama3);
-    EXPECT_EQ(model.rope.theta, 500000.0);
-    EXPECT_EQ(model.rope.factor, 8.0);
-    EXPECT_EQ(model.rope.original_max_position_embeddings, 8192);
-  }
-  const ModelConfig linear =
-      Good(With(Llama(), "rope_scaling", json::parse(R"({"type":"linear","factor":2})")));
-  EXPECT_EQ(linear.rope.type, RopeConfig::Type::kLinear);
-  EXPECT_EQ(linear.rope.factor, 2.0);
-  const ModelConfig dynamic =
-      Good(With(Llama(), "rope_scaling", json::parse(R"({"type":"dynamic","factor":2})")));
-  EXPECT_EQ(dynamic.rope.type, RopeConfig::Type::kDefault);
-  EXPECT_EQ(dynamic.rope.factor, 1.0);
-}
-
-TEST(HfConfig, WhichRopeGoesBefore) {
-  const json llama3 =
-      json::parse(R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4})");
-  json config = With(Llama(), "rope_parameters", llama3);
-  config["max_position_embeddings"] = 1024;
-  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 1024);
-  config["rope_parameters"]["original_max_position_embeddings"] = 512;
-  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 512);
-  config["original_max_position_embeddings"] = 256;
-  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 256);
-  config["rope_scaling"] = nullptr;
-  config["rope_theta"] = 7e4;
-  EXPECT_EQ(Good(config).rope.theta, 7e4);
-  config["rope_parameters"]["rope_theta"] = 5e4;
-  EXPECT_EQ(Good(config).rope.theta, 5e4);
-  config["rope_scaling"] = json::parse(R"({"type":"linear","factor":3})");
-  EXPECT_EQ(Good(config).rope.type, RopeConfig::Type::kLinear);
-  EXPECT_EQ(Good(config).rope.theta, 7e4);
 }
 
 // The defaults of the configuration classes in `transformers`; null is not the same as missing.
@@ -218,6 +146,40 @@ TEST(HfConfig, SlidingWindows) {
   EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores it
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));
+}
+
+TEST(HfConfig, OfSeveralArchitecturesTheFirstKnownCounts) {
+  const auto type = [](const json& names) {
+    return std::string(Good(With(Llama(), "architectures", names)).family->model_type);
+  };
+  EXPECT_EQ(type({"MyLlama", "LlamaForCausalLM"}), "llama");
+  EXPECT_EQ(type({"Qwen2ForCausalLM", "LlamaForCausalLM"}), "qwen2");
+  EXPECT_EQ(type({"LlamaForCausalLM", "LlamaForCausalLM"}), "llama");
+  EXPECT_THAT(ErrorOf(With(Llama(), "architectures", {"MyLlama", "MambaForCausalLM"})),
+              HasSubstr("architectures: MyLlama, MambaForCausalLM is not supported"));
+  // None at all is like no key.
+  json config = With(Llama(), "architectures", json::array());
+  config["model_type"] = "llama";
+  EXPECT_EQ(ErrorOf(config), "OK");
+}
+
+TEST(HfConfig, AnEmptyQuantizationIsNone) {
+  for (const char* nothing :
+       {"{}", "null", R"({"quant_method":null})", R"({"quant_method":null,"bits":null})"}) {
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      EXPECT_EQ(Good(With(Llama(), key, json::parse(nothing))).quantization, QuantizationConfig()) << nothing;
+    }
+  }
+  // It does not hide the other key.
+  json config = With(Llama(), "quantization_config", json::object());
+  config["compression_config"] = json::parse(R"({"quant_method":"fp8"})");
+  EXPECT_EQ(Good(config).quantization.method, QuantizationConfig::Method::kFp8);
+}
+
+TEST(HfConfig, MayBeginWithAByteOrderMark) {
+  EXPECT_TRUE(ParseHfConfig("\xEF\xBB\xBF" + Llama().dump(), "").ok());
+  EXPECT_THAT(ParseHfConfig("\xEF\xBB" + Llama().dump(), "").status().ToString(),
+              HasSubstr("not valid JSON"));
 }
 
 TEST(HfConfig, RefusesWhatItDoesNotKnow) {
@@ -326,6 +288,10 @@ TEST(HfConfig, GenerationConfigHasTheLastWord) {
   EXPECT_EQ(model.generation.temperature, 0.6);
   EXPECT_EQ(model.generation.top_k, 40);
   EXPECT_FALSE(model.generation.min_p.has_value());
+  // Null is not given; an empty list is.
+  EXPECT_THAT(Good(Llama(), R"({"eos_token_id":null})").eos_token_ids, ElementsAre(2));
+  EXPECT_THAT(Good(Llama(), R"({"eos_token_id":7})").eos_token_ids, ElementsAre(7));
+  EXPECT_THAT(Good(With(Llama(), "eos_token_id", {2, 9}), R"({})").eos_token_ids, ElementsAre(2, 9));
   EXPECT_THAT(ErrorOf(Llama(), R"({"top_k":"many"})"),
               HasSubstr("INVALID_ARGUMENT: generation_config.json: top_k"));
   EXPECT_THAT(ErrorOf(Llama(), "{"), HasSubstr("INVALID_ARGUMENT: generation_config.json: not valid JSON"));

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "tests/checkpoint/writers.h"
 
@@ -130,6 +128,32 @@ TEST(Safetensors, UnusableTypesAreErrorsOnlyWhereTheyAreNeeded) {
   EXPECT_THAT(tensors.Expect("v", {2}).ToString(), HasSubstr("tensor v is missing"));
 }
 
+// Wrappers of a model put more before its names, and models that were saved without a head less.
+TEST(Safetensors, NamesAreThoseOfTheBareModel) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+      {"layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+      {"model.model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+      {"language_model.model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+      {"model.language_model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+      {"language_model.lm_head.weight", "lm_head.weight"},
+      {"model.lm_head.weight", "lm_head.weight"},
+      {"_orig_mod.model.norm.weight", "model.norm.weight"},
+      {"module.model.embed_tokens.weight", "model.embed_tokens.weight"},
+      {"base_model.model.model.embed_tokens.weight", "model.embed_tokens.weight"},
+      {"decoder.project_in.weight", "model.decoder.project_in.weight"},
+      {"vision_tower.layers.0.weight", "vision_tower.layers.0.weight"},
+      {"model.visual.layers.0.weight", "model.visual.layers.0.weight"},
+      {"mtp.layers.0.weight", "mtp.layers.0.weight"},
+      {"model.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"},
+  };
+  for (const auto& [stored, canonical] : cases) {
+    TensorTable tensors;
+    ASSERT_TRUE(Parse(SafetensorsOf({{stored, {1}}}), &tensors).ok());
+    EXPECT_NE(tensors.Find(canonical), nullptr) << stored;
+  }
+}
+
 TEST(Safetensors, FlippedBitsNeverCrash) {
   const std::string good = SafetensorsOf({{"layer.weight", {2, 3}}, {"bias", {4}}});
   const size_t header = good.size() - 40;
@@ -140,71 +164,6 @@ TEST(Safetensors, FlippedBitsNeverCrash) {
     refused += ErrorOf(bytes) != "no error";
   }
   EXPECT_GT(refused, static_cast<int>(header * 4));  // flips inside names are harmless
-}
-
-class Shards : public ::testing::Test {
- protected:
-  void Write(const std::string& name, const std::string& bytes) { WriteFile(directory_ + "/" + name, bytes); }
-  void Index(const std::string& weight_map) {
-    Write("model.safetensors.index.json",
-          "{\"metadata\":{\"total_size\":1},\"weight_map\":" + weight_map + "}");
-  }
-  std::string Read() {
-    tensors_ = TensorTable();
-    return ReadSafetensorsDirectory(directory_, &tensors_).ToString();
-  }
-
-  std::string directory_ = MakeTempDir();
-  TensorTable tensors_;
-};
-
-TEST_F(Shards, AreReadByTheIndex) {
-  Write("one.safetensors", SafetensorsOf({{"a", {2}}, {"unlisted", {1}}}));
-  Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"a", {5}}}));
-  Write("extra.safetensors", "not looked at");
-  Index(R"({"a":"one.safetensors","b":"two.safetensors"})");
-  EXPECT_EQ(Read(), "OK");
-  EXPECT_EQ(tensors_.All().size(), 3u);
-  EXPECT_EQ(tensors_.Find("b")->file, "two.safetensors");
-  // From the shard that the index names, not the copy.
-  EXPECT_EQ(tensors_.Find("a")->shape, (std::vector<int64_t>{2}));
-  EXPECT_EQ(tensors_.Find("unlisted")->file, "one.safetensors");
-  Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"unlisted", {1}}}));
-  EXPECT_THAT(Read(), HasSubstr("two.safetensors: tensor unlisted is there more than once"));
-}
-
-TEST_F(Shards, MissingOrIncompleteOnesAreNamed) {
-  Write("one.safetensors", SafetensorsOf({{"a", {2}}}));
-  Index(R"({"a":"one.safetensors","b":"two.safetensors"})");
-  EXPECT_THAT(Read(), HasSubstr("shard two.safetensors, which holds tensor b, is missing"));
-  Write("two.safetensors", SafetensorsOf({{"c", {2}}}));
-  EXPECT_THAT(Read(), HasSubstr("two.safetensors: tensor b, which the index says is here, is missing"));
-  Write("two.safetensors", SafetensorsOf({{"b", {2}}}).substr(0, 40));
-  EXPECT_THAT(Read(), HasSubstr("INVALID_ARGUMENT: two.safetensors: header of"));
-}
-
-TEST_F(Shards, TheIndexCannotReachOutOfTheDirectory) {
-  for (const char* shard : {"../m.safetensors", "/etc/passwd", "a/b", "..", ".", "", R"(x\u0000y)"}) {
-    Index(absl::StrCat("{\"a\":\"", shard, "\"}"));
-    EXPECT_THAT(Read(), HasSubstr("not a plain file name")) << shard;
-  }
-}
-
-TEST_F(Shards, DamagedIndexes) {
-  for (const char* weight_map : {"[]", "{\"a\":1}", "{\"a\":\"x\"", R"({"a":"x","a":"x"})", "null"}) {
-    Index(weight_map);
-    EXPECT_THAT(Read(), HasSubstr("INVALID_ARGUMENT: model.safetensors.index.json: ")) << weight_map;
-  }
-  Write("model.safetensors.index.json", "{}");
-  EXPECT_THAT(Read(), HasSubstr("weight_map is missing"));
-}
-
-TEST_F(Shards, NothingToRead) {
-  EXPECT_THAT(
-      Read(),
-      HasSubstr("NOT_FOUND: neither model.safetensors nor model.safetensors.index.json is in the directory"));
-  std::filesystem::create_directory(directory_ + "/model.safetensors");
-  EXPECT_EQ(Read(), "INVALID_ARGUMENT: model.safetensors: not a regular file");
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenTest,
                          testing::Values("tiny/llama-uneven", "tiny/llama-rope3", "tiny/qwen2", "tiny/qwen3",
                                          "tiny/opt", "variants/llama-mqa-bias", "variants/llama-seven",
                                          "variants/qwen2-seven", "variants/qwen3-untied",
-                                         "variants/opt-postnorm"));
+                                         "variants/opt-postnorm", "variants/llama-yarn",
+                                         "variants/qwen3-yarn-mscale", "variants/qwen2-yarn-factor"));
 
 class GoldenOnIsaTest : public testing::TestWithParam<CpuIsa> {};
 

@@ -14,7 +14,7 @@ TEST(RopeTableTest, MatchesTheFormulaFarOut) {
   ASSERT_EQ(frequencies.size(), 32u);
   const int64_t positions = 5000;
   std::vector<float> cos(positions * 32), sin(positions * 32);
-  FillRopeTable(frequencies, positions, cos.data(), sin.data());
+  FillRopeTable(frequencies, 1.0, positions, cos.data(), sin.data());
   for (int64_t p : {0, 1, 63, 64, 65, 4095, 4999}) {
     for (int64_t i = 0; i < 32; ++i) {
       const double angle = static_cast<double>(p) * std::pow(500000.0, -static_cast<double>(i) / 32);
@@ -46,6 +46,26 @@ TEST(RopeTableTest, Llama3SlowsLongWavesOnly) {
   for (size_t i = 0; i < after.size(); ++i)
     blended |= after[i] < before[i] * 0.999 && after[i] > before[i] / 32 * 1.001;
   EXPECT_TRUE(blended);
+}
+
+TEST(RopeTableTest, YarnSlowsLongWavesAndScalesBoth) {
+  RopeConfig plain, yarn;
+  yarn.type = RopeConfig::Type::kYarn;
+  yarn.factor = 16;
+  yarn.original_max_position_embeddings = 2048;
+  const std::vector<double> before = RopeFrequencies(plain, 64), after = RopeFrequencies(yarn, 64);
+  EXPECT_DOUBLE_EQ(after[0], before[0]);
+  EXPECT_DOUBLE_EQ(after[31] * 16, before[31]);
+  // Pairs 8 and 20.1 turn 32 times and once over 2048 positions, to begin with.
+  EXPECT_DOUBLE_EQ(after[8], before[8]);
+  EXPECT_LT(after[9], before[9]);
+  EXPECT_GT(after[20] * 16, before[20]);
+  EXPECT_DOUBLE_EQ(after[21] * 16, before[21]);
+  float cos[4], sin[4];
+  FillRopeTable({1.0, 0.5}, 1.25, 2, cos, sin);
+  EXPECT_FLOAT_EQ(cos[0], 1.25f);
+  EXPECT_FLOAT_EQ(cos[2], static_cast<float>(1.25 * std::cos(1.0)));
+  EXPECT_FLOAT_EQ(sin[3], static_cast<float>(1.25 * std::sin(0.5)));
 }
 
 TEST(RopeTableTest, FactorsDivideAndNoneMeansNone) {

@@ -1,5 +1,6 @@
 #include "worker/model/rope_table.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace somnus {
@@ -15,6 +16,28 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
+// The number of the pair, as a real one, that turns `turns` times over the original context.
+double PairThatTurns(const RopeConfig& rope, double turns, double head_dim) {
+  const double original_length = static_cast<double>(rope.original_max_position_embeddings);
+  return head_dim * std::log(original_length / (turns * 2 * M_PI)) / (2 * std::log(rope.theta));
+}
+
+// YaRN (arXiv 2309.00071, section 3.2): fast pairs stay, slow ones are slowed by `factor`, those between are
+// blended.
+double YarnFrequency(const RopeConfig& rope, double frequency, double pair, double head_dim) {
+  double low = PairThatTurns(rope, rope.beta_fast, head_dim);
+  double high = PairThatTurns(rope, rope.beta_slow, head_dim);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1);
+  if (low == high) high += 0.001;
+  const double slowed = std::clamp((pair - low) / (high - low), 0.0, 1.0);
+  return frequency * (1 - slowed) + frequency / rope.factor * slowed;
+}
+
 }  // namespace
 
 std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim) {
@@ -24,13 +47,17 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim) {
     double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (rope.type == RopeConfig::Type::kLinear) frequency /= rope.factor;
     if (rope.type == RopeConfig::Type::kLlama3) frequency = Llama3Frequency(rope, frequency);
+    if (rope.type == RopeConfig::Type::kYarn) {
+      frequency = YarnFrequency(rope, frequency, static_cast<double>(i), static_cast<double>(head_dim));
+    }
     if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[i];
     frequencies[i] = frequency;
   }
   return frequencies;
 }
 
-void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions, float* cos, float* sin) {
+void FillRopeTable(const std::vector<double>& frequencies, double scale, int64_t num_positions, float* cos,
+                   float* sin) {
   // Turning by one position costs four multiplications, far less than a sine and a cosine, which counts at
   // 128 k positions; starting afresh every kStride positions keeps the error below 1e-13.
   constexpr int64_t kStride = 64;
@@ -50,8 +77,8 @@ void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions
         s[i] = s[i] * step_c[i] + c[i] * step_s[i];
         c[i] = next;
       }
-      cos[position * width + i] = static_cast<float>(c[i]);
-      sin[position * width + i] = static_cast<float>(s[i]);
+      cos[position * width + i] = static_cast<float>(scale * c[i]);
+      sin[position * width + i] = static_cast<float>(scale * s[i]);
     }
   }
 }

@@ -11,6 +11,7 @@ absl::Status SmallTables::Init(const ModelConfig& config, const ModelShards* sha
   shards_ = shards;
   max_model_len_ = max_model_len;
   frequencies_ = RopeFrequencies(config.rope, config.head_dim);
+  rope_scale_ = config.rope.attention_factor;
   const auto is_finite = [](double frequency) { return std::isfinite(frequency); };
   if (std::all_of(frequencies_.begin(), frequencies_.end(), is_finite)) return absl::OkStatus();
   return absl::InvalidArgumentError("the config's rope parameters give no finite frequencies");
@@ -27,11 +28,11 @@ absl::Status SmallTables::Fill(Device* device, ModelContext* context) {
   if (const int64_t size = rope_size(); size > 0) {
     context->rope = {rope_cos_, rope_sin_};
     if (!device->asynchronous()) {
-      FillRopeTable(frequencies_, max_model_len_, rope_cos_, rope_sin_);
+      FillRopeTable(frequencies_, rope_scale_, max_model_len_, rope_cos_, rope_sin_);
     } else {
       if (rope_host_.empty()) {
         rope_host_.resize(2 * size);
-        FillRopeTable(frequencies_, max_model_len_, rope_host_.data(), rope_host_.data() + size);
+        FillRopeTable(frequencies_, rope_scale_, max_model_len_, rope_host_.data(), rope_host_.data() + size);
       }
       const auto bytes = static_cast<int64_t>(size * sizeof(float));
       device->CopyToDevice(rope_cos_, rope_host_.data(), bytes);

@@ -1,0 +1,105 @@
+#include "checkpoint/end_markers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace somnus {
+namespace {
+
+// No text has these spellings by chance, so that they are markers whatever their type is.
+constexpr absl::string_view kCertain[] = {
+    "<|im_end|>",                               // ChatML: Qwen, SmolLM, Yi, Hermes
+    "<|eot_id|>",                               // Llama 3
+    "<|eom_id|>",                               // Llama 3, before a tool's answer
+    "<|eot|>",                                  // Llama 4
+    "<|eom|>",                                  // likewise
+    "<|end_of_text|>",                          // Llama 3, Granite
+    "<end_of_turn>",                            // Gemma
+    "<turn|>",                                  // Gemma 4
+    "<|end|>",                                  // Phi
+    "<|endoftext|>",                            // GPT-2 and after
+    "<|return|>",                               // Harmony (GPT-OSS)
+    "<|call|>",                                 // likewise, before a tool's answer
+    "<|calls|>",                                // Solar
+    "<|flush|>",                                // likewise
+    "<|END_OF_TURN_TOKEN|>",                    // Command R
+    "<|endofturn|>",                            // HyperCLOVA, EXAONE
+    "[|endofturn|]",                            // EXAONE
+    "<end_of_utterance>",                       // SmolVLM
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",  // DeepSeek
+};
+// These may be text: a tag of HTML, an abbreviation in brackets.
+constexpr absl::string_view kAmbiguous[] = {"</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~["};
+
+template <size_t kSize>
+bool IsIn(absl::string_view text, const absl::string_view (&list)[kSize]) {
+  return std::find(std::begin(list), std::end(list), text) != std::end(list);
+}
+
+bool LooksLikeMarker(absl::string_view text) {
+  return text.size() > 4 && absl::StartsWith(text, "<|") && absl::EndsWith(text, "|>");
+}
+
+// In Harmony's and Solar's formats <|end|> ends one of the messages that an answer consists of.
+bool EndsOnlyMessages(const TokenizerData& data) {
+  const auto has = [&data](absl::string_view text) { return absl::c_linear_search(data.tokens, text); };
+  const bool calls = has("<|call|>") || has("<|calls|>");
+  return calls && (has("<|return|>") || has("<|flush|>"));
+}
+
+void MakeControl(int32_t id, AddedToken* added, TokenizerData* data) {
+  if (added != nullptr) {
+    added->special = true;
+    return;
+  }
+  AddedToken token{};
+  token.id = id;
+  token.content = data->tokens[id];
+  token.special = true;
+  data->added_tokens.push_back(std::move(token));
+}
+
+}  // namespace
+
+void AddEndToken(int32_t id, TokenizerData* data) {
+  if (id >= 0 && !absl::c_linear_search(data->end_token_ids, id)) data->end_token_ids.push_back(id);
+}
+
+void FindEndMarkers(TokenizerData* data) {
+  absl::flat_hash_map<int32_t, size_t> added;
+  for (size_t i = 0; i < data->added_tokens.size(); ++i) added.emplace(data->added_tokens[i].id, i);
+  std::vector<std::string> retyped;
+  for (int32_t id = 0; id < static_cast<int32_t>(data->tokens.size()); ++id) {
+    const std::string& text = data->tokens[id];
+    const bool certain = IsIn(text, kCertain) && !(text == "<|end|>" && EndsOnlyMessages(*data));
+    const bool ends = certain || IsIn(text, kAmbiguous);
+    if (!ends && !LooksLikeMarker(text)) continue;
+    const auto found = added.find(id);
+    AddedToken* const token = found == added.end() ? nullptr : &data->added_tokens[found->second];
+    const bool control = token != nullptr && token->special;
+    const bool written = absl::StrContains(data->chat_template, text);
+    if (ends && (certain || control || written)) AddEndToken(id, data);
+    // A marker that is no end and typed as "user defined" is encoded as one token, and shown on purpose.
+    const bool retype = ends ? certain || written : written && token == nullptr;
+    if (control || !retype) continue;
+    MakeControl(id, token, data);
+    retyped.push_back(text);
+  }
+  if (retyped.empty()) return;
+  constexpr size_t kMaxNamed = 8;
+  const size_t named = std::min(retyped.size(), kMaxNamed);
+  data->warnings.push_back(absl::StrCat(
+      "the file types ", retyped.size(),
+      " marker(s) of turns as ordinary text, which are taken as control tokens: ",
+      absl::StrJoin(retyped.begin(), retyped.begin() + static_cast<std::ptrdiff_t>(named), ", ")));
+}
+
+}  // namespace somnus

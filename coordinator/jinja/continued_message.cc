@@ -1,0 +1,53 @@
+#include "coordinator/jinja/continued_message.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "coordinator/jinja/text.h"
+
+namespace somnus {
+namespace {
+
+// A word that neither a template nor a message can hold, because nobody can foresee it. It has the length and
+// the shape of the one of transformers, and a space behind it like that, so that templates which test or cut
+// their messages do the same with both. The space shows whether a template strips the text.
+std::string MakeMark() {
+  std::string mark = "CONTINUE_FINAL_MESSAGE_TAG";
+  absl::BitGen random;
+  for (char& c : mark) {
+    if (c != '_') c = static_cast<char>(absl::Uniform<int>(random, 'A', 'Z' + 1));
+  }
+  return mark;
+}
+
+absl::string_view Stripped(absl::string_view text) { return jinja::Strip(text, std::nullopt, true, true); }
+
+}  // namespace
+
+absl::StatusOr<std::string> RenderContinued(const ChatTemplate& chat_template,
+                                            nlohmann::ordered_json context) {
+  // Without the word the template cannot name the text, though it may print messages as a whole.
+  if (!absl::StrContains(chat_template.source(), "content"))
+    return absl::FailedPreconditionError("the chat template does not name the content of messages");
+  const std::string mark = MakeMark();
+  nlohmann::ordered_json& content = context["messages"].back()["content"];
+  const std::string text = content.get<std::string>();
+  content = absl::StrCat(text, mark, " ");
+  ASSIGN_OR_RETURN(std::string rendered, chat_template.Render(context));
+  const size_t at = rendered.rfind(mark);
+  if (at == std::string::npos || !absl::StrContains(rendered, Stripped(text))) {
+    return absl::FailedPreconditionError("the chat template does not write the last message as it is");
+  }
+  const bool keeps_space = rendered.compare(at + mark.size(), 1, " ") == 0;
+  rendered.resize(at);
+  if (!keeps_space) rendered.resize(jinja::Strip(rendered, std::nullopt, false, true).size());
+  // A template that writes the message more than once has left the mark in the text before, too.
+  return absl::StrReplaceAll(rendered, {{absl::StrCat(mark, " "), ""}, {mark, ""}});
+}
+
+}  // namespace somnus

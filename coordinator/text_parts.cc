@@ -1,0 +1,67 @@
+#include "coordinator/text_parts.h"
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+void CompileInto(const std::string& source, std::shared_ptr<const ChatTemplate>* to, std::string* problem) {
+  if (source.empty()) return;
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> compiled = ChatTemplate::Compile(source);
+  if (compiled.ok()) {
+    *to = *std::move(compiled);
+    return;
+  }
+  *problem = absl::StrCat("it does not compile: ", compiled.status().message());
+}
+
+ModelTemplates CompileTemplates(const TokenizerData& data) {
+  ModelTemplates templates;
+  templates.chat_problem = data.chat_template_problem;
+  CompileInto(data.chat_template, &templates.chat, &templates.chat_problem);
+  CompileInto(data.tool_template, &templates.tools, &templates.tools_problem);
+  for (const std::string* problem : {&templates.chat_problem, &templates.tools_problem}) {
+    if (problem->empty()) continue;
+    LogWarning("the chat template{} cannot be used, {} will be refused: {}",
+               problem == &templates.chat_problem ? "" : " for tools",
+               problem == &templates.chat_problem ? "chat requests" : "requests with tools", *problem);
+  }
+  return templates;
+}
+
+std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& data) {
+  std::vector<int32_t> ids, outside;
+  for (const std::vector<int32_t>* named : {&config.eos_token_ids, &data.end_token_ids}) {
+    for (const int32_t id : *named) {
+      std::vector<int32_t>* const to = id < config.vocab_size ? &ids : &outside;
+      if (!absl::c_linear_search(*to, id)) to->push_back(id);
+    }
+  }
+  for (const int32_t id : outside) {
+    LogWarning("eos_token_id: {} is outside the vocabulary of {} tokens, and ends nothing", id,
+               config.vocab_size);
+  }
+  return ids;
+}
+
+}  // namespace
+
+absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path) {
+  absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
+  if (!data.ok()) return Annotate(data.status(), path);
+  for (const std::string& warning : data->warnings) LogWarning("{}: {}", path, warning);
+  TextParts parts;
+  parts.templates = CompileTemplates(*data);
+  parts.eos_token_ids = EndTokens(checkpoint.config(), *data);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
+  parts.tokenizer = *std::move(tokenizer);
+  return parts;
+}
+
+}  // namespace somnus
