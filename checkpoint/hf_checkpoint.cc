@@ -50,6 +50,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding, head)) {
     config.tie_word_embeddings = false;
   }
+  // Where the configuration is silent, a head that is not stored is the embedding.
+  if (!config.tie_word_embeddings_given && !tensors.Has(head)) config.tie_word_embeddings = true;
   RETURN_IF_ERROR(CheckTensors(config, tensors));
   if (!config.stored_type_given) config.stored_type = tensors.Find(embedding)->type;
   return std::unique_ptr<Checkpoint>(

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,21 @@ absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
     if (family != nullptr) return family;
   }
   return fields->Unsupported("architectures", absl::StrJoin(names->get<std::vector<std::string>>(), ", "));
+}
+
+// The configuration of a multimodal model's text part, where `config` is of such a model and the part of a
+// known family: its "text_config", with what the outer level says of the whole. Else `config`.
+json TextPart(json config) {
+  const auto text = config.find("text_config");
+  if (text == config.end() || !text->is_object()) return config;
+  JsonFields outer(kConfig, config), inner(kConfig, *text);
+  if (FindFamilyOf(&outer).ok() || !FindFamilyOf(&inner).ok()) return config;
+  json part = *text;
+  for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id", "tie_word_embeddings", "dtype",
+                          "torch_dtype", "quantization_config", "compression_config"}) {
+    if (outer.Has(key) && !inner.Has(key)) part[key] = config[key];
+  }
+  return part;
 }
 
 void ReadStoredType(JsonFields* fields, std::optional<StorageType>* type) {
@@ -111,7 +127,8 @@ absl::Status ValidateConfig(const std::string& file, const ModelConfig& c) {
 }
 
 absl::StatusOr<ModelConfig> ParseHfConfig(absl::string_view config_text, absl::string_view generation_text) {
-  ASSIGN_OR_RETURN(const json config, ParseJsonObject(kConfig, config_text));
+  ASSIGN_OR_RETURN(json whole, ParseJsonObject(kConfig, config_text));
+  const json config = TextPart(std::move(whole));
   ModelConfig model;
   JsonFields fields(kConfig, config);
   RETURN_IF_ERROR(ReadModel(&fields, &model));

@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace somnus {
 
@@ -27,7 +29,15 @@ std::string BaseName(absl::string_view path) {
 
 std::string ResolvedName(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
-  return BaseName(real == nullptr ? path : std::string(real.get()));
+  const std::string resolved = real == nullptr ? path : std::string(real.get());
+  // The cache of a hub, whose folder of a version is called by a hash: models--OWNER--NAME/snapshots/HASH.
+  std::vector<absl::string_view> parts = absl::StrSplit(resolved, '/');
+  if (parts.size() > 3 && parts[parts.size() - 2] == "snapshots") {
+    const absl::string_view model = parts[parts.size() - 3];
+    const size_t name = model.rfind("--");
+    if (absl::StartsWith(model, "models--") && name != model.npos) return std::string(model.substr(name + 2));
+  }
+  return BaseName(resolved);
 }
 
 MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd)

@@ -98,6 +98,7 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   RopeConfig rope;
   bool tie_word_embeddings = false;
+  bool tie_word_embeddings_given = false;  // a configuration says it
   bool attention_qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;

@@ -36,6 +36,7 @@ absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, 
   model->max_position_embeddings = fields->Size("max_position_embeddings", keys.default_positions);
   model->norm_eps = fields->Double("rms_norm_eps", 1e-6);
   model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
+  model->tie_word_embeddings_given = fields->Has("tie_word_embeddings");
   const bool attention_bias = keys.bias_by_flag && fields->Bool("attention_bias", false);
   model->attention_qkv_bias = keys.qkv_bias || attention_bias;
   model->attention_out_bias = attention_bias;

@@ -280,6 +280,48 @@ TEST_F(DamagedCheckpoint, ADirectoryIsNamedByWhatItsPathResolvesTo) {
   }
 }
 
+// models--OWNER--NAME/snapshots/HASH/FILE is a link to models--OWNER--NAME/blobs/HASH.
+TEST_F(DamagedCheckpoint, TheCacheOfAHub) {
+  Copy("qwen3");
+  const std::string model = directory_ + "/models--some--Tiny-Qwen", snapshot = model + "/snapshots/0a1b2c";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(model + "/blobs");
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_))
+    if (entry.is_regular_file()) names.push_back(entry.path().filename());
+  for (const std::string& name : names) {
+    std::filesystem::rename(directory_ + "/" + name, model + "/blobs/blob-of-" + name);
+    std::filesystem::create_symlink("../../blobs/blob-of-" + name, snapshot + "/" + name);
+  }
+  const auto checkpoint = Open(snapshot);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_EQ(checkpoint->config().name, "Tiny-Qwen");
+  EXPECT_TRUE(checkpoint->ReadTokenizer().ok());
+}
+
+TEST_F(DamagedCheckpoint, AHeadThatIsNotStoredIsTiedWhereTheConfigIsSilent) {
+  Copy("qwen3");
+  ChangeConfig("tie_word_embeddings", nullptr);
+  const auto checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_TRUE(checkpoint->config().tie_word_embeddings);
+  ChangeConfig("tie_word_embeddings", false);
+  EXPECT_THAT(Error(), HasSubstr("tensor lm_head.weight is missing"));
+}
+
+TEST_F(DamagedCheckpoint, AGitLfsPointerIsCalledThat) {
+  Copy("qwen3");
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    WriteFile(directory_ + "/" + name,
+              "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n");
+    EXPECT_THAT(Error(), HasSubstr(std::string(name) + ": a Git LFS pointer in place of the file"));
+  }
+  WriteFile(directory_ + "/m.gguf",
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n");
+  EXPECT_THAT(Checkpoint::Open(directory_ + "/m.gguf").status().ToString(),
+              HasSubstr("m.gguf: a Git LFS pointer in place of the file"));
+}
+
 TEST_F(DamagedCheckpoint, SpecialFilesDoNotHang) {
   Copy("llama-uneven");
   std::filesystem::remove(directory_ + "/model.safetensors");

@@ -163,6 +163,29 @@ TEST(HfConfig, OfSeveralArchitecturesTheFirstKnownCounts) {
   EXPECT_EQ(ErrorOf(config), "OK");
 }
 
+// Multimodal models keep the configuration of their text part inside.
+TEST(HfConfig, TheTextPartOfAWrapper) {
+  json text = Llama();
+  text.erase("eos_token_id");
+  text.erase("torch_dtype");
+  json config = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                 {"text_config", text},
+                 {"vision_config", {{"hidden_size", 8}}},
+                 {"eos_token_id", {5, 6}},
+                 {"dtype", "float16"}};
+  const ModelConfig model = Good(config);
+  EXPECT_STREQ(model.family->model_type, "llama");
+  EXPECT_EQ(model.hidden_size, 64);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(5, 6));
+  EXPECT_EQ(model.stored_type, StorageType::kF16);
+  config["text_config"]["eos_token_id"] = 7;
+  EXPECT_THAT(Good(config).eos_token_ids, ElementsAre(7));
+  config["text_config"]["architectures"] = {"MambaForCausalLM"};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("architectures: Mistral3ForConditionalGeneration is not supported"));
+  // A model that is known itself is read as it is.
+  EXPECT_EQ(Good(With(Llama(), "text_config", {{"hidden_size", 8}})).hidden_size, 64);
+}
+
 TEST(HfConfig, AnEmptyQuantizationIsNone) {
   for (const char* nothing :
        {"{}", "null", R"({"quant_method":null})", R"({"quant_method":null,"bits":null})"}) {
