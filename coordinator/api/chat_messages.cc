@@ -353,8 +353,6 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
                         bool generation_prompt) {
   const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
-  // Templates ask whether these are none, which what is undefined is not.
-  context["tools"] = context["documents"] = nullptr;
   context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
                                            model.tokenizer->data().chat_template);
   ReadTools(fields, Member(&printed, "tools"), &context);
@@ -373,6 +371,10 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
   AddReasoningEffort(fields, &context);
+  // Templates ask whether these are none, which what is undefined is not.
+  for (const char* name : {"tools", "documents"}) {
+    if (!context.contains(name)) context[name] = nullptr;
+  }
   if (go_on) CheckFinalMessage(fields, context["messages"]);
   const ChatTemplate* chosen = ChooseTemplate(fields, model.templates, !context["tools"].is_null());
   if (!fields->ok()) return {};
