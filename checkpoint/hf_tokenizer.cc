@@ -125,7 +125,7 @@ absl::Status ReadChatTemplate(JsonFields* fields, const json& object, TokenizerD
 // source, and of those in tokenizer.model it alone knows the options: it `prevails`.
 absl::Status ReadAddedTokensDecoder(JsonFields* fields, bool prevails, TokenizerData* data) {
   absl::flat_hash_map<int32_t, size_t> known;  // id to index
-  for (const AddedToken& token : data->added_tokens) known.emplace(token.id, known.size());
+  for (size_t i = 0; i < data->added_tokens.size(); ++i) known.emplace(data->added_tokens[i].id, i);
   for (const auto& [key, value] : fields->Object("added_tokens_decoder").items()) {
     const std::string prefix = absl::StrCat("added_tokens_decoder.", key, ".");
     int32_t id = -1;
