@@ -66,8 +66,8 @@ struct FileRange {
 
 // The part of `path` after its last slash (trailing slashes ignored).
 std::string BaseName(absl::string_view path);
-// The last part of the path that `path` resolves to, which helps with "." and "models/x/.."; of a version in a
-// hub's cache the model's name.
+// The last part of the path that `path` resolves to, which helps with "." and "models/x/.."; of a version in
+// a hub's cache the model's name.
 std::string ResolvedName(const std::string& path);
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// What ops.h takes and returns that kernels see, too: plain data. Includes no header of the standard library's
-// classes nor of Abseil's, which would bring inline functions and objects that are made at the program's start
-// into code that is compiled for one instruction set (kernels/cpu/kernel_table.h).
+// What ops.h takes and returns that kernels see, too: plain data. Includes no header of the standard
+// library's classes nor of Abseil's, which would bring inline functions and objects that are made at the
+// program's start into code that is compiled for one instruction set (kernels/cpu/kernel_table.h).
 
 #include <cstdint>
 

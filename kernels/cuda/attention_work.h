@@ -37,8 +37,8 @@ struct HeadTiles {
         num_heads(num_heads) {}
 };
 
-// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). They are there behind the next
-// barrier, which is the caller's.
+// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). They are there
+// behind the next barrier, which is the caller's.
 template <int kThreads>
 __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles& tiles, int& num_tiles) {
   const int thread = static_cast<int>(threadIdx.x);

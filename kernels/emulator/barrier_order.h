@@ -1,8 +1,9 @@
 #pragma once
-// The order that barriers give to the memory accesses of a block's threads, as counts: an access remembers how many
-// barriers its block and its warp had passed, and a later access of another thread is ordered behind it when one more
-// has been passed since. A barrier of the block orders all threads, SyncWarp those of a warp. What else lanes meet in
-// (shuffles, votes, ldmatrix, mma) orders no memory, as CUDA says. One host thread at a time.
+// The order that barriers give to the memory accesses of a block's threads, as counts: an access remembers
+// how many barriers its block and its warp had passed, and a later access of another thread is ordered behind
+// it when one more has been passed since. A barrier of the block orders all threads, SyncWarp those of a
+// warp. What else lanes meet in (shuffles, votes, ldmatrix, mma) orders no memory, as CUDA says. One host
+// thread at a time.
 
 #include <cstdint>
 #include <vector>
@@ -30,7 +31,8 @@ class BarrierOrder {
   void PassWarpBarrier(int warp, int site) { warps_[static_cast<size_t>(warp)].Pass(site); }
 
   Moment Now(int warp) const { return {block_.passed, warps_[static_cast<size_t>(warp)].passed}; }
-  // Whether an access at `then` by a thread of `its_warp` is ordered before one now by another thread, of `warp`.
+  // Whether an access at `then` by a thread of `its_warp` is ordered before one now by another thread, of
+  // `warp`.
   Answer OrderedSince(const Moment& then, int its_warp, int warp) const {
     if (its_warp == warp) return warps_[static_cast<size_t>(warp)].Since(then.warp);
     return block_.Since(then.block);

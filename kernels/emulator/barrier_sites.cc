@@ -40,7 +40,8 @@ class Sites {
     std::FILE* const file = std::fopen(std::getenv("SOMNUS_EMULATOR_BARRIERS"), "a");
     if (file == nullptr) return;
     for (const auto& [place, number] : numbers_) {
-      std::fprintf(file, "%s %s:%u\n", needed_[number].load() ? "needed" : "ran", place.first.c_str(), place.second);
+      std::fprintf(file, "%s %s:%u\n", needed_[number].load() ? "needed" : "ran", place.first.c_str(),
+                   place.second);
     }
     std::fclose(file);
   }

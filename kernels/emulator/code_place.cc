@@ -37,7 +37,8 @@ uint32_t CodeOffset(const void* return_address) {
 std::string CodePlace(uint32_t code_offset) {
   char path[1024] = {};
   const std::string unknown = absl::StrFormat("code offset %#x", code_offset);
-  if (readlink("/proc/self/exe", path, sizeof path - 1) <= 0 || std::strchr(path, '\'') != nullptr) return unknown;
+  if (readlink("/proc/self/exe", path, sizeof path - 1) <= 0 || std::strchr(path, '\'') != nullptr)
+    return unknown;
   // The access lies before its return address.
   const uintptr_t address = reinterpret_cast<uintptr_t>(&__executable_start) + code_offset - LoadBias() - 1;
   std::FILE* const tool =

@@ -65,7 +65,8 @@ void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);
 
-// For the race detector: the running thread reads 16 bytes through its warp; it has read a flag with acquire semantics.
+// For the race detector: the running thread reads 16 bytes through its warp; it has read a flag with acquire
+// semantics.
 void NoteRowRead(const void* row);
 void NoteAcquire();
 

@@ -152,9 +152,7 @@ Fiber::~Fiber() {
   Pool().Return(stack_);
 }
 
-bool Fiber::Holds(const void* p) const {
-  return p >= stack_ && p < static_cast<char*>(stack_) + kStackBytes;
-}
+bool Fiber::Holds(const void* p) const { return p >= stack_ && p < static_cast<char*>(stack_) + kStackBytes; }
 
 void Fiber::Start(Entry entry, void* argument) {
   if (stack_ == nullptr) stack_ = Pool().Take();

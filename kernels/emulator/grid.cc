@@ -163,7 +163,8 @@ void Block::Exit(Thread* thread) {
 
 void Block::CheckBarrier0() {
   if (barriers[0].arrived == 0 || barriers[0].arrived != alive) return;
-  if (grid->races() != nullptr) barrier_order.PassBlockBarrier(BarrierSite(barriers[0].waiting.front()->site));
+  if (grid->races() != nullptr)
+    barrier_order.PassBlockBarrier(BarrierSite(barriers[0].waiting.front()->site));
   Release(&barriers[0]);
 }
 

@@ -1,6 +1,6 @@
-// What GCC's -fsanitize=thread calls before each memory access of the kernels (tools/bazel/cuda.bzl), in place of thread
-// sanitizer's library: the race detector hears of the access. In a build under the real thread sanitizer this file is
-// empty. The names are the compiler's.
+// What GCC's -fsanitize=thread calls before each memory access of the kernels (tools/bazel/cuda.bzl), in
+// place of thread sanitizer's library: the race detector hears of the access. In a build under the real
+// thread sanitizer this file is empty. The names are the compiler's.
 
 #if !defined(__SANITIZE_THREAD__)
 
@@ -29,12 +29,12 @@ void __tsan_atomic_thread_fence(int) {}
 void __tsan_read_range(void* p, unsigned long bytes) { NoteRead(p, static_cast<int64_t>(bytes), HERE); }
 void __tsan_write_range(void* p, unsigned long bytes) { NoteWrite(p, static_cast<int64_t>(bytes), HERE); }
 
-#define PLAIN(bytes)                                                          \
-  void __tsan_read##bytes(void* p) { NoteRead(p, bytes, HERE); }              \
-  void __tsan_write##bytes(void* p) { NoteWrite(p, bytes, HERE); }            \
-  void __tsan_unaligned_read##bytes(void* p) { NoteRead(p, bytes, HERE); }    \
-  void __tsan_unaligned_write##bytes(void* p) { NoteWrite(p, bytes, HERE); }  \
-  void __tsan_volatile_read##bytes(void* p) { NoteRead(p, bytes, HERE); }     \
+#define PLAIN(bytes)                                                         \
+  void __tsan_read##bytes(void* p) { NoteRead(p, bytes, HERE); }             \
+  void __tsan_write##bytes(void* p) { NoteWrite(p, bytes, HERE); }           \
+  void __tsan_unaligned_read##bytes(void* p) { NoteRead(p, bytes, HERE); }   \
+  void __tsan_unaligned_write##bytes(void* p) { NoteWrite(p, bytes, HERE); } \
+  void __tsan_volatile_read##bytes(void* p) { NoteRead(p, bytes, HERE); }    \
   void __tsan_volatile_write##bytes(void* p) { NoteWrite(p, bytes, HERE); }
 PLAIN(1)
 PLAIN(2)
@@ -43,38 +43,38 @@ PLAIN(8)
 PLAIN(16)
 
 // The compiler leaves the operation itself to these.
-#define ATOMIC(bits, T)                                                                                   \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) {                                                \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                          \
-  }                                                                                                       \
-  void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                         \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                         \
-  }                                                                                                       \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                         \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                               \
-  }                                                                                                       \
-  T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                        \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);                                                \
-  }                                                                                                       \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T value, int) {                                        \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_fetch_sub(p, value, __ATOMIC_SEQ_CST);                                                \
-  }                                                                                                       \
-  T __tsan_atomic##bits##_fetch_or(volatile T* p, T value, int) {                                         \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_fetch_or(p, value, __ATOMIC_SEQ_CST);                                                 \
-  }                                                                                                       \
-  bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {     \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);    \
-  }                                                                                                       \
-  bool __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T value, int, int) {       \
-    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                                  \
-    return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);    \
+#define ATOMIC(bits, T)                                                                                \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) {                                             \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                       \
+  }                                                                                                    \
+  void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                      \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                      \
+  }                                                                                                    \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                      \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                            \
+  }                                                                                                    \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                     \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);                                             \
+  }                                                                                                    \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T value, int) {                                     \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_fetch_sub(p, value, __ATOMIC_SEQ_CST);                                             \
+  }                                                                                                    \
+  T __tsan_atomic##bits##_fetch_or(volatile T* p, T value, int) {                                      \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_fetch_or(p, value, __ATOMIC_SEQ_CST);                                              \
+  }                                                                                                    \
+  bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {  \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }                                                                                                    \
+  bool __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T value, int, int) {    \
+    NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \
+    return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
   }
 ATOMIC(8, uint8_t)
 ATOMIC(16, uint16_t)

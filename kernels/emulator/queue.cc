@@ -56,8 +56,8 @@ class Executor {
       return;
     }
     const uint64_t seed = options_.seed * 1000003 + started_++ * 7919 + stream->done;
-    active_.push_back({std::make_unique<Grid>(op.kernel, seed, previous), stream,
-                       Random(seed).Below(4) != 0});
+    active_.push_back(
+        {std::make_unique<Grid>(op.kernel, seed, previous), stream, Random(seed).Below(4) != 0});
   }
 
   // Runs a slice of each, those that started late first: while they make progress, the others mostly have to

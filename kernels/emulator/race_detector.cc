@@ -53,8 +53,8 @@ void AccessShadow::Keep(Cell& cell, const Access& now) {
     cell = Cell{now, {}};
     return;
   }
-  // Whoever writes next is another thread than at least one of two readers, and in another warp where readers were in
-  // two.
+  // Whoever writes next is another thread than at least one of two readers, and in another warp where readers
+  // were in two.
   const auto same = [&](const Access& read) { return read.block == now.block && read.thread == now.thread; };
   const auto same_warp = [&](const Access& read) {
     return read.block == now.block && WarpOf(read) == WarpOf(now);
@@ -148,10 +148,11 @@ void RaceDetector::CheckOther(const RaceDetector& other, const Access& now, uint
 
 void RaceDetector::Report(const Grid* other, const Access& then, const Access& now, uintptr_t address,
                           const char* space) const {
-  Die(absl::StrCat(grid_->Describe(), ": race in ", space, " memory at ", absl::StrFormat("%#x", address), ":\n  ",
-                   Describe(then),
-                   other == grid_ ? std::string() : absl::StrCat(", in ", other->Describe(), ", which still runs"),
-                   "\n  ", Describe(now), "\n  and nothing orders the two"));
+  Die(absl::StrCat(
+      grid_->Describe(), ": race in ", space, " memory at ", absl::StrFormat("%#x", address), ":\n  ",
+      Describe(then),
+      other == grid_ ? std::string() : absl::StrCat(", in ", other->Describe(), ", which still runs"), "\n  ",
+      Describe(now), "\n  and nothing orders the two"));
 }
 
 // ---- What the running thread calls

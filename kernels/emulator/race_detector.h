@@ -1,13 +1,14 @@
 #pragma once
-// Finds races in kernels: two accesses to one byte of shared or global memory by different threads, of which one writes
-// and not both are atomic, with nothing between them that orders them. What orders is in barrier_order.h; blocks of one
-// kernel are not ordered among each other, unless one has read a flag with acquire semantics (NoteAcquire, from where on
-// it is not compared with other blocks: who released what is not modelled), and a kernel that started early
-// (programmatic dependent launch) is ordered behind the one in front only when that has ended. A race is found whatever
-// the schedule of the run was, as long as both accesses happen in it. The first one ends the process with both places.
+// Finds races in kernels: two accesses to one byte of shared or global memory by different threads, of which
+// one writes and not both are atomic, with nothing between them that orders them. What orders is in
+// barrier_order.h; blocks of one kernel are not ordered among each other, unless one has read a flag with
+// acquire semantics (NoteAcquire, from where on it is not compared with other blocks: who released what is
+// not modelled), and a kernel that started early (programmatic dependent launch) is ordered behind the one in
+// front only when that has ended. A race is found whatever the schedule of the run was, as long as both
+// accesses happen in it. The first one ends the process with both places.
 //
-// The accesses come from instrumented kernels (instrumentation.cc) and from the emulator's own copies. Nothing is known
-// of accesses by the host, by copies of streams, or by kernels of different streams.
+// The accesses come from instrumented kernels (instrumentation.cc) and from the emulator's own copies.
+// Nothing is known of accesses by the host, by copies of streams, or by kernels of different streams.
 
 #include <algorithm>
 #include <bit>
@@ -34,8 +35,8 @@ struct Access {
   uint32_t code = 0;  // where in the executable: an offset from its first byte
 };
 
-// The last accesses to each byte of an address space. Bytes that were always accessed together share a cell: a page
-// begins with cells of 16 bytes, and gets smaller ones once an access needs them. One host thread.
+// The last accesses to each byte of an address space. Bytes that were always accessed together share a cell:
+// a page begins with cells of 16 bytes, and gets smaller ones once an access needs them. One host thread.
 class AccessShadow {
  public:
   struct Cell {
@@ -109,12 +110,14 @@ class RaceDetector {
   RaceDetector& operator=(const RaceDetector&) = delete;
 
   // An access by the running thread `thread` of this grid. `return_address`: in the code that accesses.
-  void Note(const Thread& thread, const void* p, int64_t bytes, Access::Kind kind, const void* return_address);
+  void Note(const Thread& thread, const void* p, int64_t bytes, Access::Kind kind,
+            const void* return_address);
   // The grid has ended: what the next one does from here on is ordered behind it.
   void End();
 
  private:
-  void CheckOwn(const Thread& thread, const AccessShadow::Cell& cell, const Access& now, uintptr_t address) const;
+  void CheckOwn(const Thread& thread, const AccessShadow::Cell& cell, const Access& now,
+                uintptr_t address) const;
   void CheckPair(const Thread& thread, const Access& then, const Access& now, uintptr_t address) const;
   void CheckOther(const RaceDetector& other, const Access& now, uintptr_t begin, uintptr_t bytes) const;
   [[noreturn]] void Report(const Grid* other, const Access& then, const Access& now, uintptr_t address,
@@ -126,7 +129,8 @@ class RaceDetector {
   RaceDetector* next_ = nullptr;            // of the kernel that started early behind this one
 };
 
-// For accesses that the emulator makes in a kernel's name. Do nothing outside kernels, or when races are not looked for.
+// For accesses that the emulator makes in a kernel's name. Do nothing outside kernels, or when races are not
+// looked for.
 void NoteRead(const void* p, int64_t bytes, const void* return_address);
 void NoteWrite(const void* p, int64_t bytes, const void* return_address);
 void NoteAtomic(const void* p, int64_t bytes, const void* return_address);

@@ -1,5 +1,5 @@
-// Kernels with one fault each, which the race detector names, and their right versions, of which it says nothing. This
-// file is instrumented like the product's kernels.
+// Kernels with one fault each, which the race detector names, and their right versions, of which it says
+// nothing. This file is instrumented like the product's kernels.
 
 #include "kernels/emulator/race_detector.h"
 
@@ -37,9 +37,10 @@ void ReadNeighbour(bool barrier, int* out) {
 TEST_P(RaceDetectorTest, SharedMemoryWithoutBarrier) {
   std::vector<int> out(kThreads);
   EXPECT_EQ(RunKernel(1, kThreads, kThreads * 4, [&] { ReadNeighbour(true, out.data()); }), cudaSuccess);
-  EXPECT_DEATH(RunKernel(1, kThreads, kThreads * 4, [&] { ReadNeighbour(false, out.data()); }),
-               "race in shared memory.*\n.*block 0 thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+"
-               "\n.*thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+\n.*nothing orders");
+  EXPECT_DEATH(
+      RunKernel(1, kThreads, kThreads * 4, [&] { ReadNeighbour(false, out.data()); }),
+      "race in shared memory.*\n.*block 0 thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+"
+      "\n.*thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+\n.*nothing orders");
 }
 
 // As a loop that uses its buffer again: the barrier at its end is as needed as the one in its middle.
@@ -57,7 +58,8 @@ void Rounds(bool last_barrier, int* out) {
 TEST_P(RaceDetectorTest, BufferThatIsUsedAgain) {
   std::vector<int> out(kThreads);
   EXPECT_EQ(RunKernel(1, kThreads, kThreads * 4, [&] { Rounds(true, out.data()); }), cudaSuccess);
-  EXPECT_DEATH(RunKernel(1, kThreads, kThreads * 4, [&] { Rounds(false, out.data()); }), "race in shared memory");
+  EXPECT_DEATH(RunKernel(1, kThreads, kThreads * 4, [&] { Rounds(false, out.data()); }),
+               "race in shared memory");
 }
 
 TEST_P(RaceDetectorTest, ShufflesOrderNoMemory) {
