@@ -46,6 +46,10 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           Flag::Int("max-open-calls", &l->max_open_calls, 1, 1 << 16, "gRPC streams at once"),
           Flag::Int("max-transition-watchers", &l->max_transition_watchers, 1, 1024,
                     "clients at once that watch a sleep or a wake-up by gRPC, each with a thread"),
+          Flag::Int("max-lifecycle-calls", &l->max_lifecycle_calls, 2, 1024,
+                    "calls of operators at once, of one kind and model, that are under way or wait, each "
+                    "with a thread; "
+                    "as many by HTTP as by gRPC"),
           Flag::Int(
               "max-kv-event-watchers", &l->max_kv_event_watchers, 1, 1024,
               "clients at once that follow the prefix cache by gRPC, each with a thread, and as many by HTTP "
@@ -68,6 +72,10 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           time("write-timeout", &l->write_timeout, "without the client taking a byte"),
           time("weight-update-timeout", &l->weight_update_timeout,
                "without a message of a client that updates weights; then its update is given up"),
+          Flag::Bytes("min-weight-update-rate", &l->min_weight_update_bytes_per_s, 1, int64_t{1} << 40,
+                      "bytes a second that such a client sends on the whole, once it has had that time; "
+                      "below, its update is "
+                      "given up"),
           Flag::Time("sse-keepalive", &l->sse_keepalive, absl::ZeroDuration(), kLongestTimeFlag,
                      "a stream without an event for that long gets a comment, for proxies; 0: never")
               .Alias("sse-keepalive-s"),

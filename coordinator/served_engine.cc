@@ -18,6 +18,7 @@
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
 #include "coordinator/group/run_state.h"
+#include "coordinator/group/served_weights.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
@@ -129,6 +130,23 @@ AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
   return options;
 }
 
+// Writes down which weights are served, for the next server.
+class WeightsKeeper : public PassingObserver {
+ public:
+  WeightsKeeper(EngineObserver* next, std::string run_dir)
+      : PassingObserver(next), run_dir_(std::move(run_dir)) {}
+
+  void OnWeightsChanged(const WeightsEvent& event) override {
+    PassingObserver::OnWeightsChanged(event);
+    if (run_dir_.empty()) return;
+    if (const absl::Status status = RecordWeights(run_dir_, event.version, event.source); !status.ok())
+      LogWarning("--run-dir: {}", std::string(status.message()));
+  }
+
+ private:
+  const std::string run_dir_;
+};
+
 class ServedEngineImpl : public ServedEngine {
  public:
   explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
@@ -175,6 +193,7 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
+    keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir);
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
     cache.block_size = flags_.block_size;
@@ -198,6 +217,7 @@ class ServedEngineImpl : public ServedEngine {
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;
+    NoteWeights(&model);
     model.rank_status = [this] { return RankStatuses(); };
     model.world_size = flags_.world_size;
     model.config = config;
@@ -217,6 +237,7 @@ class ServedEngineImpl : public ServedEngine {
 
   void Drain(absl::Duration grace) override {
     if (engine_ == nullptr) return;
+    SayWhichWeightsEnd();
     engine_->DrainAndStop(grace);
     if (kv_events_ != nullptr) kv_events_->End();
     engine_->OnStateChange(nullptr);
@@ -235,14 +256,30 @@ class ServedEngineImpl : public ServedEngine {
                                                           .first_sequence = absl::ToUnixMicros(absl::Now())});
   }
 
+  void NoteWeights(ServedModel* model) const {
+    const Weights weights = workers_.weights(0);
+    model->first_weights_version = weights.version;
+    model->weights_note = NoteOfOlderWeights(flags_.run_dir, weights.version, weights.source());
+    if (!model->weights_note.empty()) LogWarning("{}: {}", name_, model->weights_note);
+  }
+
+  // What a restart goes back to is said while it can be looked up what there was.
+  void SayWhichWeightsEnd() const {
+    const EngineStats stats = engine_->Stats();
+    const bool differ = stats.weights_version > 0 && stats.weights_source != workers_.weights(0).source();
+    if (!differ && stats.weights_version <= workers_.weights(0).version) return;
+    LogInfo("{}: version {} of the weights, from {}, ends with this server; the next one begins with {}",
+            name_, stats.weights_version, stats.weights_source, flags_.model);
+  }
+
   // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
   // that and the API.
   std::shared_ptr<Engine> MakeEngine() {
     const auto make = [&](EngineObserver* observer) { return MakeReplicas(observer); };
     const AutoSleepOptions options = MakeAutoSleepOptions(flags_);
     if (options.arrivals == SleepArrivals::kQueue && options.idle_sleep == absl::ZeroDuration())
-      return make(trace_.get());
-    return std::make_shared<AutoSleepEngine>(options, trace_.get(), make);
+      return make(keeper_.get());
+    return std::make_shared<AutoSleepEngine>(options, keeper_.get(), make);
   }
 
   std::shared_ptr<Engine> MakeReplicas(EngineObserver* observer) {
@@ -294,7 +331,7 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   std::shared_ptr<Engine> Share(SharedDevices* devices, const SharingModel& model) {
-    return devices->Add(model, trace_.get(),
+    return devices->Add(model, keeper_.get(),
                         [this](EngineObserver* observer) { return MakeReplicas(observer); });
   }
 
@@ -304,6 +341,7 @@ class ServedEngineImpl : public ServedEngine {
   int32_t num_layers_ = 0;  // with those of a draft model
   std::unique_ptr<Checkpoint> checkpoint_;
   std::shared_ptr<Metrics> metrics_;
+  std::unique_ptr<WeightsKeeper> keeper_;        // the engine's observer; tells trace_
   std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells metrics_
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
   ReplicaGroups workers_;

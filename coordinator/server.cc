@@ -4,7 +4,6 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "base/monotonic.h"
 #include "base/run_dir.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
 #include "coordinator/front.h"
 #include "coordinator/group/run_state.h"
 #include "coordinator/residency/shared_devices.h"
@@ -197,11 +197,7 @@ class ServerImpl : public Server {
   }
 
   void ForAllModels(const std::function<void(ServedEngine*)>& call) {
-    std::vector<std::thread> threads;
-    for (size_t i = 1; i < models_.size(); ++i)
-      threads.emplace_back([&call, model = models_[i].get()] { call(model); });
-    call(models_.front().get());
-    for (std::thread& thread : threads) thread.join();
+    RunTogether(models_.size(), [&](size_t i) { call(models_[i].get()); });
   }
 
   // Whose workers stay. Those of an engine that has failed are of no use to anybody.

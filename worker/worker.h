@@ -169,7 +169,7 @@ class Worker {
   absl::StatusOr<v1::WorkerReloadWeightsResponse> DoReloadWeights(
       const v1::WorkerReloadWeightsRequest& request);
   absl::StatusOr<Files> OpenForReload(const std::string& path) const;
-  absl::Status DoBeginWeightUpdate(const std::string& update_id);
+  absl::Status DoBeginWeightUpdate(const v1::BeginWeightUpdateRequest& request);
   v1::WorkerUpdateWeightsResponse Received() const;
   absl::Status DoFinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
   // Ok when weights may be written now.

@@ -32,8 +32,7 @@ absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::ReloadWeights(
 }
 
 absl::Status Worker::BeginWeightUpdate(const v1::BeginWeightUpdateRequest& request) {
-  return InEpoch<absl::Status>(request.group_epoch(),
-                               [&] { return DoBeginWeightUpdate(request.update_id()); });
+  return InEpoch<absl::Status>(request.group_epoch(), [&] { return DoBeginWeightUpdate(request); });
 }
 
 absl::StatusOr<uint64_t> Worker::OpenWeightStream(int64_t epoch, const std::string& update_id) {
@@ -200,7 +199,8 @@ absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::DoReloadWeights(
   return response;
 }
 
-absl::Status Worker::DoBeginWeightUpdate(const std::string& update_id) {
+absl::Status Worker::DoBeginWeightUpdate(const v1::BeginWeightUpdateRequest& request) {
+  const std::string& update_id = request.update_id();
   RETURN_IF_ERROR(RequireWritableWeights("BeginWeightUpdate"));
   if (update_id.empty() || update_id.size() > kMaxUpdateIdBytes) {
     return absl::InvalidArgumentError(
@@ -209,6 +209,7 @@ absl::Status Worker::DoBeginWeightUpdate(const std::string& update_id) {
   RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on weights that are replaced
   ASSIGN_OR_RETURN(std::unique_ptr<UpdatedTensors> tensors,
                    runner_->BeginWeightUpdate(/*needs_all=*/weights_.stale()));
+  for (const v1::WeightChunk& tensor : request.tensors()) RETURN_IF_ERROR(tensors->Check(tensor));
   weights_.SetOverwritten();
   update_ = Update{.id = update_id, .tensors = std::move(tensors)};
   return absl::OkStatus();

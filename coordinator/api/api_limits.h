@@ -29,6 +29,9 @@ struct ApiLimits {
   int32_t max_transition_watchers = 4;
   // Of KvEventService.Watch at once, RESOURCE_EXHAUSTED above; and as many of GET /kv_events, 429 above.
   int32_t max_kv_event_watchers = 8;
+  // Of operators' calls of one kind and model, under way or waiting, by HTTP and as many by gRPC; 429,
+  // RESOURCE_EXHAUSTED above.
+  int32_t max_lifecycle_calls = 8;
   int32_t max_n = 128;                    // choices per prompt
   int32_t max_prompts = 1024;             // prompts of one request
   int32_t max_sequences = 1024;           // prompts times n
@@ -49,7 +52,9 @@ struct ApiLimits {
   absl::Duration write_timeout = absl::Seconds(60);   // without the client taking a byte
   // Without a message of the client of ControlService.UpdateWeights: the update, which holds other calls
   // back, is given up.
-  absl::Duration weight_update_timeout = absl::Minutes(10);
+  absl::Duration weight_update_timeout = absl::Minutes(2);
+  // Of such a client, on the whole, once it has had weight_update_timeout; below, its update is given up.
+  int64_t min_weight_update_bytes_per_s = 1'000'000;
   absl::Duration sse_keepalive = absl::Seconds(15);  // without an event of a stream, then a comment; 0: never
   // After a refusal the server reads and drops what the client still sends, so that the client can read the
   // response; a close with unread input would reset the connection. It stops

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
 #include "coordinator/api/api_state.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/https_context.h"
@@ -36,11 +37,11 @@ using boost::system::error_code;
 
 namespace {
 
-// No flags. Parsing a request takes microseconds; lifecycle calls, of which there are a few a minute, only
-// wait on their threads, and one that finds none waits for its turn.
+// No flag. Parsing a request takes microseconds.
 constexpr int kRequestThreads = 2;
-constexpr int kLifecycleThreads = 8;  // calls that may wait for open requests to end
-constexpr int kEndingThreads = 8;     // calls that end such waits, and may wait for room themselves
+// Lifecycle calls only wait on their threads. --max-lifecycle-calls bounds those of one kind and model, so
+// that as many kinds and models as there are find a thread each.
+constexpr int kMaxLifecycleThreads = 1024;
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 // Each connection takes a file descriptor, and the usual soft limit of 1024 is below max_connections.
@@ -78,8 +79,7 @@ class HttpServer : public ApiServer {
         context_{&state_,
                  &io_,
                  &request_pool_,
-                 &lifecycle_pool_,
-                 &ending_pool_,
+                 &lifecycle_threads_,
                  [threads = output_threads_](std::function<void()> task) { threads->Post(std::move(task)); },
                  std::make_shared<ResponseBudget>(state_.options.limits.max_response_bytes,
                                                   state_.options.limits.max_buffered_response_bytes)} {}
@@ -118,8 +118,7 @@ class HttpServer : public ApiServer {
     work_.reset();
     thread_.join();
     request_pool_.join();
-    lifecycle_pool_.join();
-    ending_pool_.join();
+    lifecycle_threads_.Join();
     output_threads_->Stop();
   }
 
@@ -203,8 +202,7 @@ class HttpServer : public ApiServer {
   HttpContext context_;
   std::set<HttpConnection*> connections_;
   asio::thread_pool request_pool_{kRequestThreads};
-  asio::thread_pool lifecycle_pool_{kLifecycleThreads};
-  asio::thread_pool ending_pool_{kEndingThreads};
+  TaskThreads lifecycle_threads_{kMaxLifecycleThreads};
   asio::io_context io_{1};
   Listener inference_{io_}, admin_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};

@@ -69,7 +69,8 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       metrics(std::move(metrics_in)),
       created(absl::ToUnixSeconds(absl::Now())),
       cors(options.cors),
-      guard_(OwnNames(options)) {}
+      guard_(OwnNames(options)),
+      call_bounds_(options.limits.max_lifecycle_calls) {}
 
 const std::string& ApiState::KeyOf(bool admin, RouteKey key) const {
   const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_key.empty());
@@ -273,6 +274,9 @@ HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view 
   if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
   const auto& parameters = std::get<LifecycleParameters>(read);
   return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
+    if (WaitsForNobody(spec.route)) return somnus::AnswerLifecycle(spec, model, parameters, body);
+    const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter(spec.path, model.name);
+    if (!place.ok()) return ErrorResponse(FromStatus(place.status()));
     return somnus::AnswerLifecycle(spec, model, parameters, body);
   });
 }

@@ -13,6 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_server.h"
+#include "coordinator/api/call_bounds.h"
 #include "coordinator/api/cors.h"
 #include "coordinator/api/http_response.h"
 #include "coordinator/api/model_table.h"
@@ -79,6 +80,7 @@ class ApiState {
 
   const WebPageGuard guard_;
   ModelTable models_;
+  mutable CallBounds call_bounds_;
 };
 
 }  // namespace somnus

@@ -31,7 +31,7 @@ const std::vector<Method>& Methods() {
                               // weights_path is vLLM's name of path
                               {"reload_weights", {"path", "mode", "weight_version", "weights_path"}},
                               {"reset_prefix_cache", {}},
-                              {"sleep", {"level", "mode", "tags"}},
+                              {"sleep", {"level", "mode", "tags", "force"}},
                               {"wake_up", {"tags"}}};
   return *methods;
 }
@@ -115,6 +115,10 @@ std::optional<ApiError> ReadSleep(const Json& arguments, SleepRequest* request) 
   }
   if (auto error = ReadMode(arguments, &request->mode)) return error;
   if (auto error = ReadTags(arguments, &request->tags)) return error;
+  if (const Json force = arguments.value("force", Json()); !force.is_null()) {
+    if (!force.is_boolean()) return BadRequest("force", "force must be true or false");
+    request->force = force.get<bool>();
+  }
   return CheckSleepTags(request->level, request->tags);
 }
 

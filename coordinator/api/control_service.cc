@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/memory_tags.h"
 #include "base/process_id.h"
 #include "coordinator/api/control_fields.h"
@@ -45,6 +46,20 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
     seconds->set_release(rank.seconds.release);
     seconds->set_read(rank.seconds.read);
   }
+}
+
+// The call that a request is of: "Sleep" of SleepRequest.
+std::string CallOf(const google::protobuf::Descriptor& request) {
+  return std::string(absl::StripSuffix(request.name(), "Request"));
+}
+
+void Fill(const LifecycleCallStats& call, v1::GetStatusResponse* response) {
+  if (call.name.empty()) return;
+  v1::LifecycleCall* const out = response->mutable_lifecycle_call();
+  out->set_name(call.name);
+  out->set_client(call.client);
+  out->set_running_s(absl::ToDoubleSeconds(MonotonicNow() - call.began));
+  out->set_num_waiting(call.num_waiting);
 }
 
 void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
@@ -117,7 +132,28 @@ ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOpt
     : models_(models),
       options_(std::move(options)),
       start_(MonotonicNow()),
-      transition_watch_(options_.limits.max_transition_watchers) {}
+      transition_watch_(options_.limits.max_transition_watchers),
+      call_bounds_(options_.limits.max_lifecycle_calls) {}
+
+struct ControlServiceImpl::OperatorCall {
+  SharedModel model;
+  CallBounds::Place place;
+  std::optional<CallerScope> caller;
+};
+
+template <typename Request>
+grpc::Status ControlServiceImpl::Open(grpc::ServerContext* context, const Request& request,
+                                      OperatorCall* call) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = Find(request.model(), &call->model); !status.ok()) return status;
+  if (grpc::Status status = CheckFields(request); !status.ok()) return status;
+  absl::StatusOr<CallBounds::Place> place =
+      call_bounds_.Enter(CallOf(*request.GetDescriptor()), call->model->name);
+  if (!place.ok()) return EngineRefusal(place.status(), *call->model->engine);
+  call->place = *std::move(place);
+  call->caller.emplace(CallerOf(context));
+  return grpc::Status::OK;
+}
 
 grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* model) const {
   return FindModel(*models_, name, model);
@@ -161,6 +197,8 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_paused(stats.paused);
   response->set_weights_version(stats.weights_version);
   response->set_weights_source(stats.weights_source);
+  Fill(stats.lifecycle_call, response);
+  if (stats.weights_version == model->first_weights_version) response->set_weights_note(model->weights_note);
   AddReplicas(stats, response);
   return grpc::Status::OK;
 }
@@ -176,15 +214,15 @@ grpc::Status ControlServiceImpl::ListModelStatus(grpc::ServerContext* context,
 
 grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
                                        v1::SleepResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const std::optional<SleepMode> mode = FromProto(request->mode());
   if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
   SleepRequest sleep = {.level = request->has_level() ? request->level() : 1,
                         .tags = {request->tags().begin(), request->tags().end()},
-                        .mode = *mode};
+                        .mode = *mode,
+                        .force = request->force()};
   std::optional<ApiError> error = CheckSleepLevel(sleep.level);
   if (!error.has_value()) error = CheckSleepTags(sleep.level, sleep.tags);
   if (error.has_value()) return ToGrpcStatus(*error);
@@ -201,10 +239,9 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
 
 grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                                         v1::WakeUpResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
   std::optional<bool> load_weights;
@@ -232,10 +269,9 @@ grpc::Status ControlServiceImpl::WatchTransition(grpc::ServerContext* context,
 
 grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
                                        v1::PauseResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const std::optional<SleepMode> mode = FromProto(request->mode());
   if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
   PauseRequest pause = {.mode = *mode};
@@ -248,10 +284,9 @@ grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::P
 
 grpc::Status ControlServiceImpl::Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
                                         v1::ResumeResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   if (const absl::Status status = model->engine->Resume(); !status.ok())
     return EngineRefusal(status, *model->engine);
   response->set_state(ToProto(model->engine->state()));
@@ -261,10 +296,9 @@ grpc::Status ControlServiceImpl::Resume(grpc::ServerContext* context, const v1::
 grpc::Status ControlServiceImpl::ResetPrefixCache(grpc::ServerContext* context,
                                                   const v1::ResetPrefixCacheRequest* request,
                                                   v1::ResetPrefixCacheResponse*) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const absl::Status reset = model->engine->ResetPrefixCache(request->reset_running_requests());
   return reset.ok() ? grpc::Status::OK : EngineRefusal(reset, *model->engine);
 }
@@ -298,10 +332,9 @@ grpc::Status ControlServiceImpl::Revive(grpc::ServerContext* context, const v1::
 
 grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::RollRequest* request,
                                       v1::RollResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const double grace = request->has_grace_s() ? request->grace_s() : absl::ToDoubleSeconds(kDefaultRollGrace);
   if (const std::optional<ApiError> error = CheckRollGrace(grace)) return ToGrpcStatus(*error);
   const absl::StatusOr<RollResult> result = RollEngine(model->engine.get(), absl::Seconds(grace));
@@ -314,10 +347,9 @@ grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::Ro
 grpc::Status ControlServiceImpl::ReloadWeights(grpc::ServerContext* context,
                                                const v1::ReloadWeightsRequest* request,
                                                v1::ReloadWeightsResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   WeightsRequest reload = {.path = request->path()};
   if (grpc::Status status = ReadWeightsFields(*request, &reload); !status.ok()) return status;
   const absl::StatusOr<WeightsResult> result = ReloadEngine(model->engine.get(), reload);
@@ -350,17 +382,31 @@ grpc::Status ControlServiceImpl::DirectUpdateWeights(grpc::ServerContext* contex
   return status;
 }
 
+grpc::Status ControlServiceImpl::AbortCall(grpc::ServerContext* context, const v1::AbortCallRequest* request,
+                                           v1::AbortCallResponse*) {
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const absl::Status status = call.model->engine->AbortCall();
+  return status.ok() ? grpc::Status::OK : EngineRefusal(status, *call.model->engine);
+}
+
+// Which model is meant is not known before the first message.
 grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const UpdateMessages& messages,
-                                        v1::UpdateWeightsResponse* response) const {
+                                        v1::UpdateWeightsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus();
+  const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter("UpdateWeights", "");
+  if (!place.ok()) return EngineRefusal(place.status(), *models_->Get()->engine);
   SharedModel model;
   const auto find = [&](const std::string& name, Engine** engine) {
     grpc::Status status = Find(name, &model);
     if (status.ok()) *engine = model->engine.get();
     return status;
   };
-  return ReceiveWeights(find, context, messages, response, options_.limits.weight_update_timeout);
+  const UpdatePace pace = {.begin_timeout = options_.limits.header_timeout,
+                           .max_silence = options_.limits.weight_update_timeout,
+                           .min_bytes_per_s = options_.limits.min_weight_update_bytes_per_s};
+  return ReceiveWeights(find, context, messages, response, pace);
 }
 
 }  // namespace somnus

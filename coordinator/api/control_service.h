@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/monotonic.h"
+#include "coordinator/api/call_bounds.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/api/model_table.h"
 #include "coordinator/api/transition_watch.h"
@@ -49,10 +50,16 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                              grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                              v1::UpdateWeightsResponse* response) override;
   grpc::Status DirectUpdateWeights(grpc::ServerContext* context, DirectUpdateStream* stream) override;
+  grpc::Status AbortCall(grpc::ServerContext* context, const v1::AbortCallRequest* request,
+                         v1::AbortCallResponse* response) override;
 
  private:
+  struct OperatorCall;
+  // Checks a call that may wait, finds its model, and gives it a place among those of its kind.
+  template <typename Request>
+  grpc::Status Open(grpc::ServerContext* context, const Request& request, OperatorCall* call);
   grpc::Status Update(grpc::ServerContext* context, const UpdateMessages& messages,
-                      v1::UpdateWeightsResponse* response) const;
+                      v1::UpdateWeightsResponse* response);
   // The model of that name, which may be empty where one is served.
   grpc::Status Find(const std::string& name, SharedModel* model) const;
 
@@ -60,6 +67,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
   const GrpcServicesOptions options_;
   const MonotonicTime start_;
   TransitionWatch transition_watch_;
+  CallBounds call_bounds_;
 };
 
 }  // namespace somnus

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/error_details.h"
 #include "coordinator/residency/engine_state.h"
@@ -63,6 +65,14 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
 grpc::Status LoadingStatus() {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading));
   return WithReason(status, EngineState::kLoading);
+}
+
+// gRPC writes "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
+Caller CallerOf(grpc::ServerContext* context) {
+  const std::string peer = context->peer();
+  const absl::string_view address = absl::StripPrefix(absl::StripPrefix(peer, "ipv4:"), "ipv6:");
+  return {.name = absl::StrCat(absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}}), " (gRPC)"),
+          .has_left = [context] { return context->IsCancelled(); }};
 }
 
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/model_table.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
 
 namespace somnus {
@@ -26,6 +27,9 @@ grpc::Status ToGrpcStatus(const ApiError& error);
 
 // UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
+
+// The client of a call, which must last as long as anybody asks for it.
+Caller CallerOf(grpc::ServerContext* context);
 
 // The model of an operator's call: that of this name, which may be empty where one is served.
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model);

@@ -27,7 +27,9 @@ constexpr int kMaxQueues = 4;  // on which calls arrive; each has one or two thr
 constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
 // ControlService has few callers, with short messages, but for chunks of weights.
-constexpr int kControlThreads = 12;  // besides those of watchers
+// Besides those of watchers. --max-lifecycle-calls bounds those of one kind and model, so that as many kinds
+// and models as there are find a thread each, and one that is refused does, too.
+constexpr int kControlThreads = 1024;
 constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
 // A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
 constexpr absl::Duration kIdleConnection = absl::Minutes(10);

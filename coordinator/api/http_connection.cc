@@ -92,8 +92,13 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::shared_ptr<asi
 
 HttpConnection::~HttpConnection() { context_->buffered_body_bytes -= buffered_; }
 
-void HttpConnection::Close() {
+void HttpConnection::NoteGone() {
   gone_ = true;
+  if (caller_left_ != nullptr) *caller_left_ = true;
+}
+
+void HttpConnection::Close() {
+  NoteGone();
   waiting_since_ = absl::InfiniteDuration();
   error_code ignored;
   stream_.socket().close(ignored);
@@ -294,15 +299,31 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   }
   const size_t mark = request->target.find('?');
   const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
-  if (IsLifecycle(route)) {
-    auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };
-    const bool waits_for_nobody = route == Route::kAbortRequests || route == Route::kTrace;
-    asio::thread_pool* const pool = waits_for_nobody   ? context_->request_pool
-                                    : EndsWaits(route) ? context_->ending_pool
-                                                       : context_->lifecycle_pool;
-    co_return co_await OnPool(pool, work);
+  if (IsLifecycle(route) && !WaitsForNobody(route)) co_return co_await CallLifecycle(*request, match, query);
+  if (WaitsForNobody(route)) {
+    auto work = [&] {
+      return IsLifecycle(route) ? context_->state->AnswerLifecycle(*match.spec, query, request->body)
+                                : context_->state->Answer(admin_, match, query);
+    };
+    co_return co_await OnPool(context_->request_pool, work);
   }
   co_return context_->state->Answer(admin_, match, query);
+}
+
+asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& request, const RouteMatch& match,
+                                                            const std::string& query) {
+  const auto left = std::make_shared<std::atomic<bool>>(gone_);
+  const Caller caller = {.name = stream_.PeerText() + " (HTTP)", .has_left = [left] { return left->load(); }};
+  auto work = [&] {
+    const CallerScope scope(caller);
+    return context_->state->AnswerLifecycle(*match.spec, query, request.body);
+  };
+  caller_left_ = left;
+  StartWatch();
+  const absl::StatusOr<HttpResponse> response = co_await OnThread(context_->lifecycle_threads, work);
+  StopWatch();
+  caller_left_ = nullptr;
+  co_return response.ok() ? *response : ErrorResponse(FromStatus(response.status()));
 }
 
 void HttpConnection::Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start) {

@@ -26,10 +26,12 @@
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "base/threads.h"
 #include "coordinator/api/api_state.h"
 #include "coordinator/api/http_request.h"
 #include "coordinator/api/http_stream.h"
 #include "coordinator/api/response_producer.h"
+#include "coordinator/engine/caller.h"
 
 namespace somnus {
 
@@ -37,10 +39,9 @@ namespace somnus {
 struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
-  boost::asio::thread_pool* request_pool;    // parsing, tokenizing
-  boost::asio::thread_pool* lifecycle_pool;  // sleep and its like, which may block for minutes
-  boost::asio::thread_pool* ending_pool;     // those that end what others wait for (EndsWaits)
-  PostTask post_output;                      // detokenizing, stop strings, responses' JSON
+  boost::asio::thread_pool* request_pool;  // parsing, tokenizing
+  TaskThreads* lifecycle_threads;          // sleep and its like, which may block for minutes
+  PostTask post_output;                    // detokenizing, stop strings, responses' JSON
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
   std::atomic<int64_t> busy_connections{0};  // those with a request in progress
@@ -90,6 +91,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Counts one that did not become a whole request that may be served.
   void CountRefusal(const Request& request, int status);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
+  // Of a lifecycle route: waits on a thread of its own, and knows whether the client is still there.
+  boost::asio::awaitable<HttpResponse> CallLifecycle(const Request& request, const RouteMatch& match,
+                                                     const std::string& query);
+  void NoteGone();
 
   // Serves a generating request. Returns false when the connection must end.
   boost::asio::awaitable<bool> Generate(Request* request, Route route);
@@ -131,6 +136,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::steady_timer hangup_timer_;
   bool woken_ = false;
   bool gone_ = false;  // the client has left, or Close() was called
+  std::shared_ptr<std::atomic<bool>>
+      caller_left_;  // the same, for the lifecycle call that is under way; or null
   bool busy_ = false;
   MonotonicTime waiting_since_ = MonotonicNow();
   MonotonicTime request_start_ = MonotonicNow();  // the first byte of the request in progress

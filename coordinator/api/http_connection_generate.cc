@@ -89,7 +89,7 @@ void HttpConnection::OnReadable(uint64_t watch) {
     ++watch_;
     return StartWatch();
   }
-  gone_ = true;
+  NoteGone();
   Wake();
 }
 
@@ -97,7 +97,7 @@ void HttpConnection::PollHangup(uint64_t watch) {
   if (watch != watch_ || !stream_.socket().is_open()) return;
   pollfd fd{stream_.socket().native_handle(), POLLRDHUP, 0};
   if (::poll(&fd, 1, 0) > 0 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-    gone_ = true;
+    NoteGone();
     return Wake();
   }
   hangup_timer_.expires_after(kHangupPoll);

@@ -7,6 +7,8 @@
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "absl/strings/str_cat.h"
+
 namespace somnus {
 
 namespace asio = boost::asio;
@@ -43,6 +45,12 @@ asio::awaitable<void> HttpStream::EndTls(absl::Duration limit) {
   ExpiresAfter(limit);
   error_code ignored;
   co_await tls_->async_shutdown(asio::redirect_error(asio::use_awaitable, ignored));
+}
+
+std::string HttpStream::PeerText() {
+  boost::system::error_code ec;
+  const boost::asio::ip::tcp::endpoint peer = socket().remote_endpoint(ec);
+  return ec ? "" : absl::StrCat(peer.address().to_string(), ":", peer.port());
 }
 
 }  // namespace somnus

@@ -15,6 +15,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/time/time.h"
 
@@ -30,6 +31,8 @@ class HttpStream {
 
   executor_type get_executor() { return tcp_.get_executor(); }
   boost::asio::ip::tcp::socket& socket() { return tcp_.socket(); }
+  // "127.0.0.1:40112"; empty: the other end has gone.
+  std::string PeerText();
   // What lies below TLS, if there is TLS.
   boost::beast::tcp_stream& tcp() { return tcp_; }
 

@@ -19,7 +19,7 @@ constexpr JsonLimits kBodyLimits = {.max_depth = 64, .max_values = 100'000};
 std::vector<std::string> KnownNames(Route route) {
   switch (route) {
     case Route::kSleep:
-      return {"level", "mode", "tags"};
+      return {"level", "mode", "tags", "force"};
     case Route::kWakeUp:
       return {"tags", "load_weights"};
     case Route::kPause:

@@ -29,6 +29,7 @@ HttpResponse SleepResponse(Engine* engine, const LifecycleParameters& parameters
   if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
   request.tags = parameters.Tags();
   if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
+  if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
   const absl::StatusOr<SleepResult> result = SleepEngine(engine, request);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
   return JsonResponse(Json{{"status", "sleeping"},
@@ -179,6 +180,11 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
       return AnswerCollectiveRpc(model, body);
     case Route::kRevive:
       return ReviveResponse(engine);
+    case Route::kAbortCall: {
+      const absl::Status status = engine->AbortCall();
+      return status.ok() ? JsonResponse(Json{{"status", "ended"}})
+                         : ErrorResponse(LifecycleError(status, *engine));
+    }
     case Route::kRoll:
       return RollResponse(engine, parameters);
     case Route::kReloadWeights:

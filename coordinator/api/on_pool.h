@@ -1,17 +1,24 @@
 #pragma once
-// Moves work of a connection's coroutine that would take too long off the I/O thread. Internal to
-// coordinator/api.
+// Moves work of a connection's coroutine that would take too long off the I/O thread, to a pool whose threads
+// do a bit of work each, or to a thread that may wait. Internal to coordinator/api.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
 #include <utility>
 // clang-format on
 
+#include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <memory>
 #include <type_traits>
+
+#include "absl/status/statusor.h"
+#include "base/threads.h"
 
 namespace somnus {
 
@@ -20,6 +27,27 @@ template <typename Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_pool* pool, Work work) {
   auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> { co_return work(); };
   co_return co_await boost::asio::co_spawn(*pool, std::move(task), boost::asio::use_awaitable);
+}
+
+// Runs `work` on one of `threads`; the coroutine resumes with its result on the I/O thread. An error: there
+// is no thread for it, and it has not run.
+template <typename Work>
+boost::asio::awaitable<absl::StatusOr<std::invoke_result_t<Work>>> OnThread(TaskThreads* threads, Work work) {
+  using Result = absl::StatusOr<std::invoke_result_t<Work>>;
+  const auto start = [threads, &work](auto handler) {
+    // Shared, since a std::function is copied. The guard keeps the I/O thread until the result is there.
+    const auto resume = std::make_shared<decltype(handler)>(std::move(handler));
+    const auto executor = boost::asio::get_associated_executor(*resume);
+    const auto reply = [resume, executor, guard = boost::asio::make_work_guard(executor)](Result result) {
+      boost::asio::post(executor, [resume, result = std::move(result)]() mutable {
+        std::move (*resume)(std::move(result));
+      });
+    };
+    if (absl::Status status = threads->Run([reply, &work] { reply(work()); }); !status.ok())
+      reply(std::move(status));
+  };
+  co_return co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>, void(Result)>(
+      start, boost::asio::use_awaitable);
 }
 
 }  // namespace somnus

@@ -38,6 +38,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kKvEvents, "/kv_events", true, false, false, RouteKey::kListeners, false, false},
     {Route::kRevive, "/revive", false, true, false, RouteKey::kListeners, false, true},
     {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kAbortCall, "/abort_call", false, true, false, RouteKey::kListeners, false, true},
     {Route::kReloadWeights, "/reload_weights", false, true, false, RouteKey::kListeners, false, true},
     {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,
      true},

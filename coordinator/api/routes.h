@@ -39,6 +39,7 @@ enum class Route {
   kCollectiveRpc,
   kRevive,
   kRoll,
+  kAbortCall,
   kReloadWeights,
   kUpdateWeightVersion,
   kWeightInfo,
@@ -81,6 +82,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kCollectiveRpc:
     case Route::kRevive:
     case Route::kRoll:
+    case Route::kAbortCall:
     case Route::kReloadWeights:
     case Route::kUpdateWeightVersion:
     case Route::kTrace:
@@ -89,8 +91,11 @@ inline bool IsLifecycle(Route route) {
       return false;
   }
 }
-// Those of them that end what others wait for, and must not wait behind them.
-inline bool EndsWaits(Route route) { return route == Route::kWakeUp || route == Route::kResume; }
+// Routes that take too long for the I/O thread, but wait for no other call.
+inline bool WaitsForNobody(Route route) {
+  return route == Route::kAbortRequests || route == Route::kTrace || route == Route::kUpdateWeightVersion ||
+         route == Route::kMetrics;
+}
 
 struct RouteMatch {
   int status = 404;                 // 200, 204 (OPTIONS), 307 (trailing slash), 404 or 405

@@ -43,6 +43,9 @@ struct ServedModel {
   std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: there is none
   std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
   // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
+  // Said as long as the weights are those of the beginning (served_weights.h); empty: nothing.
+  std::string weights_note;
+  int64_t first_weights_version = 1;
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;
   int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); ModelTable sets it

@@ -2,69 +2,91 @@
 
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
+#include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "absl/cleanup/cleanup.h"
 #include "base/monotonic.h"
 #include "base/random_hex.h"
 #include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
+#include "coordinator/api/update_watch.h"
+#include "coordinator/engine/caller.h"
+#include "proto/status.h"
 
 namespace somnus {
 namespace {
 
 constexpr size_t kPortTokenBytes = 32;
+constexpr char kGoesOn[] = "message: an update goes on with chunk or finish";
 
 grpc::Status Invalid(const char* message) { return {grpc::StatusCode::INVALID_ARGUMENT, message}; }
 
-// Cancels a call whose client is silent for too long while the call waits for it.
-class SilenceWatch {
- public:
-  SilenceWatch(grpc::ServerContext* context, absl::Duration most)
-      : context_(context), most_(most), thread_([this] { Run(); }) {}
-  ~SilenceWatch() {
-    stop_.Stop();
-    thread_.join();
-  }
-  SilenceWatch(const SilenceWatch&) = delete;
-
-  // The call waits for the client from now on, or does not.
-  void SetWaits(bool waits) {
-    absl::MutexLock lock(&mu_);
-    silent_since_ = waits ? MonotonicNow() : absl::InfiniteDuration();
-  }
-
- private:
-  void Run() {
-    while (!stop_.WaitFor(most_ / 10)) {
-      absl::MutexLock lock(&mu_);
-      if (MonotonicNow() - silent_since_ > most_) context_->TryCancel();
-    }
-  }
-
-  grpc::ServerContext* const context_;
-  const absl::Duration most_;
-  absl::Mutex mu_;
-  MonotonicTime silent_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
-  StopSignal stop_;
-  std::thread thread_;
-};
-
 using ReadMessage = std::function<bool()>;
 
-// Sends all chunks on to the engine, until `message` is the last one.
-grpc::Status ReceiveChunks(const ReadMessage& read, const Engine& engine, bool direct, WeightUpdate* update,
-                           v1::UpdateWeightsRequest* message) {
-  while (read()) {
-    if (message->has_finish()) return CheckKnownFields(message->finish());
-    if (message->has_progress() && direct) continue;
-    if (!message->has_chunk()) return Invalid("message: an update goes on with chunk or finish");
-    if (grpc::Status status = CheckKnownFields(message->chunk()); !status.ok()) return status;
-    if (absl::Status sent = update->Send(std::move(*message->mutable_chunk())); !sent.ok())
-      return EngineRefusal(sent, engine);
+int64_t BytesOf(const v1::WeightChunk& chunk) {
+  if (chunk.has_shared_memory()) return chunk.shared_memory().bytes();
+  if (chunk.has_cuda_memory()) return chunk.cuda_memory().bytes();
+  return static_cast<int64_t>(chunk.data().size());
+}
+
+// What a chunk says of its tensor.
+v1::WeightChunk HeadOf(const v1::WeightChunk& chunk) {
+  v1::WeightChunk head;
+  head.set_name(chunk.name());
+  head.set_dtype(chunk.dtype());
+  *head.mutable_shape() = chunk.shape();
+  return head;
+}
+
+// The client's side of an update.
+class UpdateClient {
+ public:
+  UpdateClient(const UpdateMessages& messages, UpdateWatch* watch) : messages_(messages), watch_(*watch) {}
+
+  bool direct() const { return messages_.write_ports != nullptr; }
+  bool Read() {
+    watch_.SetWaits(true);
+    const bool got = messages_.read(&message);
+    watch_.SetWaits(false);
+    if (got && message.has_chunk()) watch_.NoteBytes(num_bytes_ += BytesOf(message.chunk()));
+    if (got && message.has_progress()) watch_.NoteBytes(num_bytes_ + message.progress().num_bytes());
+    return got;
   }
-  return {grpc::StatusCode::CANCELLED, "the client left before it had finished the update"};
+  // Why there is no message.
+  grpc::Status Left() const {
+    const absl::Status reason = watch_.reason();
+    if (!reason.ok()) return ToGrpcStatus(reason);
+    return {grpc::StatusCode::CANCELLED, "the client left before it had finished the update"};
+  }
+  void WritePorts(const std::string& token, const std::vector<v1::UpdatePort>& all) const {
+    v1::DirectUpdateWeightsResponse::Ports ports;
+    ports.set_token(token);
+    for (const v1::UpdatePort& port : all) *ports.add_ports() = port;
+    messages_.write_ports(ports);
+  }
+
+  v1::UpdateWeightsRequest message;  // the last one
+
+ private:
+  const UpdateMessages& messages_;
+  UpdateWatch& watch_;
+  int64_t num_bytes_ = 0;  // that came here
+};
+
+// Sends the chunk that has come, and all that follow, on to the engine, until a message is the last one.
+grpc::Status ReceiveChunks(const Engine& engine, WeightUpdate* update, UpdateClient* client) {
+  v1::UpdateWeightsRequest& message = client->message;
+  do {
+    if (message.has_finish()) return CheckKnownFields(message.finish());
+    if (client->direct() && message.has_progress()) continue;
+    if (!message.has_chunk()) return Invalid(kGoesOn);
+    if (grpc::Status status = CheckKnownFields(message.chunk()); !status.ok()) return status;
+    if (absl::Status sent = update->Send(std::move(*message.mutable_chunk())); !sent.ok())
+      return EngineRefusal(sent, engine);
+    if (absl::Status ended = update->status(); !ended.ok()) return EngineRefusal(ended, engine);
+  } while (client->Read());
+  return client->Left();
 }
 
 std::optional<ReceivedWeights> Expected(const v1::UpdateWeightsRequest::Finish& finish) {
@@ -73,42 +95,56 @@ std::optional<ReceivedWeights> Expected(const v1::UpdateWeightsRequest::Finish& 
                          finish.received().checksum()};
 }
 
+grpc::Status ReadBegin(const FindEngine& find, const v1::UpdateWeightsRequest::Begin& begin, Engine** engine,
+                       WeightsRequest* request) {
+  if (grpc::Status status = find(begin.model(), engine); !status.ok()) return status;
+  if (grpc::Status status = CheckKnownFields(begin); !status.ok()) return status;
+  for (const v1::WeightChunk& tensor : begin.tensors()) {
+    if (grpc::Status status = CheckKnownFields(tensor); !status.ok()) return status;
+    request->tensors.push_back(HeadOf(tensor));
+  }
+  return ReadWeightsFields(begin, request);
+}
+
 }  // namespace
 
 grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
-                            absl::Duration max_silence) {
+                            const UpdatePace& pace) {
   const MonotonicTime start = MonotonicNow();
-  const bool direct = messages.write_ports != nullptr;
-  SilenceWatch watch(context, max_silence);
-  v1::UpdateWeightsRequest message;
-  const ReadMessage read = [&] {
-    watch.SetWaits(true);
-    const bool got = messages.read(&message);
-    watch.SetWaits(false);
-    return got;
-  };
-  if (!read() || !message.has_begin()) return Invalid("begin: it is the first message of an update");
+  const absl::StatusOr<std::unique_ptr<UpdateWatch>> watch =
+      UpdateWatch::Start(pace, [context] { context->TryCancel(); });
+  if (!watch.ok()) return ToGrpcStatus(watch.status());
+  UpdateClient client(messages, watch->get());
+  if (!client.Read() || !client.message.has_begin()) {
+    return (*watch)->reason().ok() ? Invalid("begin: it is the first message of an update") : client.Left();
+  }
+  (*watch)->NoteBegin();
   Engine* engine = nullptr;
-  if (grpc::Status status = find(message.begin().model(), &engine); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(message.begin()); !status.ok()) return status;
   WeightsRequest request;
-  if (grpc::Status status = ReadWeightsFields(message.begin(), &request); !status.ok()) return status;
-  if (direct) request.port_token = RandomHex(kPortTokenBytes);
-  // A client that leaves while its update waits for open requests does not take the weights with it.
-  request.abandoned = [context] { return context->IsCancelled(); };
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
+  if (grpc::Status status = ReadBegin(find, client.message.begin(), &engine, &request); !status.ok())
+    return status;
+  if (client.direct()) {
+    request.port_token = RandomHex(kPortTokenBytes);
+  } else {
+    // Until a tensor is there that the model has, nothing is held back, and the old weights stay.
+    if (!client.Read()) return client.Left();
+    if (!client.message.has_chunk() && !client.message.has_finish()) return Invalid(kGoesOn);
+    if (client.message.has_chunk()) request.tensors.push_back(HeadOf(client.message.chunk()));
+  }
+  // A client that leaves while its update waits does not take the weights with it.
+  const CallerScope caller(CallerOf(context));
+  const absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
   if (!update.ok()) return EngineRefusal(update.status(), *engine);
   // Whatever returns before Finish gives the update up.
-  if (direct) {
-    v1::DirectUpdateWeightsResponse::Ports ports;
-    ports.set_token(request.port_token);
-    for (v1::UpdatePort& port : (*update)->ports()) *ports.add_ports() = std::move(port);
-    messages.write_ports(ports);
+  (*watch)->SetUpdate([update = update->get()] { return update->status(); });
+  const absl::Cleanup forget = [&] { (*watch)->SetUpdate(nullptr); };
+  if (client.direct()) {
+    client.WritePorts(request.port_token, (*update)->ports());
+    if (!client.Read()) return client.Left();
   }
-  if (grpc::Status status = ReceiveChunks(read, *engine, direct, update->get(), &message); !status.ok())
-    return status;
-  const absl::StatusOr<WeightsChange> change = (*update)->Finish(Expected(message.finish()));
+  if (grpc::Status status = ReceiveChunks(*engine, update->get(), &client); !status.ok()) return status;
+  const absl::StatusOr<WeightsChange> change = (*update)->Finish(Expected(client.message.finish()));
   if (!change.ok()) return EngineRefusal(change.status(), *engine);
   response->set_weights_version(change->version);
   response->set_seconds(absl::ToDoubleSeconds(MonotonicNow() - start));

@@ -21,10 +21,19 @@ struct UpdateMessages {
   std::function<bool(const v1::DirectUpdateWeightsResponse::Ports& ports)> write_ports;
 };
 
+// What an update, which holds other calls back, may expect of its client.
+struct UpdatePace {
+  absl::Duration begin_timeout;  // until the first message
+  absl::Duration max_silence;    // between two others
+  // Of tensors, in the time in which the update waits for its client, once that has been max_silence.
+  int64_t min_bytes_per_s = 0;
+};
+
 // Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
-// sends nothing for longer than `max_silence` is one that has left: the update holds other calls back.
+// does not keep the pace is one that has left. The engine hears of the update with its first tensor, or, of a
+// direct one, at once.
 grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
-                            absl::Duration max_silence);
+                            const UpdatePace& pace);
 
 }  // namespace somnus

@@ -46,6 +46,7 @@ class AutoSleepEngine::HeldUpdate : public WeightUpdate {
       : call_(std::move(call)), update_(std::move(update)) {}
 
   absl::Status Send(v1::WeightChunk chunk) override { return update_->Send(std::move(chunk)); }
+  absl::Status status() const override { return update_->status(); }
   std::vector<v1::UpdatePort> ports() const override { return update_->ports(); }
   absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
     return update_->Finish(expected);
@@ -233,6 +234,8 @@ absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
   const Call call(this);
   return engine_->Roll(grace);
 }
+
+absl::Status AutoSleepEngine::AbortCall() { return engine_->AbortCall(); }
 
 void AutoSleepEngine::Run() {
   while (true) {

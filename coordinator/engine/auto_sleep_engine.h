@@ -81,6 +81,7 @@ class AutoSleepEngine : public Engine {
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
   absl::Status Revive(bool asleep) override;
   absl::Status Roll(absl::Duration grace) override;
+  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return engine_->max_model_len(); }
   int32_t vocab_size() const override { return engine_->vocab_size(); }

@@ -8,7 +8,6 @@
 // engine serves; residency/engine_state.h says what each state means and which changes are allowed. 4. Every
 // accepted request ends in exactly one output with a finish_reason.
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,14 +22,13 @@
 #include "base/monotonic.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/pin_releases.h"
+#include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/pinned_prefixes.h"
-#include "coordinator/request/expiry.h"
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/request/request.h"
 #include "coordinator/request/speculation_counts.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
-#include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
 #include "coordinator/residency/weights.h"
 #include "proto/weights.pb.h"
@@ -53,6 +51,9 @@ struct SleepRequest {
   // Aborted, and nothing is done, where level 2 would lose weights that no checkpoint has. For whoever puts
   // an engine to sleep without an operator's word.
   bool spares_only_copy = false;
+  // Level 2 may lose weights that no checkpoint has. Without it that is FailedPrecondition, and nothing is
+  // done.
+  bool force = false;
   // Of host memory over all ranks, at most, for KV blocks that outlive a sleep of level 1. Not set: as much
   // as the host tier has.
   std::optional<int64_t> max_kept_bytes;
@@ -71,12 +72,16 @@ struct WeightsRequest {
   SleepMode mode = SleepMode::kWait;
   // Of an update, not empty: a direct one. Each rank opens a port for the client, whose calls need the token.
   std::string port_token;
-  // Nobody wants the change any more. It is asked, on any thread, when open requests have been settled and
-  // nothing has changed yet; then the call ends with Cancelled. Null: it is wanted.
-  std::function<bool()> abandoned = nullptr;
+  // Of an update: of tensors that will come, without data. InvalidArgument, and nothing has changed, where
+  // the model does not have one of them.
+  std::vector<v1::WeightChunk> tensors;
 };
 
-inline constexpr char kAbandoned[] = "the client has left before anything was changed";
+inline constexpr char kForceLosesOnlyCopy[] =
+    "the weights came from an update, and no file has them: a sleep at level 2 would lose them. Level 1 "
+    "keeps them; "
+    "with force they are lost, and a reload or an update has to bring others";
+inline constexpr char kEndedByOperator[] = "an operator has ended the call";
 
 // What it has led to.
 struct WeightsChange {
@@ -94,6 +99,8 @@ class WeightUpdate {
   // Sends a part of a tensor to all ranks. Blocks while one of them takes no more. After an error, which
   // names the rank, the update is of no use any longer.
   virtual absl::Status Send(v1::WeightChunk chunk) = 0;
+  // Ok while the update goes on; else how it has ended before Finish. On any thread.
+  virtual absl::Status status() const = 0;
   // Where the client of a direct update sends its chunks: ports of all ranks, or none. They are open until
   // the update's end.
   virtual std::vector<v1::UpdatePort> ports() const = 0;
@@ -103,58 +110,16 @@ class WeightUpdate {
   absl::StatusOr<WeightsChange> Finish() { return Finish(std::nullopt); }
 };
 
-// A step whose reply was applied. Times are monotonic.
-struct StepEvent {
-  int64_t step_id = 0;
-  int64_t group_epoch = 0;
-  int32_t replica = 0;  // whose step it was
-  int32_t num_tokens = 0;
-  int32_t num_sequences = 0;  // that computed tokens
-  int32_t num_decodes = 0;    // of these, with one token each beside those of drafts
-  int32_t num_draft_tokens = 0;
-  int32_t num_accepted_tokens = 0;  // of the drafts, that were right
-  int32_t num_new = 0;              // of the sequences, that the workers did not have
-  int32_t num_forks = 0;
-  int32_t num_copies = 0;     // blocks, copied before the step
-  int32_t num_swap_outs = 0;  // blocks, copied to host memory before the step
-  int32_t num_swap_ins = 0;   // and back
-  // What the scheduler decided since the step before.
-  std::array<int32_t, kPreemptionCauses.size()> preempted_by_swap = {};  // requests, by PreemptionCause
-  std::array<int32_t, kPreemptionCauses.size()> preempted_by_recompute = {};
-  std::array<int32_t, kSwapObstacles.size()> swap_obstacles = {};  // as SwapCounts::obstacles
-  int32_t num_watermark_refusals = 0;
-  int32_t num_cached_tokens = 0;  // of prompts that were scheduled first, that the prefix cache had
-  int32_t num_running = 0;        // once it was scheduled, as the two below
-  int32_t num_waiting = 0;
-  int32_t used_blocks = 0;
-  absl::Duration schedule;  // what it took to decide what the step computes
-  MonotonicTime sent;
-  MonotonicTime replied;
-  absl::Duration duration;  // until `replied`, without what it waited behind the step before
-};
-
-// A reload or an update that has ended well.
-struct WeightsEvent {
-  bool updates = false;  // false: a reload
-  absl::Duration duration;
-};
-
-// A sleep or a wake-up that has ended well and changed something.
-struct TransitionEvent {
-  bool wakes = false;
-  int level = 0;  // of the whole engine, after it
-  absl::Duration duration;
-  TransitionReport report;
-};
-
-// A self-check that was not a failure of the group.
-struct SelfCheckEvent {
-  SelfCheckOutcome outcome = SelfCheckOutcome::kTaken;
-  absl::Duration duration;  // of the check alone
-};
-
 // Not a tag of memory: WakeUp takes it beside them, and ends a pause.
 inline constexpr char kSchedulingTag[] = "scheduling";
+
+// The lifecycle call that is under way.
+struct LifecycleCallStats {
+  std::string name;    // as of its route: "update_weights"; empty: none is under way
+  std::string client;  // as Caller::name; empty: the server itself
+  MonotonicTime began;
+  int32_t num_waiting = 0;  // calls, whose turn comes after it
+};
 
 // One replica of an engine that has several (coordinator/replicas).
 struct ReplicaStats {
@@ -238,63 +203,10 @@ struct EngineStats {
   int64_t num_recoveries = 0;       // of the group, that ended well
   int64_t group_epoch = 0;          // that the group is in, or that is being formed: 1 at first
   int64_t num_moved = 0;            // requests that left a replica for another one
-  int64_t num_auto_sleeps = 0;      // that the engine began by itself
-  int64_t num_auto_wake_ups = 0;    // that requests began
+  LifecycleCallStats lifecycle_call;
+  int64_t num_auto_sleeps = 0;         // that the engine began by itself
+  int64_t num_auto_wake_ups = 0;       // that requests began
   std::vector<ReplicaStats> replicas;  // empty: the engine has none
-};
-
-// Receives the loop's events, for metrics. It is called on the loop thread and must not block.
-class EngineObserver {
- public:
-  virtual ~EngineObserver() = default;
-  // The request was scheduled for the first time.
-  virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
-  // A request ends because its time is over; OnRequestFinished follows.
-  virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
-  virtual void OnStep(const StepEvent& event) = 0;
-  // The group is whole again, `duration` after it was lost.
-  virtual void OnRecovered(absl::Duration duration) = 0;
-  virtual void OnTransition(const TransitionEvent& /*event*/) {}
-  virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
-  virtual void OnSelfCheck(const SelfCheckEvent& /*event*/) {}
-  virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                                 absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
-};
-
-// Passes every event on to another observer, which is borrowed and may be null.
-class PassingObserver : public EngineObserver {
- public:
-  explicit PassingObserver(EngineObserver* next) : next_(next) {}
-
-  void OnRequestScheduled(const EngineRequest& request) override {
-    if (next_ != nullptr) next_->OnRequestScheduled(request);
-  }
-  void OnRequestExpired(ExpiryCause cause) override {
-    if (next_ != nullptr) next_->OnRequestExpired(cause);
-  }
-  void OnStep(const StepEvent& event) override {
-    if (next_ != nullptr) next_->OnStep(event);
-  }
-  void OnRecovered(absl::Duration duration) override {
-    if (next_ != nullptr) next_->OnRecovered(duration);
-  }
-  void OnTransition(const TransitionEvent& event) override {
-    if (next_ != nullptr) next_->OnTransition(event);
-  }
-  void OnWeightsChanged(const WeightsEvent& event) override {
-    if (next_ != nullptr) next_->OnWeightsChanged(event);
-  }
-  void OnSelfCheck(const SelfCheckEvent& event) override {
-    if (next_ != nullptr) next_->OnSelfCheck(event);
-  }
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
-    if (next_ == nullptr) return;
-    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
-  }
-
- private:
-  EngineObserver* const next_;
 };
 
 class Engine {
@@ -321,6 +233,9 @@ class Engine {
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
+  // Lifecycle calls are those from here to Roll. They are done one after the other, in the order in which
+  // they came. One that has not begun ends with its client (caller.h), with Cancelled.
+  //
   // Collective and atomic over ranks. Block the caller, and nobody else, until all ranks have replied; calls
   // are done one after the other. Sleep releases the tags that the request names, whatever slept before;
   // WakeUp without tags means all. The report says what became of each of them. A call that a loss of the
@@ -383,6 +298,13 @@ class Engine {
   // end. FailedPrecondition: there is one replica, or no other one would serve. Another error names the
   // replica that did not come back, which has failed; the roll ends there.
   virtual absl::Status Roll(absl::Duration grace) = 0;
+
+  // Ends the lifecycle call that is under way, whatever it waits for; that call returns Aborted. What waited
+  // for open requests has changed nothing. After a change of the weights they are stale. Any other call that
+  // the workers were carrying out takes the group along: it is recovered as it was before the call, and
+  // workers that do not get free are replaced. Returns when the call has ended. FailedPrecondition: none is
+  // under way, or it is a restart of the workers, which ends by itself.
+  virtual absl::Status AbortCall() = 0;
 
   // Refuses new requests, finishes or (after `grace`) aborts the open ones, then stops the loop.
   virtual void DrainAndStop(absl::Duration grace) = 0;

@@ -55,6 +55,7 @@ bool EngineLoop::ProcessMail() {
     draining = draining_;
   }
   EndUpdates();
+  AbortCommands();
   prefixes_.Apply(&scheduler_);
   ProcessRequests(std::move(submitted), aborted);
   // After the commands were taken: a command that came after a loss is run after it, too.

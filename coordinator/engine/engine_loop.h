@@ -100,6 +100,7 @@ class EngineLoop : public Engine {
   absl::Status ResetPrefixCache(bool preempt_running) override;
   PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
   absl::Status Roll(absl::Duration grace) override;
+  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return options_.vocab_size; }
@@ -144,6 +145,8 @@ class EngineLoop : public Engine {
 
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
   absl::StatusOr<TransitionReport> RunCommand(LifecycleCommand command);
+  // Waits for the signal, and tells the loop when this thread's client leaves meanwhile.
+  void AwaitCall(const StopSignal& done);
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False, and the command is not run: Revive would do nothing.
   bool BeginRevival(LifecycleCommand command);
@@ -218,6 +221,13 @@ class EngineLoop : public Engine {
   void EndWeightsChange(const absl::Status& status);
   // What callers said of their updates.
   void EndUpdates();
+  // Commands that have not begun, of clients that have left.
+  void DropAbandoned();
+  // What operators have asked for by AbortCall.
+  void AbortCommands();
+  void AbortCommand();
+  // For Stats.
+  void NoteCommand();
   // engine_loop_check.cc: the check after a wake-up, and the fingerprint with which it compares.
   void StartSelfCheck();
   void CallSelfCheck();
@@ -259,6 +269,7 @@ class EngineLoop : public Engine {
   // with it.
   bool SettleOpenRequests();
   void CheckWait();
+  void EndWaiting(const absl::Status& reason);
   void EndWait();
   void ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen);
   // engine_loop_expiry.cc: requests whose time is over, or would be before they are served.
@@ -356,6 +367,8 @@ class EngineLoop : public Engine {
     std::optional<ReceivedWeights> expected;
   };
   std::vector<UpdateEnd> update_ends_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void(absl::Status)>> call_aborts_ ABSL_GUARDED_BY(mu_);  // answered by the loop
+  LifecycleCallStats lifecycle_call_ ABSL_GUARDED_BY(mu_);
   // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/memory_tags.h"
 #include "base/null_block.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/request/request_bytes.h"
 #include "coordinator/residency/declined.h"
@@ -162,6 +162,7 @@ EngineStats EngineLoop::Stats() const {
   EngineStats stats = stats_;
   stats.state = state_;
   stats.error = error_;
+  stats.lifecycle_call = lifecycle_call_;
   stats.num_waiting += static_cast<int32_t>(submitted_.size());
   stats.waiting_tokens = room_.waiting_tokens();
   stats.oldest_wait = sleep_wait_.Of(room_.oldest_arrival(), options_.now(), options_.monotonic_now());
@@ -170,10 +171,12 @@ EngineStats EngineLoop::Stats() const {
 
 absl::StatusOr<TransitionReport> EngineLoop::RunCommand(LifecycleCommand command) {
   absl::StatusOr<TransitionReport> result;
-  absl::Notification done;
-  command.reply = [&](absl::StatusOr<TransitionReport> reply) {
+  // Shared: whoever waits for it may have seen it stop before Stop has returned.
+  const auto done = std::make_shared<StopSignal>();
+  command.caller = CurrentCaller();
+  command.reply = [&result, done](absl::StatusOr<TransitionReport> reply) {
     result = std::move(reply);
-    done.Notify();
+    done->Stop();
   };
   {
     absl::MutexLock lock(&mu_);
@@ -181,8 +184,19 @@ absl::StatusOr<TransitionReport> EngineLoop::RunCommand(LifecycleCommand command
     arrived_commands_.push_back(std::move(command));
   }
   mail_->Wake();
-  done.WaitForNotification();
+  AwaitCall(*done);
   return result;
+}
+
+// The loop asks for the client itself when it is woken.
+void EngineLoop::AwaitCall(const StopSignal& done) {
+  const std::shared_ptr<const Caller> caller = CurrentCaller();
+  while (caller != nullptr && !done.WaitFor(kCallerLook)) {
+    if (!caller->has_left()) continue;
+    mail_->Wake();
+    break;
+  }
+  done.WaitFor(absl::InfiniteDuration());
 }
 
 absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) {
@@ -197,6 +211,7 @@ absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) 
   command.mode = request.mode;
   command.only_if_idle = request.only_if_idle;
   command.spares_only_copy = request.spares_only_copy;
+  command.force = request.force;
   command.max_kept_bytes = request.max_kept_bytes;
   return RunCommand(std::move(command));
 }

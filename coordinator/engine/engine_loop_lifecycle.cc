@@ -24,14 +24,17 @@ absl::Status EngineLoop::CheckLifecycle() const {
 }
 
 void EngineLoop::StartCommands() {
+  DropAbandoned();
   CheckWait();
   while (!command_.has_value() && !recovering_ && !commands_.empty()) {
     command_ = std::move(commands_.front());
     commands_.pop_front();
     command_->before = {residency_, weights_};
     command_->began = options_.monotonic_now();
+    NoteCommand();
     StartCommand();
   }
+  if (command_.has_value()) NoteCommand();
 }
 
 void EngineLoop::StartCommand() {
@@ -71,6 +74,11 @@ void EngineLoop::StartSleep() {
     return EndCommand(absl::AbortedError("the engine is not idle"));
   if (command_->spares_only_copy && command_->spec.level >= kMaxSleepLevel && HasOnlyCopy())
     return EndCommand(absl::AbortedError(kSparesOnlyCopy));
+  const std::vector<std::string> changes = residency_.ToSleep(command_->spec);
+  const bool loses_only_copy = command_->spec.level >= kMaxSleepLevel && HasOnlyCopy() &&
+                               std::find(changes.begin(), changes.end(), kWeightsTag) != changes.end();
+  if (loses_only_copy && !command_->force)
+    return EndCommand(absl::FailedPreconditionError(kForceLosesOnlyCopy));
   if (!SettleOpenRequests()) return;
   if (residency_.ToSleep(command_->spec).empty()) {
     if (DropsKept(command_->spec)) return CallDropKept();
@@ -252,6 +260,7 @@ void EngineLoop::InterruptCommand(const absl::Status& reason) {
   call_.reset();
   // What was sent of an update cannot be sent again.
   const bool ends = command_->kind == LifecycleCommand::Kind::kUpdate && residency_.weights_stale();
+  if (!command_->given_up.ok()) return EndCommand(command_->given_up);
   if (ends || ++command_->num_interruptions > kMaxInterruptions || state() == EngineState::kDraining)
     EndCommand(reason);
 }
@@ -276,7 +285,9 @@ void EngineLoop::EndCommand(absl::StatusOr<TransitionReport> result) {
   const LifecycleCommand command = *std::exchange(command_, std::nullopt);
   call_.reset();
   PublishStats();
+  NoteCommand();
   command.reply(std::move(result));
+  for (const std::function<void()>& note : command.on_end) note();
 }
 
 }  // namespace somnus

@@ -36,6 +36,7 @@ bool EngineLoop::SettleOpenRequests() {
 void EngineLoop::CheckWait() {
   if (!waits_ || recovering_) return;
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  if (command_->Abandoned()) return EndWaiting(absl::CancelledError(kAbandoned));
   const auto ends_waits = [](const LifecycleCommand& command) { return command.EndsWaits(); };
   // The state stays what it is: the other command changes it at once.
   if (std::any_of(commands_.begin(), commands_.end(), ends_waits))
@@ -44,6 +45,13 @@ void EngineLoop::CheckWait() {
   command_->mode = SleepMode::kKeep;  // what was held back is not waited for
   EndWait();
   StartCommand();
+}
+
+// The command has changed nothing.
+void EngineLoop::EndWaiting(const absl::Status& reason) {
+  waits_ = false;
+  SwitchState(RestingState());
+  EndCommand(reason);
 }
 
 void EngineLoop::EndWait() {

@@ -11,6 +11,7 @@
 #include "base/memory_tags.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine_loop.h"
 
 namespace somnus {
@@ -34,7 +35,7 @@ absl::Status CheckVersion(int64_t version) {
 class EngineLoop::Update : public WeightUpdate {
  public:
   struct Call {
-    absl::Notification begun;  // chunks may be sent, or it has ended
+    StopSignal begun;  // chunks may be sent, or it has ended
     absl::Notification ended;
     absl::Status status;  // once it has ended
     const std::shared_ptr<WeightsChange> change = std::make_shared<WeightsChange>();
@@ -50,6 +51,9 @@ class EngineLoop::Update : public WeightUpdate {
     const absl::Status sent = loop_->executor_->SendWeights(id_, std::move(chunk));
     // The engine knows best why it has ended.
     return sent.ok() || !call_->ended.HasBeenNotified() ? sent : call_->status;
+  }
+  absl::Status status() const override {
+    return call_->ended.HasBeenNotified() ? call_->status : absl::OkStatus();
   }
   std::vector<v1::UpdatePort> ports() const override { return *call_->ports; }
   absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
@@ -81,7 +85,6 @@ absl::StatusOr<WeightsChange> EngineLoop::ReloadWeights(const WeightsRequest& re
   command.mode = request.mode;
   command.path = request.path;
   command.weights_version = request.version;
-  command.abandoned = request.abandoned;
   const auto change = std::make_shared<WeightsChange>();
   command.change = change;
   RETURN_IF_ERROR(RunCommand(std::move(command)).status());
@@ -97,14 +100,15 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(cons
   command.weights_version = request.version;
   command.update_id = RandomHex(kUpdateIdBytes);
   command.port_token = request.port_token;
-  command.abandoned = request.abandoned;
+  command.tensors = request.tensors;
+  command.caller = CurrentCaller();
   command.change = call->change;
   command.ports = call->ports;
-  command.begun = [call] { call->begun.Notify(); };
+  command.begun = [call] { call->begun.Stop(); };
   command.reply = [call](const absl::StatusOr<TransitionReport>& result) {
     call->status = result.status();
     call->ended.Notify();
-    if (!call->begun.HasBeenNotified()) call->begun.Notify();
+    call->begun.Stop();
   };
   const std::string id = command.update_id;
   {
@@ -113,7 +117,7 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(cons
     arrived_commands_.push_back(std::move(command));
   }
   mail_->Wake();
-  call->begun.WaitForNotification();
+  AwaitCall(call->begun);
   if (call->ended.HasBeenNotified()) return call->status;
   return std::make_unique<Update>(this, id, call);
 }
@@ -132,7 +136,7 @@ bool EngineLoop::BeginWeightsChange() {
   if (residency_.asleep().count(kWeightsTag) > 0)
     return refuse(absl::FailedPreconditionError("the weights sleep; wake them up first"));
   if (!SettleOpenRequests()) return false;
-  if (command_->abandoned && command_->abandoned()) {
+  if (command_->Abandoned()) {
     SwitchState(RestingState());  // it may have waited
     return refuse(absl::CancelledError(kAbandoned));
   }
@@ -159,7 +163,8 @@ void EngineLoop::StartReload() {
 
 void EngineLoop::StartUpdate() {
   if (!BeginWeightsChange()) return;
-  executor_->BeginWeightUpdateAsync(command_->update_id, command_->port_token, CallWeights());
+  executor_->BeginWeightUpdateAsync(command_->update_id, command_->port_token, command_->tensors,
+                                    CallWeights());
 }
 
 Executor::WeightsDone EngineLoop::CallWeights() {
@@ -246,6 +251,8 @@ void EngineLoop::EndWeightsChange(const absl::Status& status) {
   WeightsEvent event;
   event.updates = command_->kind == LifecycleCommand::Kind::kUpdate;
   event.duration = options_.monotonic_now() - command_->began;
+  event.version = weights_.version;
+  event.source = weights_.source();
   if (status.ok()) {
     LogInfo("{}version {} of the weights, from {}", options_.log_name, weights_.version, weights_.source());
     if (observer_ != nullptr) observer_->OnWeightsChanged(event);

@@ -1,6 +1,7 @@
 #include "coordinator/engine/kv_event_log.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -9,16 +10,20 @@ namespace {
 
 // Of one part of a snapshot, so that its message stays small.
 constexpr size_t kPartTokens = 64 << 10;
+// Of the cache, that a snapshot takes while the engine's loop may have to wait for it: some tens of
+// microseconds.
+constexpr size_t kEntriesAtOnce = 256;
 
 }  // namespace
 
+struct KvEventLog::Entry {
+  CacheMedium medium;
+  CachedContent content;  // borrows from `holds`
+  std::shared_ptr<const Content> holds;
+};
+
 // What was cached at one moment, and how far it has been read.
 struct KvEventLog::Snapshot {
-  struct Entry {
-    CacheMedium medium;
-    CachedContent content;  // borrows from `holds`
-    std::shared_ptr<const Content> holds;
-  };
   // A part is of one replica, which begins where `clears`.
   struct Part {
     int32_t replica = 0;
@@ -109,21 +114,39 @@ std::unique_ptr<KvEventReader> KvEventLog::Follow(std::optional<int64_t> from_se
   return std::make_unique<KvEventReader>(shared_from_this(), from_sequence, std::move(on_ready));
 }
 
-std::unique_ptr<KvEventLog::Snapshot> KvEventLog::TakeSnapshot() const {
+std::unique_ptr<KvEventLog::Snapshot> KvEventLog::TakeSnapshot(int64_t sequence, absl::Time time) const {
   auto snapshot = std::make_unique<Snapshot>();
-  snapshot->sequence = next_ - 1;
-  snapshot->time = last_time_;
+  snapshot->sequence = sequence;
+  snapshot->time = time;
   const size_t most = std::max<size_t>(1, kPartTokens / static_cast<size_t>(options_.block_size));
-  for (size_t replica = 0; replica < cached_.size(); ++replica) {
-    snapshot->parts.push_back({static_cast<int32_t>(replica), /*clears=*/true, {}});
-    for (const auto& [key, content] : cached_[replica]) {
-      if (snapshot->parts.back().entries.size() == most)
-        snapshot->parts.push_back({static_cast<int32_t>(replica), /*clears=*/false, {}});
-      snapshot->parts.back().entries.push_back(
-          {key.first, {key.second, content->parent_content_id, content->tokens, content->salt}, content});
+  const auto num_replicas = static_cast<size_t>(options_.num_replicas);
+  for (size_t replica = 0; replica < num_replicas; ++replica) {
+    Snapshot::Part part = {static_cast<int32_t>(replica), /*clears=*/true, {}};
+    std::optional<Cached::key_type> last;
+    while (true) {
+      const bool goes_on = TakeEntries(replica, most, &last, &part.entries);
+      snapshot->parts.push_back(std::exchange(part, {static_cast<int32_t>(replica), /*clears=*/false, {}}));
+      if (!goes_on) break;
     }
   }
   return snapshot;
+}
+
+bool KvEventLog::TakeEntries(size_t replica, size_t most, std::optional<Cached::key_type>* last,
+                             std::vector<Entry>* entries) const {
+  for (size_t left = most; left > 0;) {
+    absl::MutexLock lock(&mu_);
+    const Cached& cached = cached_[replica];
+    auto it = last->has_value() ? cached.upper_bound(**last) : cached.begin();
+    for (size_t i = std::min(left, kEntriesAtOnce); i > 0 && it != cached.end(); --i, --left, ++it) {
+      const auto& [key, content] = *it;
+      entries->push_back(
+          {key.first, {key.second, content->parent_content_id, content->tokens, content->salt}, content});
+      *last = key;
+    }
+    if (it == cached.end()) return false;
+  }
+  return true;
 }
 
 KvEventReader::KvEventReader(std::shared_ptr<KvEventLog> log, std::optional<int64_t> from_sequence,
@@ -136,6 +159,8 @@ KvEventReader::~KvEventReader() {
 }
 
 std::shared_ptr<const KvEventBatch> KvEventReader::Next() {
+  int64_t sequence = 0;
+  absl::Time time;
   if (snapshot_ == nullptr) {
     absl::MutexLock lock(&log_->mu_);
     log_->waiting_.erase(this);
@@ -148,9 +173,11 @@ std::shared_ptr<const KvEventBatch> KvEventReader::Next() {
       const int64_t index = (*cursor_)++ - log_->first();
       return log_->batches_[static_cast<size_t>(index)];
     }
-    snapshot_ = log_->TakeSnapshot();
     cursor_ = log_->next_;
+    sequence = log_->next_ - 1;
+    time = log_->last_time_;
   }
+  if (snapshot_ == nullptr) snapshot_ = log_->TakeSnapshot(sequence, time);
   std::shared_ptr<const KvEventBatch> part = snapshot_->Next();
   if (part->num_parts_left == 0) snapshot_.reset();
   return part;

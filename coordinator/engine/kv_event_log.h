@@ -78,16 +78,24 @@ class KvEventLog : public std::enable_shared_from_this<KvEventLog> {
   // By medium and content id, so that parents come before their children.
   using Cached = std::map<std::pair<CacheMedium, uint64_t>, std::shared_ptr<const Content>>;
   struct Snapshot;
+  struct Entry;  // of a snapshot
 
   void Apply(const BlockEvent& event, Cached* cached) const;
-  std::unique_ptr<Snapshot> TakeSnapshot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of what was cached when the batch of that number and time was the last one, and of what has come since: a
+  // reader goes on after that batch, and hears of the latter again. The engine's loop waits for a small part
+  // of it at most.
+  std::unique_ptr<Snapshot> TakeSnapshot(int64_t sequence, absl::Time time) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds to a part of a snapshot those entries of a replica that come after `*last`, at most `most`. False:
+  // there are no more.
+  bool TakeEntries(size_t replica, size_t most, std::optional<Cached::key_type>* last,
+                   std::vector<Entry>* entries) const ABSL_LOCKS_EXCLUDED(mu_);
   int64_t first() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return next_ - static_cast<int64_t>(batches_.size());
   }
   void WakeReaders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const KvEventLogOptions options_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::deque<std::shared_ptr<const KvEventBatch>> batches_
       ABSL_GUARDED_BY(mu_);  // with numbers up to next_ - 1
   int64_t next_ ABSL_GUARDED_BY(mu_);

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
@@ -39,17 +40,21 @@ struct LifecycleCommand {
   bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
   bool only_if_idle = false;          // of kSleep
   bool spares_only_copy = false;      // of kSleep: see SleepRequest
-  std::optional<int64_t> max_kept_bytes;  // of kSleep: see SleepRequest
-  bool keeps_nothing = false;             // of kSleep: the host had no memory for what would be kept
-  bool for_arrivals = false;              // of kWakeUp: it does not end a pause
-  bool restart_workers = true;            // of kRevive
-  bool ends_pause = false;                // of kWakeUp, whatever it wakes
-  std::optional<bool> load_weights;       // of kWakeUp: see Engine::WakeUp
-  std::string path;                       // of kReload
-  int64_t weights_version = 0;            // of kReload and kUpdate; 0: the next one
-  std::string update_id;                  // of kUpdate
-  std::string port_token;                 // of kUpdate: see WeightsRequest
-  std::function<bool()> abandoned;        // of kReload and kUpdate: see WeightsRequest
+  bool force = false;                 // of kSleep: see SleepRequest
+  std::optional<int64_t> max_kept_bytes;      // of kSleep: see SleepRequest
+  bool keeps_nothing = false;                 // of kSleep: the host had no memory for what would be kept
+  bool for_arrivals = false;                  // of kWakeUp: it does not end a pause
+  bool restart_workers = true;                // of kRevive
+  bool ends_pause = false;                    // of kWakeUp, whatever it wakes
+  std::optional<bool> load_weights;           // of kWakeUp: see Engine::WakeUp
+  std::string path;                           // of kReload
+  int64_t weights_version = 0;                // of kReload and kUpdate; 0: the next one
+  std::string update_id;                      // of kUpdate
+  std::string port_token;                     // of kUpdate: see WeightsRequest
+  std::shared_ptr<const Caller> caller;       // null: the server itself
+  absl::Status given_up;                      // an error: why an operator has ended it
+  std::vector<std::function<void()>> on_end;  // of those who did, called after `reply`
+  std::vector<v1::WeightChunk> tensors;       // of kUpdate: see WeightsRequest
   std::shared_ptr<std::vector<v1::UpdatePort>> ports;  // of kUpdate: filled in before `begun`
   std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
@@ -67,6 +72,23 @@ struct LifecycleCommand {
   MonotonicTime began;
   int num_interruptions = 0;  // losses of the group after which it had to begin again
 
+  // Its client has left.
+  bool Abandoned() const { return caller != nullptr && caller->has_left(); }
+  const char* Name() const {
+    constexpr const char* kNames[] = {"sleep",
+                                      "wake_up",
+                                      "pause",
+                                      "resume",
+                                      "reset_prefix_cache",
+                                      "restart",
+                                      "restart",
+                                      "reload_weights",
+                                      "update_weights",
+                                      "self-check",
+                                      "a change of the KV cache's size",
+                                      "end_waiting"};
+    return kNames[static_cast<int>(kind)];
+  }
   bool ChangesWeights() const { return kind == Kind::kReload || kind == Kind::kUpdate; }
   // Whether it ends another one's wait for open requests.
   bool EndsWaits() const {

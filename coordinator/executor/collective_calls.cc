@@ -1,10 +1,10 @@
 #include "coordinator/executor/collective_calls.h"
 
 #include <atomic>
-#include <thread>
 
 #include "absl/time/clock.h"
 #include "base/monotonic.h"
+#include "base/threads.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -65,10 +65,7 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
     statuses[rank] = cancel_others && !is_first ? absl::CancelledError("cancelled with its group")
                                                 : Annotate(status, workers_[rank].name);
   };
-  std::vector<std::thread> threads;
-  for (size_t rank = 1; rank < workers_.size(); ++rank) threads.emplace_back(run, rank);
-  run(0);
-  for (std::thread& thread : threads) thread.join();
+  RunTogether(workers_.size(), run);
   return statuses;
 }
 

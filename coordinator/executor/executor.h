@@ -77,9 +77,11 @@ class Executor {
   // read different files.
   virtual void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) = 0;
   // An update: the weights are stale on every rank, and SendWeights may be called until it is finished. With
-  // a token it is a direct one: `done` gets the ranks' update ports, which are open until its end.
+  // a token it is a direct one: `done` gets the ranks' update ports, which are open until its end. `tensors`:
+  // of those that will come, without data; it is an error, and nothing has changed, where the model does not
+  // have one of them.
   virtual void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
-                                      WeightsDone done) = 0;
+                                      const std::vector<v1::WeightChunk>& tensors, WeightsDone done) = 0;
   // Sends a chunk of that update to every rank. Blocks while one of them takes no more. An error is the
   // update's, and names the rank; FailedPrecondition: that update is not under way. Thread safe, one call of
   // an update at a time.
@@ -102,6 +104,10 @@ class Executor {
   virtual void OnFailure(std::function<void(absl::Status)> callback) = 0;
   // Ends the call that is waiting, and every later one, with `reason`. Thread safe.
   virtual void Abort(const absl::Status& reason) = 0;
+
+  // The group counts as lost, with `reason`: the call that is waiting ends, and Recover makes the group whole
+  // again. Thread safe.
+  virtual void LoseEpoch(const absl::Status& reason) = 0;
 
   // Makes the group whole again after a failure, which ended an epoch, and returns at once; OnRecovered tells
   // how it ended. After success every rank serves the next epoch: no slot is taken, no step is in flight, and

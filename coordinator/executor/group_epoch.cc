@@ -125,7 +125,7 @@ GroupEpoch::~GroupEpoch() {
 absl::Status GroupEpoch::AwaitConnections() {
   const MonotonicTime deadline = MonotonicNow() + options_.connect_timeout;
   for (const WorkerLink& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
-  monitor_.Start();
+  monitor_.Start([this] { weights_.Watch(); });
   return absl::OkStatus();
 }
 

@@ -25,7 +25,8 @@ GroupMonitor::~GroupMonitor() {
   if (thread_.joinable()) thread_.join();
 }
 
-void GroupMonitor::Start() {
+void GroupMonitor::Start(std::function<void()> look) {
+  look_ = std::move(look);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -43,6 +44,7 @@ void GroupMonitor::StepArrived() {
 
 void GroupMonitor::Run() {
   while (!stop_.WaitFor(kInterval)) {
+    if (look_) look_();
     if (absl::Status late = CheckDeadline(); !late.ok()) return latch_.Fail(late);
     if (absl::Status broken = CheckConnections(); !broken.ok()) {
       // This leaves the exit status of a local process time to become known.

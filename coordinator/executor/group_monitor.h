@@ -5,6 +5,7 @@
 // Ownership: owns its thread; links, streams and latch are borrowed and outlive it. Thread safe.
 
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -26,8 +27,9 @@ class GroupMonitor {
   ~GroupMonitor();
   GroupMonitor(const GroupMonitor&) = delete;
 
-  // Call once, when every rank is connected.
-  void Start();
+  // Call once, when every rank is connected. `look` is called again and again meanwhile, on the monitor's
+  // thread.
+  void Start(std::function<void()> look = nullptr);
   // To be called before the workers are asked to end: from now on a broken connection is no failure. Does not
   // wait for the thread.
   void Stop() { stop_.Stop(); }
@@ -47,6 +49,7 @@ class GroupMonitor {
   const absl::Duration blame_grace_;
   const MonotonicClock now_;
   StopSignal stop_;
+  std::function<void()> look_;
 
   mutable absl::Mutex mu_;
   int64_t step_id_ ABSL_GUARDED_BY(mu_) = 0;

@@ -53,10 +53,12 @@ absl::Status GroupWeights::CheckFingerprints(
 
 std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id, const std::vector<bool>& ranks,
                                               const std::string& port_token,
+                                              const std::vector<v1::WeightChunk>& tensors,
                                               std::vector<v1::UpdatePort>* ports) const {
   v1::BeginWeightUpdateRequest request;
   request.set_update_id(update_id);
   request.set_update_port_token(port_token);
+  request.mutable_tensors()->Add(tensors.begin(), tensors.end());
   calls_.Stamp(&request);
   std::vector<v1::BeginWeightUpdateResponse> responses(workers_.size());
   std::vector<absl::Status> statuses = calls_.RunOperation(
@@ -77,10 +79,11 @@ std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id, cons
   return statuses;
 }
 
-WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std::string& port_token) {
+WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std::string& port_token,
+                                         const std::vector<v1::WeightChunk>& tensors) {
   WeightsOutcome outcome;
   const std::vector<absl::Status> statuses =
-      Begin(update_id, std::vector<bool>(workers_.size(), true), port_token, &outcome.ports);
+      Begin(update_id, std::vector<bool>(workers_.size(), true), port_token, tensors, &outcome.ports);
   outcome.status = calls_.FirstError(statuses);
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
   if (!outcome.status.ok()) {
@@ -122,7 +125,7 @@ absl::StatusOr<bool> GroupWeights::MakeStale(const std::vector<v1::WorkerSnapsho
   std::vector<bool> fresh;
   for (const v1::WorkerSnapshot& snapshot : snapshots) fresh.push_back(!snapshot.weights_stale());
   if (std::find(fresh.begin(), fresh.end(), true) == fresh.end()) return false;
-  RETURN_IF_ERROR(calls_.FirstError(Begin(RandomHex(kUpdateIdBytes), fresh, "", nullptr)));
+  RETURN_IF_ERROR(calls_.FirstError(Begin(RandomHex(kUpdateIdBytes), fresh, "", {}, nullptr)));
   return true;
 }
 

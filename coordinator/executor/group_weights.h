@@ -35,16 +35,19 @@ class GroupWeights {
       : calls_(*calls),
         workers_(*workers),
         options_(options),
-        streams_(workers, latch, calls->group_epoch()) {}
+        streams_(workers, latch, calls->group_epoch(), options.now) {}
 
   // As Executor (executor.h) says.
   WeightsOutcome Reload(const std::string& path, int64_t version);
-  WeightsOutcome BeginUpdate(const std::string& update_id, const std::string& port_token = "");
+  WeightsOutcome BeginUpdate(const std::string& update_id, const std::string& port_token = "",
+                             const std::vector<v1::WeightChunk>& tensors = {});
   absl::Status Send(const std::string& update_id, v1::WeightChunk chunk) {
     return streams_.Send(update_id, std::move(chunk));
   }
   WeightsOutcome FinishUpdate(int64_t version, const std::optional<ReceivedWeights>& expected = std::nullopt);
   void CancelUpdate() { streams_.Cancel(); }
+  // To be called again and again: an update ends where a rank takes nothing of it for lifecycle_timeout.
+  void Watch() { streams_.CancelWhereStuck(options_.lifecycle_timeout); }
 
   // Makes the weights of those ranks stale that are not so yet, by their snapshots. False: there was none.
   absl::StatusOr<bool> MakeStale(const std::vector<v1::WorkerSnapshot>& snapshots);
@@ -54,7 +57,8 @@ class GroupWeights {
  private:
   // Without `ports` no rank opens one.
   std::vector<absl::Status> Begin(const std::string& update_id, const std::vector<bool>& ranks,
-                                  const std::string& port_token, std::vector<v1::UpdatePort>* ports) const;
+                                  const std::string& port_token, const std::vector<v1::WeightChunk>& tensors,
+                                  std::vector<v1::UpdatePort>* ports) const;
   absl::Status CheckFingerprints(const std::vector<v1::WorkerReloadWeightsResponse>& responses) const;
 
   const CollectiveCalls& calls_;

@@ -18,7 +18,7 @@ GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnA
 GrpcExecutor::~GrpcExecutor() {
   OnFailure(nullptr);
   epoch()->ReportLoss(absl::CancelledError("the executor has ended"));
-  if (lifecycle_.joinable()) lifecycle_.join();
+  lifecycle_.Join();
 }
 
 std::shared_ptr<GroupEpoch> GrpcExecutor::epoch() const {
@@ -100,10 +100,10 @@ void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, 
 }
 
 void GrpcExecutor::BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
-                                          WeightsDone done) {
+                                          const std::vector<v1::WeightChunk>& tensors, WeightsDone done) {
   RunLifecycle<WeightsOutcome>(
-      [update_id, port_token](GroupEpoch* epoch) {
-        return epoch->weights()->BeginUpdate(update_id, port_token);
+      [update_id, port_token, tensors](GroupEpoch* epoch) {
+        return epoch->weights()->BeginUpdate(update_id, port_token, tensors);
       },
       std::move(done));
 }
@@ -115,16 +115,18 @@ void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, const std::optional<
       std::move(done));
 }
 
-// One call at a time: the thread of the one before has called its `done`, and is about to end.
+// One call at a time: the one before has called its `done`, and is about to end. Its thread is the next
+// one's.
 template <typename Result>
 void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done) {
-  if (lifecycle_.joinable()) lifecycle_.join();
   committed_ = false;
-  lifecycle_ = std::thread([this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
+  // Where there is no thread to be had, the engine's own waits: that is slow, but the call has its outcome.
+  const auto run = [this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
     Result result = call(epoch.get());
     NoteBytes(epoch.get());
     done(std::move(result));
-  });
+  };
+  if (!lifecycle_.Run(run).ok()) run();
 }
 
 // A rank that does not say it is lost, and the recovery brings the next news.

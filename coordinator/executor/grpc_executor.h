@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/threads.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/executor/group_epoch.h"
 
@@ -60,7 +60,7 @@ class GrpcExecutor : public Executor {
   }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
-                              WeightsDone done) override;
+                              const std::vector<v1::WeightChunk>& tensors, WeightsDone done) override;
   absl::Status SendWeights(const std::string& update_id, v1::WeightChunk chunk) override {
     return epoch()->weights()->Send(update_id, std::move(chunk));
   }
@@ -71,6 +71,7 @@ class GrpcExecutor : public Executor {
   absl::Status Progress() const override;
   void OnFailure(std::function<void(absl::Status)> callback) override;
   void Abort(const absl::Status& reason) override;
+  void LoseEpoch(const absl::Status& reason) override { epoch()->ReportLoss(reason); }
   void Recover(const Held& held) override;
   void Restart(const Held& held) override;
   void Dismiss(const absl::Status& reason) override;
@@ -100,7 +101,7 @@ class GrpcExecutor : public Executor {
   absl::Mutex recovered_mu_;  // held while the callback runs
   std::function<void(absl::Status)> on_recovered_ ABSL_GUARDED_BY(recovered_mu_);
   std::atomic<bool> committed_{false};  // the last call of lifecycle_
-  std::thread lifecycle_;               // runs the call under way; the engine thread's
+  TaskThreads lifecycle_{1};            // runs the call under way
 };
 
 }  // namespace somnus

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,10 +55,34 @@ struct WeightStreams::Streams {
   std::string update_id;
   bool begun = false;  // the first message was sent
   std::atomic<bool> cancelled{false};
+  mutable absl::Mutex mu;
+  std::optional<size_t> busy_rank ABSL_GUARDED_BY(mu);  // for which Send or Close waits
+  MonotonicTime busy_since ABSL_GUARDED_BY(mu);
+  std::optional<size_t> stuck_rank ABSL_GUARDED_BY(mu);  // for which the streams were cancelled
+  absl::Duration stuck_for ABSL_GUARDED_BY(mu);
 };
 
-WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch)
-    : workers_(*workers), latch_(*latch), group_epoch_(group_epoch) {}
+// Send or Close waits for a rank.
+class WeightStreams::Busy {
+ public:
+  Busy(Streams* streams, size_t rank, MonotonicTime now) : streams_(*streams) {
+    absl::MutexLock lock(&streams_.mu);
+    streams_.busy_rank = rank;
+    streams_.busy_since = now;
+  }
+  ~Busy() {
+    absl::MutexLock lock(&streams_.mu);
+    streams_.busy_rank.reset();
+  }
+  Busy(const Busy&) = delete;
+
+ private:
+  Streams& streams_;
+};
+
+WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch,
+                             MonotonicClock now)
+    : workers_(*workers), latch_(*latch), group_epoch_(group_epoch), now_(std::move(now)) {}
 
 WeightStreams::~WeightStreams() = default;
 
@@ -92,6 +117,7 @@ absl::Status WeightStreams::Send(const std::string& update_id, v1::WeightChunk c
   *request.mutable_chunk() = std::move(chunk);
   for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
     Streams::Rank& stream = open->ranks[rank];
+    const Busy busy(open.get(), rank, now_());
     if (stream.writer == nullptr || !stream.writer->Write(request)) return Break(open, rank);
   }
   return absl::OkStatus();
@@ -125,10 +151,12 @@ absl::StatusOr<ReceivedWeights> WeightStreams::Close() {
     if (rank.writer != nullptr) rank.writer->WritesDone();
   }
   for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
+    const Busy busy(open.get(), rank, now_());
     if (absl::Status status = open->Finish(rank, workers_[rank].name); !status.ok()) {
+      const absl::Status stuck = Stuck(*open);
       open->Cancel();
       Forget(open);
-      return status;
+      return stuck.ok() ? status : stuck;
     }
   }
   Forget(open);
@@ -149,11 +177,33 @@ void WeightStreams::ClosePorts(const std::string& update_id) {
 // The stream of `rank` has ended with an error, for which the others are cancelled.
 absl::Status WeightStreams::Break(const std::shared_ptr<Streams>& open, size_t rank) {
   absl::Status status = open->Finish(rank, workers_[rank].name);
+  if (const absl::Status stuck = Stuck(*open); !stuck.ok()) status = stuck;
   open->Cancel();
   Forget(open);
   if (const absl::Status lost = latch_.status(); !lost.ok()) return lost;
   return status.ok() ? absl::InternalError(absl::StrCat(workers_[rank].name, " ended the update early"))
                      : status;
+}
+
+absl::Status WeightStreams::Stuck(const Streams& open) const {
+  absl::MutexLock lock(&open.mu);
+  if (!open.stuck_rank.has_value()) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(workers_[*open.stuck_rank].name,
+                                                  " has taken nothing of the update for ",
+                                                  absl::FormatDuration(open.stuck_for)));
+}
+
+void WeightStreams::CancelWhereStuck(absl::Duration most) {
+  const std::shared_ptr<Streams> open = streams();
+  if (open == nullptr) return;
+  {
+    absl::MutexLock lock(&open->mu);
+    if (!open->busy_rank.has_value() || open->stuck_rank.has_value() || now_() - open->busy_since <= most)
+      return;
+    open->stuck_rank = open->busy_rank;
+    open->stuck_for = most;
+  }
+  open->Cancel();
 }
 
 void WeightStreams::Forget(const std::shared_ptr<Streams>& streams) {

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/residency/weights.h"
@@ -23,7 +24,8 @@ namespace somnus {
 
 class WeightStreams {
  public:
-  WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch);
+  WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch,
+                MonotonicClock now);
   ~WeightStreams();
   WeightStreams(const WeightStreams&) = delete;
 
@@ -41,10 +43,15 @@ class WeightStreams {
   void ClosePorts(const std::string& update_id);
   // Ends the streams: Send and Close return Cancelled.
   void Cancel();
+  // Ends the streams where a rank has held Send or Close back for longer than `most`: they return
+  // DeadlineExceeded with its name. On any thread, again and again.
+  void CancelWhereStuck(absl::Duration most);
 
  private:
   struct Streams;
   std::shared_ptr<Streams> streams() const;
+  class Busy;
+  absl::Status Stuck(const Streams& open) const;
   absl::Status Break(const std::shared_ptr<Streams>& open, size_t rank);
   void Forget(const std::shared_ptr<Streams>& streams);
   absl::StatusOr<ReceivedWeights> WhatHasCome(const Streams& ended) const;
@@ -52,6 +59,7 @@ class WeightStreams {
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const int64_t group_epoch_;
+  const MonotonicClock now_;
   mutable absl::Mutex mu_;
   std::shared_ptr<Streams> streams_ ABSL_GUARDED_BY(mu_);  // null: none are open
 };

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
 #include "coordinator/group/run_state.h"
 
 namespace somnus {
@@ -18,12 +18,7 @@ ReplicaGroups::ReplicaGroups(const Flags& flags) : run_dir_path_(flags.run_dir) 
     groups_.push_back(std::make_unique<WorkerGroup>(OfReplica(flags, i)));
 }
 
-void ReplicaGroups::ForAll(const std::function<void(size_t)>& call) {
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < groups_.size(); ++i) threads.emplace_back([&call, i] { call(i); });
-  call(0);
-  for (std::thread& thread : threads) thread.join();
-}
+void ReplicaGroups::ForAll(const std::function<void(size_t)>& call) { RunTogether(groups_.size(), call); }
 
 absl::Status ReplicaGroups::Named(size_t replica, const absl::Status& status) const {
   if (groups_.size() == 1) return status;

@@ -261,6 +261,8 @@ EngineStats ReplicaSet::Stats() const {
   absl::MutexLock lock(&mu_);
   sum.num_waiting += static_cast<int32_t>(queue_.size());
   sum.num_moved = num_moved_;
+  sum.lifecycle_call = lifecycle_call_.name.empty() && rolls_ ? roll_call_ : lifecycle_call_;
+  sum.lifecycle_call.num_waiting = turns_.num_waiting();
   for (size_t i = 0; i < replicas_.size(); ++i) sum.replicas[i].num_requests = replicas_[i].num_requests;
   absl::MutexLock wait_lock(&wait_mu_);
   sum.oldest_wait = sleep_wait_.Of(room_.oldest_arrival(), smallest_.now(), smallest_.monotonic_now());

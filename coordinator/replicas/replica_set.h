@@ -25,8 +25,8 @@
 //
 // Ownership: owns the loops and the thread that hands requests out; executors and the observer are borrowed
 // and must live until DrainAndStop, which the destructor calls without grace, has returned. Thread safety: as
-// engine.h says. Locks are taken in the order lifecycle_mu_, mu_, a loop's own; state_mu_ is never held while
-// mu_ is taken.
+// engine.h says. The turn of turns_ comes before mu_, and mu_ before a loop's own; state_mu_ is never held
+// while mu_ is taken.
 
 #include <atomic>
 #include <cstdint>
@@ -48,6 +48,7 @@
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/engine/sleep_wait.h"
 #include "coordinator/executor/executor.h"
+#include "coordinator/replicas/call_turns.h"
 #include "coordinator/replicas/retry_backoff.h"
 #include "coordinator/replicas/router.h"
 #include "coordinator/replicas/set_state.h"
@@ -105,6 +106,7 @@ class ReplicaSet : public Engine {
   PinnedPrefixes& pinned_prefixes() override { return *prefixes_; }
   absl::Status Revive(bool asleep) override;
   absl::Status Roll(absl::Duration grace) override;
+  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return smallest_.vocab_size; }
@@ -187,13 +189,21 @@ class ReplicaSet : public Engine {
   // Lifecycle calls are done one after the other. One that `ends_waits` ends the wait of the one before it.
   class LifecycleLock {
    public:
-    LifecycleLock(ReplicaSet* set, bool ends_waits);
+    // `name`: as of LifecycleCallStats.
+    LifecycleLock(ReplicaSet* set, const char* name, bool ends_waits);
     ~LifecycleLock();
     LifecycleLock(const LifecycleLock&) = delete;
+    // Ok once it is this call's turn. Cancelled: its client has left before.
+    const absl::Status& status() const { return status_; }
+    // Others may have their turn until Take; to be called while status() is ok.
+    void Give();
+    absl::Status Take();
 
    private:
     void Interrupt(int64_t count);
     ReplicaSet* const set_;
+    const char* const name_;
+    absl::Status status_;
   };
   void UpdateState();
   // Weights: replica_set_weights.cc.
@@ -226,7 +236,16 @@ class ReplicaSet : public Engine {
   // The report over all replicas, or the first error of one that has not failed; with what all of them lack
   // where memory is missing.
   absl::StatusOr<TransitionReport> Sum(const Results& results) const;
-  void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
+  // Calls those whose call succeeded and that `choose` names. Returns `error`, which has made it necessary,
+  // with what could not be undone.
+  absl::Status Undo(const absl::Status& error, const Results& results,
+                    const std::function<bool(size_t)>& choose, const ReplicaCall& call);
+  // A sleep would lose weights that no file has.
+  bool LosesOnlyCopy(const SleepSpec& spec) const;
+  // Waits as AwaitFor, but without a bound. An error: an operator or the end of the server has ended the
+  // wait, or the client of this thread's call has left.
+  absl::Status AwaitInCall(const std::function<bool()>& condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Residency> Residencies() const;
   std::vector<std::optional<int64_t>> ShareKeptBytes(std::optional<int64_t> max_kept_bytes) const;
   absl::Status CheckLifecycle() const;
@@ -238,8 +257,11 @@ class ReplicaSet : public Engine {
   absl::Status AwaitSettled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends when the replica has no open request, or `grace` after it got the last one. An error when it must
   // not be restarted now.
-  absl::Status Empty(size_t replica, absl::Duration grace);
-  absl::Status RollOne(size_t replica, absl::Duration grace);
+  // Others have their turn meanwhile.
+  absl::Status Empty(size_t replica, absl::Duration grace, LifecycleLock* lifecycle);
+  absl::Status MayEmpty(size_t replica) const;
+  absl::Status RollOne(size_t replica, absl::Duration grace, LifecycleLock* lifecycle);
+  absl::Status RollAll(absl::Duration grace, LifecycleLock* lifecycle);
   bool AnotherServes(size_t replica) const;
   bool NobodyServes() const;
   std::string Errors() const;
@@ -252,7 +274,7 @@ class ReplicaSet : public Engine {
 
   LoopMail mail_;                        // wakes the thread that hands out
   std::atomic<bool> has_queued_{false};  // the queue is not empty
-  absl::Mutex lifecycle_mu_;             // held during lifecycle calls, which are done one after the other
+  CallTurns turns_;                      // of lifecycle calls, which are done one after the other
   mutable absl::Mutex mu_;
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
@@ -270,6 +292,11 @@ class ReplicaSet : public Engine {
   int64_t hold_back_from_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();
   int64_t num_awaited_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_aborts_ ABSL_GUARDED_BY(mu_) = 0;             // by operators, since start
+  int32_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;              // of AwaitInCall, that are under way
+  bool rolls_ ABSL_GUARDED_BY(mu_) = false;                 // a roll is under way
+  LifecycleCallStats lifecycle_call_ ABSL_GUARDED_BY(mu_);  // of the one whose turn it is
+  LifecycleCallStats roll_call_ ABSL_GUARDED_BY(mu_);       // of the roll, also while others have their turn
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // what is in the queue ends
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -6,8 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
@@ -34,27 +37,13 @@ auto StatusCall(Call call) {
 
 }  // namespace
 
-ReplicaSet::LifecycleLock::LifecycleLock(ReplicaSet* set, bool ends_waits) : set_(set) {
-  if (ends_waits) Interrupt(1);
-  set_->lifecycle_mu_.Lock();
-  if (ends_waits) Interrupt(-1);
-}
-
-ReplicaSet::LifecycleLock::~LifecycleLock() { set_->lifecycle_mu_.Unlock(); }
-
-void ReplicaSet::LifecycleLock::Interrupt(int64_t count) {
-  absl::MutexLock lock(&set_->mu_);
-  set_->num_interruptions_ += count;
-}
-
 ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
   Results results(replicas_.size(), TransitionReport());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < replicas_.size(); ++i) {
-    if (!chosen[i] || replicas_[i].loop->state() == EngineState::kFailed) continue;
-    threads.emplace_back([&, i] { results[i] = call(replicas_[i].loop.get(), i); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const CallerScope begun(BegunCaller());  // for what runs on this thread
+  RunTogether(replicas_.size(), [&](size_t i) {
+    if (!chosen[i] || replicas_[i].loop->state() == EngineState::kFailed) return;
+    results[i] = call(replicas_[i].loop.get(), i);
+  });
   return results;
 }
 
@@ -80,17 +69,24 @@ std::vector<Residency> ReplicaSet::Residencies() const {
   return residencies;
 }
 
-// Calls those whose call succeeded and that `choose` names, and logs what cannot be undone.
-void ReplicaSet::Undo(const Results& results, const std::function<bool(size_t)>& choose,
-                      const ReplicaCall& call) {
+absl::Status ReplicaSet::Undo(const absl::Status& error, const Results& results,
+                              const std::function<bool(size_t)>& choose, const ReplicaCall& call) {
   std::vector<bool> chosen;
   for (size_t i = 0; i < results.size(); ++i) chosen.push_back(results[i].ok() && choose(i));
   const Results undone = CallReplicas(chosen, call);
+  std::string left;
   for (size_t i = 0; i < undone.size(); ++i) {
     if (undone[i].ok()) continue;
-    LogError("replica {} is not what it was before the call that failed: {}", i,
-             std::string(undone[i].status().message()));
+    const std::string reason(undone[i].status().message());
+    LogError("replica {} is not what it was before the call that failed: {}", i, reason);
+    absl::StrAppend(&left, "; replica ", i,
+                    " is not what it was before, since it could not be brought back: ", reason);
   }
+  if (left.empty()) return error;
+  absl::Status with_left(error.code(), absl::StrCat(error.message(), left));
+  error.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { with_left.SetPayload(type, payload); });
+  return with_left;
 }
 
 absl::Status ReplicaSet::CheckLifecycle() const {
@@ -116,12 +112,58 @@ absl::Status ReplicaSet::SettleOpenRequests(SleepMode mode) {
   }
   absl::MutexLock lock(&mu_);
   const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return num_awaited_ == 0 || draining_ || (mode == SleepMode::kWait && num_interruptions_ > 0);
+    return num_awaited_ == 0 || (mode == SleepMode::kWait && num_interruptions_ > 0);
   };
-  mu_.Await(absl::Condition(&settled));
+  RETURN_IF_ERROR(AwaitInCall(settled, absl::InfiniteDuration()));
   if (num_awaited_ == 0) return absl::OkStatus();
-  if (draining_) return DeclinedError("the server is shutting down");
   return absl::AbortedError("another call has ended the wait for open requests");
+}
+
+absl::Status ReplicaSet::AwaitInCall(const std::function<bool()>& condition, absl::Duration timeout) {
+  const int64_t aborts = num_aborts_;
+  const MonotonicTime deadline = MonotonicNow() + timeout;
+  const auto ends = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return condition() || draining_ || num_aborts_ > aborts;
+  };
+  ++num_waits_;
+  absl::Status caller;
+  while (!ends() && caller.ok() && MonotonicNow() < deadline) {
+    AwaitFor(ends, std::min(kCallerLook, deadline - MonotonicNow()));
+    caller = CheckCaller();
+  }
+  --num_waits_;
+  if (condition()) return absl::OkStatus();
+  if (draining_) return DeclinedError("the server is shutting down");
+  if (num_aborts_ > aborts) return absl::AbortedError(kEndedByOperator);
+  return caller;
+}
+
+absl::Status ReplicaSet::AbortCall() {
+  bool ended = false;
+  {
+    absl::MutexLock lock(&mu_);
+    ended = num_waits_ > 0;
+    num_aborts_ += ended ? 1 : 0;
+    NoteChange();
+  }
+  absl::Status none = absl::FailedPreconditionError("no lifecycle call is under way");
+  for (const Replica& replica : replicas_) {
+    if (replica.loop->Stats().lifecycle_call.name.empty()) continue;
+    const absl::Status status = replica.loop->AbortCall();
+    ended |= status.ok();
+    none = status;
+  }
+  return ended ? absl::OkStatus() : none;
+}
+
+bool ReplicaSet::LosesOnlyCopy(const SleepSpec& spec) const {
+  return spec.level >= kMaxSleepLevel &&
+         std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& replica) {
+           const EngineStats stats = replica.loop->Stats();
+           const std::vector<std::string> tags = stats.residency.ToSleep(spec);
+           return stats.state != EngineState::kFailed && stats.only_copy &&
+                  std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
+         });
 }
 
 void ReplicaSet::NoteEnded(const Entry& entry) {
@@ -152,7 +194,8 @@ std::vector<std::optional<int64_t>> ReplicaSet::ShareKeptBytes(std::optional<int
 }
 
 absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
-  const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait && !request.only_if_idle);
+  const LifecycleLock lifecycle(this, "sleep", request.mode != SleepMode::kWait && !request.only_if_idle);
+  RETURN_IF_ERROR(lifecycle.status());
   RETURN_IF_ERROR(CheckLifecycle());
   if (request.only_if_idle) {
     absl::MutexLock lock(&mu_);
@@ -160,6 +203,8 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
       return absl::AbortedError("the engine is not idle");
   }
   CallScope scope(this, request.mode == SleepMode::kWait ? SetCall::kPause : SetCall::kSleep);
+  if (!request.force && !request.spares_only_copy && LosesOnlyCopy({request.level, request.tags}))
+    return absl::FailedPreconditionError(kForceLosesOnlyCopy);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
   if (request.spares_only_copy && request.level >= kMaxSleepLevel && Stats().only_copy)
     return absl::AbortedError(kSparesOnlyCopy);
@@ -168,7 +213,8 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
   const std::vector<Residency> before = Residencies();
   const std::vector<std::optional<int64_t>> kept_bytes = ShareKeptBytes(request.max_kept_bytes);
   const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t i) {
-    return loop->Sleep({.level = request.level, .tags = request.tags, .max_kept_bytes = kept_bytes[i]});
+    return loop->Sleep(
+        {.level = request.level, .tags = request.tags, .force = true, .max_kept_bytes = kept_bytes[i]});
   });
   absl::StatusOr<TransitionReport> report = Sum(results);
   if (report.ok()) {
@@ -176,10 +222,9 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
     return report;
   }
   const SleepSpec spec = {request.level, request.tags};
-  Undo(
-      results, [&](size_t i) { return !Released(spec, before[i]).empty(); },
+  return Undo(
+      report.status(), results, [&](size_t i) { return !Released(spec, before[i]).empty(); },
       [&](EngineLoop* loop, size_t i) { return loop->WakeUp(Released(spec, before[i])); });
-  return report;
 }
 
 // Each replica checks the memory of its own ranks, and those of one host might all find enough of it. One
@@ -206,22 +251,23 @@ absl::StatusOr<TransitionReport> ReplicaSet::WakeReplicas(const std::vector<std:
     NoteTransition(/*wakes=*/true, began, *report);
     return report;
   }
-  Undo(
-      results, [&](size_t i) { return !before[i].ToWake(tags).empty(); },
+  return Undo(
+      report.status(), results, [&](size_t i) { return !before[i].ToWake(tags).empty(); },
       [&](EngineLoop* loop, size_t i) {
-        return loop->Sleep({.level = before[i].level(), .tags = before[i].ToWake(tags)});
+        return loop->Sleep({.level = before[i].level(), .tags = before[i].ToWake(tags), .force = true});
       });
-  return report;
 }
 
 absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags,
                                                     std::optional<bool> load_weights) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/true);
+  const LifecycleLock lifecycle(this, "wake_up", /*ends_waits=*/true);
+  RETURN_IF_ERROR(lifecycle.status());
   return WakeReplicas(tags, [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags, load_weights); });
 }
 
 absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const LifecycleLock lifecycle(this, "wake_up", /*ends_waits=*/false);
+  RETURN_IF_ERROR(lifecycle.status());
   return WakeReplicas({}, [](EngineLoop* loop, size_t) { return loop->WakeForArrivals(); });
 }
 
@@ -248,7 +294,8 @@ absl::Status ReplicaSet::Prefetch() {
 }
 
 absl::Status ReplicaSet::Pause(const PauseRequest& request) {
-  const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait);
+  const LifecycleLock lifecycle(this, "pause", request.mode != SleepMode::kWait);
+  RETURN_IF_ERROR(lifecycle.status());
   RETURN_IF_ERROR(CheckLifecycle());
   const CallScope scope(this, SetCall::kPause);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
@@ -258,21 +305,23 @@ absl::Status ReplicaSet::Pause(const PauseRequest& request) {
       CallReplicas(All(), StatusCall([&](EngineLoop* loop) { return loop->Pause(of_replica); }));
   absl::Status status = Sum(results).status();
   if (!status.ok()) {
-    Undo(
-        results, [&](size_t) { return !was_paused; },
+    return Undo(
+        status, results, [&](size_t) { return !was_paused; },
         StatusCall([](EngineLoop* loop) { return loop->Resume(); }));
   }
   return status;
 }
 
 absl::Status ReplicaSet::Resume() {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/true);
+  const LifecycleLock lifecycle(this, "resume", /*ends_waits=*/true);
+  RETURN_IF_ERROR(lifecycle.status());
   RETURN_IF_ERROR(CheckLifecycle());
   return Sum(CallReplicas(All(), StatusCall([](EngineLoop* loop) { return loop->Resume(); }))).status();
 }
 
 absl::StatusOr<int32_t> ReplicaSet::ResizeKvCache(int32_t total_blocks) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const LifecycleLock lifecycle(this, "a change of the KV cache's size", /*ends_waits=*/false);
+  RETURN_IF_ERROR(lifecycle.status());
   const auto count = static_cast<int32_t>(replicas_.size());
   const int32_t share = total_blocks / count + (total_blocks % count > 0 ? 1 : 0);
   std::vector<int32_t> before, mapped(replicas_.size(), 0);
@@ -284,16 +333,16 @@ absl::StatusOr<int32_t> ReplicaSet::ResizeKvCache(int32_t total_blocks) {
   const Results results =
       CallReplicas(All(), [&](EngineLoop* loop, size_t i) { return resize(loop, i, share); });
   if (absl::Status status = Sum(results).status(); !status.ok()) {
-    Undo(
-        results, [](size_t) { return true; },
+    return Undo(
+        status, results, [](size_t) { return true; },
         [&](EngineLoop* loop, size_t i) { return resize(loop, i, before[i]); });
-    return status;
   }
   return std::accumulate(mapped.begin(), mapped.end(), 0);
 }
 
 absl::Status ReplicaSet::ResetPrefixCache(bool preempt_running) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const LifecycleLock lifecycle(this, "reset_prefix_cache", /*ends_waits=*/false);
+  RETURN_IF_ERROR(lifecycle.status());
   const Results results = CallReplicas(
       All(), StatusCall([=](EngineLoop* loop) { return loop->ResetPrefixCache(preempt_running); }));
   {
@@ -330,11 +379,7 @@ void ReplicaSet::DrainAndStop(absl::Duration grace) {
     NoteChange();
   }
   mail_.Wake();
-  std::vector<std::thread> threads;
-  for (Replica& replica : replicas_) {
-    threads.emplace_back([&replica] { replica.loop->DrainAndStop(absl::ZeroDuration()); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunTogether(replicas_.size(), [&](size_t i) { replicas_[i].loop->DrainAndStop(absl::ZeroDuration()); });
   absl::MutexLock join_lock(&join_mu_);
   if (!thread_.joinable()) return;
   for (Replica& replica : replicas_) replica.loop->OnStateChange(nullptr);

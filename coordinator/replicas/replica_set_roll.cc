@@ -1,12 +1,13 @@
 // ReplicaSet's part for replicas that are restarted: after a failure, or in a roll.
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/residency/declined.h"
@@ -38,7 +39,7 @@ absl::Duration ReplicaSet::RetryFailed() {
     }
   }
   if (due.empty() || state_ != EngineState::kAwake) return next;  // a change of the state wakes this thread
-  if (!lifecycle_mu_.TryLock()) return kBusyPause;
+  if (!turns_.TryTake()) return kBusyPause;
   const bool awake = state_ == EngineState::kAwake;
   for (const size_t replica : due) {
     if (!awake) break;
@@ -48,7 +49,7 @@ absl::Duration ReplicaSet::RetryFailed() {
     }
     (void)replicas_[replica].loop->Revive(retry_.restart_workers, WeightsOfOthers(replica));
   }
-  lifecycle_mu_.Unlock();
+  turns_.Give();
   return awake ? next : kBusyPause;
 }
 
@@ -80,49 +81,80 @@ absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
 
 // Beside others that serve they come back as those are; else each as it was.
 absl::Status ReplicaSet::Revive(bool asleep) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const LifecycleLock lifecycle(this, "revive", /*ends_waits=*/false);
+  RETURN_IF_ERROR(lifecycle.status());
   RETURN_IF_ERROR(CheckLifecycle());
+  const CallerScope begun(BegunCaller());
   const EngineState state = state_;
   std::vector<absl::Status> errors(replicas_.size(), DeclinedError("no replica has failed"));
-  std::vector<std::thread> threads;
+  std::vector<size_t> failed;
   for (size_t i = 0; i < replicas_.size(); ++i) {
     if (replicas_[i].loop->state() != EngineState::kFailed) continue;
     if (state != EngineState::kFailed && state != EngineState::kAwake)
       return absl::FailedPreconditionError("replicas are revived while the others are awake");
-    threads.emplace_back([this, i, state, asleep, error = &errors[i]] {
-      *error = state == EngineState::kAwake ? ReviveAndWait(i) : replicas_[i].loop->Revive(asleep);
-    });
+    failed.push_back(i);
   }
-  const bool none = threads.empty();
-  for (std::thread& thread : threads) thread.join();
+  RunTogether(failed.size(), [&](size_t k) {
+    const size_t i = failed[k];
+    errors[i] = state == EngineState::kAwake ? ReviveAndWait(i) : replicas_[i].loop->Revive(asleep);
+  });
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    if (none) return errors[i];
+    if (failed.empty()) return errors[i];
     if (!errors[i].ok() && !IsDeclined(errors[i])) return OfReplica(i, errors[i]);
   }
   return absl::OkStatus();
 }
 
-absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(AwaitSettled());
+absl::Status ReplicaSet::MayEmpty(size_t replica) const {
   if (const EngineState state = replicas_[replica].loop->state(); state != EngineState::kAwake)
     return absl::FailedPreconditionError(WhyNotReady(state));
   if (!AnotherServes(replica)) return absl::FailedPreconditionError("no other replica would serve meanwhile");
-  replicas_[replica].is_rolling = true;
-  LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
-          replicas_[replica].num_open, absl::FormatDuration(grace));
-  const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return draining_ || replicas_[replica].num_open == 0;
-  };
-  AwaitFor(empty, grace);
-  if (!draining_) return absl::OkStatus();
-  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace, LifecycleLock* lifecycle) {
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(AwaitSettled());
+    RETURN_IF_ERROR(MayEmpty(replica));
+    replicas_[replica].is_rolling = true;
+    LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
+            replicas_[replica].num_open, absl::FormatDuration(grace));
+  }
+  lifecycle->Give();
+  absl::Status waited;
+  {
+    const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return replicas_[replica].num_open == 0; };
+    absl::MutexLock lock(&mu_);
+    waited = AwaitInCall(empty, grace);
+  }
+  RETURN_IF_ERROR(lifecycle->Take());
+  RETURN_IF_ERROR(waited);
+  RETURN_IF_ERROR(CheckLifecycle());
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(AwaitSettled());
+  return MayEmpty(replica);  // another call may have come meanwhile
 }
 
 // Those that have failed come first, so that as many as can be serve while the others are restarted. They
 // have new workers then.
 absl::Status ReplicaSet::Roll(absl::Duration grace) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  LifecycleLock lifecycle(this, "roll", /*ends_waits=*/false);
+  RETURN_IF_ERROR(lifecycle.status());
+  {
+    absl::MutexLock lock(&mu_);
+    if (rolls_) return absl::FailedPreconditionError("another roll is under way");
+    rolls_ = true;
+    roll_call_ = lifecycle_call_;
+  }
+  const CallerScope begun(BegunCaller());
+  const absl::Status status = RollAll(grace, &lifecycle);
+  absl::MutexLock lock(&mu_);
+  rolls_ = false;
+  return status;
+}
+
+absl::Status ReplicaSet::RollAll(absl::Duration grace, LifecycleLock* lifecycle) {
   std::vector<size_t> failed, others;
   {
     absl::MutexLock lock(&mu_);
@@ -135,7 +167,7 @@ absl::Status ReplicaSet::Roll(absl::Duration grace) {
   size_t num_done = 0;
   for (const std::vector<size_t>* part : {&failed, &others}) {
     for (const size_t i : *part) {
-      const absl::Status status = part == &failed ? ReviveAndWait(i) : RollOne(i, grace);
+      const absl::Status status = part == &failed ? ReviveAndWait(i) : RollOne(i, grace, lifecycle);
       if (status.ok()) {
         LogInfo("roll: replica {} is back, {} of {} are done", i, ++num_done, replicas_.size());
         continue;
@@ -147,8 +179,8 @@ absl::Status ReplicaSet::Roll(absl::Duration grace) {
   return absl::OkStatus();
 }
 
-absl::Status ReplicaSet::RollOne(size_t replica, absl::Duration grace) {
-  absl::Status status = Empty(replica, grace);
+absl::Status ReplicaSet::RollOne(size_t replica, absl::Duration grace, LifecycleLock* lifecycle) {
+  absl::Status status = Empty(replica, grace, lifecycle);
   if (status.ok()) status = replicas_[replica].loop->Restart();
   {
     absl::MutexLock lock(&mu_);

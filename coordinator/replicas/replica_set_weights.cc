@@ -1,11 +1,12 @@
 // ReplicaSet's part for changes of the weights: after one that went well all replicas have the same version.
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
@@ -15,9 +16,7 @@ namespace {
 
 // Runs `call` for all of `indices` at once.
 void ForAll(const std::vector<size_t>& indices, const std::function<void(size_t)>& call) {
-  std::vector<std::thread> threads;
-  for (const size_t index : indices) threads.emplace_back([&call, index] { call(index); });
-  for (std::thread& thread : threads) thread.join();
+  RunTogether(indices.size(), [&](size_t i) { call(indices[i]); });
 }
 
 }  // namespace
@@ -40,6 +39,12 @@ class ReplicaSet::Update : public WeightUpdate {
   absl::Status Send(v1::WeightChunk chunk) override {
     for (auto& [replica, update] : updates_) {
       if (absl::Status status = update->Send(chunk); !status.ok()) return OfReplica(replica, status);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status status() const override {
+    for (const auto& [replica, update] : updates_) {
+      if (absl::Status status = update->status(); !status.ok()) return OfReplica(replica, status);
     }
     return absl::OkStatus();
   }
@@ -77,7 +82,6 @@ class ReplicaSet::Update : public WeightUpdate {
 WeightsRequest ReplicaSet::OfEveryReplica(const WeightsRequest& request) const {
   WeightsRequest of_replica = request;
   of_replica.mode = SleepMode::kKeep;
-  of_replica.abandoned = nullptr;  // it was asked, for all of them
   if (request.version != 0) return of_replica;
   for (const Replica& replica : replicas_)
     of_replica.version = std::max(of_replica.version, replica.loop->weights().version + 1);
@@ -128,15 +132,21 @@ void ReplicaSet::NoteWeights(bool updates, MonotonicTime began) {
     for (size_t i = 0; i < replicas_.size(); ++i) router_.Forget(static_cast<int>(i));
   }
   if (observer_ == nullptr) return;
-  observer_->OnWeightsChanged({.updates = updates, .duration = smallest_.monotonic_now() - began});
+  const Weights weights = replicas_[0].loop->weights();
+  observer_->OnWeightsChanged({.updates = updates,
+                               .duration = smallest_.monotonic_now() - began,
+                               .version = weights.version,
+                               .source = weights.source()});
 }
 
 absl::StatusOr<WeightsChange> ReplicaSet::ReloadWeights(const WeightsRequest& request) {
-  const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait);
+  const LifecycleLock lifecycle(this, "reload_weights", request.mode != SleepMode::kWait);
+  RETURN_IF_ERROR(lifecycle.status());
   RETURN_IF_ERROR(CheckLifecycle());
   CallScope scope(this, SetCall::kPause);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
-  if (request.abandoned && request.abandoned()) return absl::CancelledError(kAbandoned);
+  RETURN_IF_ERROR(CheckCaller());
+  const CallerScope begun(BegunCaller());
   scope.Set(SetCall::kWakeUp);
   const MonotonicTime began = smallest_.monotonic_now();
   const WeightsRequest of_replica = OfEveryReplica(request);
@@ -162,11 +172,13 @@ absl::StatusOr<WeightsChange> ReplicaSet::ReloadWeights(const WeightsRequest& re
 }
 
 absl::StatusOr<std::unique_ptr<WeightUpdate>> ReplicaSet::BeginWeightUpdate(const WeightsRequest& request) {
-  auto lifecycle = std::make_unique<LifecycleLock>(this, request.mode != SleepMode::kWait);
+  auto lifecycle = std::make_unique<LifecycleLock>(this, "update_weights", request.mode != SleepMode::kWait);
+  RETURN_IF_ERROR(lifecycle->status());
   RETURN_IF_ERROR(CheckLifecycle());
   auto scope = std::make_unique<CallScope>(this, SetCall::kPause);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
-  if (request.abandoned && request.abandoned()) return absl::CancelledError(kAbandoned);
+  RETURN_IF_ERROR(CheckCaller());
+  const CallerScope begun(BegunCaller());
   scope->Set(SetCall::kWakeUp);
   const WeightsRequest of_replica = OfEveryReplica(request);
   ASSIGN_OR_RETURN(const std::vector<size_t> live, LiveReplicas());

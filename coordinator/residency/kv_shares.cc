@@ -103,9 +103,13 @@ class Planner {
     const bool worth_it = shares_[i] - model.mapped_blocks >= Step(i) || shares_[i] == model.max_blocks;
     return is_full && worth_it && shares_[i] > model.mapped_blocks;
   }
+  // What so many more blocks take at most.
+  int64_t GrowthBytes(int i, int64_t more) const {
+    return std::min(Bytes(i, more) + models_[i].slack_bytes, models_[i].rest_bytes);
+  }
   // Bytes beyond what the model holds.
   int64_t Wanted(int i) const {
-    if (!Waits(i)) return Bytes(i, shares_[i] - models_[i].mapped_blocks) + models_[i].slack_bytes;
+    if (!Waits(i)) return GrowthBytes(i, shares_[i] - models_[i].mapped_blocks);
     return models_[i].other_bytes + Bytes(i, shares_[i]);
   }
 
@@ -145,10 +149,11 @@ class Planner {
       return;
     }
     const int64_t room = std::max<int64_t>(0, free_ - model.slack_bytes) / model.block_bytes;
-    const int64_t more = std::min<int64_t>(shares_[i] - model.mapped_blocks, room);
+    const int64_t wanted = shares_[i] - model.mapped_blocks;
+    const int64_t more = GrowthBytes(i, wanted) <= free_ ? wanted : std::min(wanted, room);
     const bool worth_it = more >= Step(i) || model.mapped_blocks + more == shares_[i];
     if (more <= 0 || !worth_it || Stays(i)) return;
-    free_ -= Bytes(i, more) + model.slack_bytes;
+    free_ -= GrowthBytes(i, more);
     plan_.resizes.push_back({i, model.mapped_blocks + static_cast<int32_t>(more), i});
   }
 

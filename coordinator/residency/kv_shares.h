@@ -13,6 +13,7 @@
 //   stays for min_stay, so that two models that take turns do not resize at every request.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -28,9 +29,11 @@ struct KvShareView {
     kOther,   // left alone; its memory is not in free_bytes
   };
   State state = State::kOther;
-  int64_t block_bytes = 1;    // over all ranks
-  int64_t other_bytes = 0;    // kWaiter: what it takes when it wakes, beside its blocks
-  int64_t slack_bytes = 0;    // that growth may take beside its blocks, because memory comes in chunks
+  int64_t block_bytes = 1;  // over all ranks
+  int64_t other_bytes = 0;  // kWaiter: what it takes when it wakes, beside its blocks
+  int64_t slack_bytes = 0;  // that growth may take beside its blocks, because memory comes in chunks
+  // kAwake: what the whole cache takes beyond what it has now; growth takes no more, whatever the slack.
+  int64_t rest_bytes = std::numeric_limits<int64_t>::max();
   int32_t min_blocks = 0;     // at least 1
   int32_t max_blocks = 0;     // at least min_blocks
   int32_t mapped_blocks = 0;  // that have memory; kWaiter: will have

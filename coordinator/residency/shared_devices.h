@@ -228,8 +228,9 @@ class SharedDevices {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `work` runs on a thread of its own, without mu_; what comes of it is looked at afterwards.
-  void Carry(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `work` runs on a thread of its own, without mu_; what comes of it is looked at afterwards. False: there
+  // is no thread.
+  bool Carry(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Of the wrappers (shared_devices_calls.cc).

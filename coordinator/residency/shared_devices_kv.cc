@@ -105,6 +105,12 @@ KvShareView SharedDevices::KvView(const Model& model, const ModelView& view) con
   share.block_bytes = kv.block_bytes;
   share.other_bytes = DeviceBytesWith(model, 0) - view.resident_bytes;
   share.slack_bytes = kv.slack_bytes;
+  if (share.state == KvShareView::State::kAwake && kv.resident_bytes > 0) {
+    // Of what it has now, a part is such slack already.
+    const int64_t held = kv.resident_bytes - (int64_t{kv.mapped_blocks} + 1) * kv.block_bytes;
+    share.slack_bytes = std::max<int64_t>(0, kv.slack_bytes - std::max<int64_t>(0, held));
+    share.rest_bytes = std::max<int64_t>(0, kv.cache_bytes - kv.resident_bytes);
+  }
   share.min_blocks = kv.min_blocks;
   share.max_blocks = kv.max_blocks;
   share.mapped_blocks = kv.mapped_blocks;
@@ -153,7 +159,9 @@ void SharedDevices::BeginResize(Model* model, int32_t blocks, const Model& for_m
                                                                : KvResizeReason::kRequestsWait;
   if (model->options.on_resize) model->options.on_resize(blocks > model->kv.mapped_blocks, reason);
   model->kv.target = blocks;
-  Carry([this, model, blocks] { CarryOutResize(model, blocks); });
+  if (Carry([this, model, blocks] { CarryOutResize(model, blocks); })) return;
+  model->kv.resized_at = options_.now();
+  model->kv.target.reset();
 }
 
 void SharedDevices::CarryOutResize(Model* model, int32_t blocks) {

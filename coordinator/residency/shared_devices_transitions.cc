@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "coordinator/residency/declined.h"
 #include "coordinator/residency/shared_devices.h"
 
@@ -34,7 +35,8 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
   }
   if (decision.action == ResidencyAction::kPrefetch) {
     model->prefetched = true;
-    return Carry([this, model] { Prefetch(model); });
+    (void)Carry([this, model] { Prefetch(model); });
+    return;
   }
   model->decision.reset();
   if (decision.action == ResidencyAction::kWake) {
@@ -43,13 +45,16 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
   }
   model->decision = decision;
   const int64_t id = ++model->decision_id;
-  Carry([this, model, decision, id] { CarryOut(model, decision, id); });
+  if (Carry([this, model, decision, id] { CarryOut(model, decision, id); })) return;
+  // As after one that has failed: it is tried again.
+  model->decision.reset();
+  model->retry_at = options_.now() + model->retry_delay;
+  model->awake_since = options_.now() + options_.first_retry;
 }
 
-void SharedDevices::Carry(std::function<void()> work) {
-  carriers_.push_back(std::make_unique<Carrier>());
-  Carrier* const carrier = carriers_.back().get();
-  carrier->thread = std::thread([this, carrier, work = std::move(work)] {
+bool SharedDevices::Carry(std::function<void()> work) {
+  auto carrier = std::make_unique<Carrier>();
+  absl::StatusOr<std::thread> thread = StartThread([this, carrier = carrier.get(), work = std::move(work)] {
     work();
     {
       absl::MutexLock lock(&mu_);
@@ -57,6 +62,13 @@ void SharedDevices::Carry(std::function<void()> work) {
     }
     mail_.Wake();
   });
+  if (!thread.ok()) {
+    LogWarning("{}", std::string(thread.status().message()));
+    return false;
+  }
+  carrier->thread = *std::move(thread);
+  carriers_.push_back(std::move(carrier));
+  return true;
 }
 
 void SharedDevices::JoinEnded() {

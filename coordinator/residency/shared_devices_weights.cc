@@ -43,6 +43,7 @@ class SharedDevices::HeldUpdate : public WeightUpdate {
       : hold_(std::move(hold)), update_(std::move(update)) {}
 
   absl::Status Send(v1::WeightChunk chunk) override { return update_->Send(std::move(chunk)); }
+  absl::Status status() const override { return update_->status(); }
   std::vector<v1::UpdatePort> ports() const override { return update_->ports(); }
   absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
     return update_->Finish(expected);

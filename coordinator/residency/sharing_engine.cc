@@ -59,6 +59,7 @@ class SharingEngine : public Engine {
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
   absl::Status Revive(bool /*asleep*/) override { return calls_.revive(); }
   absl::Status Roll(absl::Duration grace) override { return engine_->Roll(grace); }
+  absl::Status AbortCall() override { return Noted(engine_->AbortCall()); }
   void DrainAndStop(absl::Duration grace) override {
     engine_->DrainAndStop(grace);
     engine_->OnStateChange(nullptr);

@@ -54,4 +54,33 @@ inline TransitionReport FakeReport(TagOutcome outcome, TagReport bytes) {
   return report;
 }
 
+// The next token of a request that has `made` of them.
+inline RequestOutput FakeOutput(const EngineRequest& request, int32_t made, int64_t weights_version) {
+  const SamplingParams& sampling = *request.sampling;
+  const std::vector<int32_t>& prompt = request.prompt;
+  const int32_t id = prompt[static_cast<size_t>(made) % prompt.size()];
+  RequestOutput output;
+  if (made == 0 && sampling.num_prompt_logprobs >= 0) {
+    output.prompt_logprobs.resize(1);
+    for (size_t i = 1; i < prompt.size(); ++i)
+      output.prompt_logprobs.push_back(FakeLogprobs(prompt[i], sampling.num_prompt_logprobs));
+  }
+  output.token_ids = {id};
+  output.weights_version = weights_version;
+  if (sampling.num_logprobs >= 0) output.logprobs = {FakeLogprobs(id, sampling.num_logprobs)};
+  const auto in = [id](const std::vector<int32_t>& ids) {
+    return std::count(ids.begin(), ids.end(), id) > 0;
+  };
+  const bool may_stop = made + 1 >= sampling.min_tokens;
+  if (may_stop && in(sampling.eos_token_ids)) {
+    output.finish_reason = FinishReason::kStop;
+  } else if (may_stop && in(sampling.stop_token_ids)) {
+    output.finish_reason = FinishReason::kStop;
+    output.stop_token_id = id;
+  } else if (made + 1 >= request.max_tokens) {
+    output.finish_reason = FinishReason::kLength;
+  }
+  return output;
+}
+
 }  // namespace somnus

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/api/served_model.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/prefix_book.h"
 #include "tests/api/byte_tokenizer.h"
@@ -98,6 +99,10 @@ class FakeEngine : public Engine {
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&,
                                           std::optional<bool> load_weights) override {
+    ++num_waking_;
+    while (hold_wake_ups_ && CheckCaller().ok()) absl::SleepFor(absl::Milliseconds(1));
+    --num_waking_;
+    if (absl::Status caller = CheckCaller(); !caller.ok()) return caller;
     absl::MutexLock lock(&mutex_);
     if (!wake_status_.ok()) return wake_status_;
     load_weights_ = load_weights;
@@ -150,6 +155,13 @@ class FakeEngine : public Engine {
     roll_grace_ = grace;
     return roll_status_;
   }
+  absl::Status AbortCall() override {
+    absl::MutexLock lock(&mutex_);
+    update_status_ = absl::AbortedError(kEndedByOperator);
+    ++num_aborted_calls_;
+    return absl::OkStatus();
+  }
+  int num_aborted_calls() const { return num_aborted_calls_; }
   void DrainAndStop(absl::Duration) override { set_state(EngineState::kDraining); }
   int32_t max_model_len() const override { return 4096; }
   int32_t vocab_size() const override { return 257; }
@@ -175,6 +187,9 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     pause_status_ = status;
   }
+  // While held, a WakeUp waits, but not longer than its client.
+  void HoldWakeUps(bool held) { hold_wake_ups_ = held; }
+  int num_waking() const { return num_waking_; }
   void set_wake_status(const absl::Status& status) {  // an error, which WakeUp returns
     absl::MutexLock lock(&mutex_);
     wake_status_ = status;
@@ -269,6 +284,10 @@ class FakeEngine : public Engine {
       num_bytes_ += static_cast<int64_t>(chunk.data().size());
       return absl::OkStatus();
     }
+    absl::Status status() const override {
+      absl::MutexLock lock(&engine_->mutex_);
+      return engine_->update_status_;
+    }
     std::vector<v1::UpdatePort> ports() const override { return ports_; }
     absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
       absl::MutexLock lock(&engine_->mutex_);
@@ -304,30 +323,8 @@ class FakeEngine : public Engine {
     } else if (sampling.beam_search.has_value()) {
       if (++open->made == open->request.max_tokens) output = FakeAnswers(open->request);
     } else {
-      const std::vector<int32_t>& prompt = open->request.prompt;
-      const int32_t id = prompt[open->made % prompt.size()];
-      if (open->made == 0 && sampling.num_prompt_logprobs >= 0) {
-        output.prompt_logprobs.resize(1);
-        for (size_t i = 1; i < prompt.size(); ++i) {
-          output.prompt_logprobs.push_back(FakeLogprobs(prompt[i], sampling.num_prompt_logprobs));
-        }
-      }
-      ++open->made;
+      output = FakeOutput(open->request, open->made++, weights_version_);
       ++tokens_;
-      output.token_ids = {id};
-      output.weights_version = weights_version_;
-      if (sampling.num_logprobs >= 0) output.logprobs = {FakeLogprobs(id, sampling.num_logprobs)};
-      const auto in = [id](const std::vector<int32_t>& ids) {
-        return std::count(ids.begin(), ids.end(), id) > 0;
-      };
-      if (open->made >= sampling.min_tokens && in(sampling.eos_token_ids)) {
-        output.finish_reason = FinishReason::kStop;
-      } else if (open->made >= sampling.min_tokens && in(sampling.stop_token_ids)) {
-        output.finish_reason = FinishReason::kStop;
-        output.stop_token_id = id;
-      } else if (open->made >= open->request.max_tokens) {
-        output.finish_reason = FinishReason::kLength;
-      }
     }
     const bool ended = output.finish_reason != FinishReason::kNone;
     open->request.sink->OnOutput(std::move(output));
@@ -360,7 +357,10 @@ class FakeEngine : public Engine {
   absl::Status pause_status_;
   absl::Status wake_status_;
   absl::Status submit_status_;
-  absl::Status weights_status_;
+  std::atomic<bool> hold_wake_ups_{false};
+  std::atomic<int> num_waking_{0};
+  absl::Status weights_status_, update_status_;
+  std::atomic<int> num_aborted_calls_{0};
   WeightsRequest last_reload_;
   int64_t weights_version_ = 1;
   std::vector<std::string> chunks_;

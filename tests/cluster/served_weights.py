@@ -108,7 +108,7 @@ class ServedWeights(unittest.TestCase):
     def setUp(self):
         wait_until(lambda: self.status().state != pb.ENGINE_STATE_RECOVERING, 60, "recovered")
         # Of stale weights only others can be brought, and what sleeps cannot be reloaded.
-        self.control.Sleep(pb.SleepRequest(level=2), timeout=DEADLINE_S)
+        self.control.Sleep(pb.SleepRequest(level=2, force=True), timeout=DEADLINE_S)
         self.control.WakeUp(pb.WakeUpRequest(load_weights=False), timeout=DEADLINE_S)
         self.reload(tiny(MODEL))
         self.assertEqual(self.tokens(), self.first_tokens)

@@ -73,7 +73,7 @@ class Hammer:
         tags = "".join(f"&tags={tag}" for tag in named)
         discards_weights = level == 2 and named != TAGS[1:]
         if discards_weights and self.trained:  # then something else has to bring them, and open requests must not go on with it
-            self.operator.call(f"/sleep?level=2&mode=wait{tags}")
+            self.operator.call(f"/sleep?level=2&force=true&mode=wait{tags}")
             self.operator.call("/wake_up?tags=weights")
             return self.rng.choice((self.reload, self.train))()
         self.operator.call(f"/sleep?level={level}&mode={self.rng.choice(('keep', 'keep', 'wait', 'abort'))}{tags}")

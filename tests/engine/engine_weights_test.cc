@@ -5,6 +5,7 @@
 #include <limits>
 #include <thread>
 
+#include "coordinator/engine/caller.h"
 #include "tests/engine/engine_weights_fixture.h"
 
 namespace somnus {
@@ -219,7 +220,7 @@ TEST_F(EngineWeightsTest, WeightsOfAnUpdateAreNeverReadFromTheCheckpoint) {
   ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
   ASSERT_TRUE(engine_->WakeUp({}).ok());
   ExpectServes(2);
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeUp({}, /*load_weights=*/true).status()));
   EXPECT_EQ(engine_->WakeUp({})->tags["weights"].state, TagState::kStale);
   ExpectStale();
@@ -249,22 +250,22 @@ TEST_F(EngineWeightsTest, ASleepThatSparesTheOnlyCopyDiscardsWhatAFileHasAlone) 
   EXPECT_TRUE(absl::IsAborted(engine_->Sleep(spares).status())) << "nor does it go on to level 2";
   EXPECT_TRUE(engine_->Stats().only_copy);
   EXPECT_FALSE(engine_->Stats().needs_weights);
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   EXPECT_FALSE(engine_->Stats().only_copy);
   EXPECT_TRUE(engine_->Stats().needs_weights);
   EXPECT_TRUE(engine_->Sleep(spares).ok()) << "there is nothing to lose any more";
 }
 
-TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreWhenItsWaitIsOverChangesNothing) {
+TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreChangesNothing) {
   Start();
   executor_.SetStepTime(absl::Milliseconds(1));
-  const WeightsRequest request = {.mode = SleepMode::kWait, .abandoned = [] { return true; }};
+  const CallerScope gone({.name = "client", .has_left = [] { return true; }});
   Ticket open = MakeTicket("open", 5, 50);
   ASSERT_TRUE(engine_->Submit(open.request).ok());
-  EXPECT_TRUE(absl::IsCancelled(engine_->BeginWeightUpdate(request).status()));
-  EXPECT_TRUE(open.sink->done()) << "it was waited for";
+  EXPECT_TRUE(absl::IsCancelled(engine_->BeginWeightUpdate({.mode = SleepMode::kWait}).status()));
+  EXPECT_TRUE(absl::IsCancelled(engine_->ReloadWeights({.mode = SleepMode::kWait}).status()));
+  ASSERT_TRUE(open.sink->Wait());
   EXPECT_EQ(open.sink->reason(), FinishReason::kLength);
-  EXPECT_TRUE(absl::IsCancelled(engine_->ReloadWeights(request).status()));
   EXPECT_EQ(executor_.lifecycle_calls(), Calls());
   ExpectServes(1);
 }

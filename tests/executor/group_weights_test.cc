@@ -181,6 +181,25 @@ TEST_F(GroupWeightsTest, ACancelEndsTheStreams) {
   EXPECT_TRUE(weights().Reload("", 2).status.ok());
 }
 
+// Its process lives and sends heartbeats, so nobody else finds it.
+TEST_F(GroupWeightsTest, ARankThatTakesNothingEndsTheUpdate) {
+  options_.lifecycle_timeout = absl::Seconds(2);
+  Connect(2);
+  workers_[1]->HoldStreams();
+  const absl::Status stuck =
+      absl::DeadlineExceededError("rank 1 (pid 71) has taken nothing of the update for 2s");
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  v1::WeightChunk chunk;
+  chunk.set_name("a");
+  chunk.set_data(std::string(1 << 20, 'x'));
+  absl::Status status;
+  while (status.ok()) status = weights().Send("u", chunk);
+  EXPECT_EQ(status, stuck);
+  ASSERT_TRUE(weights().BeginUpdate("v").status.ok());
+  ASSERT_TRUE(weights().Send("v", v1::WeightChunk()).ok());
+  EXPECT_EQ(weights().FinishUpdate(2).status, stuck);
+}
+
 TEST_F(GroupWeightsTest, RanksThatAreNotStaleAreMadeSo) {
   Connect(2);
   std::vector<v1::WorkerSnapshot> ranks(2);

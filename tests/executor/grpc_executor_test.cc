@@ -172,7 +172,7 @@ TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
   v1::WeightChunk chunk;
   chunk.set_name("a");
   EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights("u1", chunk))) << "none is under way";
-  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", "", done); }).status.ok());
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", "", {}, done); }).status.ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights("u0", chunk))) << "another one is";
   ASSERT_TRUE(executor_->SendWeights("u1", chunk).ok());
   const WeightsOutcome outcome =
@@ -183,7 +183,7 @@ TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
     EXPECT_EQ(worker->chunks(), std::vector<std::string>{"a"});
     EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "begin update", "finish update"}));
   }
-  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u2", "", done); }).status.ok());
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u2", "", {}, done); }).status.ok());
   executor_->CancelWeightUpdate();
   EXPECT_FALSE(
       run([&](auto done) { executor_->FinishWeightUpdateAsync(5, std::nullopt, done); }).status.ok());

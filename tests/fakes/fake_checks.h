@@ -3,9 +3,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 
@@ -13,6 +16,9 @@ namespace somnus {
 
 class FakeChecks : public v1::WorkerService::Service {
  public:
+  // Streams of updates are not read, as by a worker whose device hangs.
+  void HoldStreams() { hold_streams_ = true; }
+
   void SetCheck(const v1::SelfCheckResponse& response, const absl::Status& status = absl::OkStatus()) {
     absl::MutexLock lock(&check_mu_);
     check_ = response;
@@ -31,7 +37,14 @@ class FakeChecks : public v1::WorkerService::Service {
     return ToGrpcStatus(check_status_);
   }
 
+ protected:
+  using UpdateReader = grpc::ServerReader<v1::WorkerUpdateWeightsRequest>;
+  void PassStream(grpc::ServerContext* context) const {
+    while (hold_streams_ && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+  }
+
  private:
+  std::atomic<bool> hold_streams_{false};
   mutable absl::Mutex check_mu_;
   v1::SelfCheckResponse check_ ABSL_GUARDED_BY(check_mu_);
   absl::Status check_status_ ABSL_GUARDED_BY(check_mu_);

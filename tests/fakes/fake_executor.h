@@ -206,7 +206,9 @@ class FakeExecutor : public Executor {
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
-  void BeginWeightUpdateAsync(const std::string& id, const std::string& token, WeightsDone done) override {
+  void BeginWeightUpdateAsync(const std::string& id, const std::string& token,
+                              const std::vector<v1::WeightChunk>& tensors, WeightsDone done) override {
+    if (!tensors.empty()) SetNextTensors(tensors);
     ChangeWeights("begin update", 0, [this, id, token, done = std::move(done)](WeightsOutcome outcome) {
       {
         absl::MutexLock lock(&mu_);
@@ -231,6 +233,15 @@ class FakeExecutor : public Executor {
   void CancelWeightUpdate() override {
     absl::MutexLock lock(&mu_);
     updating_.clear();
+  }
+  // Updates that announce a tensor with another name than "a" and "b" are refused, as a worker refuses them.
+  void SetNextTensors(const std::vector<v1::WeightChunk>& tensors) {
+    for (const v1::WeightChunk& tensor : tensors) {
+      if (tensor.name() == "a" || tensor.name() == "b") continue;
+      SetNextWeightsOutcome({.status = absl::InvalidArgumentError("tensor " + tensor.name() +
+                                                                  ": the model has none of this name"),
+                             .untouched = true});
+    }
   }
   // The next call that changes the weights ends so.
   void SetNextWeightsOutcome(const WeightsOutcome& outcome) {
@@ -289,6 +300,7 @@ class FakeExecutor : public Executor {
     SetRecovery(Recovery::kFails);
     Lose(reason);
   }
+  void LoseEpoch(const absl::Status& reason) override { Lose(reason); }
   void Recover(const Held& wanted) override;
   void Dismiss(const absl::Status& reason) override;
   void Restart(const Held& wanted) override;

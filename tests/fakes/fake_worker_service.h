@@ -43,7 +43,6 @@ class FakeWorkerService : public FakeChecks {
     if (path.empty()) address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~FakeWorkerService() override { Die(); }
-
   const std::string& address() const { return address_; }
   // Cuts every connection, as the end of a process does; no call gets a reply any more.
   void Die() {
@@ -260,8 +259,9 @@ class FakeWorkerService : public FakeChecks {
     return CalledOnce(*request, response, "begin update",
                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { weights_.BeginUpdate(*request, response); });
   }
-  grpc::Status UpdateWeights(grpc::ServerContext*, grpc::ServerReader<v1::WorkerUpdateWeightsRequest>* reader,
+  grpc::Status UpdateWeights(grpc::ServerContext* context, UpdateReader* reader,
                              v1::WorkerUpdateWeightsResponse* response) override {
+    PassStream(context);
     v1::WorkerUpdateWeightsRequest request;
     for (bool is_first = true; reader->Read(&request); is_first = false) {
       absl::MutexLock lock(&mu_);

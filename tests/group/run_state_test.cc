@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "coordinator/group/served_weights.h"
 #include "proto/group_file.h"
 #include "tests/fakes/temp_dir.h"
 
@@ -159,6 +160,19 @@ TEST_F(RunStateTest, WhatModelsHaveGoesWithTheirWorkers) {
 TEST_F(RunStateTest, OneCoordinatorAtATime) {
   const auto state = Open();
   EXPECT_TRUE(absl::IsFailedPrecondition(RunState::Open(path_, group_).status()));
+}
+
+TEST(ServedWeightsTest, AServerThatBeginsWithOtherWeightsSaysSo) {
+  const TempDir directory;
+  EXPECT_EQ(NoteOfOlderWeights("", 1, "old"), "");
+  EXPECT_EQ(NoteOfOlderWeights(directory.path(), 1, "old"), "") << "there was no change";
+  ASSERT_TRUE(RecordWeights(directory.path(), 2, "new").ok());
+  EXPECT_EQ(NoteOfOlderWeights(directory.path(), 1, "old"),
+            "the server before this one had version 2 of the weights, from new; this one has version 1, from "
+            "old, until a "
+            "reload or an update brings others");
+  EXPECT_EQ(NoteOfOlderWeights(directory.path(), 2, "new"), "");
+  EXPECT_FALSE(RecordWeights(directory.path() + "/none", 2, "new").ok());
 }
 
 }  // namespace

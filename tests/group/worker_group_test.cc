@@ -190,7 +190,7 @@ TEST_F(WorkerGroupTest, ANewcomerLoadsTheCheckpointThatTheGroupHasRead) {
 // A newcomer has none of an update's tensors: nobody may serve, and nobody may read the old checkpoint.
 TEST_F(WorkerGroupTest, WeightsOfAnUpdateAreStaleEverywhereOnceARankIsNew) {
   Launch();
-  ASSERT_TRUE(Change([&](auto done) { group_->executor()->BeginWeightUpdateAsync("u", "", done); }).ok());
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->BeginWeightUpdateAsync("u", "", {}, done); }).ok());
   ASSERT_TRUE(
       Change([&](auto done) { group_->executor()->FinishWeightUpdateAsync(5, std::nullopt, done); }).ok());
   const Weights weights = {.version = 5, .path = "model", .fingerprint = "f00d", .update_id = "u"};

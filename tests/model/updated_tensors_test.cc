@@ -207,6 +207,14 @@ TEST_F(UpdatedTensorsTest, WhatDoesNotFitTheModelIsRefusedByName) {
   EXPECT_EQ(update_->Add(Norm(1)), absl::OkStatus()) << "the next good one is taken";
 }
 
+TEST_F(UpdatedTensorsTest, ATensorIsCheckedBeforeItComes) {
+  EXPECT_TRUE(update_->Check(Head(kNorm, {4})).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(update_->Check(Head("model.layers.7.norm.weight", {4}))));
+  EXPECT_TRUE(absl::IsInvalidArgument(update_->Check(Head(kNorm, {5}))));
+  EXPECT_TRUE(absl::IsInvalidArgument(update_->Check(Head(kNorm, {4}, v1::WEIGHT_DTYPE_UNSPECIFIED))));
+  EXPECT_TRUE(update_->EndStream().ok()) << "nothing has begun";
+}
+
 TEST_F(UpdatedTensorsTest, PartsComeInTheirOrderWithNothingBetweenThem) {
   v1::WeightChunk first = WithData(Head(kEmbedding, {6, 4}), {1, 2, 3});
   ASSERT_EQ(update_->Add(first), absl::OkStatus());

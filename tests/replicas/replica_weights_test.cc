@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "coordinator/engine/caller.h"
 #include "tests/replicas/replica_set_fixture.h"
 
 namespace somnus {
@@ -60,9 +61,11 @@ TEST_P(ReplicaWeightsTest, AReplicaThatDoesNotFollowServesNothing) {
 
 TEST_P(ReplicaWeightsTest, AChangeThatNobodyWantsAnyMoreChangesNoReplica) {
   Start(2);
-  const WeightsRequest request = {.abandoned = [] { return true; }};
-  EXPECT_TRUE(absl::IsCancelled(set_->BeginWeightUpdate(request).status()));
-  EXPECT_TRUE(absl::IsCancelled(set_->ReloadWeights(request).status()));
+  {
+    const CallerScope gone({.name = "client", .has_left = [] { return true; }});
+    EXPECT_TRUE(absl::IsCancelled(set_->BeginWeightUpdate({}).status()));
+    EXPECT_TRUE(absl::IsCancelled(set_->ReloadWeights({}).status()));
+  }
   for (const auto& executor : executors_) EXPECT_EQ(executor->lifecycle_calls(), Calls());
   EXPECT_EQ(set_->state(), EngineState::kAwake);
   ExpectExact(SubmitMany(4));

@@ -80,6 +80,17 @@ TEST(KvSharesTest, GrowthLeavesRoomForWholeChunks) {
   EXPECT_EQ(Plan(0, {Awake(1600, 0), busy}), (Resizes{{0, 1470, 1}}));
 }
 
+// Memory comes in chunks, of which every row may take two beside its blocks; the whole cache takes no more
+// than itself.
+TEST(KvSharesTest, ACacheGrowsWhereAllOfItFitsWhateverTheSlack) {
+  KvShareView small = Awake(100, 800);
+  small.slack_bytes = 30000;
+  EXPECT_EQ(Plan(20000, {small}), Resizes()) << "which may be missing";
+  small.rest_bytes = 15000;
+  EXPECT_EQ(Plan(20000, {small}), (Resizes{{0, 1000, 0}}));
+  EXPECT_EQ(Plan(14999, {small}), Resizes());
+}
+
 TEST(KvSharesTest, AModelThatWaitsGetsItsMinimumOfOthersAndItsSizeBefore) {
   const auto plan = [](int64_t free, const std::vector<KvShareView>& models) {
     return PlanKvShares(KvShareOptions(), kNow, free, models);

@@ -39,7 +39,8 @@ TEST_F(SharedWeightsTest, WithoutHostMemoryAModelThatWasUpdatedKeepsItsPlace) {
   while (!Decided(ResidencyAction::kStay, 1)) absl::SleepFor(absl::Milliseconds(1));
   ExpectVersion(Submit(1, "b"), 2);
   EXPECT_FALSE(waits.sink->done());
-  ASSERT_TRUE(engine(1)->Sleep({.level = 2}).ok()) << "an operator may";
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine(1)->Sleep({.level = 2}).status()));
+  ASSERT_TRUE(engine(1)->Sleep({.level = 2, .force = true}).ok()) << "an operator may";
   ExpectExact(waits);
 }
 
@@ -103,7 +104,7 @@ TEST_F(SharedWeightsTest, AnOperatorWakesAModelTagByTag) {
   ExpectExact(Submit(0, "a"));
   for (const int64_t version : {2, 3}) {
     const std::string step = std::to_string(version);
-    ASSERT_TRUE(engine(0)->Sleep({.level = 2}).ok());
+    ASSERT_TRUE(engine(0)->Sleep({.level = 2, .force = true}).ok());
     const Ticket waits = Submit(0, "waits" + step);
     ExpectExact(Submit(1, "b" + step));
     absl::StatusOr<TransitionReport> woken = engine(0)->WakeUp({"weights"}, /*load_weights=*/false);

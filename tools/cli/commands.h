@@ -25,6 +25,7 @@ int RunReloadWeights(const std::vector<std::string>& args);
 int RunResetPrefixCache(const std::vector<std::string>& args);
 int RunPrefixes(const std::vector<std::string>& args);
 int RunRevive(const std::vector<std::string>& args);
+int RunAbortCall(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);

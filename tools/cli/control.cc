@@ -1,4 +1,4 @@
-// The commands status, pause, resume, reload-weights and roll.
+// The commands status, pause, resume, reload-weights, abort-call and roll.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -77,6 +77,14 @@ void PrintServer(const Server& server, const v1::GetStatusResponse& status) {
   PrintField("version", absl::StrCat(status.version(), ", up ", uptime));
 }
 
+// Who waits for it finds here what to end.
+std::string CallText(const v1::LifecycleCall& call) {
+  return absl::StrCat(call.name(), call.client().empty() ? "" : " of " + call.client(), " for ",
+                      absl::FormatDuration(absl::Seconds(static_cast<int64_t>(call.running_s()))),
+                      call.num_waiting() > 0 ? absl::StrCat(", ", call.num_waiting(), " wait") : "",
+                      "; somnus abort-call ends it");
+}
+
 void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const bool loading = status.state() == v1::ENGINE_STATE_LOADING;  // the rest is not known yet
   if (!loading) PrintField("model", status.model());
@@ -86,6 +94,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   PrintField("state",
              absl::StrCat(StateText(status.state()), level, status.paused() && !says_so ? ", paused" : ""));
   if (!status.error().empty()) PrintField("error", status.error());
+  if (status.has_lifecycle_call()) PrintField("call", CallText(status.lifecycle_call()));
   if (status.num_recoveries() > 0) {
     PrintField("epoch", absl::StrCat(status.group_epoch(), ", recoveries ", status.num_recoveries()));
   }
@@ -101,6 +110,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   PrintField("source", status.weights_version() > 0
                            ? absl::StrCat(status.weights_source(), ", version ", status.weights_version())
                            : "none: the weights are stale");
+  if (!status.weights_note().empty()) PrintField("note", status.weights_note());
   PrintBackups(status);
   PrintField("context", absl::StrCat(status.max_model_len(), " tokens"));
   PrintServer(server, status);
@@ -203,6 +213,13 @@ absl::StatusOr<int> ReviveModel(const ControlOptions& options) {
   return kOk;
 }
 
+absl::StatusOr<int> EndCall(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  RETURN_IF_ERROR(AbortCall(server, Named<v1::AbortCallRequest>(options), options.timeout).status());
+  puts("the call has ended");
+  return kOk;
+}
+
 absl::StatusOr<int> RollReplicas(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   auto request = Named<v1::RollRequest>(options);
@@ -280,6 +297,20 @@ int RunRevive(const std::vector<std::string>& args) {
       {});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(ReviveModel(o));
+}
+
+int RunAbortCall(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table =
+      ControlTable(&o, "abort-call",
+                   "Ends the sleep, the wake-up, the wait for open requests or the change of the weights "
+                   "that is under way; its\n"
+                   "caller gets an error. Weights of which some may have been replaced are stale then: "
+                   "nothing is served until a\n"
+                   "reload or an update has brought others. `somnus status` names the call.",
+                   {});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(EndCall(o));
 }
 
 int RunRoll(const std::vector<std::string>& args) {

@@ -145,6 +145,11 @@ absl::StatusOr<v1::ReviveResponse> Revive(const Server& server, const v1::Revive
   return Call(server, timeout, request, &v1::ControlService::Stub::Revive);
 }
 
+absl::StatusOr<v1::AbortCallResponse> AbortCall(const Server& server, const v1::AbortCallRequest& request,
+                                                absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::AbortCall);
+}
+
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout) {
   return Call(server, timeout, request, &v1::ControlService::Stub::Roll);

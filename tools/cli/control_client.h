@@ -36,6 +36,8 @@ absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
                                                         absl::Duration timeout);
 absl::StatusOr<v1::ReviveResponse> Revive(const Server& server, const v1::ReviveRequest& request,
                                           absl::Duration timeout);
+absl::StatusOr<v1::AbortCallResponse> AbortCall(const Server& server, const v1::AbortCallRequest& request,
+                                                absl::Duration timeout);
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout);
 

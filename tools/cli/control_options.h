@@ -23,6 +23,7 @@ struct ControlOptions {
   std::string path;
   int64_t weights_version = 0;
   bool clear_cache = true;
+  bool force = false;
   absl::Duration grace = absl::Seconds(10);
   bool json = false;
   bool ready = false;

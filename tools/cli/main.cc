@@ -37,6 +37,7 @@ constexpr Entry kEntries[] = {
     {"pause", "compute nothing, keep the memory", RunPause},
     {"resume", "end a pause", RunResume},
     {"reload-weights", "read the weights anew, or others", RunReloadWeights},
+    {"abort-call", "end a sleep, a wake-up or an update that does not end", RunAbortCall},
     {"reset-prefix-cache", "forget the prompts that were computed before", RunResetPrefixCache},
     {"prefixes", "prompts that stay in the prefix cache: list, pin, unpin", RunPrefixes},
     {"revive", "bring up new workers for a model that has failed", RunRevive},

@@ -100,6 +100,7 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   auto request = Named<v1::SleepRequest>(options);
   request.set_level(options.level);
   request.set_mode(options.mode);
+  request.set_force(options.force);
   for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
     request.add_tags(std::string(tag));
   const std::optional<TagBytes> backups = BackupsInSameMemory(server, options);
@@ -163,7 +164,11 @@ int RunSleep(const std::vector<std::string>& args) {
       "drops them too (wake-up then reads them from disk); level 0 frees nothing, and is a pause.",
       {Flag::Int("level", &o.level, kPauseLevel, kMaxSleepLevel, "how deep"),
        Flag::Text("tags", &o.tags, "free only these: weights, kv_cache, workspace").Shows("TAG,..."),
-       ModeFlag(&o), JsonFlag(&o, "SleepResponse")});
+       ModeFlag(&o),
+       Flag::Switch(
+           "force", &o.force,
+           "at level 2 also weights that a trainer's update has brought, and that no file has, are dropped"),
+       JsonFlag(&o, "SleepResponse")});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(PutToSleep(o));
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cpus.h"
+#include "base/threads.h"
 
 namespace somnus {
 namespace {
@@ -46,9 +47,14 @@ absl::Status RunLoadJobs(size_t count, int num_threads,
       return;
     }
   };
-  std::vector<std::thread> threads;
   const int num_workers = std::min(num_threads, static_cast<int>(count));
-  for (int i = 0; i < num_workers; ++i) threads.emplace_back(work);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < num_workers; ++i) {
+    absl::StatusOr<std::thread> thread = StartThread(work);
+    if (!thread.ok() && threads.empty()) return thread.status();
+    if (!thread.ok()) break;  // those that are there do all
+    threads.push_back(*std::move(thread));
+  }
   for (std::thread& thread : threads) thread.join();
   return status;
 }

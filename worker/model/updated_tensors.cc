@@ -88,23 +88,30 @@ absl::Status UpdatedTensors::Add(const v1::WeightChunk& chunk) {
   return status;
 }
 
+absl::StatusOr<UpdatedTensors::Part> UpdatedTensors::PartOf(const v1::WeightChunk& first) const {
+  const std::string& name = first.name();
+  const TensorInfo* tensor = tensors_->Find(name);
+  const bool tied = !tied_name_.empty() && name == tied_name_;
+  if (tensor == nullptr && !tied) return Invalid(name, "the model has none of this name");
+  const std::vector<int64_t>& shape = tied ? tied_shape_ : tensor->shape;
+  if (!std::equal(first.shape().begin(), first.shape().end(), shape.begin(), shape.end())) {
+    return Invalid(name, absl::StrCat("shape ", ShapeText(first.shape()), " is sent, the model's is ",
+                                      ShapeText(shape)));
+  }
+  const absl::StatusOr<StorageType> type = ToStorageType(first.dtype());
+  if (!type.ok()) return Invalid(name, std::string(type.status().message()));
+  return Part{.name = name, .tensor = tensor, .type = *type, .bytes = BytesOf(shape, *type)};
+}
+
+absl::Status UpdatedTensors::Check(const v1::WeightChunk& first) const { return PartOf(first).status(); }
+
 absl::Status UpdatedTensors::Begin(const v1::WeightChunk& chunk) {
   const std::string& name = chunk.name();
   if (!part_.name.empty()) {
     return Invalid(name, absl::StrCat("it begins before ", part_.name, " has ended, of which ",
                                       part_.received, " of ", part_.bytes, " bytes have come"));
   }
-  const TensorInfo* tensor = tensors_->Find(name);
-  const bool tied = !tied_name_.empty() && name == tied_name_;
-  if (tensor == nullptr && !tied) return Invalid(name, "the model has none of this name");
-  const std::vector<int64_t>& shape = tied ? tied_shape_ : tensor->shape;
-  if (!std::equal(chunk.shape().begin(), chunk.shape().end(), shape.begin(), shape.end())) {
-    return Invalid(name, absl::StrCat("shape ", ShapeText(chunk.shape()), " is sent, the model's is ",
-                                      ShapeText(shape)));
-  }
-  const absl::StatusOr<StorageType> type = ToStorageType(chunk.dtype());
-  if (!type.ok()) return Invalid(name, std::string(type.status().message()));
-  part_ = Part{.name = name, .tensor = tensor, .type = *type, .bytes = BytesOf(shape, *type)};
+  ASSIGN_OR_RETURN(part_, PartOf(chunk));
   in_part_.insert(name);
   hash_->Add(name.data(), name.size());
   return absl::OkStatus();

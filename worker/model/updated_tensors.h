@@ -36,6 +36,8 @@ class UpdatedTensors {
   // Every tensor that the model needs, by name and shape.
   const Checkpoint& tensors() const { return *tensors_; }
 
+  // InvalidArgument where the model has no tensor of this name, dtype and shape. Its data is not looked at.
+  absl::Status Check(const v1::WeightChunk& first) const;
   // The next chunk. InvalidArgument names the tensor, also of an unknown name; DataLoss: shared memory was
   // cut while it was read; others are those of `place`. After an error the tensor counts as one that has come
   // in part, and can be sent anew.
@@ -62,6 +64,7 @@ class UpdatedTensors {
     std::unique_ptr<uint8_t[]> memory;  // of `bytes`, from the first chunk that is not the whole
   };
 
+  absl::StatusOr<Part> PartOf(const v1::WeightChunk& first) const;
   absl::Status Begin(const v1::WeightChunk& chunk);
   absl::Status AddSource(const v1::WeightChunk& chunk);
   // `source` is the map that they are in, or null.

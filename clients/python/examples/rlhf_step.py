@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=16)
     options = parser.parse_args()
     with Client(options.grpc, options.control) as client:
-        client.sleep(level=2, mode="wait")
+        client.sleep(level=2, mode="wait", force=True)  # an earlier step's weights may be there
         client.wake_up(["weights"], load_weights=False)
         version = client.update_weights(read_tensors(options.checkpoint), shared_memory=options.shared_memory)
         client.wake_up(["kv_cache"])

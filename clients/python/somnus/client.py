@@ -112,10 +112,11 @@ class Client:
         """Returns a ModelStatus of each model."""
         return self._control.ListModelStatus(control_pb2.ListModelStatusRequest(), **self._control_options).models
 
-    def sleep(self, level=1, *, tags=(), mode="keep", model=""):
+    def sleep(self, level=1, *, tags=(), mode="keep", force=False, model=""):
         """Returns a SleepResponse. level: 0 a pause, 1 weights are kept, 2 all is discarded. tags: of "weights",
-        "kv_cache", "workspace"; none: all."""
-        request = control_pb2.SleepRequest(level=level, tags=tags, mode=mode_of(mode), model=model)
+        "kv_cache", "workspace"; none: all. force: level 2 discards also weights that an update has brought and no file
+        has, as the client does who sends the next ones."""
+        request = control_pb2.SleepRequest(level=level, tags=tags, mode=mode_of(mode), force=force, model=model)
         return self._control.Sleep(request, **self._control_options)
 
     def wake_up(self, tags=(), *, load_weights=None, model=""):
@@ -130,6 +131,10 @@ class Client:
 
     def resume(self, *, model=""):
         self._control.Resume(control_pb2.ResumeRequest(model=model), **self._control_options)
+
+    def abort_call(self, *, model=""):
+        """Ends the sleep, the wake-up or the change of the weights that is under way, whoever has called for it."""
+        self._control.AbortCall(control_pb2.AbortCallRequest(model=model), **self._control_options)
 
     def reset_prefix_cache(self, *, reset_running_requests=False, model=""):
         """No later request adopts a block that was computed before."""

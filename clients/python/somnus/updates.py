@@ -35,9 +35,10 @@ def varint(number):
 
 
 class Chunk:
-    """A WeightChunk. data: what `head` lacks of it, a memoryview of bytes; None: nothing."""
+    """A WeightChunk. data: what `head` lacks of it, a memoryview of bytes; None: nothing. fields: those of `head`."""
 
     def __init__(self, data=None, **head):
+        self.fields = head
         self.head, self.data = weights_pb2.WeightChunk(**head).SerializeToString(), data
 
     def message(self, field):
@@ -175,6 +176,9 @@ class Update:
 
     def __init__(self, begin, chunks, direct):
         self.begin, self.first, self.others, self.direct = begin, next(chunks, None), chunks, direct
+        if self.first is not None:  # one that the model does not have is refused while the old weights are there
+            fields = self.first.fields
+            begin.tensors.add(name=fields["name"], dtype=fields["dtype"], shape=fields["shape"])
         self.error, self.ports, self.streams = None, concurrent.futures.Future(), []
 
     def run(self, call):
@@ -228,15 +232,16 @@ class Update:
 
     def send_to_workers(self):
         """Yields messages that tell the server that it goes on. Returns what all workers say."""
-        progress = control_pb2.UpdateWeightsRequest(progress=control_pb2.UpdateWeightsRequest.Progress()).SerializeToString()
-        told = time.monotonic()
+        request = control_pb2.UpdateWeightsRequest
+        told, sent = time.monotonic(), 0
         for chunk in self.chunks():
             message = chunk.message(WORKERS_CHUNK)
             for stream in self.streams:
                 stream.send(message)
+            sent += len(message)
             if time.monotonic() - told > PROGRESS_S:
                 told = time.monotonic()
-                yield progress
+                yield request(progress=request.Progress(num_bytes=sent)).SerializeToString()
         for stream in self.streams:
             stream.send(None)
         return [stream.call.result() for stream in self.streams][0]

@@ -1,0 +1,125 @@
+#pragma once
+// What an engine's loop tells of itself while it happens, for metrics and for those who wrap engines. Plain
+// values; the observer's methods are called on the loop's thread.
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "coordinator/request/expiry.h"
+#include "coordinator/request/preemption_counts.h"
+#include "coordinator/request/request.h"
+#include "coordinator/residency/self_check.h"
+#include "coordinator/residency/transition_report.h"
+
+namespace somnus {
+
+// A step whose reply was applied. Times are monotonic.
+struct StepEvent {
+  int64_t step_id = 0;
+  int64_t group_epoch = 0;
+  int32_t replica = 0;  // whose step it was
+  int32_t num_tokens = 0;
+  int32_t num_sequences = 0;  // that computed tokens
+  int32_t num_decodes = 0;    // of these, with one token each beside those of drafts
+  int32_t num_draft_tokens = 0;
+  int32_t num_accepted_tokens = 0;  // of the drafts, that were right
+  int32_t num_new = 0;              // of the sequences, that the workers did not have
+  int32_t num_forks = 0;
+  int32_t num_copies = 0;     // blocks, copied before the step
+  int32_t num_swap_outs = 0;  // blocks, copied to host memory before the step
+  int32_t num_swap_ins = 0;   // and back
+  // What the scheduler decided since the step before.
+  std::array<int32_t, kPreemptionCauses.size()> preempted_by_swap = {};  // requests, by PreemptionCause
+  std::array<int32_t, kPreemptionCauses.size()> preempted_by_recompute = {};
+  std::array<int32_t, kSwapObstacles.size()> swap_obstacles = {};  // as SwapCounts::obstacles
+  int32_t num_watermark_refusals = 0;
+  int32_t num_cached_tokens = 0;  // of prompts that were scheduled first, that the prefix cache had
+  int32_t num_running = 0;        // once it was scheduled, as the two below
+  int32_t num_waiting = 0;
+  int32_t used_blocks = 0;
+  absl::Duration schedule;  // what it took to decide what the step computes
+  MonotonicTime sent;
+  MonotonicTime replied;
+  absl::Duration duration;  // until `replied`, without what it waited behind the step before
+};
+
+// A reload or an update that has ended well.
+struct WeightsEvent {
+  bool updates = false;  // false: a reload
+  absl::Duration duration;
+  int64_t version = 0;  // of the weights
+  std::string source;   // as Weights::source
+};
+
+// A sleep or a wake-up that has ended well and changed something.
+struct TransitionEvent {
+  bool wakes = false;
+  int level = 0;  // of the whole engine, after it
+  absl::Duration duration;
+  TransitionReport report;
+};
+
+// A self-check that was not a failure of the group.
+struct SelfCheckEvent {
+  SelfCheckOutcome outcome = SelfCheckOutcome::kTaken;
+  absl::Duration duration;  // of the check alone
+};
+
+// Receives the loop's events, for metrics. It is called on the loop thread and must not block.
+class EngineObserver {
+ public:
+  virtual ~EngineObserver() = default;
+  // The request was scheduled for the first time.
+  virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
+  // A request ends because its time is over; OnRequestFinished follows.
+  virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
+  virtual void OnStep(const StepEvent& event) = 0;
+  // The group is whole again, `duration` after it was lost.
+  virtual void OnRecovered(absl::Duration duration) = 0;
+  virtual void OnTransition(const TransitionEvent& /*event*/) {}
+  virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
+  virtual void OnSelfCheck(const SelfCheckEvent& /*event*/) {}
+  virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                                 absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
+};
+
+// Passes every event on to another observer, which is borrowed and may be null.
+class PassingObserver : public EngineObserver {
+ public:
+  explicit PassingObserver(EngineObserver* next) : next_(next) {}
+
+  void OnRequestScheduled(const EngineRequest& request) override {
+    if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnRequestExpired(ExpiryCause cause) override {
+    if (next_ != nullptr) next_->OnRequestExpired(cause);
+  }
+  void OnStep(const StepEvent& event) override {
+    if (next_ != nullptr) next_->OnStep(event);
+  }
+  void OnRecovered(absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnRecovered(duration);
+  }
+  void OnTransition(const TransitionEvent& event) override {
+    if (next_ != nullptr) next_->OnTransition(event);
+  }
+  void OnWeightsChanged(const WeightsEvent& event) override {
+    if (next_ != nullptr) next_->OnWeightsChanged(event);
+  }
+  void OnSelfCheck(const SelfCheckEvent& event) override {
+    if (next_ != nullptr) next_->OnSelfCheck(event);
+  }
+  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    if (next_ == nullptr) return;
+    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+  }
+
+ private:
+  EngineObserver* const next_;
+};
+
+}  // namespace somnus
