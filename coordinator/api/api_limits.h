@@ -54,7 +54,7 @@ struct ApiLimits {
   // back, is given up.
   absl::Duration weight_update_timeout = absl::Minutes(2);
   // Of such a client, on the whole, once it has had weight_update_timeout; below, its update is given up.
-  int64_t min_weight_update_bytes_per_s = 1'000'000;
+  int64_t min_weight_update_bytes_per_s = 1 << 20;
   absl::Duration sse_keepalive = absl::Seconds(15);  // without an event of a stream, then a comment; 0: never
   // After a refusal the server reads and drops what the client still sends, so that the client can read the
   // response; a close with unread input would reset the connection. It stops

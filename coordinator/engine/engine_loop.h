@@ -269,7 +269,7 @@ class EngineLoop : public Engine {
   // with it.
   bool SettleOpenRequests();
   void CheckWait();
-  void EndWaiting(const absl::Status& reason);
+  void EndWaitOf(const absl::Status& reason);
   void EndWait();
   void ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen);
   // engine_loop_expiry.cc: requests whose time is over, or would be before they are served.

@@ -50,7 +50,7 @@ void EngineLoop::AbortCommand() {
   if (!command_->given_up.ok()) return;  // its end is under way
   command_->given_up = absl::AbortedError(kEndedByOperator);
   LogWarning("{}{} is ended by an operator", options_.log_name, command_->Name());
-  if (waits_) return EndWaiting(command_->given_up);
+  if (waits_) return EndWaitOf(command_->given_up);
   if (recovering_) return EndCommand(command_->given_up);
   if (!call_.has_value()) return EndWeightsChange(command_->given_up);  // tensors are coming
   // Nobody can tell how long a rank would still take; the loss of the group ends the command.

@@ -36,7 +36,7 @@ bool EngineLoop::SettleOpenRequests() {
 void EngineLoop::CheckWait() {
   if (!waits_ || recovering_) return;
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (command_->Abandoned()) return EndWaiting(absl::CancelledError(kAbandoned));
+  if (command_->Abandoned()) return EndWaitOf(absl::CancelledError(kAbandoned));
   const auto ends_waits = [](const LifecycleCommand& command) { return command.EndsWaits(); };
   // The state stays what it is: the other command changes it at once.
   if (std::any_of(commands_.begin(), commands_.end(), ends_waits))
@@ -48,7 +48,7 @@ void EngineLoop::CheckWait() {
 }
 
 // The command has changed nothing.
-void EngineLoop::EndWaiting(const absl::Status& reason) {
+void EngineLoop::EndWaitOf(const absl::Status& reason) {
   waits_ = false;
   SwitchState(RestingState());
   EndCommand(reason);
