@@ -55,10 +55,9 @@ TEST_F(LifecycleTest, ASleepMayBeForced) {
   EXPECT_EQ(Admin("POST", "/sleep", R"({"level": 2, "force": true})").status, 200);
   EXPECT_TRUE(engine_->last_sleep().force);
   const std::string call = R"({"method": "sleep", "kwargs": {"level": 2, "force": )";
-  EXPECT_EQ(Admin("POST", "/collective_rpc", call + "false}}", "Content-Type: application/json\r\n").status,
-            200);
+  EXPECT_EQ(Admin("POST", "/collective_rpc", call + "false}}").status, 200);
   EXPECT_FALSE(engine_->last_sleep().force);
-  EXPECT_EQ(Admin("POST", "/collective_rpc", call + "1}}", "Content-Type: application/json\r\n").status, 400);
+  EXPECT_EQ(Admin("POST", "/collective_rpc", call + "1}}").status, 400);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """Updates of the weights that come out of order: a second one while the first is open, none that has begun, an end too many."""
 import concurrent.futures
+import socket
 import time
 import unittest
 
@@ -97,6 +98,47 @@ class OrderOfUpdates(served_weights.ServedWeights):
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update, [begin, *chunks, begin])
         self.assert_stale()
         self.assertEqual(self.update(self.chunks(tiny(MODEL))).weights_version, version + 2, "and another one may begin")
+        self.assertEqual(self.tokens(), self.first_tokens)
+
+    def test_an_operator_ends_an_update_that_hangs(self):
+        update, _ = self.begin_half()
+        call = self.status().lifecycle_call
+        self.assertEqual(call.name, "update_weights")
+        self.assertIn("(gRPC)", call.client)
+        self.assertIn("abort-call", self.cluster.cli("status").stdout)
+        self.assertIn("ended", self.cluster.cli("abort-call").stdout)
+        with self.assertRaises(grpc.RpcError) as caught:
+            update.call.result(DEADLINE_S)
+        self.assertIn(caught.exception.code(), (grpc.StatusCode.ABORTED, grpc.StatusCode.CANCELLED))
+        self.assert_stale()
+        self.assertEqual(self.admin("/abort_call").status, 409, "none is under way")
+        self.reload(self.other)
+        self.assertEqual(self.tokens(), self.other_tokens)
+
+    def test_a_call_whose_client_has_left_is_not_carried_out(self):
+        version = self.status().weights_version
+        update, rest = self.begin_half()
+        for target in ("/sleep?level=2&force=true", "/pause", f"/reload_weights?path={tiny(MODEL)}"):
+            with socket.create_connection(("127.0.0.1", self.cluster.admin_port)) as client:
+                client.sendall(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+                wait_until(lambda: self.status().lifecycle_call.num_waiting == 1, 30, "it waits for its turn")
+            wait_until(lambda: self.status().lifecycle_call.num_waiting == 0, 30, "it has gone with its client")
+        late = self.control.Sleep.future(pb.SleepRequest(level=2, force=True), timeout=DEADLINE_S)
+        wait_until(lambda: self.status().lifecycle_call.num_waiting == 1, 30, "it waits for its turn")
+        late.cancel()
+        wait_until(lambda: self.status().lifecycle_call.num_waiting == 0, 30, "it has gone with its client")
+        update.send(*rest)
+        self.assertEqual(update.finish().weights_version, version + 1)
+        self.assertEqual(self.tokens(), self.other_tokens)
+
+    def test_idle_updates_lock_nobody_out(self):
+        idle = [RelayedUpdate(self.control) for _ in range(24)]
+        for update in idle:
+            self.addCleanup(update.call.cancel)
+        for target in ("/pause", "/resume", "/sleep", "/wake_up"):
+            self.assertEqual(self.admin(target).status, 200, target)
+        self.control.Sleep(pb.SleepRequest(level=1), timeout=DEADLINE_S)
+        self.control.WakeUp(pb.WakeUpRequest(), timeout=DEADLINE_S)
         self.assertEqual(self.tokens(), self.first_tokens)
 
 

@@ -90,8 +90,28 @@ class Weights(served_weights.ServedWeights):
         self.assertEqual(self.tokens(), self.other_tokens)
 
     def test_a_tensor_that_the_model_has_not(self):
+        version = self.status().weights_version
+        for wrong in ("name", "shape", "dtype"):
+            messages = list(self.chunks(self.other))
+            chunk = messages[1].chunk
+            if wrong == "name":
+                chunk.name = "model.layers.9.mlp.nonsense.weight"
+            elif wrong == "shape":
+                chunk.shape.append(7)
+            else:
+                chunk.dtype = 0
+            self.assertIn(chunk.name, self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update, iter(messages)))
+            self.assertEqual(self.status().weights_version, version, "nothing was written yet")
+            self.assertEqual(self.tokens(), self.first_tokens)
         messages = list(self.chunks(self.other))
-        messages[1].chunk.name = "model.layers.9.mlp.nonsense.weight"
+        begin = pb.UpdateWeightsRequest.Begin(tensors=[type(message.chunk)(name=message.chunk.name, dtype=message.chunk.dtype, shape=message.chunk.shape) for message in messages[1:]])
+        begin.tensors[-1].name = "model.layers.9.mlp.nonsense.weight"
+        with self.subTest("announced"):
+            message = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update,
+                                       iter([pb.UpdateWeightsRequest(begin=begin), *messages[1:]]))
+            self.assertIn("nonsense", message)
+            self.assertEqual(self.tokens(), self.first_tokens)
+        messages[2].chunk.name = "model.layers.9.mlp.nonsense.weight"
         self.assertIn("nonsense", self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update, iter(messages)))
         self.assert_stale()
 

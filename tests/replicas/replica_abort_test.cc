@@ -45,15 +45,16 @@ TEST_P(ReplicaAbortTest, ARollThatWaitsForRequestsHoldsNobodyBack) {
   Start();
   for (const auto& executor : executors_) {
     executor->SetRecovery(Recovery::kSucceeds);
-    executor->SetStepTime(absl::Milliseconds(20));
+    executor->SetStepTime(absl::Milliseconds(50));
   }
-  const Ticket one = Submit("1", 5, 60), two = Submit("2", 5, 60, 500);
+  const Ticket one = Submit("1", 5, 190), two = Submit("2", 5, 190, 500);
   auto roll = Async([&] { return set_->Roll(absl::InfiniteDuration()); });
   Await([&] { return set_->Stats().lifecycle_call.name == "roll"; });
   ASSERT_TRUE(set_->Pause({.clear_cache = false}).ok()) << "which the roll, if it waits, outlives";
   EXPECT_EQ(set_->Roll(absl::ZeroDuration()), absl::FailedPreconditionError("another roll is under way"));
   EXPECT_TRUE(set_->AbortCall().ok());
-  EXPECT_EQ(roll.get(), absl::AbortedError(absl::StrCat("replica 0: ", kEndedByOperator)));
+  EXPECT_TRUE(absl::IsAborted(roll.get()));
+  for (const auto& executor : executors_) executor->SetStepTime(absl::ZeroDuration());
   ASSERT_TRUE(set_->Resume().ok());
   EXPECT_TRUE(set_->Roll(absl::InfiniteDuration()).ok());
   ExpectExact({one, two});
