@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/residency/declined.h"
 #include "coordinator/residency/host_memory.h"
 #include "coordinator/residency/shared_devices.h"
@@ -15,6 +16,13 @@ namespace somnus {
 namespace {
 
 constexpr char kAboutToEnd[] = "The server is about to end.";
+
+// Waits, with `mu` held, until the condition holds or the client of this thread's call has left.
+template <typename Condition>
+void AwaitForCaller(absl::Mutex* mu, const Condition& condition) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (CurrentCaller() == nullptr) return mu->Await(absl::Condition(&condition));
+  while (!condition() && CheckCaller().ok()) mu->AwaitWithTimeout(absl::Condition(&condition), kCallerLook);
+}
 
 bool NamesWeights(const std::vector<std::string>& tags) {
   return tags.empty() || std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
@@ -154,8 +162,9 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
   const auto is_next = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopped_ || !model->wanted.has_value() || given_up();
   };
-  mu_.Await(absl::Condition(&is_next));
+  AwaitForCaller(&mu_, is_next);
   if (stopped_) return DeclinedError(kAboutToEnd);
+  RETURN_IF_ERROR(CheckCaller());
   if (model->wanted.has_value()) return NoRoom(*model);
   const bool was_held = model->held_asleep;
   if (stages) model->held_asleep = false;
@@ -172,9 +181,14 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
     const bool has_no_room = given_up() && !IsCarriedOut(*model);
     return stopped_ || resident || model->wanted->result.has_value() || has_no_room;
   };
-  mu_.Await(absl::Condition(&over));
+  AwaitForCaller(&mu_, over);
+  // One that is being carried out goes on.
+  const bool is_dropped = !over() && !IsCarriedOut(*model);
+  if (!is_dropped) mu_.Await(absl::Condition(&over));
   absl::StatusOr<TransitionReport> report = DeclinedError(kAboutToEnd);
-  if (model->wanted->result.has_value()) {
+  if (is_dropped) {
+    report = absl::CancelledError(kAbandoned);
+  } else if (model->wanted->result.has_value()) {
     report = *std::move(model->wanted->result);
   } else if (!stopped_ && given_up() && !IsResident(model->engine->state())) {
     report = NoRoom(*model);

@@ -104,7 +104,10 @@ class Weights(served_weights.ServedWeights):
             self.assertEqual(self.status().weights_version, version, "nothing was written yet")
             self.assertEqual(self.tokens(), self.first_tokens)
         messages = list(self.chunks(self.other))
-        begin = pb.UpdateWeightsRequest.Begin(tensors=[type(message.chunk)(name=message.chunk.name, dtype=message.chunk.dtype, shape=message.chunk.shape) for message in messages[1:]])
+        chunks = [message.chunk for message in messages[1:]]
+        begin = pb.UpdateWeightsRequest.Begin()
+        for chunk in chunks:
+            begin.tensors.add(name=chunk.name, dtype=chunk.dtype, shape=chunk.shape)
         begin.tensors[-1].name = "model.layers.9.mlp.nonsense.weight"
         with self.subTest("announced"):
             message = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update,

@@ -1,5 +1,6 @@
 // Several models whose weights are replaced: nobody's sleep loses what no checkpoint has.
 
+#include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
 
 namespace somnus {
@@ -153,6 +154,21 @@ TEST_F(SharedWeightsTest, WithoutRoomForATagTheAnswerSaysHowMuchIsMissing) {
       << status;
   models_[1].executor->Hold(false);
   ExpectExact(open);
+}
+
+TEST_F(SharedWeightsTest, AWakeUpThatWaitsForRoomEndsWithItsClient) {
+  Start(2, 1);
+  ASSERT_TRUE(engine(0)->Sleep({.level = 2}).ok());
+  models_[1].executor->Hold(true);
+  const Ticket open = Submit(1, "a");
+  {
+    int looks = 0;
+    const CallerScope leaves({.name = "client", .has_left = [&looks] { return ++looks > 3; }});
+    EXPECT_EQ(engine(0)->WakeUp({}).status(), absl::CancelledError(kAbandoned));
+  }
+  models_[1].executor->Hold(false);
+  ExpectExact(open);
+  EXPECT_EQ(engine(0)->state(), EngineState::kAsleep);
 }
 
 }  // namespace
