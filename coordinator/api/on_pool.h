@@ -14,6 +14,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
 #include <memory>
 #include <type_traits>
 
@@ -27,6 +28,16 @@ template <typename Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_pool* pool, Work work) {
   auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> { co_return work(); };
   co_return co_await boost::asio::co_spawn(*pool, std::move(task), boost::asio::use_awaitable);
+}
+
+// What the work throws must not end the process on a thread that nobody waits for.
+template <typename Work>
+absl::StatusOr<std::invoke_result_t<Work>> ResultOf(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception&) {
+    return absl::InternalError("internal error");
+  }
 }
 
 // Runs `work` on one of `threads`; the coroutine resumes with its result on the I/O thread. An error: there
@@ -43,7 +54,7 @@ boost::asio::awaitable<absl::StatusOr<std::invoke_result_t<Work>>> OnThread(Task
         std::move (*resume)(std::move(result));
       });
     };
-    if (absl::Status status = threads->Run([reply, &work] { reply(work()); }); !status.ok())
+    if (absl::Status status = threads->Run([reply, &work] { reply(ResultOf(work)); }); !status.ok())
       reply(std::move(status));
   };
   co_return co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>, void(Result)>(

@@ -57,7 +57,9 @@ void EngineLoop::Lose(const absl::Status& reason) {
   if (state() == EngineState::kFailed || recovering_) return;
   sent_.clear();
   NoteAwaitedStep();
-  const bool recovers = MayRecover();
+  // What an operator ends is no sign that the group fails too often.
+  const bool by_operator = command_.has_value() && !command_->given_up.ok();
+  const bool recovers = by_operator || MayRecover();
   LogError("{}the group was lost{}: {}", options_.log_name, recovers ? "" : ", and is given up",
            std::string(reason.message()));
   recovering_ = true;
