@@ -12,6 +12,7 @@
 #include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
+#include "coordinator/api/status_messages.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -51,30 +52,6 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
 // The call that a request is of: "Sleep" of SleepRequest.
 std::string CallOf(const google::protobuf::Descriptor& request) {
   return std::string(absl::StripSuffix(request.name(), "Request"));
-}
-
-void Fill(const LifecycleCallStats& call, v1::GetStatusResponse* response) {
-  if (call.name.empty()) return;
-  v1::LifecycleCall* const out = response->mutable_lifecycle_call();
-  out->set_name(call.name);
-  out->set_client(call.client);
-  out->set_running_s(absl::ToDoubleSeconds(MonotonicNow() - call.began));
-  out->set_num_waiting(call.num_waiting);
-}
-
-void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
-  for (size_t i = 0; i < stats.replicas.size(); ++i) {
-    const ReplicaStats& replica = stats.replicas[i];
-    v1::ReplicaStatus* status = response->add_replicas();
-    status->set_replica(static_cast<int32_t>(i));
-    status->set_state(ToProto(replica.state));
-    status->set_error(replica.error);
-    status->set_num_requests_running(replica.num_running);
-    status->set_num_requests_waiting(replica.num_waiting);
-    status->set_num_requests(replica.num_requests);
-    status->set_num_recoveries(replica.num_recoveries);
-    status->set_group_epoch(replica.group_epoch);
-  }
 }
 
 void Fill(const EngineStats& stats, v1::SchedulingCounters* counters) {
@@ -319,10 +296,9 @@ grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
 
 grpc::Status ControlServiceImpl::Revive(grpc::ServerContext* context, const v1::ReviveRequest* request,
                                         v1::ReviveResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  SharedModel model;
-  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
-  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const SharedModel& model = call.model;
   const absl::StatusOr<absl::Duration> revived = ReviveEngine(model->engine.get());
   if (!revived.ok()) return EngineRefusal(revived.status(), *model->engine);
   response->set_seconds(absl::ToDoubleSeconds(*revived));
