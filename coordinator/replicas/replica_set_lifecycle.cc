@@ -272,8 +272,8 @@ absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {
 }
 
 void ReplicaSet::EndWaiting(const absl::Status& error) {
-  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
-  if (state_ == EngineState::kAwake) return;
+  const LifecycleLock lifecycle(this, "end_waiting", /*ends_waits=*/false);
+  if (!lifecycle.status().ok() || state_ == EngineState::kAwake) return;
   {
     absl::MutexLock lock(&mu_);
     refusal_ = error;
