@@ -1,14 +1,91 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <signal.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <stdlib.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log_writer.h"
 
 namespace somnus {
 namespace {
+
+// Of lines that wait for whoever reads the log: minutes of a busy server's.
+constexpr int64_t kMaxQueuedBytes = int64_t{1} << 20;
+// How long an end of the process waits for whoever reads the log.
+constexpr absl::Duration kExitPatience = absl::Seconds(1);
+constexpr absl::Duration kCrashPatience = absl::Milliseconds(500);
+
+// Formats lines, and leaves the writing to the writer.
+class WriterSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit WriterSink(LogWriter* writer) : writer_(*writer) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    writer_.Add(std::string(line.data(), line.size()));
+  }
+  void flush_() override {}
+
+ private:
+  LogWriter& writer_;
+};
+
+void OnCrash(int signal) {
+  (void)LogWriter::OfProcess()->Flush(kCrashPatience);
+  ::signal(signal, SIG_DFL);
+  raise(signal);  // which ends the process once this handler has returned
+}
+
+// What was logged just before a crash says most about it. A sanitizer's handlers stay.
+void WriteBeforeCrash() {
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
+    struct sigaction action = {};
+    if (sigaction(signal, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 ||
+        action.sa_handler != SIG_DFL)
+      continue;
+    action.sa_handler = &OnCrash;
+    action.sa_flags = SA_ONSTACK;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// What is printed to stderr beside the log (a broken invariant, a progress bar, a library's word) goes the
+// same way, in the order of the lines: a pipe that nobody reads holds up none of it.
+void LeadStderrTo(LogWriter* writer) {
+  const cookie_io_functions_t functions = {
+      .read = nullptr,
+      .write =
+          [](void* cookie, const char* text, size_t size) {
+            static_cast<LogWriter*>(cookie)->Add(std::string(text, size));
+            return static_cast<ssize_t>(size);
+          },
+      .seek = nullptr,
+      .close = nullptr};
+  FILE* const stream = fopencookie(writer, "w", functions);
+  if (stream == nullptr) return;
+  setvbuf(stream, nullptr, _IONBF, 0);
+  stderr = stream;
+}
+
+// It is never destroyed: other threads may log until the process has ended.
+LogWriter* StartWriter() {
+  auto* const writer = new LogWriter(STDERR_FILENO, kMaxQueuedBytes);
+  LogWriter::SetOfProcess(writer);
+  LeadStderrTo(writer);
+  atexit([] { (void)LogWriter::OfProcess()->Flush(kExitPatience); });
+  WriteBeforeCrash();
+  return writer;
+}
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -46,7 +123,7 @@ absl::Status InitLogging(const std::string& process, const std::string& level) {
     return absl::InvalidArgumentError(
         absl::StrCat("log_level: '", level, "' is not one of debug, info, warning, error"));
   }
-  auto logger = spdlog::stderr_color_mt(process);
+  auto logger = std::make_shared<spdlog::logger>(process, std::make_shared<WriterSink>(StartWriter()));
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L [%n] %v");
   logger->set_level(parsed);
   spdlog::set_default_logger(std::move(logger));

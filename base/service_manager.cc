@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@ constexpr char kSocketVariable[] = "NOTIFY_SOCKET";
 constexpr char kWatchdogVariable[] = "WATCHDOG_USEC";
 constexpr char kWatchdogPidVariable[] = "WATCHDOG_PID";
 constexpr size_t kMaxStatusBytes = 256;
+// For a manager that reads nothing: the end of the process waits for it, and that of its watch.
+constexpr absl::Duration kSendPatience = absl::Seconds(1);
 
 std::string ValueOf(const Environment& environment, const char* variable) {
   const auto at = environment.find(variable);
@@ -93,6 +96,8 @@ void ServiceManager::Send(const std::string& lines) const {
   socklen_t size;
   MakeAddress(socket_, &address, &size);
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const timeval limit = absl::ToTimeval(kSendPatience);
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   const ssize_t sent = fd < 0 ? -1
                               : sendto(fd, lines.data(), lines.size(), MSG_NOSIGNAL,
                                        reinterpret_cast<const sockaddr*>(&address), size);

@@ -73,6 +73,9 @@ FlagGroup TimeFlags(WorkerFlags* f) {
           Flag::Time("term-grace", &f->term_grace, absl::ZeroDuration(), kLongest,
                      "after SIGTERM, how long to wait for the coordinator to send this worker away: cluster "
                      "managers signal both at once, and the coordinator still drains"),
+          Flag::Text("log-name", &f->log_name,
+                     "of whom the worker is one, in each line of its log, as a model")
+              .Shows("NAME"),
           Flag::OneOf<std::string>(
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},

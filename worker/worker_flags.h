@@ -31,6 +31,7 @@ struct WorkerFlags {
   absl::Duration register_timeout = absl::Minutes(5);
   std::optional<absl::Duration> worker_grace;  // for a coordinator that is gone
   absl::Duration term_grace = absl::Seconds(30);
+  std::string log_name;  // whose worker it is
   std::string log_level = "info";
 };
 

@@ -19,6 +19,7 @@
 #include "base/discovery.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/monotonic.h"
 #include "base/numa.h"
 #include "base/service_manager.h"
@@ -218,6 +219,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
   if (!idle) {
     LogWarning("the device is still busy: leaving without it");
     { const ListenAddress removed = std::move(address); }
+    (void)LogWriter::OfProcess()->Flush(absl::Seconds(1));
     _exit(reason.exit_code);
   }
   return reason.exit_code;
@@ -242,7 +244,8 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   const absl::StatusOr<Discovery> found =
       FillFromEnvironment(flags.spawned_by.has_value() ? Environment() : environment, &flags);
   if (!found.ok()) return UsageError(table, found.status());
-  const std::string name = flags.rank.has_value() ? absl::StrCat("worker ", *flags.rank) : "worker";
+  const std::string name = absl::StrCat(flags.log_name, flags.log_name.empty() ? "" : ": ", "worker",
+                                        flags.rank.has_value() ? absl::StrCat(" ", *flags.rank) : "");
   if (absl::Status status = InitLogging(name, flags.log_level); !status.ok())
     return UsageError(table, status);
   if (const std::string place = DescribeDiscovery(*found); !place.empty()) LogInfo("{}", place);

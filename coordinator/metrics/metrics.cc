@@ -16,6 +16,7 @@
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
 #include "coordinator/metrics/prefix_cache_series.h"
+#include "coordinator/metrics/process_metrics.h"
 #include "coordinator/metrics/speculation_metrics.h"
 
 namespace somnus {
@@ -218,7 +219,10 @@ class PrometheusMetrics : public Metrics {
     Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
   }
 
-  std::string Serialize() override { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
+  std::string Serialize() override {
+    process_.Update();
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
 
   const std::shared_ptr<prometheus::Registry>& shared_registry() const { return shared_registry_; }
 
@@ -354,6 +358,7 @@ class PrometheusMetrics : public Metrics {
   // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
   const std::shared_ptr<prometheus::Registry> shared_registry_;  // of all models of this process
   prometheus::Registry& registry_ = *shared_registry_;
+  ProcessMetrics process_{&registry_};
   const Labels labels_;
   const Buckets token_buckets_;
   prometheus::Histogram& iteration_tokens_ =

@@ -120,6 +120,7 @@ class Response:
 class Cluster:
     """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs.
 
+    `log` is a descriptor that takes the log instead of what log() reads.
     `prefix` is a command that runs the server's in the end, in its own place (exec). `ca` is a file with the authority of the
     certificates that `flags` give to the listeners; `client` the certificate and the key that its clients show.
     """
@@ -127,7 +128,7 @@ class Cluster:
     api_key = admin_api_key = ""
     ca, client, tls_ports = None, (), frozenset()
 
-    def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=(), ca=None, client=()):
+    def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=(), ca=None, client=(), log=None):
         self.port, self.admin_port, self.grpc_port, self.control_port = free_ports(4)
         self.name = "test-model"
         command = [*prefix, SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
@@ -141,7 +142,7 @@ class Cluster:
         self.ca, self.client = ca, client
         self.tls_ports = {port for flag, ports in (("--ssl-certfile=", (self.port, self.grpc_port)), ("--admin-ssl-certfile=", (
             self.admin_port, self.control_port))) for port in ports if any(one.startswith(flag) for one in flags)}
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log or self._log, stderr=log or self._log,
                                         env={**os.environ, **(env or {})}, start_new_session=True)
         if wait:
             try:

@@ -1,0 +1,44 @@
+#include "base/running_clock.h"
+
+#include <gtest/gtest.h>
+namespace somnus {
+namespace {
+
+class RunningClockTest : public ::testing::Test {
+ protected:
+  MonotonicTime now_ = absl::Hours(5);
+  RunningClock clock_{[this] { return now_; }, absl::Milliseconds(500)};
+};
+
+TEST_F(RunningClockTest, CountsWhatPassesWhileItIsRead) {
+  const MonotonicTime start = clock_.Now();
+  for (int i = 0; i < 100; ++i) {
+    now_ += absl::Milliseconds(100);
+    clock_.Now();
+  }
+  EXPECT_EQ(clock_.Now() - start, absl::Seconds(10));
+  EXPECT_EQ(clock_.stood_still(), absl::ZeroDuration());
+}
+
+TEST_F(RunningClockTest, CountsLittleOfAStandstillWhoeverReadsFirst) {
+  const MonotonicTime start = clock_.Now();
+  now_ += absl::Seconds(6);
+  EXPECT_EQ(clock_.Now() - start, absl::Milliseconds(500));
+  EXPECT_EQ(clock_.stood_still(), absl::Milliseconds(5500));
+  now_ += absl::Milliseconds(20);
+  EXPECT_EQ(clock_.Now() - start, absl::Milliseconds(520));
+  now_ += absl::Hours(6);
+  EXPECT_EQ(clock_.stood_still(), absl::Hours(6) + absl::Seconds(5));
+  EXPECT_EQ(clock_.Now() - start, absl::Milliseconds(1020));
+}
+
+TEST(ProcessClockTest, RunsWithoutAnybodyWhoReads) {
+  const MonotonicTime start = RunningNow();
+  const absl::Duration before = StoodStill();
+  StopSignal().WaitFor(absl::Seconds(1));
+  // On a machine that is starved the process has stood still, and the clock says so.
+  EXPECT_GE(RunningNow() - start + (StoodStill() - before), absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace somnus
