@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/cluster.grpc.pb.h"
+#include "proto/handshake.h"
 #include "proto/status.h"
 #include "worker/connection_watch.h"
 
@@ -120,6 +121,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
       listens = Pause(waits, listens);
       if (stop_.stopped()) return absl::OkStatus();
       bool known = true;
+      const absl::Duration stood_still = StoodStill();
       absl::Status status = SendBeat(beat, listens, &known);
       if (!known) {
         status = RegisterAgain(refresh);
@@ -132,12 +134,14 @@ class CoordinatorLinkImpl : public CoordinatorLink {
                                                    " for ", absl::FormatDuration(options_.worker_grace), ": ",
                                                    status.message()));
       }
-      if (!status.ok() && !waits) {
+      // A call that this process slept through says nothing of the coordinator.
+      const bool missed = !status.ok() && StoodStill() == stood_still;
+      if (missed && !waits) {
         LogWarning("the coordinator at {} does not reply; waiting {} for it or its successor: {}",
                    options_.coordinator, absl::FormatDuration(options_.worker_grace),
                    std::string(status.message()));
       }
-      waits = !status.ok();
+      waits = missed;
     }
   }
 
@@ -193,7 +197,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
     const absl::Status status = FromGrpcStatus(rpc(&context));
     absl::MutexLock lock(&mu_);
     call_ = nullptr;
-    return status;
+    return ExplainHandshake(status);
   }
 
   // A coordinator that hangs must not extend the grace by a whole call.

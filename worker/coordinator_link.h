@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "proto/cluster.pb.h"
 #include "proto/cluster_trust.h"
 
@@ -25,7 +26,7 @@ struct CoordinatorLinkOptions {
   absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to give it a place
   absl::Duration worker_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says
-  MonotonicClock now = MonotonicNow;                   // measures the timeout and the grace
+  MonotonicClock now = RunningNow;                     // measures the timeout and the grace
 };
 
 class CoordinatorLink {

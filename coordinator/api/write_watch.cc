@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/running_clock.h"
+
 namespace somnus {
 namespace {
 
@@ -60,7 +62,7 @@ WriteWatch::Write::Write(WriteWatch* watch, const grpc::ServerContextBase* conte
                          const ClientRequest* request)
     : watch_(watch) {
   std::list<Entry> entry;
-  entry.push_back(Entry{context, request, MonotonicNow() + watch->write_timeout_});
+  entry.push_back(Entry{context, request, RunningNow() + watch->write_timeout_});
   entry_ = entry.begin();
   absl::MutexLock lock(&watch_->mutex_);
   watch_->writes_.splice(watch_->writes_.end(), entry);
@@ -84,7 +86,7 @@ bool WriteWatch::Run(const grpc::ServerContext& context, const ClientRequest& re
 }
 
 void WriteWatch::Look() {
-  const MonotonicTime now = MonotonicNow();
+  const MonotonicTime now = RunningNow();
   absl::MutexLock lock(&mutex_);
   for (Entry& write : writes_) {
     const bool overflowed = write.request != nullptr && write.request->overflowed();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/null_block.h"
+#include "base/running_clock.h"
 
 namespace somnus {
 namespace {
@@ -223,6 +224,7 @@ void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
 
 void EngineLoop::Receive() {
   StepEvent step = sent_.front();
+  const absl::Duration stood_still = StoodStill();
   absl::StatusOr<v1::StepReply> reply = executor_->Wait(step_deadline_.Timeout(step.num_tokens));
   sent_.pop_front();
   NoteAwaitedStep();
@@ -247,7 +249,9 @@ void EngineLoop::Receive() {
   const absl::Time now = options_.now();
   ++num_steps_;
   step.replied = options_.monotonic_now();
-  step.duration = step.replied - std::max(step.sent, last_reply_);
+  // What this process has stood still is no measure for the steps to come.
+  step.duration = std::max(absl::ZeroDuration(),
+                           step.replied - std::max(step.sent, last_reply_) - (StoodStill() - stood_still));
   step_deadline_.Observe(step.num_tokens, step.duration);
   NotePrefill(step);
   const bool only_decodes = step.num_tokens > 0 && step.num_tokens == step.num_sequences;

@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "absl/time/clock.h"
-#include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "base/threads.h"
 #include "proto/status.h"
 
@@ -12,6 +12,13 @@ namespace {
 
 constexpr int kMaxAsks = 4;  // of one rank for the result of one operation
 
+// Whether the rank may yet tell what became of the call: the connection broke, or gRPC's clock ran while this
+// process stood still.
+bool IsUnknown(const grpc::Status& status, MonotonicTime deadline) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && RunningNow() < deadline);
+}
+
 }  // namespace
 
 std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Call& call) const {
@@ -19,14 +26,14 @@ std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Cal
 }
 
 std::vector<absl::Status> CollectiveCalls::RunOperation(absl::Duration timeout, const Call& call) const {
-  const MonotonicTime deadline = MonotonicNow() + timeout;
+  const MonotonicTime deadline = RunningNow() + timeout;
   return Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
     grpc::Status status = call(worker, rank, context);
-    for (int asks = 1; asks < kMaxAsks && status.error_code() == grpc::StatusCode::UNAVAILABLE; ++asks) {
+    for (int asks = 1; asks < kMaxAsks && IsUnknown(status, deadline); ++asks) {
       grpc::ClientContext again;
       // A rank that nobody can connect to is lost soon, which cancels the call.
       again.set_wait_for_ready(true);
-      again.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - MonotonicNow())));
+      again.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - RunningNow())));
       if (!latch_.Register(&again)) break;
       status = call(worker, rank, &again);
       latch_.Unregister(&again);

@@ -123,7 +123,7 @@ GroupEpoch::~GroupEpoch() {
 }
 
 absl::Status GroupEpoch::AwaitConnections() {
-  const MonotonicTime deadline = MonotonicNow() + options_.connect_timeout;
+  const MonotonicTime deadline = options_.now() + options_.connect_timeout;
   for (const WorkerLink& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
   monitor_.Start([this] { weights_.Watch(); });
   return absl::OkStatus();
@@ -133,7 +133,7 @@ absl::Status GroupEpoch::AwaitConnection(const WorkerLink& worker, MonotonicTime
   // The waits are short, so that the loss of a process ends them.
   while (!worker.channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kConnectPoll))) {
     RETURN_IF_ERROR(latch_.status());
-    if (MonotonicNow() < deadline) continue;
+    if (options_.now() < deadline) continue;
     return absl::UnavailableError(absl::StrCat(worker.name, " at ", worker.endpoint.address,
                                                " could not be reached within ",
                                                absl::FormatDuration(options_.connect_timeout)));

@@ -10,6 +10,7 @@
 #include "base/counted.h"
 #include "base/log.h"
 #include "base/random_hex.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/transition_speeds.h"
 #include "coordinator/group/device_name.h"
@@ -23,6 +24,7 @@ constexpr absl::Duration kEndTimeout = absl::Seconds(2);  // for the replies to 
 
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
+  options.now = RunningNow;  // what this process has stood still is no rank's fault
   // Whoever may be silent for longer may be busy for longer, too.
   options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
   options.measured_timeout = std::max(options.measured_timeout, flags.hang_timeout);

@@ -11,6 +11,7 @@
 #include "base/counted.h"
 #include "base/log.h"
 #include "base/random_hex.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/group/device_name.h"
@@ -56,6 +57,7 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   terms_ = std::move(terms);
   ClusterTrustOptions trust = flags_.trust;
   ClusterServerOptions options;
+  options.now = RunningNow;
   std::string binary;
   if (flags_.local_workers) {
     ASSIGN_OR_RETURN(binary, FindBinary());

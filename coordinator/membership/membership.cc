@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -188,7 +189,7 @@ void Membership::AssignRanks() {
 
 absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout,
                                                                           const StopCondition& stop) {
-  const MonotonicTime deadline = MonotonicNow() + timeout;
+  const MonotonicTime deadline = RunningNow() + timeout;
   while (true) {
     std::shared_ptr<StopSignal> changed;
     {
@@ -206,7 +207,7 @@ absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::
         return group;
       }
     }
-    if (changed->WaitFor(deadline - MonotonicNow())) continue;
+    if (changed->WaitFor(deadline - RunningNow()) || RunningNow() < deadline) continue;
     absl::MutexLock lock(&mu_);
     const bool full = static_cast<int32_t>(members_.size()) == options_.world_size;
     return absl::DeadlineExceededError(absl::StrCat(

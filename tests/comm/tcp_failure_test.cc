@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/time/clock.h"
+#include "base/running_clock.h"
 #include "tests/comm/tcp_group.h"
 
 namespace somnus {
@@ -191,7 +192,7 @@ TEST(TcpFailure, AReplayedHandshakeIsRefused) {
   absl::StatusOr<UniqueFd> victim = AcceptTcp(middle->fd.get());
   ASSERT_TRUE(victim.ok() && victim->get() >= 0);
   char hello[40], challenge[48], proof[32];
-  const WaitLimit soon = {MonotonicNow() + absl::Seconds(5)};
+  const WaitLimit soon = {RunningNow() + absl::Seconds(5)};
   ASSERT_TRUE(ReceiveBytes(victim->get(), hello, sizeof(hello), soon).ok());
   // The real rank 0 answers the forwarded Hello, and rank 1 proves itself to the answer: relayed once.
   const UniqueFd relayed = Connect(group.port(0));

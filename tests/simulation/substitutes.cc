@@ -6,9 +6,11 @@
 #include "absl/status/status.h"
 #include "base/build_id.h"
 #include "base/log.h"
+#include "base/running_clock.h"
 #include "base/socket_dir.h"
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster_trust.h"
+#include "proto/handshake.h"
 #include "tests/simulation/world.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/comm/tcp_socket.h"
@@ -26,6 +28,12 @@ const std::string& BuildId() {
   return *id;
 }
 absl::StatusOr<std::string> BuildIdOf(const std::string&) { return BuildId(); }
+
+// No process of the simulation stands still without everybody's knowing.
+MonotonicTime RunningNow() { return MonotonicNow(); }
+absl::Duration StoodStill() { return absl::ZeroDuration(); }
+
+absl::Status ExplainHandshake(const absl::Status& status) { return status; }
 
 std::string WhyNotRunning(pid_t) { return ""; }
 

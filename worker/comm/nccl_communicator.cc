@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -132,11 +132,11 @@ absl::Status NcclCommunicator::BecomeBlocking() {
 // Ends the communicator that the group formed by. All ranks do, and nothing is queued on it.
 void NcclCommunicator::Retire(nccl::Comm comm) {
   absl::MutexLock lock(&call_mu_);
-  const MonotonicTime deadline = MonotonicNow() + options_.finalize_timeout;
+  const MonotonicTime deadline = RunningNow() + options_.finalize_timeout;
   nccl::Result result = api_.ncclCommFinalize(comm);
   while (result == nccl::kSuccess || result == nccl::kInProgress) {
     result = AsyncError(comm);
-    if (result != nccl::kInProgress || MonotonicNow() >= deadline) break;
+    if (result != nccl::kInProgress || RunningNow() >= deadline) break;
     absl::SleepFor(kFirstPoll);
   }
   if (result == nccl::kSuccess) {
@@ -242,7 +242,7 @@ absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
 }
 
 absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration timeout) {
-  const MonotonicTime deadline = MonotonicNow() + timeout;
+  const MonotonicTime deadline = RunningNow() + timeout;
   for (absl::Duration pause = kFirstPoll;; pause = std::min(2 * pause, kSlowestPoll)) {
     nccl::Result result;
     {
@@ -256,7 +256,7 @@ absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration ti
     if (options_.health != nullptr) {
       if (absl::Status health = options_.health(); !health.ok()) return End(NcclState::kFailed, health);
     }
-    if (MonotonicNow() >= deadline) {
+    if (RunningNow() >= deadline) {
       return End(NcclState::kFailed,
                  absl::DeadlineExceededError(
                      absl::StrCat(name, ": not all ranks came within ", absl::FormatDuration(timeout))));
@@ -300,9 +300,9 @@ absl::Status NcclCommunicator::End(NcclState state, const absl::Status& cause) {
 
 void NcclCommunicator::Quit() {
   if (comm_.load() == nullptr) return;
-  const MonotonicTime deadline = MonotonicNow() + kQuitPatience;
+  const MonotonicTime deadline = RunningNow() + kQuitPatience;
   bool locked;
-  while (!(locked = call_mu_.TryLock()) && MonotonicNow() < deadline) absl::SleepFor(kFirstPoll);
+  while (!(locked = call_mu_.TryLock()) && RunningNow() < deadline) absl::SleepFor(kFirstPoll);
   // Done without the lock, too: the thread that holds it waits for the device, which waits for a rank that
   // does not come, and nothing but this ends that.
   if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommAbort(comm);

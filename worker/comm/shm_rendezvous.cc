@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "worker/comm/socket_io.h"
 
@@ -78,7 +78,7 @@ class Host {
   // waiting.
   absl::StatusOr<bool> Admit(UniqueFd connection, int segment) {
     Hello hello;
-    const MonotonicTime soon = std::min(limit_.deadline, MonotonicNow() + absl::Seconds(2));
+    const MonotonicTime soon = std::min(limit_.deadline, RunningNow() + absl::Seconds(2));
     if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), {soon, limit_.cancelled}).ok() ||
         hello.magic != kShmMagic)
       return false;
@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
 ShmMapping::~ShmMapping() { munmap(data_, bytes_); }
 
 absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options) {
-  const WaitLimit limit(MonotonicNow() + options.connect_timeout, options.cancelled);
+  const WaitLimit limit(RunningNow() + options.connect_timeout, options.cancelled);
   absl::StatusOr<std::unique_ptr<ShmMapping>> mapping =
       options.rank == 0 ? Host(options, limit).Meet() : Join(options, limit);
   if (!mapping.ok() && options.cancelled != nullptr && options.cancelled()) {

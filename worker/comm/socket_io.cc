@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -84,14 +85,14 @@ bool SameUser(int connection) {
 }  // namespace
 
 int WaitLimit::PollMs() const {
-  const absl::Duration left = absl::Ceil(deadline - MonotonicNow(), absl::Milliseconds(1));
+  const absl::Duration left = absl::Ceil(deadline - RunningNow(), absl::Milliseconds(1));
   const int64_t longest = cancelled == nullptr ? kLongestPollMs : kCancelPollMs;
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, longest));
 }
 
 absl::Status WaitLimit::Check() const {
   if (cancelled != nullptr && cancelled()) return absl::AbortedError("the wait was cancelled");
-  return MonotonicNow() < deadline ? absl::OkStatus() : absl::DeadlineExceededError("nothing came in time");
+  return RunningNow() < deadline ? absl::OkStatus() : absl::DeadlineExceededError("nothing came in time");
 }
 
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "worker/comm/reduce.h"
 #include "worker/comm/tcp_links.h"
@@ -69,7 +70,7 @@ class TcpCommunicator : public Communicator {
     return Exchange(Call::kGather, bytes);
   }
 
-  absl::Status Barrier() override { return BarrierWithin({MonotonicNow() + timeout_}); }
+  absl::Status Barrier() override { return BarrierWithin({RunningNow() + timeout_}); }
   absl::Status BarrierWithin(const WaitLimit& limit) {
     std::fill(transfers_.begin(), transfers_.end(), TcpTransfer());
     return links_.Exchange(Describe(Call::kBarrier, 0), transfers_, limit);
@@ -80,7 +81,7 @@ class TcpCommunicator : public Communicator {
 
  private:
   absl::Status Exchange(Call call, int64_t size, DataType type = DataType::kF32) {
-    return links_.Exchange(Describe(call, size, type), transfers_, {MonotonicNow() + timeout_});
+    return links_.Exchange(Describe(call, size, type), transfers_, {RunningNow() + timeout_});
   }
 
   absl::Status ReduceOneShot(char* data, int64_t count, DataType type) {
@@ -153,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommu
                                                                   TcpListener listener) {
   RETURN_IF_ERROR(CheckOptions(options));
   if (options.world_size == 1) return MakeSingleCommunicator();
-  const WaitLimit limit = {MonotonicNow() + options.connect_timeout, options.cancelled};
+  const WaitLimit limit = {RunningNow() + options.connect_timeout, options.cancelled};
   ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener), limit));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -52,8 +53,8 @@ absl::Status TcpLinks::Exchange(uint64_t call, const std::vector<TcpTransfer>& t
                                 const WaitLimit& limit) {
   RETURN_IF_ERROR(notices_.failure());
   StartRound(call, transfers);
-  const MonotonicTime start = MonotonicNow();
-  MonotonicTime spin_until = start + options_.spin_time;
+  const MonotonicTime start = RunningNow();
+  MonotonicTime spin_until = MonotonicNow() + options_.spin_time;
   while (true) {
     bool moved = false, complete = false;
     if (absl::Status status = Move(&moved, &complete); !status.ok()) {

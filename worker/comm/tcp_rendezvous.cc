@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "worker/comm/tcp_handshake.h"
 
@@ -212,7 +212,7 @@ class Meeting {
       if (unproved_.size() == kMaxUnproved) unproved_.erase(unproved_.begin()), ++refused_;
       UnprovedPeer& peer = unproved_.emplace_back();
       peer.fd = std::move(fd);
-      peer.deadline = MonotonicNow() + kProofPatience;
+      peer.deadline = RunningNow() + kProofPatience;
     }
     return absl::OkStatus();
   }
@@ -232,7 +232,7 @@ class Meeting {
   }
 
   bool TryAdvance(UnprovedPeer* peer) {
-    if (MonotonicNow() >= peer->deadline) return false;
+    if (RunningNow() >= peer->deadline) return false;
     if (!peer->greeted) {
       const absl::StatusOr<bool> complete = peer->inbox.Fill(peer->fd.get(), sizeof(TcpHello));
       if (!complete.ok()) return false;

@@ -1,0 +1,187 @@
+#include "proto/grpc_acceptor.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/host_port.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kBacklog = 4096;
+// Without a descriptor for the next connection: until some others have ended.
+constexpr int kShortageMs = 100;
+
+bool Enable(int fd, int level, int option, int value = 1) {
+  return setsockopt(fd, level, option, &value, sizeof(value)) == 0;
+}
+
+// A socket that listens; -1, with errno. `dual`: an IPv6 one for both families.
+int Listen(const sockaddr* address, socklen_t size, bool dual) {
+  const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  // Accepted sockets inherit TCP_NODELAY.
+  const bool set = Enable(fd, SOL_SOCKET, SO_REUSEADDR) && Enable(fd, IPPROTO_TCP, TCP_NODELAY) &&
+                   (address->sa_family != AF_INET6 || Enable(fd, IPPROTO_IPV6, IPV6_V6ONLY, dual ? 0 : 1));
+  if (set && bind(fd, address, size) == 0 && listen(fd, kBacklog) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+int PortOf(int fd) {
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof(bound);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+}
+
+bool IsWildcard(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr == htonl(INADDR_ANY);
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+void SetPort(sockaddr* address, int port) {
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(static_cast<uint16_t>(port));
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(static_cast<uint16_t>(port));
+  }
+}
+
+// On all addresses of both families where the system has both.
+int ListenOnWildcard(const addrinfo& found) {
+  sockaddr_in6 any = {};
+  any.sin6_family = AF_INET6;
+  any.sin6_port = reinterpret_cast<const sockaddr_in*>(found.ai_addr)->sin_port;  // the same place in both
+  const int fd = Listen(reinterpret_cast<const sockaddr*>(&any), sizeof(any), /*dual=*/true);
+  return fd >= 0 ? fd : Listen(found.ai_addr, found.ai_addrlen, /*dual=*/false);
+}
+
+bool IsShortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+GrpcAcceptor::GrpcAcceptor(std::string address, int64_t bound)
+    : address_(std::move(address)), bound_(bound), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+GrpcAcceptor::~GrpcAcceptor() {
+  Stop();
+  if (wake_ >= 0) close(wake_);
+}
+
+absl::StatusOr<std::unique_ptr<GrpcAcceptor>> GrpcAcceptor::Open(const std::string& address,
+                                                                 DescriptorUse use) {
+  auto acceptor = std::unique_ptr<GrpcAcceptor>(new GrpcAcceptor(address, RaiseDescriptorLimit().Of(use)));
+  RETURN_IF_ERROR(acceptor->Bind());
+  return acceptor;
+}
+
+absl::Status GrpcAcceptor::Bind() {
+  const std::optional<HostPort> parts = SplitHostPort(address_);
+  if (!parts.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", address_, "' is no host:port"));
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found); error != 0)
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", gai_strerror(error)));
+  const auto free_found = absl::MakeCleanup([&] { freeaddrinfo(found); });
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (port_ != 0) SetPort(info->ai_addr, port_);
+    const int fd = IsWildcard(info->ai_addr) ? ListenOnWildcard(*info)
+                                             : Listen(info->ai_addr, info->ai_addrlen, /*dual=*/false);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    listeners_.push_back(fd);
+    port_ = PortOf(fd);
+    if (IsWildcard(info->ai_addr)) break;
+  }
+  if (!listeners_.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", strerror(error)));
+}
+
+void GrpcAcceptor::AddTo(grpc::ServerBuilder* builder,
+                         const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  server_ = builder->experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+}
+
+void GrpcAcceptor::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void GrpcAcceptor::Stop() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    (void)!write(wake_, &one, sizeof(one));
+    thread_.join();
+  }
+  for (const int fd : listeners_) close(fd);
+  listeners_.clear();
+}
+
+void GrpcAcceptor::Run() {
+  std::vector<pollfd> fds = {{wake_, POLLIN, 0}};
+  for (const int fd : listeners_) fds.push_back({fd, POLLIN, 0});
+  while (true) {
+    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    if (fds[0].revents != 0) return;
+    for (size_t i = 1; i < fds.size(); ++i) {
+      if (fds[i].revents == 0 || AcceptOne(fds[i].fd)) continue;
+      pollfd wake = {wake_, POLLIN, 0};
+      poll(&wake, 1, kShortageMs);
+    }
+  }
+}
+
+bool GrpcAcceptor::AcceptOne(int listener) {
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    if (!IsShortage(errno)) return true;  // the client has left, or somebody else has its connection
+    NoteShortage(strerror(errno));
+    return false;
+  }
+  if (fd >= bound_) {
+    close(fd);
+    ++num_refused_;
+    NoteShortage("all descriptors are taken but for those that are kept back");
+    return true;
+  }
+  short_ = false;
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = listener;
+  connection.fd = fd;
+  server_->HandleNewConnection(&connection);
+  return true;
+}
+
+void GrpcAcceptor::NoteShortage(const char* what) {
+  if (std::exchange(short_, true)) return;
+  LogWarning("no connection can be accepted on {} for now: {}", address_, what);
+}
+
+}  // namespace somnus
