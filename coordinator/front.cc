@@ -20,6 +20,7 @@
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/grpc_acceptor.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/tls.h"
 
@@ -62,8 +63,8 @@ class FrontImpl : public Front {
     http.port = static_cast<uint16_t>(flags_.port);
     http.admin_host = flags_.admin_host;
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
-    http.grpc_port = static_cast<uint16_t>(inference_.port);
-    http.control_port = static_cast<uint16_t>(control_.port);
+    http.grpc_port = static_cast<uint16_t>(inference_.port());
+    http.control_port = static_cast<uint16_t>(control_.port());
     http.output_threads = flags_.output_threads;
     http.api_key = flags_.api_key;
     http.admin_api_key = flags_.admin_api_key;
@@ -98,8 +99,8 @@ class FrontImpl : public Front {
   std::string Addresses() const override {
     return absl::StrCat(Scheme(flags_.tls), HostPort(flags_.host, http_->port()), ", admin ",
                         Scheme(flags_.admin_tls), HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
-                        HostPort(flags_.host, inference_.port), ", admin gRPC ",
-                        HostPort(flags_.admin_host, control_.port));
+                        HostPort(flags_.host, inference_.port()), ", admin gRPC ",
+                        HostPort(flags_.admin_host, control_.port()));
   }
 
   int admin_port() const override { return http_->admin_port(); }
@@ -111,6 +112,7 @@ class FrontImpl : public Front {
     // Operators can see what is left until the last request has ended.
     for (const GrpcListener* listener : {&inference_, &control_}) {
       if (listener->server == nullptr) continue;
+      listener->acceptor->Stop();
       listener->server->GetHealthCheckService()->SetServingStatus(false);
       listener->server->Shutdown(deadline);
     }
@@ -120,7 +122,9 @@ class FrontImpl : public Front {
  private:
   struct GrpcListener {
     std::unique_ptr<grpc::Server> server;
-    int port = 0;
+    std::unique_ptr<GrpcAcceptor> acceptor;  // ends before the server
+
+    int port() const { return acceptor->port(); }
   };
 
   absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics) {
@@ -136,9 +140,9 @@ class FrontImpl : public Front {
     services_->RegisterInference(&inference);
     services_->RegisterControl(&control);
     ASSIGN_OR_RETURN(inference_, Build("--grpc-port", HostPort(flags_.host, flags_.grpc_port),
-                                       Credentials(flags_.tls), &inference));
+                                       DescriptorUse::kClients, Credentials(flags_.tls), &inference));
     ASSIGN_OR_RETURN(control_, Build("--control-port", HostPort(flags_.admin_host, flags_.control_port),
-                                     Credentials(flags_.admin_tls), &control));
+                                     DescriptorUse::kOperators, Credentials(flags_.admin_tls), &control));
     SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
     for (const char* service : {"", v1::ControlService::service_full_name()}) {
       control_.server->GetHealthCheckService()->SetServingStatus(service, true);
@@ -146,17 +150,20 @@ class FrontImpl : public Front {
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address,
+  static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address, DescriptorUse use,
                                             const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                             grpc::ServerBuilder* builder) {
     GrpcListener listener;
-    // A second server on the same port must be an error: with SO_REUSEPORT it would take a share of the
-    // clients.
-    builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder->AddListeningPort(address, credentials, &listener.port);
+    absl::StatusOr<std::unique_ptr<GrpcAcceptor>> acceptor = GrpcAcceptor::Open(address, use);
+    if (!acceptor.ok())
+      return absl::Status(acceptor.status().code(), absl::StrCat(flag, ": ", acceptor.status().message()));
+    listener.acceptor = *std::move(acceptor);
+    listener.acceptor->AddTo(builder, credentials);
     listener.server = builder->BuildAndStart();
-    if (listener.server != nullptr && listener.port != 0) return listener;
-    return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", address, "; is it in use?"));
+    if (listener.server == nullptr)
+      return absl::UnavailableError(absl::StrCat(flag, ": gRPC cannot serve ", address));
+    listener.acceptor->Start();
+    return listener;
   }
 
   // Called at intervals, too, because a step that hangs changes no state. The lock makes the latest look the

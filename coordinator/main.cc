@@ -20,6 +20,7 @@
 #include "coordinator/serve_config.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
+#include "proto/handshake.h"
 
 namespace {
 
@@ -31,6 +32,7 @@ constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 int main(int argc, char** argv) {
   // gRPC's own log repeats, over several lines, what our errors say in one.
   setenv("GRPC_VERBOSITY", "NONE", 0);
+  somnus::LogFailedHandshakes();
   somnus::Flags flags;
   const somnus::FlagTable table = somnus::CoordinatorFlags(&flags);
   std::vector<std::string> positional;

@@ -1,7 +1,5 @@
 #include "coordinator/api/api_server.h"
 
-#include <sys/resource.h>
-
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
 #include <utility>
@@ -20,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -43,14 +42,6 @@ constexpr int kRequestThreads = 2;
 // that as many kinds and models as there are find a thread each.
 constexpr int kMaxLifecycleThreads = 1024;
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
-
-// Each connection takes a file descriptor, and the usual soft limit of 1024 is below max_connections.
-void RaiseFileLimit() {
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 int NumOutputThreads(const ApiServerOptions& options) {
   return options.output_threads > 0 ? options.output_threads : DefaultOutputThreads();
@@ -86,8 +77,8 @@ class HttpServer : public ApiServer {
   ~HttpServer() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Open() {
-    RaiseFileLimit();
     const ApiServerOptions& options = state_.options;
+    BoundConnections(options);
     RETURN_IF_ERROR(Listen(options.host, options.port, &inference_.acceptor));
     RETURN_IF_ERROR(Listen(options.admin_host, options.admin_port, &admin_.acceptor));
     admin_.admin = true;
@@ -129,8 +120,19 @@ class HttpServer : public ApiServer {
     bool admin = false;
     uint16_t port = 0;
     int32_t connections = 0;
+    int64_t descriptors = 0;              // those at and beyond it are for others
     std::unique_ptr<HttpsContext> https;  // null: plain HTTP
   };
+
+  // Each connection takes a descriptor. Those of clients leave some to operators, and these to workers.
+  void BoundConnections(const ApiServerOptions& options) {
+    const DescriptorBounds bounds = RaiseDescriptorLimit();
+    inference_.descriptors = bounds.clients;
+    admin_.descriptors = bounds.operators;
+    if (options.limits.max_connections <= bounds.clients) return;
+    LogWarning("--max-connections: {} are more than this process may have (ulimit -n: {}); {} at most",
+               options.limits.max_connections, bounds.workers, bounds.clients);
+  }
 
   absl::Status LoadCertificate(const TlsFiles& files, Listener* listener) {
     if (files.certificate.empty()) return absl::OkStatus();
@@ -150,7 +152,8 @@ class HttpServer : public ApiServer {
         co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ec));
         continue;
       }
-      if (listener->connections >= state_.options.limits.max_connections) {
+      if (listener->connections >= state_.options.limits.max_connections ||
+          socket.native_handle() >= listener->descriptors) {
         state_.metrics->OnRejected("too_many_connections");
         if (!CloseLongestWaiting(listener->admin)) continue;
       }

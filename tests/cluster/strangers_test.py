@@ -327,6 +327,10 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
                         os.environ["SOMNUS_CLUSTER_SECRET"] = saved
                 self.assertEqual(worker.wait(DEADLINE_S), 1)
                 self.assertIn("not registered at the coordinator", workers.logs()[0])
+                if secret == WRONG:
+                    self.assertIn("the TLS handshake has failed: the other side has another cluster secret", workers.logs()[0])
+                    self.assertNotIn("asn1", workers.logs()[0].lower())
+        self.assertIn("a TLS handshake on a gRPC port has failed", self.cluster.log())
 
 
 class Listeners(unittest.TestCase):
