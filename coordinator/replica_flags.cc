@@ -16,7 +16,8 @@ Flags OfReplica(const Flags& flags, int32_t replica) {
 }
 
 std::string ReplicaPrefix(const Flags& flags) {
-  return flags.data_parallel_size == 1 ? "" : absl::StrCat("replica ", flags.replica, ": ");
+  const std::string model = flags.models.empty() ? "" : absl::StrCat(flags.served_model_name, ": ");
+  return flags.data_parallel_size == 1 ? model : absl::StrCat(model, "replica ", flags.replica, ": ");
 }
 
 }  // namespace somnus

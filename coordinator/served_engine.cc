@@ -64,6 +64,7 @@ HostPrefixCaching HostPrefixCachingOf(const Flags& flags) {
 
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options;
+  if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
   options.scheduler.max_num_seqs = flags.max_num_seqs;
   options.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
   options.scheduler.max_model_len = plan.max_model_len;

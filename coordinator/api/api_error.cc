@@ -82,14 +82,20 @@ ApiError FromStatus(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
       return {400, message, ""};
+    case absl::StatusCode::kUnauthenticated:
+      return {401, message, ""};
+    case absl::StatusCode::kPermissionDenied:
+      return {403, message, ""};
     case absl::StatusCode::kNotFound:
       return {404, message, ""};
     case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
       return {409, message, ""};
     case absl::StatusCode::kResourceExhausted:
       return {429, message, ""};
     case absl::StatusCode::kUnimplemented:
       return {501, message, ""};
+    case absl::StatusCode::kCancelled:  // by the server, which ends
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kFailedPrecondition:
       return {503, message, ""};

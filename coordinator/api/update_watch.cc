@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/running_clock.h"
 #include "base/threads.h"
 
 namespace somnus {
@@ -31,7 +32,7 @@ UpdateWatch::~UpdateWatch() {
 
 void UpdateWatch::SetWaits(bool waits) {
   absl::MutexLock lock(&mu_);
-  const MonotonicTime now = MonotonicNow();
+  const MonotonicTime now = RunningNow();
   if (!waits && silent_since_ != absl::InfiniteDuration() && begun_) waited_ += now - silent_since_;
   silent_since_ = waits ? now : absl::InfiniteDuration();
 }
@@ -57,7 +58,7 @@ absl::Status UpdateWatch::reason() const {
 }
 
 absl::Status UpdateWatch::Look() {
-  const MonotonicTime now = MonotonicNow();
+  const MonotonicTime now = RunningNow();
   const absl::Duration silence = now - silent_since_;
   if (!begun_ && silence > pace_.begin_timeout)
     return absl::DeadlineExceededError(

@@ -19,6 +19,8 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
                                       absl::StrCat("--spawned-by=", getpid()), absl::StrCat("--rank=", rank),
                                       absl::StrCat("--log-level=", flags.log_level)};
+  if (const std::string name = ReplicaPrefix(flags); !name.empty())
+    command.push_back(absl::StrCat("--log-name=", name.substr(0, name.size() - 2)));  // without ": "
   if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
     command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
   }

@@ -131,7 +131,7 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
   replicas_.resize(replicas.size());
   for (size_t i = 0; i < replicas.size(); ++i) {
     EngineOptions options = std::move(replicas[i].engine);
-    options.log_name = absl::StrCat("replica ", i, ": ");
+    absl::StrAppend(&options.log_name, "replica ", i, ": ");
     options.data_parallel_rank = static_cast<int32_t>(i);
     options.hand_over = [this](std::vector<EngineRequest> requests) { OnHandOver(std::move(requests)); };
     replicas_[i].retry = RetryBackoff(retry.first_pause, retry.longest_pause);

@@ -199,7 +199,7 @@ class StruckSleeps(unittest.TestCase):
     # (the calls before, the call, the moment and what strikes then, the call's status)
     CASES = (
         ((), sleep(1), "Prepare", "kill@1", 200),
-        ((sleep(1),), WAKE, "create#1", "fail@0", 500),
+        ((sleep(1),), WAKE, "create#1", "fail@0", 503),
         ((sleep(1),), WAKE, "access#1", "kill@0", 200),
         ((sleep(2),), WAKE, "Commit", "kill@1", 200),
     )

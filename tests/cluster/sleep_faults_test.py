@@ -48,7 +48,7 @@ class SleepFails(unittest.TestCase):
             if answer.status == 200:
                 self.assertEqual((state, faulty.faults.strikes(line)), (ASLEEP, 0))
                 return number - 1
-            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (500, AWAKE, 1), answer.text)
+            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (503, AWAKE, 1), answer.text)
             self.assertIn(f"rank {rank} ", answer.json["error"]["message"])
             check(answer.json["error"])
             self.assertEqual(self.tokens(cluster), self.wanted)

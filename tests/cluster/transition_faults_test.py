@@ -164,7 +164,7 @@ class OutOfMemory(unittest.TestCase):
                     little, *creates = faulty.faults.set_moments(
                         ("available", f"fail@{rank}"), ("create", "fail@0"), ("create", "fail@1"))
                     answer = post(cluster, WAKE)
-                    self.assertEqual((answer.status, faulty.faults.strikes(little)), (500, 1), answer.text)
+                    self.assertEqual((answer.status, faulty.faults.strikes(little)), (503, 1), answer.text)
                     self.assertEqual([faulty.faults.strikes(line) for line in creates], [0, 0], "a rank has begun to map")
                     missing = {(one["rank"], one["tag"]): one for one in answer.json["error"]["missing"]}
                     self.assertEqual({key: one["needed_bytes"] for key, one in missing.items()}, needed)
@@ -208,7 +208,7 @@ class OutOfMemory(unittest.TestCase):
             if answer.status == 200:
                 self.assertEqual((state, faulty.faults.strikes(line)), (AWAKE, 0))
                 return number - 1
-            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (500, ASLEEP, 1), answer.text)
+            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (503, ASLEEP, 1), answer.text)
             self.assertIn("rank 1", answer.json["error"]["message"])
             now = {pid: holdings(pid) for pid in pids(cluster).values()}
             held = held or now
@@ -259,7 +259,7 @@ class SpillDisk(unittest.TestCase):
                 used = self.used()
                 for _ in range(2):
                     answer = post(self.cluster, sleep(1))
-                    self.assertEqual(answer.status, 500, answer.text)
+                    self.assertEqual(answer.status, 503, answer.text)
                     self.assertIn("the spill file in", answer.json["error"]["message"])
                     self.assertEqual(check_truth(self, self.cluster, self.awake), AWAKE)
                     self.assertLessEqual(self.used(), used + room)

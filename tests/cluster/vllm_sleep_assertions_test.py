@@ -109,7 +109,7 @@ class Memory(unittest.TestCase):
             admin(cluster, "/sleep?level=1")
             faulty.faults.set_moment("create", "fail@0")
             answer = cluster.request("POST", "/wake_up", port=cluster.admin_port)
-            self.assertEqual((answer.status, is_sleeping(cluster)), (500, True))
+            self.assertEqual((answer.status, is_sleeping(cluster)), (503, True))
             self.assertRegex(answer.json["error"]["message"], r"rank 0.*bytes")
             faulty.set_faults("")
             admin(cluster, "/wake_up")
