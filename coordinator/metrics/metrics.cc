@@ -4,7 +4,6 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <map>
@@ -219,10 +218,7 @@ class PrometheusMetrics : public Metrics {
     Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
   }
 
-  std::string Serialize() override {
-    process_.Update();
-    return prometheus::TextSerializer().Serialize(registry_.Collect());
-  }
+  std::string Serialize() override { return process_.Serialize(); }
 
   const std::shared_ptr<prometheus::Registry>& shared_registry() const { return shared_registry_; }
 

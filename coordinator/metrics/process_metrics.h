@@ -4,6 +4,9 @@
 
 #include <prometheus/counter.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -15,12 +18,20 @@ class ProcessMetrics {
  public:
   // The registry outlives this object.
   explicit ProcessMetrics(prometheus::Registry* registry)
-      : dropped_(prometheus::BuildCounter()
+      : registry_(*registry),
+        dropped_(prometheus::BuildCounter()
                      .Name("somnus:log_lines_dropped_total")
                      .Help("Lines of the coordinator's log that were dropped because nobody read it.")
                      .Register(*registry)
                      .Add({})) {}
 
+  // Returns all metrics of the registry as Prometheus' text, those of the process as they are now.
+  std::string Serialize() {
+    Update();
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+ private:
   void Update() {
     const LogWriter* const writer = LogWriter::OfProcess();
     if (writer == nullptr) return;
@@ -29,7 +40,7 @@ class ProcessMetrics {
     if (missing > 0) dropped_.Increment(missing);
   }
 
- private:
+  const prometheus::Registry& registry_;
   absl::Mutex mu_;
   prometheus::Counter& dropped_;
 };
