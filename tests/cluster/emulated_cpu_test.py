@@ -82,7 +82,7 @@ class EmulatedCpu(unittest.TestCase):
                 self.assertEqual((report["isa"], report["isas"][-1]), (isa, isa))
 
     def test_the_doctor_measures(self):
-        for cpu in SERVERS:
+        for cpu in ("Nehalem", "Haswell"):
             with self.subTest(cpu):
                 done = emulated(cpu, SOMNUS, "doctor", tiny(MODEL))
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
