@@ -8,9 +8,7 @@ import unittest
 
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
 
-PROMPTS = ("The history of the Roman Empire can be described as",
-           "She opened the door, looked around the room and",
-           "Photosynthesis is the process by which")
+PROMPTS = ("The history of the Roman Empire can be described as", "Photosynthesis is the process by which")
 SPECULATION = ("--num-speculative-tokens=4", "--no-drafts-must-pay", "--prompt-lookup-min=1")
 
 
@@ -20,7 +18,7 @@ def words_of(text):
 
 class BadWords(unittest.TestCase):
     def text(self, cluster, prompt, **fields):
-        return cluster.complete(prompt, max_tokens=48, ignore_eos=True, **fields)["choices"][0]["text"]
+        return cluster.complete(prompt, max_tokens=32, ignore_eos=True, **fields)["choices"][0]["text"]
 
     def ban_one_after_the_other(self, cluster, rounds):
         """Bans a word of each answer, alternately its longest and its last: the model looks for other ways to write it."""
@@ -40,9 +38,9 @@ class BadWords(unittest.TestCase):
 
     def test_they_are_never_completed_whichever_tokens_spell_them(self):
         with Cluster(SMOLLM2, "--max-model-len=512", *SPECULATION, workers=1) as cluster:
-            answers = list(self.ban_one_after_the_other(cluster, 6))
+            answers = list(self.ban_one_after_the_other(cluster, 4))
             for prompt, bad, text in answers:  # sampled, several choices at once
-                body = {"model": cluster.name, "prompt": prompt, "n": 4, "temperature": 1.2, "seed": 3, "max_tokens": 48,
+                body = {"model": cluster.name, "prompt": prompt, "n": 4, "temperature": 1.2, "seed": 3, "max_tokens": 32,
                         "bad_words": bad}
                 for choice in cluster.request("POST", "/v1/completions", body).json["choices"]:
                     self.assertFalse(set(words_of(choice["text"])) & set(bad), choice["text"])

@@ -1,0 +1,47 @@
+// Flags about browsers and the pages in them.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "coordinator/flags.h"
+
+namespace somnus {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(BrowserFlagsTest, ListsAreWordsOrJson) {
+  const auto defaults = ParseFlags({"m"});
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_TRUE(defaults->cors.allowed_origins.empty()) << "no page may do anything";
+  EXPECT_EQ(defaults->cors.allowed_methods, Words{"*"});
+  EXPECT_EQ(defaults->cors.allowed_headers, Words{"*"});
+  EXPECT_FALSE(defaults->cors.allow_credentials);
+  EXPECT_FALSE(defaults->request_id_headers);
+  const auto given = ParseFlags({"m", R"(--allowed-origins=["https://a.example", "http://b:3000"])",
+                                 "--allowed-methods=GET, POST", "--allow-credentials",
+                                 "--admin-allowed-hosts=gpu.example,other", "--enable-request-id-headers"});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_EQ(given->cors.allowed_origins, (Words{"https://a.example", "http://b:3000"}));
+  EXPECT_EQ(given->cors.allowed_methods, (Words{"GET", "POST"}));
+  EXPECT_TRUE(given->cors.allow_credentials);
+  EXPECT_EQ(given->admin_allowed_hosts, (Words{"gpu.example", "other"}));
+  EXPECT_TRUE(given->request_id_headers);
+  EXPECT_EQ(ParseFlags({"m", "--allowed-origins=*"})->cors.allowed_origins, Words{"*"});
+  EXPECT_TRUE(ParseFlags({"m", "--allowed-origins=[]"})->cors.allowed_origins.empty());
+}
+
+TEST(BrowserFlagsTest, WhatNoBrowserWouldSendIsRefused) {
+  for (const char* flag :
+       {"--allowed-origins=chat.example", "--allowed-origins=https://a/", "--allowed-origins=[1]",
+        "--allowed-origins=[\"a", "--allowed-methods=", "--allowed-headers=a b", "--admin-allowed-hosts=a,,b",
+        "--allowed-headers=X\r\nY"}) {
+    const absl::Status status = ParseFlags({"m", flag}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace somnus
