@@ -114,8 +114,8 @@ void WorkerGroup::HealLoop() {
       wanted_.reset();
     }
     if (wanted.restart) EndWorkers();
-    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = wanted.given_up;
-    if (wanted.given_up.ok()) epoch = FormEpoch(wanted.held);
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch =
+        wanted.given_up.ok() ? FormEpoch(wanted.held) : wanted.given_up;
     if (epoch.ok()) {
       LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), number_,
               Counted(flags_.world_size, "worker"));
