@@ -46,10 +46,10 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
   model->decision = decision;
   const int64_t id = ++model->decision_id;
   if (Carry([this, model, decision, id] { CarryOut(model, decision, id); })) return;
-  // As after one that has failed: it is tried again.
+  // It was not tried, and is decided again after a pause.
   model->decision.reset();
-  model->retry_at = options_.now() + model->retry_delay;
-  model->awake_since = options_.now() + options_.first_retry;
+  model->retries->NoteDeclined(options_.now());
+  model->awake_since = options_.now() + options_.retry.first_pause;
 }
 
 bool SharedDevices::Carry(std::function<void()> work) {
