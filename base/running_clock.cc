@@ -1,8 +1,11 @@
 #include "base/running_clock.h"
 
+#include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -13,21 +16,30 @@ namespace {
 constexpr absl::Duration kLongestGap = absl::Milliseconds(500);
 constexpr auto kTick = std::chrono::milliseconds(100);
 
-// Never destroyed: its thread reads it until the process ends.
+// Never destroyed: its thread reads it until the process ends. Null: nobody has asked yet.
+std::atomic<RunningClock*> g_of_process{nullptr};
+
+void StartReader(RunningClock* clock) {
+  // The thread takes no signal of the process: those are for others.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([clock] {
+    for (;; std::this_thread::sleep_for(kTick)) clock->Now();
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 RunningClock& OfProcess() {
-  static RunningClock& clock = *[] {
-    auto* const made = new RunningClock(MonotonicNow, kLongestGap);
-    // The thread takes no signal of the process: those are for others.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([made] {
-      for (;; std::this_thread::sleep_for(kTick)) made->Now();
-    }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return made;
-  }();
-  return clock;
+  RunningClock* clock = g_of_process.load();
+  if (clock != nullptr) return *clock;
+  auto made = std::make_unique<RunningClock>(MonotonicNow, kLongestGap);
+  if (!g_of_process.compare_exchange_strong(clock, made.get())) return *clock;
+  // A child that is forked has no thread of its parent's, and begins anew.
+  static const int forks = pthread_atfork(nullptr, nullptr, [] { g_of_process.store(nullptr); });
+  (void)forks;
+  StartReader(made.get());
+  return *made.release();
 }
 
 }  // namespace

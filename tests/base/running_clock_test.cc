@@ -1,6 +1,10 @@
 #include "base/running_clock.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
 namespace somnus {
 namespace {
 
@@ -38,6 +42,21 @@ TEST(ProcessClockTest, RunsWithoutAnybodyWhoReads) {
   StopSignal().WaitFor(absl::Seconds(1));
   // On a machine that is starved the process has stood still, and the clock says so.
   EXPECT_GE(RunningNow() - start + (StoodStill() - before), absl::Seconds(1));
+}
+
+TEST(ProcessClockTest, AForkedChildHasAReaderOfItsOwn) {
+  RunningNow();
+  const pid_t child = fork();
+  if (child == 0) {
+    RunningNow();
+    int num_threads = 0;
+    for ([[maybe_unused]] const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+      ++num_threads;
+    _exit(num_threads);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 
 }  // namespace
