@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/memory_tags.h"
 #include "base/null_block.h"
 #include "base/request_bounds.h"
