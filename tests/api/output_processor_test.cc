@@ -97,10 +97,10 @@ TEST(OutputProcessorTest, EndingTokenIsCountedNotWritten) {
   }
 }
 
-TEST(OutputProcessorTest, HalfACharacterIsFlushedAsReplacement) {
-  const std::string text = "ok\xE4\xBD";
-  const ByteTokenizer tokenizer;
-  EXPECT_EQ(Feed(text, {}).text, tokenizer.Decode(tokenizer.Encode(text, false), true));
+TEST(OutputProcessorTest, HalfACharacterAtTheEndIsLeftOut) {
+  EXPECT_EQ(Feed("ok\xE4\xBD", {}).text, "ok");
+  EXPECT_EQ(Feed("ok\xE4\xBD", {.stop = {"\uFFFD"}}).text, "ok");
+  EXPECT_EQ(Feed("ok\xE4\xBD!", {}).text, "ok\uFFFD!") << "nothing is left out in the middle";
 }
 
 TEST(OutputProcessorTest, NothingAfterTheEnd) {
