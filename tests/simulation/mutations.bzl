@@ -45,8 +45,8 @@ MUTATIONS = {
     ),
     "broken_call_is_not_asked_again": (
         "coordinator/executor/collective_calls.cc",
-        "asks < kMaxAsks && status",
-        "asks < 1 && status",
+        "asks < kMaxAsks && IsUnknown",
+        "asks < 1 && IsUnknown",
     ),
     # The self-check.
     "damage_is_served": (
