@@ -236,7 +236,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
   EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{2});
   AwaitState(EngineState::kAsleep);
   // An operator's word counts; no request wakes what only a reload brings.
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   EXPECT_EQ(engine_->Stats().sleep_level, 2);
   EXPECT_EQ(
       engine_->Health().message(),
@@ -246,7 +246,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
 TEST_F(AutoSleepEngineTest, NoRequestWakesWeightsThatOnlyAReloadBrings) {
   Start(SleepArrivals::kWake);
   ASSERT_TRUE((*engine_->BeginWeightUpdate({}))->Finish().ok());
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   const Ticket ticket = Submit("a");
   EXPECT_FALSE(engine_->Health().ok());
   ASSERT_TRUE(engine_->WakeUp({"weights"}).ok());

@@ -165,7 +165,7 @@ TEST_F(CheckpointBackupTest, AReloadReadsWhatIsThereNow) {
   ++control_.touches;
   control_.changed_files = ", changed";
   Slept(2);
-  ExpectRefused(WakeUp(worker_).status(), "reload_weights reads what is there now");
+  ExpectRefused(WakeUp(worker_).status(), "somnus reload-weights reads what is there now");
   v1::Transition wake = TransitionOf(0);
   wake.set_skip_weights_load(true);
   ASSERT_TRUE(RunTransition(worker_, wake).ok());
