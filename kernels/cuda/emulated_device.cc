@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedC
   emulator.seed = options.seed;
   emulator.eager = options.eager;
   emulator.num_sms = options.num_sms;
+  emulator.find_races = options.find_races;
   cuda_emulated::emulator::SetOptions(emulator);
   absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device =
       cuda_emulated::CudaDevice::Create(options.index);

@@ -97,7 +97,7 @@ __device__ inline bool Meet(const PeerView& group, int meeting, uint64_t call, P
   if (peer < group.world_size) {
     StRelease<Scope::kSys>(&group.memory[peer]->stamps[meeting][blockIdx.x].from[group.rank], call);
     const uint64_t* stamp = &group.memory[group.rank]->stamps[meeting][blockIdx.x].from[peer];
-    if (!AwaitStamp(group, stamp, call, peer)) shared.stopped = 1;
+    if (!AwaitStamp(group, stamp, call, peer)) AtomicExch(&shared.stopped, 1);
   }
   __syncthreads();
   return shared.stopped == 0;

@@ -21,14 +21,14 @@
 
 namespace somnus::cuda_test {
 
-// Makes an emulated device with this schedule and size, or the first real one, for which both are ignored.
+// Makes an emulated device with this schedule and size, or the first real one, for which they are ignored.
 // nullptr without a GPU.
-inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132) {
+inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132, bool find_races = true) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
-  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms});
+  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms, .find_races = find_races});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
   auto device = Device::CreateCuda(0);
