@@ -22,12 +22,14 @@
 namespace somnus::cuda_test {
 
 // Makes an emulated device with this schedule and size, or the first real one, for which they are ignored.
-// nullptr without a GPU.
+// nullptr without a GPU. Races are looked for in the runs of tests/cuda/barriers_test.py, since that takes
+// several times as long.
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132, bool find_races = true) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
+  find_races = find_races && std::getenv("SOMNUS_EMULATOR_BARRIERS") != nullptr;
   auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms, .find_races = find_races});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
