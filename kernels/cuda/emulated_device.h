@@ -16,7 +16,7 @@ struct EmulatedCudaOptions {
   int num_sms = 132;  // of its chip: what plans cut work for
   // Run ops when they are queued instead of when they are waited for; of the whole process.
   bool eager = false;
-  bool find_races = true;  // the emulator's Options::find_races; of the whole process
+  bool find_races = false;  // the emulator's Options::find_races; of the whole process
 };
 
 // kind() is kCuda. Its memory is host memory: every device pointer that it is given must come from

@@ -89,7 +89,9 @@ TEST_F(RefusedStartTest, AnEndWithoutAKnownCauseIsTriedAFewTimes) {
   Start("kill -SEGV $$");
   const absl::Status loaded = Load();
   EXPECT_TRUE(absl::StrContains(loaded.message(), "killed by signal 11")) << loaded;
-  EXPECT_EQ(Starts(), "start\nstart\nstart\n");
+  // The pool may have started the next one by the time that the third attempt is given up.
+  EXPECT_TRUE(absl::StartsWith(Starts(), "start\nstart\nstart\n")) << Starts();
+  EXPECT_LE(Starts().size(), 4 * std::string("start\n").size()) << Starts();
 }
 
 }  // namespace
