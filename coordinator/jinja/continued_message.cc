@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "absl/random/random.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "coordinator/jinja/text.h"
 
@@ -18,9 +18,10 @@ namespace {
 // their messages do the same with both. The space shows whether a template strips the text.
 std::string MakeMark() {
   std::string mark = "CONTINUE_FINAL_MESSAGE_TAG";
-  absl::BitGen random;
-  for (char& c : mark) {
-    if (c != '_') c = static_cast<char>(absl::Uniform<int>(random, 'A', 'Z' + 1));
+  const std::string random = RandomHex(mark.size());
+  for (size_t i = 0; i < mark.size(); ++i) {
+    const char digit = random[i];  // a letter of A to P
+    if (mark[i] != '_') mark[i] = static_cast<char>('A' + (digit <= '9' ? digit - '0' : digit - 'a' + 10));
   }
   return mark;
 }
