@@ -76,7 +76,7 @@ TEST_F(ControllersTest, TheQueryGoesBeforeTheBody) {
 // vLLM reads no body there at all.
 TEST_F(ControllersTest, WhatNobodyKnowsInABodyIsIgnored) {
   for (const char* body :
-       {R"({"timeout": 60, "force": {"a": [1]}})", "{}", "[1]", "null", "level=2", "{\"level\":"})
+       {R"({"timeout": 60, "purge": {"a": [1]}})", "{}", "[1]", "null", "level=2", "{\"level\":"})
     Call("POST", "/sleep", body);
   EXPECT_EQ(engine_->last_sleep().level, 1);
   ExpectRefused("/sleep", R"({"level": 7})", "level");

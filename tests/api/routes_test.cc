@@ -206,7 +206,7 @@ TEST_F(ApiServerTest, AWakeUpThatLacksMemorySaysHowMuchAndWorksLater) {
   }
   engine_->set_wake_status(WithMissing(absl::ResourceExhaustedError("rank 0: no memory"), missing));
   const HttpReply lacking = Admin("POST", "/wake_up");
-  EXPECT_EQ(lacking.status, 500);
+  EXPECT_EQ(lacking.status, 503);
   const Json error = Json::parse(lacking.body)["error"];
   EXPECT_EQ(error["message"], "rank 0: no memory");
   EXPECT_EQ(error["missing"], Json::parse(R"([
