@@ -104,7 +104,8 @@ class Weights(served_weights.ServedWeights):
             self.assertEqual(self.status().weights_version, version, "nothing was written yet")
             self.assertEqual(self.tokens(), self.first_tokens)
         messages = list(self.chunks(self.other))
-        chunks = [message.chunk for message in messages[1:]]
+        # Those that go on with a tensor have no name, nor has the end.
+        chunks = [message.chunk for message in messages[1:] if message.chunk.name]
         begin = pb.UpdateWeightsRequest.Begin()
         for chunk in chunks:
             begin.tensors.add(name=chunk.name, dtype=chunk.dtype, shape=chunk.shape)
