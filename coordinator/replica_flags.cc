@@ -16,7 +16,9 @@ Flags OfReplica(const Flags& flags, int32_t replica) {
 }
 
 std::string ReplicaPrefix(const Flags& flags) {
-  const std::string model = flags.models.empty() ? "" : absl::StrCat(flags.served_model_name, ": ");
+  const std::string model = flags.models.empty() || flags.served_model_name.empty()
+                                ? ""
+                                : absl::StrCat(flags.served_model_name, ": ");
   return flags.data_parallel_size == 1 ? model : absl::StrCat(model, "replica ", flags.replica, ": ");
 }
 

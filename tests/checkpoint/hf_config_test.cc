@@ -116,8 +116,6 @@ TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
 
 TEST(HfConfig, RefusesOtherRopes) {
   auto scaled = [](const char* text) { return With(Llama(), "rope_scaling", json::parse(text)); };
-  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"dynamic","factor":4})")),
-              HasSubstr("UNIMPLEMENTED: config.json: rope_scaling.rope_type: dynamic"));
   EXPECT_THAT(ErrorOf(scaled(R"({"type":"longrope","factor":4})")), HasSubstr("rope_scaling.type: longrope"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"llama3","factor":8})")), HasSubstr("low_freq_factor: missing"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear"})")), HasSubstr("rope_scaling.factor: missing"));

@@ -71,8 +71,8 @@ TEST(ContinuedMessage, ErrorsAreToldApart) {
   EXPECT_EQ(cut.message(), "the chat template does not write the last message as it is");
   EXPECT_EQ(Continue("{{ messages[0].content | upper }}", hello).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Continue("{{ raise_exception('no') }}", hello).status().message(), "no");
-  EXPECT_EQ(Continue("{{ raise_exception('no') }}", hello).status().code(),
+  EXPECT_EQ(Continue("{{ raise_exception('no') }}{{ messages[0].content }}", hello).status().message(), "no");
+  EXPECT_EQ(Continue("{{ raise_exception('no') }}{{ messages[0].content }}", hello).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
