@@ -176,7 +176,7 @@ MUTATIONS = {
     ),
     "newcomer_stays_awake": (
         "coordinator/group/worker_group_epoch.cc",
-        "request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());",
+        "RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));",
         "",
     ),
     "newcomer_needs_no_update": (
