@@ -127,7 +127,7 @@ class TileScan {
 
   // The sequence of `tile`, and how many tiles those before it have. tile < total().
   __device__ void Find(int tile, int& seq, int& before) {
-    __syncthreads();
+    __syncthreads();  // Kept: today every caller has a barrier between two calls.
     const int thread = static_cast<int>(threadIdx.x);
     int sum = thread == 0 ? 0 : shared_.ends[thread - 1];
     if (tile >= sum && tile < shared_.ends[thread]) {
