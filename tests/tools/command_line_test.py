@@ -46,11 +46,16 @@ class Terminal:
         while data:
             data = data[os.write(self.fd, data[:1024]):]
 
-    def read_until(self, words):
-        """What was written since the last call, up to and with `words`; escape sequences are left out."""
+    def read_until(self, words, again=""):
+        """What was written since the last call, up to and with `words`; escape sequences are left out. `again` is typed
+        while nothing comes, as for wait."""
         while words not in self.seen:
+            for _ in range(120):
+                if self.readable(0.5):
+                    break
+                self.type(again)
             try:
-                piece = os.read(self.fd, 4096) if self.readable(60) else b""
+                piece = os.read(self.fd, 4096) if self.readable(0) else b""
             except OSError:
                 piece = b""
             if not piece:
@@ -228,7 +233,7 @@ class CommandLine(unittest.TestCase):
         terminal.type('"""one\r')
         terminal.read_until(". ")
         terminal.type("\x04")
-        terminal.read_until("one!")
+        terminal.read_until("one!", again=END_OF_INPUT)
         self.assertEqual(self.questions(), ["one"])
 
     def test_a_full_context_forgets_the_oldest_exchanges_and_says_so(self):
