@@ -115,8 +115,9 @@ def cycles(cluster, count, note=lambda cycle, held: None, warm_up=WARM_UP_CYCLES
     return first, held
 
 
-def growth(first, last, mappings=4):
-    """What grew, in words; so many more mappings are no growth, nor are the threads of calls that have just been answered."""
+def growth(first, last, mappings=12):
+    """What grew, in words. So many more mappings are no growth (stacks that are kept for threads of calls), nor are threads
+    of calls that have just been answered."""
     found = []
     for pid, before in first.items():
         for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 2)):
