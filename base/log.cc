@@ -17,9 +17,7 @@
 namespace somnus {
 namespace {
 
-// Of lines that wait for whoever reads the log: minutes of a busy server's.
-constexpr int64_t kMaxQueuedBytes = int64_t{1} << 20;
-// How long an end of the process waits for whoever reads the log.
+// The longest time for which the end of the process waits until the queued lines are written.
 constexpr absl::Duration kExitPatience = absl::Seconds(1);
 constexpr absl::Duration kCrashPatience = absl::Milliseconds(500);
 
@@ -46,7 +44,8 @@ void OnCrash(int signal) {
   raise(signal);  // which ends the process once this handler has returned
 }
 
-// What was logged just before a crash says most about it. A sanitizer's handlers stay.
+// The last lines before a crash explain it best, so that they are written first. A handler that a sanitizer
+// has installed stays.
 void WriteBeforeCrash() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
     struct sigaction action = {};
@@ -59,8 +58,8 @@ void WriteBeforeCrash() {
   }
 }
 
-// What is printed to stderr beside the log (a broken invariant, a progress bar, a library's word) goes the
-// same way, in the order of the lines: a pipe that nobody reads holds up none of it.
+// Text that is printed to stderr beside the log (a broken invariant, a progress bar, a library's message)
+// takes its place among the lines, so that a pipe that nobody reads holds up no thread that prints.
 void LeadStderrTo(LogWriter* writer) {
   const cookie_io_functions_t functions = {
       .read = nullptr,
@@ -78,8 +77,8 @@ void LeadStderrTo(LogWriter* writer) {
 }
 
 // It is never destroyed: other threads may log until the process has ended.
-LogWriter* StartWriter() {
-  auto* const writer = new LogWriter(STDERR_FILENO, kMaxQueuedBytes);
+LogWriter* StartWriter(int64_t queue_bytes) {
+  auto* const writer = new LogWriter(STDERR_FILENO, queue_bytes);
   LogWriter::SetOfProcess(writer);
   LeadStderrTo(writer);
   atexit([] { (void)LogWriter::OfProcess()->Flush(kExitPatience); });
@@ -109,7 +108,7 @@ void Log(LogLevel level, fmt::string_view format, fmt::format_args args) {
   if (logger->should_log(parsed)) logger->log(parsed, fmt::vformat(format, args));
 }
 
-absl::Status InitLogging(const std::string& process, const std::string& level) {
+absl::Status InitLogging(const std::string& process, const std::string& level, int64_t queue_bytes) {
   spdlog::level::level_enum parsed;
   if (level == "debug") {
     parsed = spdlog::level::debug;
@@ -123,7 +122,8 @@ absl::Status InitLogging(const std::string& process, const std::string& level) {
     return absl::InvalidArgumentError(
         absl::StrCat("log_level: '", level, "' is not one of debug, info, warning, error"));
   }
-  auto logger = std::make_shared<spdlog::logger>(process, std::make_shared<WriterSink>(StartWriter()));
+  auto logger =
+      std::make_shared<spdlog::logger>(process, std::make_shared<WriterSink>(StartWriter(queue_bytes)));
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L [%n] %v");
   logger->set_level(parsed);
   spdlog::set_default_logger(std::move(logger));

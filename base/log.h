@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,8 +12,9 @@
 namespace somnus {
 
 // To be called once, at the start of main. `process` ("coordinator", "worker 1") is part of each line;
-// `level` is debug, info, warning or error. InvalidArgument for any other level.
-absl::Status InitLogging(const std::string& process, const std::string& level);
+// `level` is debug, info, warning or error; lines beyond `queue_bytes` that wait to be written are dropped
+// and counted (log_writer.h). InvalidArgument for any other level.
+absl::Status InitLogging(const std::string& process, const std::string& level, int64_t queue_bytes);
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 

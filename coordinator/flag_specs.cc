@@ -112,6 +112,9 @@ FlagGroup ListenerFlags(Flags* f) {
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
               "of the coordinator and of local workers"),
+          Flag::Bytes("log-queue-bytes", &f->log_queue_bytes, kMinBytesFlag, kMaxBytesFlag,
+                      "of lines that wait for a slow reader of the log, in the coordinator and in each local "
+                      "worker; lines beyond are dropped and counted"),
           Flag::Int("max-trace-steps", &f->max_trace_steps, 1, 1 << 17,
                     "steps that GET /trace remembers of each model; each takes about 200 bytes"),
           Flag::Int("max-trace-spans", &f->max_trace_spans, 1, 1 << 17,

@@ -167,6 +167,7 @@ struct Flags {
   absl::Duration shutdown_timeout = absl::Seconds(10);
   bool stay_after_failure = false;  // a failed engine does not end the process
   std::string log_level = "info";
+  int64_t log_queue_bytes = 1 << 20;
   ApiLimits limits;
 };
 

@@ -50,6 +50,8 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
                     "calls of operators at once, of one kind and model, that are under way or wait, each "
                     "with a thread; "
                     "as many by HTTP as by gRPC"),
+          Flag::Int("max-control-calls", &l->max_control_calls, 8, 1 << 16,
+                    "gRPC calls of operators at once, of all kinds, each with a thread"),
           Flag::Int(
               "max-kv-event-watchers", &l->max_kv_event_watchers, 1, 1024,
               "clients at once that follow the prefix cache by gRPC, each with a thread, and as many by HTTP "

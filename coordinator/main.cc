@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     return *code;
   absl::Status status = somnus::AddServeConfig({argv + 1, argv + argc}, &flags);
   if (status.ok()) status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
-  if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level);
+  if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level, flags.log_queue_bytes);
   if (!status.ok()) return somnus::UsageError(table, status);
   if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
 

@@ -74,12 +74,15 @@ FlagGroup TimeFlags(WorkerFlags* f) {
                      "after SIGTERM, how long to wait for the coordinator to send this worker away: cluster "
                      "managers signal both at once, and the coordinator still drains"),
           Flag::Text("log-name", &f->log_name,
-                     "of whom the worker is one, in each line of its log, as a model")
+                     "of the model or replica that the worker belongs to, in each line of its log")
               .Shows("NAME"),
           Flag::OneOf<std::string>(
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
               "what is logged"),
+          Flag::Bytes(
+              "log-queue-bytes", &f->log_queue_bytes, 1 << 10, int64_t{1} << 30,
+              "of lines that wait for a slow reader of the log; lines beyond are dropped and counted"),
       }};
 }
 

@@ -31,8 +31,9 @@ struct WorkerFlags {
   absl::Duration register_timeout = absl::Minutes(5);
   std::optional<absl::Duration> worker_grace;  // for a coordinator that is gone
   absl::Duration term_grace = absl::Seconds(30);
-  std::string log_name;  // whose worker it is
+  std::string log_name;  // of the model or replica that the worker belongs to
   std::string log_level = "info";
+  int64_t log_queue_bytes = 1 << 20;
 };
 
 // The flags, their bounds and help. Parsing writes to `flags`, which must outlive the table.

@@ -246,7 +246,7 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   if (!found.ok()) return UsageError(table, found.status());
   const std::string name = absl::StrCat(flags.log_name, flags.log_name.empty() ? "" : ": ", "worker",
                                         flags.rank.has_value() ? absl::StrCat(" ", *flags.rank) : "");
-  if (absl::Status status = InitLogging(name, flags.log_level); !status.ok())
+  if (absl::Status status = InitLogging(name, flags.log_level, flags.log_queue_bytes); !status.ok())
     return UsageError(table, status);
   if (const std::string place = DescribeDiscovery(*found); !place.empty()) LogInfo("{}", place);
   if (flags.nice != 0) setpriority(PRIO_PROCESS, 0, flags.nice);

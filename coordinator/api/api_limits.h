@@ -32,6 +32,9 @@ struct ApiLimits {
   // Of operators' calls of one kind and model, under way or waiting, by HTTP and as many by gRPC; 429,
   // RESOURCE_EXHAUSTED above.
   int32_t max_lifecycle_calls = 8;
+  // Of ControlService at once, whatever they are, each with a thread; RESOURCE_EXHAUSTED above. More than
+  // max_lifecycle_calls times kinds times models, so that the calls that end others always find a thread.
+  int32_t max_control_calls = 1024;
   int32_t max_n = 128;                    // choices per prompt
   int32_t max_prompts = 1024;             // prompts of one request
   int32_t max_sequences = 1024;           // prompts times n

@@ -27,9 +27,6 @@ constexpr int kMaxQueues = 4;  // on which calls arrive; each has one or two thr
 constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
 // ControlService has few callers, with short messages, but for chunks of weights.
-// Besides those of watchers. --max-lifecycle-calls bounds those of one kind and model, so that as many kinds
-// and models as there are find a thread each, and one that is refused does, too.
-constexpr int kControlThreads = 1024;
 constexpr int kMaxControlStreams = 256;  // of one connection: as for reflection, whose streams nobody counts
 constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
 // A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
@@ -91,7 +88,8 @@ class GrpcServicesImpl : public GrpcServices {
     builder->RegisterService(&control_);
     builder->RegisterService(&kv_events_);
     Intercept(write_watch_, builder);
-    const int num_threads = kControlThreads + limits_.max_transition_watchers + limits_.max_kv_event_watchers;
+    const int num_threads =
+        limits_.max_control_calls + limits_.max_transition_watchers + limits_.max_kv_event_watchers;
     BoundConnections(std::min(num_threads, kMaxControlStreams), limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(kControlMessageBytes);
     grpc::ResourceQuota quota("somnus control");

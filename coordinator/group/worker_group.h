@@ -80,7 +80,7 @@ class WorkerGroup {
 
   // Of an epoch that was formed, held_ says what its ranks hold: `held`, or what HeldAgain makes of it.
   absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(Held held);
-  absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(Held* held);
+  absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(Held* held, int max_starts);
   absl::Status FenceSurvivors();
   void BeginNumber();
   absl::Status CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots, const Held& held);

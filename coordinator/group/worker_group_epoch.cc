@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
   while (true) {
-    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(&held);
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(&held, max_attempts);
     if (epoch.ok()) return epoch;
     RETURN_IF_ERROR(Interruption());
     if (!WorthAnotherTry(epoch.status())) return epoch;
@@ -96,14 +96,14 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
   }
 }
 
-absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held) {
+absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, int max_starts) {
   BeginNumber();
   refused_newcomer_ = false;
   // Processes of a first start may have ended before they are awaited.
-  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/executor_ != nullptr));
+  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/executor_ != nullptr, max_starts));
   pool_.Record(number_);
   RETURN_IF_ERROR(FenceSurvivors());
-  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/false));
+  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/false, max_starts));
   absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
   if (absl::IsDeadlineExceeded(workers.status())) {
     // A process that hangs before it registers is started once more, in the next attempt; a remote worker

@@ -265,13 +265,16 @@ absl::Status WorkerPool::EndDiscarded() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
+absl::Status WorkerPool::ReplaceLost(bool starts_refused, int max_starts) {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
+    int num_starts = 0;
     {
       absl::MutexLock lock(&mu_);
       const Place& place = places_[rank];
       if (place.loss.ok()) continue;
       const bool never_came = place.member.worker_id().empty();
+      if (never_came) num_starts = place.num_starts;
+      if (!serving_ && num_starts >= max_starts) return place.loss;
       if (EndsAlike(place.loss) && (never_came || !serving_) && !starts_refused) return place.loss;
     }
     if (processes_ != nullptr) RETURN_IF_ERROR(EndProcess(rank));
@@ -283,6 +286,7 @@ absl::Status WorkerPool::ReplaceLost(bool starts_refused) {
       continue;
     }
     places_[rank].replaced_pid = processes_->pid(rank);
+    places_[rank].num_starts = num_starts + 1;
     places_[rank].loss = processes_->Respawn(rank);
     RETURN_IF_ERROR(places_[rank].loss);
   }

@@ -60,8 +60,9 @@ class WorkerPool {
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
   // `starts_refused`: also in the place of one that never came and whose successor would end alike; otherwise
-  // its end is the error.
-  absl::Status ReplaceLost(bool starts_refused);
+  // its end is the error. As long as the group has never served, a local worker is started `max_starts` times
+  // at most; then the end of the last process is the error.
+  absl::Status ReplaceLost(bool starts_refused, int max_starts);
   // Local workers, all of which were discarded, end; nobody takes their places before ReplaceLost.
   absl::Status EndDiscarded();
   // The rank's worker is of no use any longer. It counts as lost from now on.
@@ -95,6 +96,7 @@ class WorkerPool {
     WorkerLink link;
     absl::Status loss;
     pid_t replaced_pid = 0;  // the local process before this one, whose end may be reported late
+    int num_starts = 1;      // of local processes that never came
   };
 
   absl::StatusOr<std::string> FindBinary() const;

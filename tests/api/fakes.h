@@ -139,6 +139,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     last_reload_ = request;
     if (!weights_status_.ok()) return weights_status_;
+    update_status_ = absl::OkStatus();  // an operator who ended the one before has not ended this one
     weights_version_ = 0;
     return std::make_unique<Update>(this, request);
   }

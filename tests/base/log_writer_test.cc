@@ -128,7 +128,7 @@ std::pair<std::string, int> RunUntil(Pipe* pipe, bool read, const End& end) {
 }
 
 void LogAndBreak() {
-  (void)InitLogging("test", "info");
+  (void)InitLogging("test", "info", 1 << 20);
   LogInfo("the last words");
   SOMNUS_CHECK(1 + 1 == 3);
 }
@@ -156,7 +156,7 @@ TEST(LogWriterTest, WhatWasLoggedBeforeAFaultOrAnExitIsThere) {
   for (const bool faults : {false, true}) {
     Pipe pipe;
     const auto [text, status] = RunUntil(&pipe, /*read=*/true, [faults] {
-      (void)InitLogging("test", "info");
+      (void)InitLogging("test", "info", 1 << 20);
       for (int i = 0; i < 100; ++i) LogInfo("line {}", i);
       fprintf(stderr, "%s end\n", "the");
       if (faults) raise(SIGBUS);

@@ -115,15 +115,21 @@ def cycles(cluster, count, note=lambda cycle, held: None, warm_up=WARM_UP_CYCLES
     return first, held
 
 
-def growth(first, last, mappings=12):
-    """What grew, in words. So many more mappings are no growth (stacks that are kept for threads of calls), nor are threads
-    of calls that have just been answered."""
+def growth(first, last, mappings=4):
+    """What grew, in words; so many more mappings are no growth."""
     found = []
     for pid, before in first.items():
-        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 2)):
+        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 0)):
             if last[pid][kind] > before[kind] + slack:
                 found.append(f"process {pid}: {kind} {before[kind]} -> {last[pid][kind]}")
     return found
+
+
+def assert_no_growth(first, pids):
+    """Nothing of the processes has grown since `first`, once threads of calls that have just been answered have ended."""
+    def grown():
+        return "; ".join(growth(first, {pid: holdings(pid) for pid in pids}))
+    wait_until(lambda: not grown(), 30, grown)
 
 
 class UnderLoad(unittest.TestCase):
@@ -137,7 +143,8 @@ class UnderLoad(unittest.TestCase):
 class Memory(unittest.TestCase):
     def test_nothing_grows(self):
         with Cluster(tiny("llama-uneven"), "--dtype=float32", workers=2, env=WITHOUT_POOLS) as cluster:
-            self.assertEqual(growth(*cycles(cluster, CYCLES)), [])
+            first, last = cycles(cluster, CYCLES)
+            assert_no_growth(first, last)
 
     def test_a_sleep_releases_what_it_says(self):
         """As the kernel counts it. Weights that level 1 keeps count for the host, which keeps them."""

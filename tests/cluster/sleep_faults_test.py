@@ -11,7 +11,7 @@ import unittest
 
 from cluster.harness import tiny
 from cluster.poison_test import FaultyCluster
-from cluster.sleep_cycles_test import WITHOUT_POOLS, growth, holdings
+from cluster.sleep_cycles_test import WITHOUT_POOLS, assert_no_growth, holdings
 from cluster.transition_faults_test import (ASLEEP, AWAKE, CASE, KV_CACHE, MODEL, WAKE, KilledRanks, check_truth, pids, post,
                                             resident, sleep)
 
@@ -52,9 +52,8 @@ class SleepFails(unittest.TestCase):
             self.assertIn(f"rank {rank} ", answer.json["error"]["message"])
             check(answer.json["error"])
             self.assertEqual(self.tokens(cluster), self.wanted)
-            now = {pid: holdings(pid) for pid in pids(cluster).values()}
-            held = held or now
-            self.assertEqual(growth(held, now), [])
+            held = held or {pid: holdings(pid) for pid in pids(cluster).values()}
+            assert_no_growth(held, pids(cluster).values())
         self.fail("it does not fall asleep")
 
     def begin(self, cluster):

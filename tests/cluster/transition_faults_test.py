@@ -16,7 +16,7 @@ from cluster.harness import expected, tiny, wait_until
 from cluster.poison_test import FaultyCluster
 from cluster.recovery_test import can_mount, tiny_requests
 from cluster.run_directory import SOON_S, RunDirectory, kill, pids, status
-from cluster.sleep_cycles_test import WITHOUT_POOLS, growth, holdings
+from cluster.sleep_cycles_test import WITHOUT_POOLS, assert_no_growth, growth, holdings
 from cluster.streams import Round
 
 MODEL = "llama-uneven"
@@ -141,8 +141,7 @@ class RankIsKilled(KilledRanks):
             if number == 2:
                 first = held()
         self.assertEqual(first.keys(), held().keys())
-        # A thread of the last recovery may still be ending.
-        wait_until(lambda: not growth(first, held()), 30, lambda: "; ".join(growth(first, held())))
+        assert_no_growth(first, first)
 
 
 LITTLE = 3 << 20  # what a rank sees as its memory where "available" fails

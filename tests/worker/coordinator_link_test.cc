@@ -235,7 +235,8 @@ TEST_F(CoordinatorLinkTest, ASpareAsksUntilThereIsAPlaceAndLogsItsWaitOnce) {
   Coordinator coordinator(options_.coordinator);
   coordinator.RefuseNext(3);
   const auto link = CoordinatorLink::Create(options_);
-  static const absl::Status logging = InitLogging("worker", "info");  // once, though tests may be repeated
+  static const absl::Status logging =
+      InitLogging("worker", "info", 1 << 20);  // once, though tests may be repeated
   ASSERT_TRUE(logging.ok());
   testing::internal::CaptureStderr();
   EXPECT_TRUE(link->Register(v1::RegisterRequest()).ok());
