@@ -107,8 +107,8 @@ class SleepableAllocator {
   // release stays in ResidentBytes; the next Resize or sleep tries again. Drops a retained backup.
   // FailedPrecondition: a change is prepared, or the region sleeps with a backup.
   virtual absl::Status Resize(void* data, int64_t wanted_row_bytes) = 0;
-  // From now on new regions with these tags sleep: they are reserved, and get their memory, with undefined
-  // contents, at the wake-up.
+  // From now on new regions with these tags sleep: the regions are reserved, and get their memory, with
+  // undefined contents, at the wake-up.
   virtual void BeginAsleep(const std::vector<std::string>& tags) = 0;
   // Frees a whole region by its address, asleep or not, with its backup.
   virtual absl::Status Free(void* data) = 0;

@@ -30,7 +30,7 @@ struct SleepableRegion {
   // As SleepableAllocator::SleepBytes and WakeBytes, of this region.
   int64_t BytesToSleep(RestoreMode mode, bool keeps_in_place) const;
   int64_t BytesToWake() const;
-  // What it holds, and what its backup does, which is in host memory or in a file.
+  // Adds the memory of the region, and of its backup in host memory or in a file, to `tag`.
   void AddTo(bool in_host_memory, TagStats* tag) const;
   void DropBackup();
   // Ends access to the memory, and releases it unless it is kept in place. What is not released stays

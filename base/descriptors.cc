@@ -10,7 +10,7 @@ namespace {
 // A group of workers takes a few descriptors each; operators have a connection or two.
 constexpr int64_t kForWorkers = 512;
 constexpr int64_t kForOperators = 128;
-// Of a small limit.
+// A process with a small limit reserves at most 1 / kLeastShare of the limit for each use.
 constexpr int64_t kLeastShare = 8;
 constexpr int64_t kUnlimited = int64_t{1} << 30;
 

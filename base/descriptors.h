@@ -1,10 +1,11 @@
 #pragma once
-// How many file descriptors this process may have, and which of them are kept back for whom.
+// Bounds on the file descriptors of this process, with reserves for operators and for workers.
 //
-// Every connection takes a descriptor, and whoever finds none left cannot accept, open or start anything. So
-// listeners that strangers reach take no connection whose descriptor is beyond their bound: the kernel gives
-// the lowest free number, so a number at or beyond a bound says that so many are taken. What is beyond
-// clients' bound is for operators; what is beyond theirs is for workers and for files.
+// Every connection takes a descriptor, and a process without a free descriptor cannot accept, open or start
+// anything. So listeners that strangers reach take no connection whose descriptor is at or beyond the
+// listener's bound: the kernel gives the lowest free number, so a number at or beyond a bound says that so
+// many are taken. Descriptors beyond the clients' bound are for operators; descriptors beyond the operators'
+// bound are for workers and for files.
 
 #include <cstdint>
 
@@ -15,14 +16,14 @@ enum class DescriptorUse { kClients, kOperators, kWorkers };
 struct DescriptorBounds {
   int64_t clients = 0;
   int64_t operators = 0;
-  int64_t workers = 0;  // all that the process may have
+  int64_t workers = 0;  // all descriptors that the process may have
 
   int64_t Of(DescriptorUse use) const;
 };
 
-// By the limit of a process.
+// The bounds of a process that may have `limit` descriptors.
 DescriptorBounds DivideDescriptors(int64_t limit);
-// Raises the soft limit to the hard one where it is lower, and returns the bounds that follow. Idempotent.
+// Raises the soft limit to a higher hard limit, and returns the bounds that follow. Idempotent.
 DescriptorBounds RaiseDescriptorLimit();
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// What a worker tells the coordinator that has started it, beside its exit code: with which instruction set
-// it computes, and why it ends. By a pipe, which is there before the worker can be reached and after it has
-// ended, however it ends.
+// The last words of a worker, by a pipe to the coordinator that started the worker: the instruction set that
+// the worker computes with, and the reason why the worker ends. The pipe is open before the worker can be
+// reached, and still after the worker has ended in any way.
 
 #include <string>
 
@@ -10,25 +10,26 @@
 
 namespace somnus {
 
-// The pipe's descriptor in the worker, and the variable whose value is that number. A process that was not
-// started so has no such variable, and tells nobody.
+// The pipe's descriptor in the worker, and the environment variable with that number. A process that no
+// coordinator started has no such variable, and sends no last words.
 inline constexpr int kLastWordsFd = 3;
 inline constexpr absl::string_view kLastWordsVariable = "SOMNUS_LAST_WORDS";
 
 struct LastWords {
-  std::string cpu_isa;  // empty: it ended before it had chosen one
-  std::string error;    // empty: it did not say why
-  // Another process with the same command line, environment and host would end alike: the status was
+  std::string cpu_isa;  // empty: the worker ended before the choice
+  std::string error;    // empty: the worker gave no reason
+  // A new process with the same command line, environment and host would end alike: the status was
   // FailedPrecondition, InvalidArgument or Unimplemented.
   bool recurs = false;
 };
 
-// In the worker. Neither waits: what the pipe does not take is not told. SIGPIPE must be ignored.
+// The worker calls these functions. They do not wait: words that the pipe does not take are lost. SIGPIPE
+// must be ignored.
 void TellCpuIsa(absl::string_view name);
 void TellError(const absl::Status& status);
 
-// In the coordinator, after the worker has ended: what it has told through the pipe, of which `fd` is the
-// other end. Does not wait, and reads a few KiB at most.
+// The coordinator calls this function after the worker has ended. `fd`: the reading end of the pipe. Does not
+// wait, and reads a few KiB at most.
 LastWords ReadLastWords(int fd);
 
 }  // namespace somnus

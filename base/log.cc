@@ -41,11 +41,11 @@ class WriterSink : public spdlog::sinks::base_sink<std::mutex> {
 void OnCrash(int signal) {
   (void)LogWriter::OfProcess()->Flush(kCrashPatience);
   ::signal(signal, SIG_DFL);
-  raise(signal);  // which ends the process once this handler has returned
+  raise(signal);  // ends the process once this handler has returned
 }
 
-// The last lines before a crash explain it best, so that they are written first. A handler that a sanitizer
-// has installed stays.
+// The last lines before a crash explain the crash best, so the process waits up to kCrashPatience for the
+// queue to be written. A handler that a sanitizer has installed stays.
 void WriteBeforeCrash() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
     struct sigaction action = {};
@@ -59,7 +59,7 @@ void WriteBeforeCrash() {
 }
 
 // Text that is printed to stderr beside the log (a broken invariant, a progress bar, a library's message)
-// takes its place among the lines, so that a pipe that nobody reads holds up no thread that prints.
+// takes its place among the lines, so that a pipe without a reader holds up no thread that prints.
 void LeadStderrTo(LogWriter* writer) {
   const cookie_io_functions_t functions = {
       .read = nullptr,
@@ -76,7 +76,7 @@ void LeadStderrTo(LogWriter* writer) {
   stderr = stream;
 }
 
-// It is never destroyed: other threads may log until the process has ended.
+// The writer is never destroyed: threads may log until the process has ended.
 LogWriter* StartWriter(int64_t queue_bytes) {
   auto* const writer = new LogWriter(STDERR_FILENO, queue_bytes);
   LogWriter::SetOfProcess(writer);

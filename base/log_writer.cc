@@ -15,7 +15,7 @@
 namespace somnus {
 namespace {
 
-// After the descriptor has refused a line (a disk that is full), so that the thread does not spin.
+// The pause after the descriptor has refused a line (a disk that is full), so that the thread does not spin.
 constexpr absl::Duration kRefusedPause = absl::Milliseconds(500);
 
 std::atomic<LogWriter*> g_of_process{nullptr};
@@ -23,7 +23,8 @@ std::atomic<LogWriter*> g_of_process{nullptr};
 }  // namespace
 
 LogWriter::LogWriter(int fd, int64_t max_bytes) : fd_(fd), max_bytes_(max_bytes) {
-  // The thread takes no signal: those of the process are for others, and a broken pipe is an error of write.
+  // The thread blocks all signals: the process' signals go to other threads, and write returns a broken pipe
+  // as an error.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -75,7 +76,7 @@ void LogWriter::Run() {
     Line line;
     {
       absl::MutexLock lock(&mu_);
-      // Nobody need log again for this to be said.
+      // The number of dropped lines is told even if no further line comes.
       if (queue_.empty() && untold_ > 0) AddNotice();
       mu_.Await(absl::Condition(&has_work));
       if (queue_.empty()) return;
@@ -106,7 +107,7 @@ bool LogWriter::Write(const std::string& text) const {
     if (written > 0) done += static_cast<size_t>(written);
     if (written >= 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return false;
-    pollfd writable = {fd_, POLLOUT, 0};  // somebody else made the descriptor non-blocking
+    pollfd writable = {fd_, POLLOUT, 0};  // for a descriptor that another process made non-blocking
     poll(&writable, 1, -1);
   }
   return true;

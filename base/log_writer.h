@@ -1,17 +1,18 @@
 #pragma once
-// Writes lines to a descriptor from a thread of its own, so that nobody who logs waits for whoever reads: a
-// pipe that is full, a terminal that is stopped (Ctrl-S) or a disk that is full holds up this thread alone.
+// Writes lines to a descriptor from a thread of its own, so that no thread that logs waits for the log's
+// reader: a pipe that is full, a terminal that is stopped (Ctrl-S) or a disk that is full holds up the
+// writing thread alone.
 //
-// Lines wait in a queue of at most `max_bytes`. While it is full lines are dropped, and until half of it is
-// free again; then a line says how many. Each line is one write, so that the lines of several processes on
-// one pipe do not mix (up to PIPE_BUF bytes).
+// Lines wait in a queue of at most `max_bytes`. Once the queue is full, lines are dropped until half of the
+// queue is free again; then a line tells the number of dropped lines. Each line is a single write, so that
+// the lines of several processes on a shared pipe do not mix (up to PIPE_BUF bytes).
 //
 //   LogWriter writer(STDERR_FILENO, 1 << 20);
 //   writer.Add("a line\n");
 //   writer.Flush(absl::Seconds(1));   // before the process ends
 //
-// Thread safe. Owns its thread; the descriptor is borrowed. The destructor waits for everything to be
-// written; an object that lives as long as the process is never destroyed, and ends with it.
+// Thread safe. Owns its thread; the descriptor is borrowed. The destructor waits until all lines are written;
+// an object that lives as long as the process is never destroyed, and ends with the process.
 
 #include <atomic>
 #include <cstdint>
@@ -33,15 +34,16 @@ class LogWriter {
 
   // Never waits for the descriptor. `text` ends with its line break.
   void Add(std::string text);
-  // Waits until all that was added is written, but no longer than `patience`. It allocates nothing and takes
-  // no lock, so that a signal handler may call it. Returns whether all is written.
+  // Waits until all added lines are written, but no longer than `patience`. Flush allocates nothing and takes
+  // no lock, so that a signal handler may call Flush. Returns whether all is written.
   bool Flush(absl::Duration patience) const;
 
-  // Lines that were not written, because the queue was full or the descriptor refused them.
+  // The number of lines that were not written, because the queue was full or the descriptor refused the line.
   int64_t num_dropped() const { return num_dropped_.load(); }
 
-  // What all of the process' lines go through, and what is printed to stderr, from InitLogging (log.h) on, to
-  // the end of the process: an exit waits a second for it, a fault half a second. Null: there is none yet.
+  // The writer of the process' log and of text that is printed to stderr, from InitLogging (log.h) to the end
+  // of the process: an exit waits up to a second for the writer, a fault up to half a second. Null before
+  // InitLogging.
   static LogWriter* OfProcess();
   // To be called once. The object is not destroyed any more.
   static void SetOfProcess(LogWriter* writer);
@@ -49,14 +51,14 @@ class LogWriter {
  private:
   struct Line {
     std::string text;
-    int64_t num_dropped = 0;  // how many dropped lines it speaks of; 0: it is none of those
+    int64_t num_dropped = 0;  // number of dropped lines that this line tells; 0: an ordinary line
   };
 
   void Run();
   // Returns whether all of the text was written.
   bool Write(const std::string& text) const;
   void NoteRefused(const Line& line);
-  // Puts the line that says how many were dropped into the queue.
+  // Puts the line with the number of dropped lines into the queue.
   void AddNotice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Push(Line line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -66,9 +68,9 @@ class LogWriter {
   std::deque<Line> queue_ ABSL_GUARDED_BY(mu_);
   int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool dropping_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t untold_ ABSL_GUARDED_BY(mu_) = 0;  // dropped lines that no line speaks of yet
+  int64_t untold_ ABSL_GUARDED_BY(mu_) = 0;  // dropped lines that no line tells yet
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  std::atomic<int64_t> num_unwritten_{0};  // lines in the queue, and the one that is being written
+  std::atomic<int64_t> num_unwritten_{0};  // lines in the queue, and the line that is being written
   std::atomic<int64_t> num_dropped_{0};
   std::thread thread_;
 };

@@ -16,11 +16,12 @@ namespace {
 constexpr absl::Duration kLongestGap = absl::Milliseconds(500);
 constexpr auto kTick = std::chrono::milliseconds(100);
 
-// Never destroyed: its thread reads it until the process ends. Null: nobody has asked yet.
+// The clock is never destroyed: its thread reads the clock until the process ends. Null before the first
+// call.
 std::atomic<RunningClock*> g_of_process{nullptr};
 
 void StartReader(RunningClock* clock) {
-  // The thread takes no signal of the process: those are for others.
+  // The thread blocks all signals: the process' signals go to other threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -35,7 +36,7 @@ RunningClock& OfProcess() {
   if (clock != nullptr) return *clock;
   auto made = std::make_unique<RunningClock>(MonotonicNow, kLongestGap);
   if (!g_of_process.compare_exchange_strong(clock, made.get())) return *clock;
-  // A child that is forked has no thread of its parent's, and begins anew.
+  // A forked child has no thread of its parent, and begins anew.
   static const int forks = pthread_atfork(nullptr, nullptr, [] { g_of_process.store(nullptr); });
   (void)forks;
   StartReader(made.get());

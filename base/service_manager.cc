@@ -24,7 +24,8 @@ constexpr char kSocketVariable[] = "NOTIFY_SOCKET";
 constexpr char kWatchdogVariable[] = "WATCHDOG_USEC";
 constexpr char kWatchdogPidVariable[] = "WATCHDOG_PID";
 constexpr size_t kMaxStatusBytes = 256;
-// For a manager that reads nothing: the end of the process waits for it, and that of its watch.
+// Limits the wait for a manager that reads nothing: the end of the process, and of its watch, waits for a
+// send.
 constexpr absl::Duration kSendPatience = absl::Seconds(1);
 
 std::string ValueOf(const Environment& environment, const char* variable) {

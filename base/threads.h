@@ -1,6 +1,6 @@
 #pragma once
-// Threads that may not be had: where a process or its cgroup is at its limit of threads, std::thread throws,
-// which would end the process. Thread safe.
+// Threads that may be unavailable: where a process or its cgroup is at its limit of threads, std::thread
+// throws, which would end the process. Thread safe.
 
 #include <condition_variable>
 #include <cstddef>
@@ -14,24 +14,24 @@
 
 namespace somnus {
 
-// ResourceExhausted: there is none to be had, and nothing runs.
+// ResourceExhausted: no thread is available, and nothing runs.
 absl::StatusOr<std::thread> StartThread(std::function<void()> body);
 
-// Runs work(0) to work(count - 1) at once, and returns when all have returned. What gets no thread of its own
-// runs on the caller's, one after the other.
+// Runs work(0) to work(count - 1) at once, and returns when all calls have returned. Calls for which no
+// thread is available run on the caller's thread, in order.
 void RunTogether(size_t count, const std::function<void(size_t)>& work);
 
-// Runs tasks on as many threads as they need at once, and at most on `most`; others wait for their turn.
-// Threads stay for later tasks.
+// Runs tasks on as many threads as the tasks need at once, and at most on `most`; further tasks wait for
+// their turn. Threads stay for later tasks.
 class TaskThreads {
  public:
   explicit TaskThreads(size_t most) : most_(most) {}
   ~TaskThreads() { Join(); }
   TaskThreads(const TaskThreads&) = delete;
 
-  // ResourceExhausted, and the task does not run: all threads are busy, and no other one is to be had.
+  // ResourceExhausted: all threads are busy and no further thread is available; the task does not run.
   absl::Status Run(std::function<void()> task);
-  // Returns once every task has ended. None may come afterwards.
+  // Returns once every task has ended. No task may be added afterwards.
   void Join();
 
  private:

@@ -33,7 +33,7 @@ bool IsUtf8(absl::string_view text);
 std::string ReplaceInvalidUtf8(absl::string_view bytes);
 // Appends the characters of `*pending` to `out`, invalid bytes as U+FFFD, and leaves in `*pending` only a
 // character that is not complete yet. `each_byte`: every invalid byte becomes a U+FFFD of its own, as in
-// SentencePiece; otherwise a run of bytes that begins a character becomes one, as in Python.
+// SentencePiece; otherwise a run of bytes that begins a character becomes a single U+FFFD, as in Python.
 void DrainUtf8(std::string* pending, std::string* out, bool each_byte = false);
 
 }  // namespace somnus

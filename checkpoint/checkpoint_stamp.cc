@@ -26,7 +26,7 @@ absl::StatusOr<FileStamp> StampOf(const std::string& path, const std::string& na
                    .modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
-// Paths with the names that they have in a stamp.
+// Paths, each with the file's name in a stamp.
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;
 
 absl::StatusOr<NamedPaths> FilesOf(const std::string& path, LoadFormat format) {

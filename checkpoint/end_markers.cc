@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-// No text has these spellings by chance, so that they are markers whatever their type is.
+// No text has these spellings by chance, so tokens of any type with these spellings are markers.
 constexpr absl::string_view kCertain[] = {
     "<|im_end|>",                               // ChatML: Qwen, SmolLM, Yi, Hermes
     "<|eot_id|>",                               // Llama 3
@@ -48,7 +48,7 @@ bool LooksLikeMarker(absl::string_view text) {
   return text.size() > 4 && absl::StartsWith(text, "<|") && absl::EndsWith(text, "|>");
 }
 
-// In Harmony's and Solar's formats <|end|> ends one of the messages that an answer consists of.
+// In Harmony's and Solar's formats an answer consists of messages, and <|end|> ends only a message.
 bool EndsOnlyMessages(const TokenizerData& data) {
   const auto has = [&data](absl::string_view text) { return absl::c_linear_search(data.tokens, text); };
   const bool calls = has("<|call|>") || has("<|calls|>");
@@ -87,7 +87,7 @@ void FindEndMarkers(TokenizerData* data) {
     const bool control = token != nullptr && token->special;
     const bool written = absl::StrContains(data->chat_template, text);
     if (ends && (certain || control || written)) AddEndToken(id, data);
-    // A marker that is no end and typed as "user defined" is encoded as one token, and shown on purpose.
+    // A marker that ends nothing and has the type "user defined" is a single token that is shown on purpose.
     const bool retype = ends ? certain || written : written && token == nullptr;
     if (control || !retype) continue;
     MakeControl(id, token, data);

@@ -68,8 +68,8 @@ class ArchFields {
   absl::Status status_;
 };
 
-// The keys are llama.cpp's; attn_factor multiplies what YaRN implies, and yarn_log_multiplier is Hugging
-// Face's mscale_all_dim beside an mscale of 1.
+// The keys are llama.cpp's; attn_factor multiplies YaRN's own scale of attention, and yarn_log_multiplier is
+// Hugging Face's mscale_all_dim beside an mscale of 1.
 absl::Status ReadYarnRope(const GgufFile& gguf, ArchFields* fields, ModelConfig* config) {
   RopeConfig& rope = config->rope;
   rope.type = RopeConfig::Type::kYarn;
@@ -173,8 +173,8 @@ absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
   auto read = [&](absl::string_view name) -> absl::StatusOr<int32_t> {
     const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
     ASSIGN_OR_RETURN(const int64_t id, gguf.Int(key, -1));
-    // Some files write 2^32 - 1 for "none", or an id that the vocabulary does not have: the reader of the
-    // tokenizer warns of these.
+    // Some files write 2^32 - 1 for "no token", or an id outside of the vocabulary: the reader of the
+    // tokenizer warns of the latter.
     return id < 0 || id >= config->vocab_size ? -1 : static_cast<int32_t>(id);
   };
   ASSIGN_OR_RETURN(config->bos_token_id, read("bos"));

@@ -21,7 +21,7 @@ constexpr int64_t kMaxSplits = 1000;
 
 constexpr absl::string_view kEnding = ".gguf";
 
-// The paths of a model's parts: STEM-00001-of-00003.gguf, with the ending in whatever case.
+// The paths of a model's parts: STEM-00001-of-00003.gguf, with the ending in upper or lower case.
 class PartPaths {
  public:
   // nullopt: `path` is not of that form.

@@ -22,12 +22,12 @@ absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first);
 absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
                                           const GgufFile& first, int64_t count, TensorTable* tensors);
 
-// The path of the first file of the model of which `path` is any: itself, where its name does not tell of
-// others, or where the first one is missing. Opens none.
+// The path of the first file of the model that the file at `path` belongs to: `path` itself, where its name
+// does not tell of further files, or where the first file is missing. Opens no file.
 std::string FirstGgufPart(const std::string& path);
 
-// The paths of all files of the model of which `path` is any, as far as its name tells, without those that
-// are missing; of another name `path` alone. Opens none.
+// The paths of all files of the model that the file at `path` belongs to, as far as its name tells, without
+// missing files; `path` alone for a name of a different form. Opens no file.
 std::vector<std::string> GgufPartPaths(const std::string& path);
 
 }  // namespace somnus

@@ -147,7 +147,7 @@ absl::Status ReadMerges(const GgufFile& gguf, TokenizerData* data) {
   return absl::OkStatus();
 }
 
-// The vocabulary of SentencePiece's BPE: Llama 2, Mistral 7B, TinyLlama, Gemma, Phi-3.
+// Reads the vocabulary of SentencePiece's BPE: Llama 2, Mistral 7B, TinyLlama, Gemma, Phi-3.
 absl::Status ReadPieces(const GgufFile& gguf, TokenizerData* data) {
   constexpr char kScores[] = "tokenizer.ggml.scores", kTypes[] = "tokenizer.ggml.token_type";
   SentencePieces pieces;
@@ -169,7 +169,7 @@ absl::Status ReadPieces(const GgufFile& gguf, TokenizerData* data) {
   return absl::OkStatus();
 }
 
-// GGUF files do not say which added tokens swallow the white space behind them: Phi-3's do.
+// GGUF files do not say which added tokens swallow the white space that follows: Phi-3's tokens do.
 void StripAfterTokensOfPhi3(TokenizerData* data) {
   for (AddedToken& token : data->added_tokens) {
     const std::string& text = token.content;
@@ -177,8 +177,8 @@ void StripAfterTokensOfPhi3(TokenizerData* data) {
   }
 }
 
-// Sets the text of a special token and its id (-1: none). Converters have written ids beyond the vocabulary:
-// such a token counts as not given, for which `otherwise` stands (-1: none).
+// Sets the text of a special token and its id (-1: no token). Converters have written ids beyond the
+// vocabulary: such an id counts as not given. `otherwise`: the id where the file gives no id (-1: no token).
 absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, int64_t otherwise, TokenizerData* data,
                          std::string* text, int32_t* id) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
@@ -199,7 +199,7 @@ absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, int64_t o
   return absl::OkStatus();
 }
 
-// `pieces`: a file of SentencePiece's, where ids that are missing have defaults.
+// `pieces`: a SentencePiece vocabulary, for which missing ids have defaults.
 absl::Status ReadSpecials(const GgufFile& gguf, bool pieces, bool default_add_bos, TokenizerData* data) {
   int32_t bos = -1, eos = -1, ignored = -1;
   std::string no_text;
@@ -219,7 +219,7 @@ absl::Status ReadSpecials(const GgufFile& gguf, bool pieces, bool default_add_bo
   return absl::OkStatus();
 }
 
-// Byte-level BPE; `add_bos`: what holds when the file does not say.
+// Reads byte-level BPE. `add_bos`: the default for a file without the key add_bos_token.
 absl::Status ReadByteLevel(const GgufFile& gguf, TokenizerData* data, bool* add_bos) {
   RETURN_IF_ERROR(ReadTokens(gguf, data));
   RETURN_IF_ERROR(ReadMerges(gguf, data));

@@ -39,7 +39,7 @@ absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
     if (family == nullptr) return fields->Unsupported("model_type", type);
     return family;
   }
-  // Of several names, which files get by derived classes or by merging, the first known one counts.
+  // Derived classes and merged models list several names: the first known name counts.
   for (const json& entry : *names) {
     const std::string name = entry.get<std::string>();
     const Family* family = FindFamily([&](const Family& f) {
@@ -50,8 +50,8 @@ absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
   return fields->Unsupported("architectures", absl::StrJoin(names->get<std::vector<std::string>>(), ", "));
 }
 
-// The configuration of a multimodal model's text part, where `config` is of such a model and the part of a
-// known family: its "text_config", with what the outer level says of the whole. Else `config`.
+// Returns the "text_config" of a multimodal model whose text part is of a known family, with the outer
+// level's keys that concern the whole model. Else returns `config`.
 json TextPart(json config) {
   const auto text = config.find("text_config");
   if (text == config.end() || !text->is_object()) return config;

@@ -49,7 +49,7 @@ void ReadLlama3Rope(int64_t original, JsonFields* rope, RopeConfig* out) {
   }
 }
 
-// As transformers reads it: 0 and null are "not given", but a `truncate` of null is false.
+// Reads as transformers does: a beta or mscale of 0 or null is not given, but a `truncate` of null is false.
 void ReadYarnRope(int64_t original, JsonFields* rope, RopeConfig* out) {
   out->type = RopeConfig::Type::kYarn;
   out->original_max_position_embeddings = original;
@@ -109,7 +109,7 @@ absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out
   // The original context on the file's outermost level takes precedence.
   const int64_t inner_original = rope.Int(kOriginal, max_positions, 1, kMaxPositions);
   const int64_t original = outer_original > 0 ? outer_original : inner_original;
-  // For YaRN a factor of null, unlike a missing one, is the ratio of the contexts.
+  // A YaRN factor of null is the ratio of the contexts; a missing factor is an error.
   const bool is_ratio = type == "yarn" && rope.Find("factor") != nullptr && !rope.Has("factor");
   out->factor = rope.Double(
       "factor", is_ratio ? static_cast<double>(max_positions) / static_cast<double>(original) : 1.0);

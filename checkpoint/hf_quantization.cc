@@ -128,7 +128,7 @@ absl::Status ReadFp8(JsonFields* f, QuantizationConfig* out) {
   return f->status();
 }
 
-// An object without values is what tools leave that have taken the quantization out.
+// Tools that remove a model's quantization leave an object without values.
 bool IsSet(const char* key, JsonFields* fields) {
   const json& object = fields->Object(key);
   return std::any_of(object.begin(), object.end(), [](const json& value) { return !value.is_null(); });

@@ -84,7 +84,7 @@ absl::Status ReadSpecials(JsonFields* fields, const json& object, bool fill_only
   return ReadMoreSpecials(fields, object, data);
 }
 
-// Takes the named templates that can be used: "default", or the only one, and "tool_use".
+// Takes "default", or the only template, as chat_template, and "tool_use" as tool_template.
 void TakeNamedTemplates(const std::string& file, const std::map<std::string, std::string>& named,
                         TokenizerData* data) {
   const auto find = [&named](const char* name) {
@@ -121,8 +121,8 @@ absl::Status ReadChatTemplate(JsonFields* fields, const json& object, TokenizerD
   return absl::OkStatus();
 }
 
-// tokenizer_config.json repeats the added tokens of tokenizer.json. Beside vocab.json it is their only
-// source, and of those in tokenizer.model it alone knows the options: it `prevails`.
+// tokenizer_config.json repeats the added tokens of tokenizer.json. Without tokenizer.json this file
+// `prevails`: vocab.json lists no added tokens, and tokenizer.model lists added tokens without their options.
 absl::Status ReadAddedTokensDecoder(JsonFields* fields, bool prevails, TokenizerData* data) {
   absl::flat_hash_map<int32_t, size_t> known;  // id to index
   for (size_t i = 0; i < data->added_tokens.size(); ++i) known.emplace(data->added_tokens[i].id, i);
@@ -184,7 +184,7 @@ absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view te
 
 absl::Status ParseChatTemplateFile(const std::string& file, absl::string_view text, TokenizerData* data) {
   if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
-  // Templates in files of their own replace all that other files hold.
+  // A template in a file of its own replaces the templates of tokenizer_config.json.
   data->chat_template = std::string(text);
   data->tool_template.clear();
   data->chat_template_problem.clear();
@@ -197,7 +197,7 @@ absl::Status ParseToolTemplateFile(const std::string& file, absl::string_view te
   return absl::OkStatus();
 }
 
-// NotFound when there is nothing to read a vocabulary from.
+// NotFound when the directory has no vocabulary.
 absl::Status CheckVocabulary(const std::string& directory) {
   for (const char* file : {"/vocab.json", "/tokenizer.model"}) {
     if (!absl::IsNotFound(MappedFile::Open(directory + file).status())) return absl::OkStatus();

@@ -11,14 +11,14 @@
 
 namespace somnus {
 
-// NotFound when there is no tokenizer; InvalidArgument when a file is damaged; Unimplemented for a model
-// other than BPE, a step that TokenizerData cannot express, or a tokenizer_class that is not known. Errors
-// name file and key.
+// NotFound when the directory has no tokenizer; InvalidArgument when a file is damaged; Unimplemented for a
+// model other than BPE, a step that TokenizerData cannot express, or an unknown tokenizer_class. Errors name
+// file and key.
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
 
 // The parts: each reads one file's text and adds to `data`; `file` is its name for messages.
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data);
-// `prevails`: added tokens of this file replace those of the same id.
+// `prevails`: added tokens of this file replace earlier tokens of the same id.
 absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, bool prevails,
                                   TokenizerData* data);
 absl::Status ParseVocabJson(const std::string& file, absl::string_view text, TokenizerData* data);

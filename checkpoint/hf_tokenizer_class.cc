@@ -16,13 +16,13 @@
 
 namespace somnus {
 
-// What transformers' class of this name does.
+// The behaviour of transformers' class `name`.
 struct TokenizerClassRule {
   const char* name;
   enum class Kind { kBytes, kPieces } kind;
-  const char* pattern;          // kBytes: before the byte alphabet; nullptr: GPT-2's, as a part of it
+  const char* pattern;          // kBytes: cuts the text first; nullptr: the byte-level step cuts by GPT-2's
   bool nfc = false;             // kBytes
-  bool cls_and_sep = false;     // these go around a text
+  bool cls_and_sep = false;     // the tokens cls and sep go around a text
   bool add_bos = false;         // unless the file says otherwise
   bool legacy = false;          // kPieces: a space also after added tokens, unless the file says otherwise
   const char *bos, *eos, *unk;  // unless a file says otherwise
@@ -51,8 +51,8 @@ constexpr TokenizerClassRule kRules[] = {
     {"GemmaTokenizer", Kind::kPieces, nullptr, false, false, true, false, "<bos>", "<eos>", "<unk>"},
 };
 
-// The classes that transformers takes where no file names one. Mistral's files have Llama's, but for spaces
-// after added tokens.
+// The classes that transformers takes where no file names a class. MistralTokenizer here differs from
+// LlamaTokenizer only in the spaces after added tokens.
 constexpr struct {
   const char *model_type, *class_name;
 } kClassesOfModels[] = {

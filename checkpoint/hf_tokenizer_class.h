@@ -1,6 +1,6 @@
 #pragma once
 // A directory without tokenizer.json holds a vocabulary (vocab.json with merges.txt, or tokenizer.model), and
-// the name of the class that knows how text is cut and which tokens go around it.
+// names a tokenizer class, which defines how text is cut and which tokens go around a text.
 
 #include <memory>
 #include <optional>
@@ -15,9 +15,9 @@ struct TokenizerClassRule;
 
 class HfTokenizerClass {
  public:
-  // Reads tokenizer_class of tokenizer_config.json, or of config.json, or else what transformers takes for
-  // config.json's model_type. Unimplemented, with its name, for a class that is not known, and where none is
-  // named.
+  // Reads tokenizer_class of tokenizer_config.json or of config.json, or else takes the class that
+  // transformers takes for config.json's model_type. Unimplemented for an unknown class, which the error
+  // names, and where neither file leads to a class.
   static absl::StatusOr<HfTokenizerClass> Read(const std::string& directory);
 
   // Reads the vocabulary into `data`. NotFound when the class's files are not there.
@@ -28,7 +28,7 @@ class HfTokenizerClass {
   void SetPostProcessor(TokenizerData* data) const;
 
  private:
-  // As in tokenizer_config.json; unset: the class's default.
+  // The options of tokenizer_config.json; unset: the class's default.
   struct Options {
     std::optional<bool> add_prefix_space, add_bos, add_eos, legacy;
     std::string cls_token, sep_token;
@@ -41,7 +41,7 @@ class HfTokenizerClass {
   Options options_;
 };
 
-// The id of a token by its text, of the added ones first; -1: there is none.
+// The id of the token with this text, where added tokens come first; -1: no such token.
 int32_t IdOfToken(const TokenizerData& data, absl::string_view token);
 
 }  // namespace somnus

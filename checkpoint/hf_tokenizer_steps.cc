@@ -54,7 +54,7 @@ absl::Status ReadPattern(JsonFields* fields, const char* section, std::string* t
   return text->empty() ? fields->Bad("pattern", "neither a Regex nor a String") : absl::OkStatus();
 }
 
-// Each match in a text becomes such a content: a long one is damage, or a way to take memory.
+// Each match in a text becomes such a content: a long content is damage, or a way to take memory.
 absl::Status CheckContent(const JsonFields& fields, const char* key, const std::string& text) {
   constexpr size_t kMaxContentBytes = 256;
   return text.size() > kMaxContentBytes ? fields.Bad(key, "too long") : absl::OkStatus();

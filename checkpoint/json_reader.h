@@ -14,7 +14,7 @@
 
 namespace somnus {
 
-// `text` without the UTF-8 byte order mark that some editors put before it.
+// `text` without a leading UTF-8 byte order mark, which some editors write.
 absl::string_view WithoutByteOrderMark(absl::string_view text);
 
 class JsonReader {

@@ -30,7 +30,7 @@ std::string BaseName(absl::string_view path) {
 std::string ResolvedName(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
   const std::string resolved = real == nullptr ? path : std::string(real.get());
-  // The cache of a hub, whose folder of a version is called by a hash: models--OWNER--NAME/snapshots/HASH.
+  // A hub's cache names the folder of a version by a hash: models--OWNER--NAME/snapshots/HASH.
   std::vector<absl::string_view> parts = absl::StrSplit(resolved, '/');
   if (parts.size() > 3 && parts[parts.size() - 2] == "snapshots") {
     const absl::string_view model = parts[parts.size() - 3];
@@ -52,8 +52,8 @@ MappedFile::~MappedFile() {
 
 namespace {
 
-// What Git leaves in place of a file that it keeps elsewhere, where git-lfs has not fetched it: a few lines
-// of text, the first of which names the format (https://github.com/git-lfs/git-lfs, docs/spec.md).
+// A Git LFS pointer stands in place of a large file that git-lfs has not fetched: a few lines of text, the
+// first of which names the format (https://github.com/git-lfs/git-lfs, docs/spec.md).
 bool IsLfsPointer(const MappedFile& file) {
   constexpr uint64_t kMaxPointerBytes = 1024;
   return file.size() <= kMaxPointerBytes &&

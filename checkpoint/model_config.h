@@ -34,7 +34,7 @@ struct Family;  // checkpoint/family.h
 enum class Activation { kSilu, kRelu, kGeluTanh, kGelu };
 
 // Rotary embedding. `kLlama3` rescales low frequencies (Llama 3.1, rope_type "llama3"); `kLinear` divides
-// positions; `kYarn` divides those of slow pairs alone (YaRN, arXiv 2309.00071).
+// positions; `kYarn` divides the positions of slow pairs alone (YaRN, arXiv 2309.00071).
 struct RopeConfig {
   enum class Type { kNone, kDefault, kLinear, kLlama3, kYarn };
   Type type = Type::kDefault;
@@ -43,13 +43,13 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 0;
-  // Of kYarn: a pair that turns `beta_fast` times over the original context or more keeps its frequency, one
-  // that turns `beta_slow` times or less is divided by `factor`; `truncate` rounds the pairs' numbers between
-  // which frequencies are blended to whole ones.
+  // kYarn: a pair that turns `beta_fast` times or more over the original context keeps its frequency; the
+  // frequency of a pair that turns `beta_slow` times or less is divided by `factor`; `truncate` rounds the
+  // bounds of the pairs between, whose frequencies are blended, to whole numbers.
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   bool truncate = true;
-  double attention_factor = 1.0;  // cosines and sines are multiplied by it
+  double attention_factor = 1.0;  // multiplies cosines and sines
   // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` was
   // applied (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
   std::vector<float> freq_factors;
@@ -98,7 +98,7 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   RopeConfig rope;
   bool tie_word_embeddings = false;
-  bool tie_word_embeddings_given = false;  // a configuration says it
+  bool tie_word_embeddings_given = false;  // a configuration has the key
   bool attention_qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;

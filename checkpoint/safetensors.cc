@@ -177,9 +177,9 @@ absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
   return file.text().substr(sizeof(length), length);
 }
 
-// Checkpoints that were saved from the bare model, without its head, lack the outermost "model."; those of a
-// wrapper (a compiled or distributed module, the text part of a multimodal model, a merged adapter) have more
-// outside of it.
+// Checkpoints that were saved from the bare model, without its head, lack the outermost "model."; checkpoints
+// of a wrapper (a compiled or distributed module, the text part of a multimodal model, a merged adapter) have
+// further prefixes.
 std::string CanonicalName(const std::string& name) {
   absl::string_view inner = name;
   const auto strip = [&inner](const char* outer) { return absl::ConsumePrefix(&inner, outer); };

@@ -29,7 +29,7 @@ constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.in
 constexpr char kEnding[] = ".safetensors";
 constexpr size_t kMaxFiles = 10'000;
 
-// An index comes from outside, so it may name files inside of its own directory only.
+// An index is untrusted input, and may name only files inside of its own directory.
 absl::Status CheckShardName(const std::string& shard) {
   for (const absl::string_view part : absl::StrSplit(shard, '/')) {
     if (part.empty() || part == "." || part == ".." || part.find('\0') != absl::string_view::npos) {
@@ -86,7 +86,8 @@ absl::Status ReadShards(const std::string& directory, const MappedFile& index, T
                                                      *left.begin(), ", is missing"));
     }
     RETURN_IF_ERROR(file.status());
-    // A tensor that the index puts into another shard is skipped; one that it does not name is taken.
+    // Skips a tensor that the index assigns to a different shard; takes a tensor that the index does not
+    // name.
     const auto wanted = [&map, &shard = shard, &left = left](const std::string& name) {
       left.erase(name);
       const auto it = map.shard_of.find(name);
@@ -102,9 +103,9 @@ absl::Status ReadShards(const std::string& directory, const MappedFile& index, T
   return absl::OkStatus();
 }
 
-// "model-00002-of-00003.safetensors": which part it is of how many.
+// The parts of a name such as "model-00002-of-00003.safetensors".
 struct PartName {
-  std::string set;  // all but the part's own number
+  std::string set;  // the name without the part's own number
   int64_t number = 0, count = 0;
 };
 
@@ -141,7 +142,7 @@ absl::Status CheckNumberedSets(const std::vector<std::string>& names) {
   return absl::OkStatus();
 }
 
-// The names of a directory's files that end in .safetensors, in whatever case, sorted.
+// The names of a directory's files that end in .safetensors, in upper or lower case, sorted.
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& directory) {
   std::vector<std::string> names, aside;
   std::error_code error;

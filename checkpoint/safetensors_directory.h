@@ -1,5 +1,5 @@
 #pragma once
-// Which files of a Hugging Face directory hold its tensors, and the reading of all of them.
+// Finds and reads the files of a Hugging Face directory that hold its tensors.
 
 #include <string>
 #include <vector>
@@ -10,14 +10,15 @@
 
 namespace somnus {
 
-// Reads the tensors of `directory`: those of model.safetensors; else of the shards that
+// Reads the tensors of `directory`: of model.safetensors; else of the shards that
 // model.safetensors.index.json names, which may be in folders of the directory; else of all files that end in
-// .safetensors, if no tensor is in two of them and no part of a numbered set is missing. Mistral's
-// consolidated.safetensors and adapters count only where there is nothing else. InvalidArgument names file
-// and tensor; NotFound: there is none of them.
+// .safetensors, if no tensor is in two files and no part of a numbered set is missing. Of these files
+// Mistral's consolidated.safetensors and adapters count only where the directory has no others.
+// InvalidArgument names file and tensor; NotFound: the directory has no such file.
 absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors);
 
-// The names, relative to `directory`, of the files that it reads, an index with them. Opens the index alone.
+// The names, relative to `directory`, of the files that ReadSafetensorsDirectory reads, including an index.
+// Opens the index alone.
 absl::StatusOr<std::vector<std::string>> SafetensorsFiles(const std::string& directory);
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// The vocabulary of a SentencePiece tokenizer, as tokenizer.model and GGUF files hold it.
+// The vocabulary of a SentencePiece tokenizer, as stored in tokenizer.model and in GGUF files.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace somnus {
 
-// The types of pieces, with the numbers that both formats use.
+// The types of pieces, with the numbers of tokenizer.model and of GGUF files.
 enum class PieceType : int64_t {
   kNormal = 1,
   kUnknown = 2,
@@ -27,12 +27,12 @@ struct SentencePieces {
 
 struct SentencePieceSpaces {
   bool prefix = true;            // a text begins with a space that is not written
-  bool after_each_token = true;  // so does what follows an added token
-  bool remove_extra = false;     // of spaces in a row one stays, and none at the ends
+  bool after_each_token = true;  // and so does the text after an added token
+  bool remove_extra = false;     // spaces in a row become a single space; spaces at the ends are removed
 };
 
-// Sets everything of a BPE tokenizer but the special tokens' names and what the post-processor adds. Control,
-// unknown and user-defined pieces become added tokens; unused ones match nothing.
+// Sets all parts of a BPE tokenizer but the names of special tokens and the post-processor. Control, unknown
+// and user-defined pieces become added tokens; unused pieces match nothing.
 void FillFromSentencePieces(SentencePieces pieces, const SentencePieceSpaces& spaces, TokenizerData* data);
 
 }  // namespace somnus

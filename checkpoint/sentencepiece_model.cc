@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Reads the fields of one protobuf message, in order.
+// Reads the fields of a protobuf message, in order.
 class MessageReader {
  public:
   explicit MessageReader(absl::string_view bytes) : rest_(bytes) {}
@@ -41,7 +41,7 @@ class MessageReader {
 
   bool ok() const { return ok_; }
   uint64_t field() const { return field_; }
-  // The value of the field, for the kind that it has: 0 and empty otherwise.
+  // The value of the field, by the field's kind; the accessors of the other kinds return 0 or nothing.
   uint64_t number() const { return number_; }
   absl::string_view bytes() const { return bytes_; }
   float number32() const {
@@ -77,7 +77,7 @@ class MessageReader {
   bool ok_ = true;
 };
 
-// SentencePiece {piece = 1, score = 2, type = 3}. Returns what is wrong; empty: nothing.
+// Reads a message SentencePiece {piece = 1, score = 2, type = 3}. Returns the defect; empty: no defect.
 std::string ReadPiece(absl::string_view message, SentencePieces* out) {
   std::string piece;
   float score = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto of google/sentencepiece), of which
-// only what matters for encoding is read.
+// tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto of google/sentencepiece). Only the
+// fields that matter for encoding are read.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// How families of byte-level tokenizers cut text, as the Hugging Face files of the models write it.
+// Patterns by which families of byte-level tokenizers cut text, from the models' Hugging Face files.
 
 namespace somnus {
 

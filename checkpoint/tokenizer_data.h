@@ -21,7 +21,7 @@ struct AddedToken {
   bool normalized = false;
 };
 
-// One step of the normalizer, in order.
+// A step of the normalizer, in order.
 struct NormalizerStep {
   enum class Kind {
     kNfc,
@@ -29,9 +29,9 @@ struct NormalizerStep {
     kNfkc,
     kNfkd,
     kLowercase,
-    kPrepend,  // `content` goes before a text that is not empty
+    kPrepend,  // puts `content` before a text that is not empty
     kReplace,  // `content` goes where `pattern` matches
-    kStrip,    // white space goes at the ends that `left` and `right` name
+    kStrip,    // removes white space at the ends that `left` and `right` name
   };
   Kind kind;
   std::string content;
@@ -40,7 +40,7 @@ struct NormalizerStep {
   bool left = false, right = false;
 };
 
-// One step of the decoder, in order. Steps before kFuse change each token, a step after it the whole text.
+// A step of the decoder, in order. Steps before kFuse change each token, a step after kFuse the whole text.
 struct DecoderStep {
   enum class Kind {
     kByteLevel,     // maps the 256 printable characters back to bytes
@@ -48,7 +48,7 @@ struct DecoderStep {
     kByteFallback,  // <0x0A> is a byte
     kFuse,
     kStrip,      // removes up to `count` times `content` from the start
-    kMetaspace,  // `pattern` becomes a space; in the first token it is dropped when `count` is 1
+    kMetaspace,  // `pattern` becomes a space, or nothing in the first token when `count` is 1
   };
   Kind kind;
   std::string pattern, content;
@@ -93,29 +93,30 @@ struct TokenizerData {
   // Tokens by id, in tokenizer.json's own (byte-level) alphabet; empty string: unused id.
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;  // in rank order
-  // SentencePiece's BPE, in place of `merges`: by id. Two neighbours merge when what they form is a token,
-  // the one of the highest score first. NaN: no merge forms this token. Empty: the merges are listed.
+  // SentencePiece's BPE, in place of `merges`: scores by id. Two neighbours merge when together they spell a
+  // token, the token of the highest score first. NaN: no merge forms this token. Empty: `merges` counts.
   std::vector<float> merge_scores;
   std::vector<AddedToken> added_tokens;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
-  // Empty: tokens are joined, after kByteLevel where the pre-tokenizer has it and kByteFallback by its flag.
+  // Empty: tokens are joined, after kByteLevel if the pre-tokenizer has kByteLevel and kByteFallback if
+  // `byte_fallback` is set.
   std::vector<DecoderStep> decoder;
   PostProcessor post_processor;
   bool ignore_merges = false;  // Llama 3: a pre-token that is in the vocabulary is one token
   bool byte_fallback = false;
   std::string unk_token;
-  bool fuse_unk = false;      // unknown characters in a row are one unk_token
-  std::string chat_template;  // Jinja; empty: none. With several named ones, "default"
-  std::string tool_template;  // the one named "tool_use", for requests with tools; empty: chat_template is
-  std::string chat_template_problem;  // why there is none although the files have some; empty: nothing
+  bool fuse_unk = false;              // unknown characters in a row are one unk_token
+  std::string chat_template;          // Jinja; empty: none. With several named ones, "default"
+  std::string tool_template;          // "tool_use", for requests with tools; empty: chat_template is used
+  std::string chat_template_problem;  // why no template of several is taken; empty: no problem
   // Special tokens that chat templates refer to.
   std::string bos_token, eos_token, unk_token_text, pad_token;
-  std::vector<std::string> additional_special_tokens;  // what else configuration files call special
+  std::vector<std::string> additional_special_tokens;  // further special tokens of the files
   bool add_bos_token = false;
-  // They end an answer, beside those that the model's own configuration names.
+  // Tokens that end an answer, beside the end tokens of the model's own configuration.
   std::vector<int32_t> end_token_ids;
-  // What was put right while the files were read, for the log.
+  // Defects of the files that the reader has corrected, for the log.
   std::vector<std::string> warnings;
 };
 

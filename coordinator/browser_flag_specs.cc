@@ -1,4 +1,4 @@
-// Of the table of the coordinator's flags, what browsers and the pages in them may do.
+// The coordinator's flags for browsers and web pages: origins, methods, headers, host names and request ids.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// "a,b", or as vLLM has it a JSON list: ["a", "b"].
+// The value is "a,b", or a JSON list as for vLLM: ["a", "b"].
 absl::Status SetWords(const std::string& value, std::vector<std::string>* words) {
   std::vector<std::string> parsed;
   if (absl::StartsWith(absl::StripAsciiWhitespace(value), "[")) {
@@ -37,7 +37,7 @@ absl::Status SetWords(const std::string& value, std::vector<std::string>* words)
   return absl::OkStatus();
 }
 
-// An origin as browsers write it, so that none is listed in vain.
+// Accepts origins only in the form in which browsers write an origin, since CorsPolicy compares text.
 absl::Status SetOrigins(const std::string& value, std::vector<std::string>* origins) {
   std::vector<std::string> parsed;
   const absl::Status status = SetWords(value, &parsed);

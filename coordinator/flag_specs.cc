@@ -58,7 +58,7 @@ FlagGroup ModelFlags(Flags* f) {
       }};
 }
 
-// Of a listener beside the HTTP API.
+// The flag for the port of a listener beside the HTTP API.
 Flag PortFlag(const std::string& name, int32_t* port, Flags* f, std::string help) {
   Flag flag = Flag::Int(name, port, 0, 65535, std::move(help));
   flag.set = [name, f, set = std::move(flag.set)](const std::string& text) {

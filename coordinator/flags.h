@@ -54,14 +54,13 @@ struct Flags {
   std::string admin_host = "127.0.0.1";
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
-  int32_t control_port = 50054;  // on admin_host
-  std::set<std::string>
-      given_ports;            // names of flags for the last three; with `port` 0 the others are 0, too
-  TlsFiles tls;               // of clients' HTTP and gRPC; empty: none
-  TlsFiles admin_tls;         // of operators' HTTP and gRPC, without an authority; empty: none
-  std::string api_key;        // empty: none is required
-  std::string admin_api_key;  // likewise
-  CorsOptions cors;           // of clients' HTTP
+  int32_t control_port = 50054;       // on admin_host
+  std::set<std::string> given_ports;  // flags given for the last three; with `port` 0 ports not given are 0
+  TlsFiles tls;                       // of clients' HTTP and gRPC; empty: no TLS
+  TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
+  std::string api_key;                // empty: no key is required
+  std::string admin_api_key;          // likewise
+  CorsOptions cors;                   // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs

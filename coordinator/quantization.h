@@ -22,8 +22,8 @@ std::vector<std::pair<std::string, Quantization>> QuantizationNames();
 // What workers are told; nothing for a method that a checkpoint has.
 v1::WeightQuantization WeightQuantizationOf(Quantization quantization);
 
-// Whether no weight is computed as it is stored: what --dequantize says, and where it says nothing, whether
-// the weights are to be quantized anew.
+// Whether all weights are dequantized at load: the value of --dequantize, and without that flag, whether the
+// weights are to be quantized anew.
 bool DequantizesAtLoad(std::optional<bool> dequantize, Quantization quantization);
 
 // InvalidArgument names the flag and what the checkpoint has, where the flag names another method.

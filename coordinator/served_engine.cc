@@ -264,7 +264,7 @@ class ServedEngineImpl : public ServedEngine {
     if (!model->weights_note.empty()) LogWarning("{}: {}", name_, model->weights_note);
   }
 
-  // What a restart goes back to is said while it can be looked up what there was.
+  // Logs the checkpoint that a restart goes back to, while the engine still knows the present weights.
   void SayWhichWeightsEnd() const {
     const EngineStats stats = engine_->Stats();
     const bool differ = stats.weights_version > 0 && stats.weights_source != workers_.weights(0).source();

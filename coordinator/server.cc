@@ -200,7 +200,7 @@ class ServerImpl : public Server {
     RunTogether(models_.size(), [&](size_t i) { call(models_[i].get()); });
   }
 
-  // Whose workers stay. Those of an engine that has failed are of no use to anybody.
+  // The models with workers that stay. The workers of an engine that has failed are of no use.
   std::set<const ServedEngine*> LeftModels() {
     absl::MutexLock lock(&mu_);
     std::set<const ServedEngine*> left;

@@ -27,7 +27,8 @@ struct Listener {
   bool tls;
 };
 
-// Whether another socket listens there. As the listeners themselves, it may follow one that has just closed.
+// Whether a socket listens at the address. A socket that has just closed does not count, as for the
+// listeners.
 bool IsTaken(const Listener& listener) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

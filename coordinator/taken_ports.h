@@ -1,14 +1,14 @@
 #pragma once
-// Before a coordinator binds its ports, one after the other: which of them somebody else has.
+// The check for ports that other processes have taken, before a coordinator binds its ports.
 
 #include "absl/status/status.h"
 #include "coordinator/flags.h"
 
 namespace somnus {
 
-// OK where every port that the flags name is free. Unavailable names all that are taken in one message, says
-// whether a Somnus server listens there, and which flags choose free ones. A port that cannot be tried is
-// left to whoever binds it.
+// OK where every port that the flags name is free. Unavailable names all taken ports in one message, says
+// whether a Somnus server listens there, and which flags choose free ports. A port that cannot be tried
+// counts as free: the listener that binds the port reports the error.
 absl::Status CheckPortsAreFree(const Flags& flags);
 
 }  // namespace somnus

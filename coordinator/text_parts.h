@@ -1,5 +1,5 @@
 #pragma once
-// What turns a served model's text into tokens and back: made of its checkpoint while its workers load.
+// The tokenizer, chat templates and end tokens of a served model, from its checkpoint while its workers load.
 
 #include <cstdint>
 #include <memory>
@@ -17,12 +17,12 @@ namespace somnus {
 struct TextParts {
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
-  // The tokens that end an answer, all of the vocabulary: those that the model's configuration names, and
-  // those that its tokenizer does.
+  // The tokens that end an answer, all of the vocabulary: from the model's configuration, and from its
+  // tokenizer.
   std::vector<int32_t> eos_token_ids;
 };
 
-// Reads the tokenizer and compiles the chat templates; logs what was put right in the files. A template that
+// Reads the tokenizer and compiles the chat templates; logs corrections to the files. A template that
 // cannot be compiled is no error: chat requests are answered with the reason. `path` begins each error.
 absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path);
 

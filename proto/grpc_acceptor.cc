@@ -23,14 +23,14 @@ namespace somnus {
 namespace {
 
 constexpr int kBacklog = 4096;
-// Without a descriptor for the next connection: until some others have ended.
+// The pause after a lack of descriptors, in which connections may end.
 constexpr int kShortageMs = 100;
 
 bool Enable(int fd, int level, int option, int value = 1) {
   return setsockopt(fd, level, option, &value, sizeof(value)) == 0;
 }
 
-// A socket that listens; -1, with errno. `dual`: an IPv6 one for both families.
+// Returns a socket that listens; -1, with errno. `dual`: an IPv6 socket for IPv4 and IPv6.
 int Listen(const sockaddr* address, socklen_t size, bool dual) {
   const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
@@ -67,11 +67,12 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// On all addresses of both families where the system has both.
+// Listens on all IPv6 and IPv4 addresses where the system has IPv6, else on all addresses of `found`'s
+// family.
 int ListenOnWildcard(const addrinfo& found) {
   sockaddr_in6 any = {};
   any.sin6_family = AF_INET6;
-  any.sin6_port = reinterpret_cast<const sockaddr_in*>(found.ai_addr)->sin_port;  // the same place in both
+  any.sin6_port = reinterpret_cast<const sockaddr_in*>(found.ai_addr)->sin_port;  // at the same offset
   const int fd = Listen(reinterpret_cast<const sockaddr*>(&any), sizeof(any), /*dual=*/true);
   return fd >= 0 ? fd : Listen(found.ai_addr, found.ai_addrlen, /*dual=*/false);
 }
@@ -161,7 +162,7 @@ void GrpcAcceptor::Run() {
 bool GrpcAcceptor::AcceptOne(int listener) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
-    if (!IsShortage(errno)) return true;  // the client has left, or somebody else has its connection
+    if (!IsShortage(errno)) return true;  // the client has left, or another process has its connection
     NoteShortage(strerror(errno));
     return false;
   }

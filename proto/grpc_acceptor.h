@@ -2,8 +2,8 @@
 // A listener of a gRPC server that outlives a lack of descriptors.
 //
 // gRPC's own listeners (1.51) give up for good at the first accept that fails, and have no bound on their
-// connections. This one accepts on a thread of its own, keeps descriptors back for others
-// (base/descriptors.h), and tries again when there were none.
+// connections. This listener accepts on a thread of its own, keeps descriptors back (base/descriptors.h), and
+// tries again after a lack of descriptors.
 //
 //   ASSIGN_OR_RETURN(auto acceptor, GrpcAcceptor::Open("127.0.0.1:0", DescriptorUse::kClients));
 //   acceptor->AddTo(&builder, credentials);
@@ -29,20 +29,20 @@ namespace somnus {
 
 class GrpcAcceptor {
  public:
-  // `address`: "host:port", where the host may have several addresses, and a wildcard stands for those of
-  // both families; port 0: any free one. Unavailable says which address cannot be bound, and why.
+  // `address`: "host:port". The host may have several addresses, and a wildcard stands for all IPv4 and IPv6
+  // addresses; port 0 stands for any free port. Unavailable says which address cannot be bound, and why.
   static absl::StatusOr<std::unique_ptr<GrpcAcceptor>> Open(const std::string& address, DescriptorUse use);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
 
   int port() const { return port_; }
-  // Connections are for the server that `builder` makes.
+  // Hands all connections to the server that `builder` makes.
   void AddTo(grpc::ServerBuilder* builder, const std::shared_ptr<grpc::ServerCredentials>& credentials);
-  // From now on connections are accepted; those that came since Open have waited.
+  // From now on connections are accepted, first the connections that have waited since Open.
   void Start();
   // No connection is accepted any more, and the port is free. Idempotent.
   void Stop();
-  // Connections that were closed at once, because no descriptor was left for them.
+  // The number of connections that were closed at once for lack of a descriptor within the bound.
   int64_t num_refused() const { return num_refused_.load(); }
 
  private:
@@ -50,18 +50,18 @@ class GrpcAcceptor {
 
   absl::Status Bind();
   void Run();
-  // Returns whether it is worth trying again at once.
+  // Returns whether a further accept may succeed at once.
   bool AcceptOne(int listener);
   void NoteShortage(const char* what);
 
   const std::string address_;
-  const int64_t bound_;  // descriptors from here on are for others
+  const int64_t bound_;  // descriptors from this number on are kept back
   int port_ = 0;
   std::vector<int> listeners_;
   int wake_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   std::thread thread_;
-  bool short_ = false;  // the log says so
+  bool short_ = false;  // the log has told the lack of descriptors
   std::atomic<int64_t> num_refused_{0};
 };
 

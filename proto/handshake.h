@@ -1,6 +1,6 @@
 #pragma once
-// What failed TLS handshakes of gRPC's connections mean, in our words: gRPC passes on OpenSSL's, which name a
-// routine, to the one who dials, and tells nobody who listens.
+// Explains failed TLS handshakes of gRPC's connections: gRPC passes on OpenSSL's words, which name a routine,
+// to the client alone, and tells the server nothing.
 
 #include <cstdint>
 
@@ -8,14 +8,14 @@
 
 namespace somnus {
 
-// Of the error of a call: where a handshake failed, the same error with words for people.
+// Returns the error of a call, with words for people where a handshake failed.
 absl::Status ExplainHandshake(const absl::Status& status);
 
-// From now on the log says when a handshake on one of this process' gRPC listeners has failed, at most once a
-// minute. Takes the place of gRPC's own log, which is off; does nothing where GRPC_VERBOSITY asks for that.
-// To be called once, before gRPC is used.
+// From now on the log says when a handshake on a gRPC listener of this process has failed, at most once a
+// minute. Takes the place of gRPC's own log, which is off; does nothing where GRPC_VERBOSITY asks for gRPC's
+// log. To be called once, before gRPC is used.
 void LogFailedHandshakes();
-// How many have failed since. Thread safe.
+// The number of handshakes that have failed since. Thread safe.
 int64_t NumFailedHandshakes();
 
 }  // namespace somnus

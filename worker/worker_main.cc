@@ -184,7 +184,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       MakeRegisterRequest(address.Advertised(port, flags.host), device, flags);
   std::thread registration([&] {
     if (absl::Status status = link->Register(request); !status.ok()) {
-      TellError(absl::UnavailableError(status.message()));  // the next one may find a place
+      TellError(absl::UnavailableError(status.message()));  // a later worker may find a place
       leave->Leave(1, std::string(status.message()));
       return;
     }

@@ -154,7 +154,7 @@ bool Worker::CheckpointBacksUp() const {
 }
 
 absl::Status Worker::CheckCheckpointBackup() const {
-  // Of a rank that joined a group which slept, and that keeps copies otherwise, the contents decide.
+  // After a rank that otherwise keeps copies has joined a sleeping group, ReadSource checks the fingerprint.
   if (!checkpoint_backup_.in_use() || !load_options_.checkpoint_is_backup) return absl::OkStatus();
   return checkpoint_backup_.Check(parts_.stamp(load_request_.model_path(), load_format_));
 }

@@ -22,7 +22,7 @@ struct ApiError {
 };
 
 ApiError BadRequest(absl::string_view param, absl::string_view message);
-// A 404. `names`: the models that there are, as ModelNames of model_table.h lists them.
+// A 404 for an unknown model. `names`: all served models, as ModelNames of model_table.h lists them.
 ApiError UnknownModel(absl::string_view name, absl::string_view names);
 // Maps an engine's or a tokenizer's status to an HTTP status; the message goes through CleanMessage.
 ApiError FromStatus(const absl::Status& status);

@@ -29,11 +29,11 @@ struct ApiLimits {
   int32_t max_transition_watchers = 4;
   // Of KvEventService.Watch at once, RESOURCE_EXHAUSTED above; and as many of GET /kv_events, 429 above.
   int32_t max_kv_event_watchers = 8;
-  // Of operators' calls of one kind and model, under way or waiting, by HTTP and as many by gRPC; 429,
-  // RESOURCE_EXHAUSTED above.
+  // Operators' calls of one kind and model that are under way or wait, by HTTP and again by gRPC; above, a
+  // call is refused with 429 or RESOURCE_EXHAUSTED.
   int32_t max_lifecycle_calls = 8;
-  // Of ControlService at once, whatever they are, each with a thread; RESOURCE_EXHAUSTED above. More than
-  // max_lifecycle_calls times kinds times models, so that the calls that end others always find a thread.
+  // Calls of ControlService at once, of all kinds and models, each with a thread; RESOURCE_EXHAUSTED above.
+  // A bound above max_lifecycle_calls times kinds times models leaves a thread to calls that end a wait.
   int32_t max_control_calls = 1024;
   int32_t max_n = 128;                    // choices per prompt
   int32_t max_prompts = 1024;             // prompts of one request
@@ -56,7 +56,8 @@ struct ApiLimits {
   // Without a message of the client of ControlService.UpdateWeights: the update, which holds other calls
   // back, is given up.
   absl::Duration weight_update_timeout = absl::Minutes(2);
-  // Of such a client, on the whole, once it has had weight_update_timeout; below, its update is given up.
+  // The least average rate of such a client, over the time that the update waits for the client beyond
+  // weight_update_timeout; the update of a slower client is given up.
   int64_t min_weight_update_bytes_per_s = 1 << 20;
   absl::Duration sse_keepalive = absl::Seconds(15);  // without an event of a stream, then a comment; 0: never
   // After a refusal the server reads and drops what the client still sends, so that the client can read the

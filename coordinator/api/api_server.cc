@@ -36,10 +36,10 @@ using boost::system::error_code;
 
 namespace {
 
-// No flag. Parsing a request takes microseconds.
+// There is no flag for the number of these threads, since parsing a request takes microseconds.
 constexpr int kRequestThreads = 2;
-// Lifecycle calls only wait on their threads. --max-lifecycle-calls bounds those of one kind and model, so
-// that as many kinds and models as there are find a thread each.
+// Lifecycle calls only wait on their threads. --max-lifecycle-calls bounds the calls of a kind and model, so
+// that the calls of a kind leave threads to the remaining kinds.
 constexpr int kMaxLifecycleThreads = 1024;
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
@@ -120,11 +120,12 @@ class HttpServer : public ApiServer {
     bool admin = false;
     uint16_t port = 0;
     int32_t connections = 0;
-    int64_t descriptors = 0;              // those at and beyond it are for others
+    int64_t descriptors = 0;              // the first descriptor that the listener leaves free
     std::unique_ptr<HttpsContext> https;  // null: plain HTTP
   };
 
-  // Each connection takes a descriptor. Those of clients leave some to operators, and these to workers.
+  // Each connection takes a descriptor. Clients' connections leave descriptors to operators' connections,
+  // and operators' connections leave descriptors to workers.
   void BoundConnections(const ApiServerOptions& options) {
     const DescriptorBounds bounds = RaiseDescriptorLimit();
     inference_.descriptors = bounds.clients;

@@ -49,10 +49,10 @@ struct ApiServerOptions {
   std::string version;
   ApiLimits limits;
   CorsOptions cors;  // of clients' listener
-  // Host names, besides those that web_page_guard.h knows, under which operators' listener may be called
-  // where it has no key.
+  // Further host names for web_page_guard.h: a request to operators' listener may have these names in Host
+  // where the listener has no key.
   std::vector<std::string> admin_allowed_hosts;
-  bool request_id_headers = false;  // a response to a request without X-Request-Id has a new one
+  bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
 };
 
 class ApiServer {

@@ -53,7 +53,7 @@ HttpResponse NoModel(absl::string_view name, const std::vector<SharedModel>& mod
   return ErrorResponse(UnknownModel(name, ModelNames(models)));
 }
 
-// The names under which operators' listener is known: what the flags say, and what this machine calls itself.
+// The host names of operators' listener: the names that flags give, and this machine's own host name.
 std::vector<std::string> OwnNames(const ApiServerOptions& options) {
   std::vector<std::string> names = options.admin_allowed_hosts;
   names.push_back(options.admin_host);
@@ -87,7 +87,7 @@ bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorizat
 std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
                                                 absl::string_view origin,
                                                 absl::string_view fetch_site) const {
-  // Probes come under any name, and a page learns nothing from what it may not read.
+  // Probes use any host name, and a web page cannot read the response to a probe.
   if (!admin || key == RouteKey::kNone || !KeyOf(admin, key).empty()) return std::nullopt;
   return guard_.Check(host, origin, fetch_site);
 }

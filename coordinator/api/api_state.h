@@ -47,8 +47,8 @@ class ApiState {
   // need a key or a certificate for is not open on operators' listener because operators have no key.
   bool Authorized(bool admin, RouteKey key, absl::string_view authorization) const;
 
-  // A 403 for a request that could come from a web page (web_page_guard.h), on operators' listener where the
-  // route is open to whoever reaches it; nullopt: it is fine. The strings are the values of its headers.
+  // A 403 for a request that could come from a web page (web_page_guard.h), where operators' listener
+  // has no key for the route; nullopt: the request may go on. The strings are values of request headers.
   std::optional<ApiError> RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
                                         absl::string_view origin, absl::string_view fetch_site) const;
 
@@ -65,8 +65,8 @@ class ApiState {
   HttpResponse ServerInfo(bool admin, absl::string_view query) const;
   // The number of workers: of all replicas, or with include_dp=false of one.
   HttpResponse WorldSize(const RouteSpec& spec, absl::string_view query) const;
-  // 200 when a request that arrived now would be served, else 503 with the reason.
-  // Of all models, or of ?model=.
+  // 200 when a request that arrived now would be served, by every model or by the model that ?model= names;
+  // else 503 with the reason, or 404 for an unknown model.
   HttpResponse Health(absl::string_view query) const;
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
@@ -75,7 +75,7 @@ class ApiState {
   HttpResponse OfModel(const std::vector<std::string>& names,
                        const std::function<HttpResponse(const ServedModel&)>& answer) const;
 
-  // What opens a route that wants `key`; empty: no key does.
+  // The bearer key that opens a route of this RouteKey; empty: no such key is set.
   const std::string& KeyOf(bool admin, RouteKey key) const;
 
   const WebPageGuard guard_;

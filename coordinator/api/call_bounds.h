@@ -1,6 +1,6 @@
 #pragma once
-// How many operators' calls of one kind, of one model, may be under way or wait at once. A call that waits
-// holds a thread; so calls of one kind cannot take the threads of those that end their wait. Thread safe.
+// Bounds the operators' calls of a kind and a model that are under way or wait at once. A call that waits
+// holds a thread; so calls of a kind cannot take the threads of the calls that end their wait. Thread safe.
 
 #include <cstdint>
 #include <map>
@@ -18,7 +18,7 @@ class CallBounds {
   explicit CallBounds(int32_t most) : most_(most) {}
   CallBounds(const CallBounds&) = delete;
 
-  // A call's place, as long as it lives. The bounds must outlive it.
+  // The place that a call takes until the Place is destroyed. The CallBounds must outlive every Place.
   class Place {
    public:
     Place() = default;
@@ -40,7 +40,7 @@ class CallBounds {
     Key key_;
   };
 
-  // ResourceExhausted: as many calls of this kind are there already. `kind` as its caller calls it.
+  // ResourceExhausted: all places of this kind and model are taken; `kind` names the calls in the message.
   absl::StatusOr<Place> Enter(const std::string& kind, const std::string& model);
 
  private:

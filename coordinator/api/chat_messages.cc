@@ -75,12 +75,12 @@ const char* TextFieldOf(const Json& type) {
   for (const char* name : {"text", "refusal", "thinking"}) {
     if (type == name) return name;
   }
-  // As clients of OpenAI's newer API write them.
+  // The types that clients of OpenAI's newer API write.
   return type == "input_text" || type == "output_text" ? "text" : nullptr;
 }
 
-// Joins content parts, which may be plain strings, to one text, with newlines between them. Returns false for
-// a part that is no text.
+// Joins content parts, which may be plain strings, to a text, with a newline between two parts. Returns false
+// for a part that is no text.
 bool JoinParts(const Json& parts, std::string* text) {
   std::vector<std::string> texts;
   for (const Json& part : parts) {
@@ -227,7 +227,7 @@ OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_tem
   return all;
 }
 
-// The last message has to have a text that can be continued. DevelopersToSystem may have moved it.
+// The last message must have a text to continue. DevelopersToSystem may have moved a developer's message.
 void CheckFinalMessage(FieldReader* fields, const OrderedJson& messages) {
   const Json* all = fields->Find("messages");
   if (!fields->ok() || all == nullptr) return;
@@ -244,7 +244,7 @@ void CheckFinalMessage(FieldReader* fields, const OrderedJson& messages) {
   }
 }
 
-// What a request hears that needs a template which is not there; `problem`: why not, where files have one.
+// The error for a request that needs a missing template; `problem`: why a template file is of no use, or "".
 std::string TemplateProblem(const std::string& problem) {
   if (problem.empty()) return "the model has no chat template: use /v1/completions";
   return absl::StrCat("the model's chat template cannot be used: ", CleanMessage(problem),
@@ -260,7 +260,7 @@ const ChatTemplate* ChooseTemplate(FieldReader* fields, const ModelTemplates& te
   return chosen;
 }
 
-// Sets an error when the template raises one, or does not write the text that is to be continued.
+// Sets an error when the template raises an exception, or does not write the text that is to be continued.
 std::string RenderPrompt(FieldReader* fields, const ChatTemplate& chosen, const OrderedJson& context,
                          bool go_on) {
   absl::StatusOr<std::string> rendered = go_on ? RenderContinued(chosen, context) : chosen.Render(context);
@@ -371,7 +371,7 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
   AddReasoningEffort(fields, &context);
-  // Templates ask whether these are none, which what is undefined is not.
+  // Templates compare these variables with "none", and an undefined variable would not be equal to "none".
   for (const char* name : {"tools", "documents"}) {
     if (!context.contains(name)) context[name] = nullptr;
   }

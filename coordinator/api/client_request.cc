@@ -100,7 +100,7 @@ ClientRequest::~ClientRequest() {
   if (open_ == 0) return;
   Abort();
   if (metrics_ == nullptr || queue_ == nullptr) return;
-  // Their ends arrive when nobody takes them any more.
+  // The ends of aborted sequences arrive after this object is gone, and so are counted here.
   for (; open_ > 0; --open_) metrics_->OnSequenceEnd(FinishReason::kAbort);
 }
 

@@ -7,9 +7,9 @@
 // text and searches stop strings, so it runs neither on an I/O thread nor on the engine's: over HTTP it runs
 // on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready` is
 // called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
-// Errors of Submit are the engine's. A ClientRequest that is destroyed before its end aborts what is left,
-// and counts it in request_success_total as aborted. When more than `max_queued_bytes` of outputs wait, all
-// sequences are aborted and overflowed() turns true.
+// Errors of Submit are the engine's. A ClientRequest that is destroyed before its end aborts the sequences
+// that are left, and counts each in request_success_total as aborted. When more than `max_queued_bytes` of
+// outputs wait, all sequences are aborted and overflowed() turns true.
 
 #include <atomic>
 #include <functional>

@@ -14,7 +14,7 @@ namespace somnus {
 namespace {
 
 constexpr size_t kPieceBytes = 64 << 10;
-// Of inflateInit2: how far back references may go, and which wrapper is around the data.
+// The windowBits of inflateInit2: how far back references may go, and which wrapper is around the data.
 constexpr int kGzipWindow = 15 + 16, kZlibWindow = 15, kRawWindow = -15;
 
 // "deflate" is zlib's format; but some clients send the bare data, as some browsers' servers once did. The
@@ -42,7 +42,7 @@ std::optional<ApiError> Inflate(z_stream* stream, bool has_members, int64_t max_
     out->append(piece.data(), got);
     if (status == Z_OK) continue;
     if (stream->avail_in == 0) return std::nullopt;
-    // What gzip has compressed may be several members, one after the other.
+    // A gzip body may consist of several members in a row.
     if (!has_members || ::inflateReset(stream) != Z_OK) return Damaged();
   }
 }

@@ -1,8 +1,8 @@
 #pragma once
 // Bodies that clients send compressed (Content-Encoding). Pure, but for the caller's count of bytes.
 //
-// Bounded: a body grows piece by piece, each of which is counted before it is kept, and never beyond the
-// bound, however small its compressed form is. Source: RFC 9110, section 8.4.1.
+// Memory is bounded: a body is decompressed piece by piece, each piece is counted before the body grows, and
+// the body never exceeds the bound, however small its compressed form is. Source: RFC 9110, section 8.4.1.
 
 #include <cstdint>
 #include <functional>
@@ -17,12 +17,12 @@ namespace somnus {
 enum class ContentCoding { kIdentity, kGzip, kDeflate };
 inline constexpr char kContentCodings[] = "gzip, deflate";  // for Accept-Encoding
 
-// The value of a Content-Encoding header; nullopt: one that this server does not have, or several.
+// Reads the value of a Content-Encoding header; nullopt: several codings, or a coding that is not supported.
 std::optional<ContentCoding> ParseContentCoding(absl::string_view value);
 
-// Replaces `*body` by what it is the compressed form of, at most `max_bytes`. `reserve` is called with the
-// bytes of each further piece, and returns false when there is no memory for it. Errors: 400 where the body
-// is damaged or not whole, 413 where it is too large, 503 where `reserve` has refused.
+// Decompresses `*body`, to at most `max_bytes`. `reserve` is called with the size of each further piece, and
+// returns false when there is no memory for the piece. Errors: 400 for a damaged or incomplete body, 413
+// for a body that is too large, 503 when `reserve` has refused.
 std::optional<ApiError> DecodeContent(ContentCoding coding, int64_t max_bytes,
                                       const std::function<bool(int64_t)>& reserve, std::string* body);
 

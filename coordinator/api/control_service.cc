@@ -49,7 +49,7 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
   }
 }
 
-// The call that a request is of: "Sleep" of SleepRequest.
+// The name of a request's call: "Sleep" for SleepRequest.
 std::string CallOf(const google::protobuf::Descriptor& request) {
   return std::string(absl::StripSuffix(request.name(), "Request"));
 }
@@ -366,7 +366,7 @@ grpc::Status ControlServiceImpl::AbortCall(grpc::ServerContext* context, const v
   return status.ok() ? grpc::Status::OK : EngineRefusal(status, *call.model->engine);
 }
 
-// Which model is meant is not known before the first message.
+// The first message names the model, so the updates of all models together have the bound of a kind.
 grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const UpdateMessages& messages,
                                         v1::UpdateWeightsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;

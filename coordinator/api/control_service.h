@@ -55,7 +55,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
 
  private:
   struct OperatorCall;
-  // Checks a call that may wait, finds its model, and gives it a place among those of its kind.
+  // Checks the key and the fields of a call that may wait, finds its model, and takes a place of its kind.
   template <typename Request>
   grpc::Status Open(grpc::ServerContext* context, const Request& request, OperatorCall* call);
   grpc::Status Update(grpc::ServerContext* context, const UpdateMessages& messages,

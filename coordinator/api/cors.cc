@@ -14,9 +14,9 @@ namespace {
 
 constexpr char kAllMethods[] = "DELETE, GET, HEAD, OPTIONS, POST";
 constexpr char kMaxAge[] = "600";  // seconds for which a browser may remember a preflight
-// What scripts may read besides the headers that the standard lets them.
+// Response headers that scripts may read besides the headers that the standard always allows.
 constexpr char kExposed[] = "X-Request-Id, X-Weight-Version, Retry-After";
-// Headers that need no permission, or that every client of this API sends.
+// Request headers that need no permission, or that every client of this API sends.
 constexpr absl::string_view kSafeHeaders[] = {"accept", "accept-language", "content-language",
                                               "content-type"};
 
@@ -38,7 +38,7 @@ CorsPolicy::CorsPolicy(CorsOptions options)
       any_method_(Has(options_.allowed_methods, "*")),
       any_header_(Has(options_.allowed_headers, "*")) {}
 
-// Origins are compared as browsers write them: scheme and host in lower case.
+// Browsers write an origin with scheme and host in lower case; the comparison ignores case.
 bool CorsPolicy::Allows(absl::string_view origin) const {
   return any_origin_ || Has(options_.allowed_origins, origin);
 }
@@ -58,9 +58,9 @@ bool CorsPolicy::AllowsHeaders(absl::string_view headers) const {
 HttpHeaders CorsPolicy::ResponseHeaders(absl::string_view origin) const {
   HttpHeaders headers;
   if (!enabled()) return headers;
-  // With credentials a browser takes no "*".
+  // A browser does not accept "*" for a request with credentials.
   const bool same_for_all = any_origin_ && !options_.allow_credentials;
-  // Also where no origin is named: a cache must not give this response to a page.
+  // The response without an origin needs Vary, too: a cache must not give that response to a page.
   if (!same_for_all) headers.emplace_back("Vary", "Origin");
   if (origin.empty() || !Allows(origin)) return headers;
   headers.emplace_back("Access-Control-Allow-Origin", same_for_all ? "*" : std::string(origin));

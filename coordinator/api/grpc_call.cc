@@ -67,7 +67,7 @@ grpc::Status LoadingStatus() {
   return WithReason(status, EngineState::kLoading);
 }
 
-// gRPC writes "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
+// gRPC writes a peer as "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
 Caller CallerOf(grpc::ServerContext* context) {
   const std::string peer = context->peer();
   const absl::string_view address = absl::StripPrefix(absl::StripPrefix(peer, "ipv4:"), "ipv6:");

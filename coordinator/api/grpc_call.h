@@ -28,7 +28,7 @@ grpc::Status ToGrpcStatus(const ApiError& error);
 // UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
 
-// The client of a call, which must last as long as anybody asks for it.
+// The client of a call. `context` must outlive the result, in which has_left asks the context.
 Caller CallerOf(grpc::ServerContext* context);
 
 // The model of an operator's call: that of this name, which may be empty where one is served.

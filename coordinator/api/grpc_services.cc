@@ -27,7 +27,7 @@ constexpr int kMaxQueues = 4;  // on which calls arrive; each has one or two thr
 constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
 // ControlService has few callers, with short messages, but for chunks of weights.
-constexpr int kMaxControlStreams = 256;  // of one connection: as for reflection, whose streams nobody counts
+constexpr int kMaxControlStreams = 256;  // of a connection; also bounds reflection, which counts no streams
 constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
 // A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
 constexpr absl::Duration kIdleConnection = absl::Minutes(10);

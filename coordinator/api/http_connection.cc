@@ -123,7 +123,7 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
 asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpResponse response) {
   last_status_ = response.status;
   for (const auto& header : request.response_headers) response.headers.push_back(header);
-  // 204 is the status of a response that has no body, and no length either.
+  // A response with status 204 has no body and no Content-Length.
   const std::string framing =
       response.status == 204 ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
   const std::string head = ResponseHead(response, request.keep_alive, framing.c_str());
@@ -222,7 +222,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request)
   co_return true;
 }
 
-// The compressed body and its text are both counted until the text has replaced it.
+// buffered_ counts the compressed body and the text until the text has replaced the compressed body.
 asio::awaitable<bool> HttpConnection::DecodeBody(Request* request) {
   const std::optional<ContentCoding> coding = ParseContentCoding(request->content_encoding);
   if (request->body.empty() || coding == ContentCoding::kIdentity) co_return true;

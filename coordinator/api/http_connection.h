@@ -40,7 +40,7 @@ struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
   boost::asio::thread_pool* request_pool;  // parsing, tokenizing
-  TaskThreads* lifecycle_threads;          // sleep and its like, which may block for minutes
+  TaskThreads* lifecycle_threads;          // for calls such as sleep, which may block for minutes
   PostTask post_output;                    // detokenizing, stop strings, responses' JSON
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
@@ -79,7 +79,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WaitForFirstByte();
   template <typename Parser>
   boost::asio::awaitable<bool> ReadBody(Parser* parser, Request* request);
-  // Decompresses the body, where it is compressed.
+  // Decompresses a body that came compressed. False: the body was refused.
   boost::asio::awaitable<bool> DecodeBody(Request* request);
   // Sends an error response, after which the connection ends.
   boost::asio::awaitable<void> Refuse(const Request& request, int status, const char* message);
@@ -91,7 +91,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Counts one that did not become a whole request that may be served.
   void CountRefusal(const Request& request, int status);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
-  // Of a lifecycle route: waits on a thread of its own, and knows whether the client is still there.
+  // Answers a lifecycle route's request on a thread of lifecycle_threads; the call can ask whether the
+  // client has left.
   boost::asio::awaitable<HttpResponse> CallLifecycle(const Request& request, const RouteMatch& match,
                                                      const std::string& query);
   void NoteGone();
@@ -137,7 +138,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool woken_ = false;
   bool gone_ = false;  // the client has left, or Close() was called
   std::shared_ptr<std::atomic<bool>>
-      caller_left_;  // the same, for the lifecycle call that is under way; or null
+      caller_left_;  // gone_ for the thread of a lifecycle call; null: no call is under way
   bool busy_ = false;
   MonotonicTime waiting_since_ = MonotonicNow();
   MonotonicTime request_start_ = MonotonicNow();  // the first byte of the request in progress

@@ -177,9 +177,9 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
 }
 
 // Sends what the producer makes until its end, or until the client has left. A stream that is silent for too
-// long gets a comment, so that proxies do not close it: its tokens may wait for a recovery or a wake-up. One
-// that waits from its beginning gets a comment at once, which says why. The first comment takes the head with
-// it, after which an error can only be an event.
+// long gets a comment, so that proxies do not close the connection: its tokens may wait for a recovery or a
+// wake-up. A stream that waits from its beginning gets a comment at once, with the reason. The head goes with
+// the first comment, after which an error can only be an event.
 asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer,
                                              const Engine& engine) {
   const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;

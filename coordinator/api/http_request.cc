@@ -14,7 +14,7 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// Of a field that is given several times the values together, as one list.
+// Returns the value of a header field; the values of a repeated field are joined to a list with commas.
 std::optional<std::string> FieldValue(const http::fields& head, const char* name) {
   std::optional<std::string> value;
   const auto range = head.equal_range(name);

@@ -1,7 +1,7 @@
 #pragma once
-// One HTTP request as its head and body say it. Internal to coordinator/api; includes Boost.
+// The fields of an HTTP request, read from head and body. Internal to coordinator/api; includes Boost.
 
-// Boost 1.74's headers use std::exchange without including it.
+// Boost 1.74's headers use std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -17,20 +17,20 @@ namespace somnus {
 
 struct HttpRequest {
   std::string method;
-  std::string target;  // path and query, as MatchRoute of routes.h takes them
-  std::string host;    // with the port; empty: an HTTP/1.0 client named none
+  std::string target;  // path and query, for MatchRoute of routes.h
+  std::string host;    // with the port; empty: an HTTP/1.0 client sent no Host
   std::string content_type, content_encoding, authorization, id;
   std::string last_event_id;                 // of a client that comes back to a stream of events
   std::optional<std::string> timeout, ttft;  // headers of request_times.h
-  // What browsers add, for cors.h and web_page_guard.h.
+  // Headers that browsers add, for cors.h and web_page_guard.h.
   std::string origin, fetch_site, preflight_method, preflight_headers;
   bool expects_continue = false;
   int64_t num_fields = 0, num_hosts = 0;  // of the head
-  MonotonicTime received;                 // when all of it had come
+  MonotonicTime received;                 // when the whole request had come
   std::string body;
   bool keep_alive = false;
   bool http_1_0 = false;
-  HttpHeaders response_headers;  // that every response to it has, be it an error or a stream
+  HttpHeaders response_headers;  // of every response to the request, also of errors and streams
 };
 
 // Reads a request's head, which may be incomplete; keep_alive and response_headers are the caller's.

@@ -28,7 +28,7 @@ HttpResponse LoadingResponse();
 
 // Server-sent events: what clients ignore, so that proxies do not close a silent stream.
 inline constexpr char kSseComment[] = ": keep-alive\n\n";
-// The same for a stream that waits, with the reason: ": waiting: The engine is asleep; ...".
+// The comment for a stream that waits, with the reason: ": waiting: The engine is asleep; ...".
 std::string WaitingComment(EngineState state);
 // Returns status line and headers of a stream of them, whose body comes in chunks; HTTP/1.0 has none, so the
 // end of the connection ends the body.

@@ -31,7 +31,7 @@ class HttpStream {
 
   executor_type get_executor() { return tcp_.get_executor(); }
   boost::asio::ip::tcp::socket& socket() { return tcp_.socket(); }
-  // "127.0.0.1:40112"; empty: the other end has gone.
+  // The address of the client, "127.0.0.1:40112"; empty: the client has gone.
   std::string PeerText();
   // What lies below TLS, if there is TLS.
   boost::beast::tcp_stream& tcp() { return tcp_; }

@@ -63,7 +63,7 @@ std::optional<ApiError> CheckRollGrace(double seconds) {
 ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
   ApiError error = FromStatus(status);
   if (absl::IsFailedPrecondition(status) && !Passes(engine.state())) error.status = 409;
-  if (absl::IsResourceExhausted(status)) error.status = 503;  // of memory: this client has done nothing
+  if (absl::IsResourceExhausted(status)) error.status = 503;  // short memory is no fault of the client
   error.missing = MissingOf(status);
   return error;
 }

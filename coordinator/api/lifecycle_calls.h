@@ -75,7 +75,7 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
-// As Engine::Revive, with everything as it was before the failure, unless the engine shares its devices.
+// Engine::Revive to the state before the failure, unless the engine shares its devices.
 absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 

@@ -9,8 +9,8 @@
 
 namespace somnus {
 
-// `match`: that of MatchRoute(admin, method, target), without a spec. An error names method and path, and the
-// operators' port where the path is one of theirs.
+// `match`: the result of MatchRoute(admin, method, target), without a spec. An error names method and path,
+// and the operators' port where the path is a route of operators.
 HttpResponse NoRoute(bool admin, uint16_t admin_port, absl::string_view method, absl::string_view target,
                      const RouteMatch& match);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Moves work of a connection's coroutine that would take too long off the I/O thread, to a pool whose threads
-// do a bit of work each, or to a thread that may wait. Internal to coordinator/api.
+// Moves work of a connection's coroutine that would take too long off the I/O thread: short work to a pool of
+// threads, and work that may wait to a thread of its own. Internal to coordinator/api.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
@@ -30,7 +30,7 @@ boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_po
   co_return co_await boost::asio::co_spawn(*pool, std::move(task), boost::asio::use_awaitable);
 }
 
-// What the work throws must not end the process on a thread that nobody waits for.
+// Returns an exception of `work` as an error: on a TaskThreads thread the exception would end the process.
 template <typename Work>
 absl::StatusOr<std::invoke_result_t<Work>> ResultOf(const Work& work) {
   try {
@@ -40,13 +40,13 @@ absl::StatusOr<std::invoke_result_t<Work>> ResultOf(const Work& work) {
   }
 }
 
-// Runs `work` on one of `threads`; the coroutine resumes with its result on the I/O thread. An error: there
-// is no thread for it, and it has not run.
+// Runs `work` on a thread of `threads`; the coroutine resumes with its result on the I/O thread. An error: no
+// thread is to be had and `work` has not run, or `work` has thrown an exception.
 template <typename Work>
 boost::asio::awaitable<absl::StatusOr<std::invoke_result_t<Work>>> OnThread(TaskThreads* threads, Work work) {
   using Result = absl::StatusOr<std::invoke_result_t<Work>>;
   const auto start = [threads, &work](auto handler) {
-    // Shared, since a std::function is copied. The guard keeps the I/O thread until the result is there.
+    // The handler is shared, since a std::function is copied. The guard keeps the I/O thread alive.
     const auto resume = std::make_shared<decltype(handler)>(std::move(handler));
     const auto executor = boost::asio::get_associated_executor(*resume);
     const auto reply = [resume, executor, guard = boost::asio::make_work_guard(executor)](Result result) {

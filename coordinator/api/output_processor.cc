@@ -60,7 +60,7 @@ bool OutputProcessor::Advance(std::string text, bool count_stops, OutputDelta* d
   return false;
 }
 
-// A character that the end cuts in two is left out, as in vLLM: nobody wants half of it, or U+FFFD.
+// A character that the end cuts in two is left out, as in vLLM: half a character or U+FFFD is of no use.
 void OutputProcessor::Finish(OutputDelta* delta) {
   finished_ = true;
   delta->text += pending_;

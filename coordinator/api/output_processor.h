@@ -41,7 +41,7 @@ struct OutputDelta {
 
 class OutputProcessor {
  public:
-  // `at_start`: no text of the prompt goes before the output, so that a first word has no space before it.
+  // `at_start`: no text of the prompt goes before the output, so the space before a first word is left out.
   OutputProcessor(const Tokenizer* tokenizer, OutputOptions options, bool at_start = false);
 
   // After a delta with a finish_reason, later outputs give empty deltas.

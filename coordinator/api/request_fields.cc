@@ -41,7 +41,7 @@ void Refuse(FieldReader* fields, std::initializer_list<const char*> names) {
   }
 }
 
-// Refuses what other servers know, and what would give text of another kind or length if it were ignored.
+// Refuses the fields of foreign servers that, if ignored, would give a text of a wrong kind or length.
 void RefuseOtherServersFields(FieldReader* fields) {
   for (const char* name : {"grammar", "json_schema", "ebnf", "regex", "structural_tag"}) {
     const Json* value = fields->Find(name);
@@ -145,8 +145,8 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, const ApiLimits& lim
   }
 }
 
-// However the words are cut into tokens, none is completed. White space around a word is no part of it: it
-// may stand at the start of a text, or after anything.
+// The text never completes a bad word, however the word is cut into tokens. White space around a word is
+// dropped: a word may stand at the start of a text, or after anything.
 void ReadBadWords(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                   SamplingParams* sampling) {
   const auto given =

@@ -26,7 +26,7 @@ std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const H
     return ErrorResponse({431, "There are too many header fields.", ""});
   if (!request.http_1_0 && request.num_hosts != 1)
     return ErrorResponse({400, "HTTP/1.1 needs one Host header.", ""});
-  if (IsPreflight(state, admin, request)) return std::nullopt;  // a browser sends no key with it
+  if (IsPreflight(state, admin, request)) return std::nullopt;  // a browser sends a preflight without a key
   const RouteMatch match = MatchRoute(admin, request.method, request.target);
   const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
   if (!state.Authorized(admin, key, request.authorization)) return ErrorResponse({401, "Unauthorized", ""});

@@ -1,5 +1,5 @@
 #pragma once
-// What a request's head alone decides. Internal to coordinator/api. Thread safe.
+// Decisions that a request's head alone allows. Internal to coordinator/api. Thread safe.
 
 #include <optional>
 
@@ -8,14 +8,14 @@
 
 namespace somnus {
 
-// Gives the request the headers that every response to it has: its id, and CORS on clients' listener.
+// Sets the headers of every response to the request: its id, and CORS on clients' listener.
 void AddResponseHeaders(const ApiState& state, bool admin, HttpRequest* request);
 
-// Whether a browser asks what a page may send (cors.h), on clients' listener where CORS is on.
+// Whether the request is a preflight of a browser (cors.h), on clients' listener where CORS is on.
 bool IsPreflight(const ApiState& state, bool admin, const HttpRequest& request);
 
-// The response to a request that is refused before its body is read: for its head's form, for want of a key,
-// as a web page's, or because no route takes its body. nullopt: it is not refused.
+// The response to a request that is refused before its body is read: for its header fields, for want of a
+// key, as the request of a web page, or because no route takes the body. nullopt: the request may go on.
 std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const HttpRequest& request,
                                       bool has_body);
 

@@ -31,7 +31,7 @@ std::string DecodeUnreserved(absl::string_view path) {
   return out;
 }
 
-// Returns where the authority of an absolute form begins; 0: the target is none.
+// Returns where the authority of an absolute form begins; 0: the target is not of the absolute form.
 size_t AuthorityStart(absl::string_view target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (absl::StartsWithIgnoreCase(target, scheme)) return scheme.size();

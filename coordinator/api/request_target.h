@@ -8,13 +8,12 @@
 namespace somnus {
 
 struct RequestTarget {
-  std::string authority;       // of the absolute form, where it replaces the Host header; else empty
+  std::string authority;       // of the absolute form, and replaces the Host header; else empty
   std::string path_and_query;  // "/v1/models?x=1"; "*"
 };
 
-// Reads the origin form ("/path?query") and the absolute form ("http://host:port/path?query"). In the path
-// "%2D" and the like, which spell letters, digits, '-', '.', '_' and '~', become what they stand for; all
-// other bytes remain as they are.
+// Reads the origin form ("/path?query") and the absolute form ("http://host:port/path?query"). In the path,
+// escapes of letters, digits, '-', '.', '_' and '~' ("%2D") are decoded; the remaining bytes do not change.
 RequestTarget ParseTarget(absl::string_view target);
 
 }  // namespace somnus

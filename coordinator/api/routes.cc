@@ -62,7 +62,7 @@ constexpr RouteSpec kGetPrefix = {Route::kPrefix, "/v1/prefixes/{id}", true,  fa
 constexpr RouteSpec kUnpinPrefix = {
     Route::kUnpinPrefix, "/v1/prefixes/{id}", false, false, true, RouteKey::kClients, false, true};
 
-// The response to HEAD is that to GET without its body.
+// The response to HEAD is the response to GET without the body.
 bool IsGet(absl::string_view method) { return method == "GET" || method == "HEAD"; }
 
 bool Allowed(const RouteSpec& spec, absl::string_view method) {

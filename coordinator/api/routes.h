@@ -91,7 +91,7 @@ inline bool IsLifecycle(Route route) {
       return false;
   }
 }
-// Routes that take too long for the I/O thread, but wait for no other call.
+// Routes that take too long for the I/O thread, but wait for no call.
 inline bool WaitsForNobody(Route route) {
   return route == Route::kAbortRequests || route == Route::kTrace || route == Route::kUpdateWeightVersion ||
          route == Route::kMetrics;

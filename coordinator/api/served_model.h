@@ -24,32 +24,32 @@ namespace v1 {
 class RankStatus;
 }
 
-// Chat templates, compiled. A null one has a problem, which is shown to clients, or does not exist.
+// Compiled chat templates. A null template has a problem, which clients are shown, or does not exist.
 struct ModelTemplates {
   std::shared_ptr<const ChatTemplate> chat;  // null: chat requests are refused with a 400
   std::string chat_problem;
-  std::shared_ptr<const ChatTemplate> tools;  // for requests with tools; null without a problem: `chat` is
+  std::shared_ptr<const ChatTemplate> tools;  // of requests with tools; null without a problem: use `chat`
   std::string tools_problem;
 };
 
 struct ServedModel {
-  std::string name;       // what clients call it (--served-model-name)
-  std::string all_names;  // of all models that are served, for messages; ModelTable sets it
+  std::string name;       // the name that clients use (--served-model-name)
+  std::string all_names;  // of all served models, for messages; set by ModelTable
   std::shared_ptr<Engine> engine;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
-  std::shared_ptr<Metrics> metrics;        // null: those of the API itself
-  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: there is none
+  std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
+  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
   std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
-  // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
-  // Said as long as the weights are those of the beginning (served_weights.h); empty: nothing.
+  // The note of GetStatus as long as the weights have first_weights_version (served_weights.h); or empty.
   std::string weights_note;
   int64_t first_weights_version = 1;
+  // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;
-  int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); ModelTable sets it
-  std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable sets it where it is null
+  int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
+  std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null
   std::string kv_cache_dtype;                       // for GetStatus
   std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;     // of each replica

@@ -1,5 +1,5 @@
 #pragma once
-// What a client sent, for a message that goes back to this client. Pure.
+// A text that a client sent, for a message that goes back to this client. Pure.
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-// Returns at most about 200 bytes of `text`, all printable ASCII: other bytes become "%XX".
+// Returns at most about 200 bytes of `text`, as printable ASCII: an unprintable byte becomes "%XX".
 std::string ShownText(absl::string_view text);
 
 }  // namespace somnus

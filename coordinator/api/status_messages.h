@@ -6,7 +6,7 @@
 
 namespace somnus {
 
-// Nothing where no call is under way.
+// Sets nothing where no call is under way.
 void Fill(const LifecycleCallStats& call, v1::GetStatusResponse* response);
 void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response);
 

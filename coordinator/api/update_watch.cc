@@ -11,7 +11,7 @@ namespace somnus {
 namespace {
 
 constexpr absl::Duration kLongestLook = absl::Milliseconds(200);
-// A client that sends on hears from its next message why the update has ended.
+// A failed update waits so long for the client's next message, which is answered with the error.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
 }  // namespace

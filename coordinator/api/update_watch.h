@@ -1,6 +1,6 @@
 #pragma once
-// Watches the client of an update while the update waits for it, and cancels its call when it is too slow, or
-// when the update has ended without it. Internal to coordinator/api. Thread safe.
+// Watches the client of an update while the update waits for the client, and cancels the call when the client
+// is too slow, or does not notice that the update has failed. Internal to coordinator/api. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -17,7 +17,7 @@ namespace somnus {
 
 class UpdateWatch {
  public:
-  // ResourceExhausted: there is no thread for it. `cancel` ends a read that waits for the client.
+  // ResourceExhausted: no thread is to be had. `cancel` ends a read that waits for the client.
   static absl::StatusOr<std::unique_ptr<UpdateWatch>> Start(const UpdatePace& pace,
                                                             std::function<void()> cancel);
   ~UpdateWatch();
@@ -30,7 +30,7 @@ class UpdateWatch {
   // The first message has come; `status` says from now on how the update goes.
   void NoteBegin();
   void SetUpdate(std::function<absl::Status()> status);
-  // Why the call was cancelled; ok: it was not.
+  // Why the call was cancelled; ok: the call was not cancelled.
   absl::Status reason() const;
 
  private:

@@ -30,7 +30,7 @@ int64_t BytesOf(const v1::WeightChunk& chunk) {
   return static_cast<int64_t>(chunk.data().size());
 }
 
-// What a chunk says of its tensor.
+// The name, dtype and shape of a chunk's tensor, without data.
 v1::WeightChunk HeadOf(const v1::WeightChunk& chunk) {
   v1::WeightChunk head;
   head.set_name(chunk.name());
@@ -53,7 +53,7 @@ class UpdateClient {
     if (got && message.has_progress()) watch_.NoteBytes(num_bytes_ + message.progress().num_bytes());
     return got;
   }
-  // Why there is no message.
+  // The reason why Read has returned false.
   grpc::Status Left() const {
     const absl::Status reason = watch_.reason();
     if (!reason.ok()) return ToGrpcStatus(reason);
@@ -66,15 +66,15 @@ class UpdateClient {
     messages_.write_ports(ports);
   }
 
-  v1::UpdateWeightsRequest message;  // the last one
+  v1::UpdateWeightsRequest message;  // the last message that was read
 
  private:
   const UpdateMessages& messages_;
   UpdateWatch& watch_;
-  int64_t num_bytes_ = 0;  // that came here
+  int64_t num_bytes_ = 0;  // of the chunks that were read
 };
 
-// Sends the chunk that has come, and all that follow, on to the engine, until a message is the last one.
+// Sends the chunk in client->message, and all chunks that follow, on to the engine, until finish comes.
 grpc::Status ReceiveChunks(const Engine& engine, WeightUpdate* update, UpdateClient* client) {
   v1::UpdateWeightsRequest& message = client->message;
   do {
@@ -127,12 +127,12 @@ grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context
   if (client.direct()) {
     request.port_token = RandomHex(kPortTokenBytes);
   } else {
-    // Until a tensor is there that the model has, nothing is held back, and the old weights stay.
+    // Before a tensor has come that the model has, no call is held back, and the old weights stay.
     if (!client.Read()) return client.Left();
     if (!client.message.has_chunk() && !client.message.has_finish()) return Invalid(kGoesOn);
     if (client.message.has_chunk()) request.tensors.push_back(HeadOf(client.message.chunk()));
   }
-  // A client that leaves while its update waits does not take the weights with it.
+  // When the client leaves while its update waits, the update does not begin, and the old weights stay.
   const CallerScope caller(CallerOf(context));
   const absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
   if (!update.ok()) return EngineRefusal(update.status(), *engine);

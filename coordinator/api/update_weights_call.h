@@ -21,17 +21,17 @@ struct UpdateMessages {
   std::function<bool(const v1::DirectUpdateWeightsResponse::Ports& ports)> write_ports;
 };
 
-// What an update, which holds other calls back, may expect of its client.
+// The pace that an update, which holds calls back, demands of its client.
 struct UpdatePace {
   absl::Duration begin_timeout;  // until the first message
-  absl::Duration max_silence;    // between two others
-  // Of tensors, in the time in which the update waits for its client, once that has been max_silence.
+  absl::Duration max_silence;    // until each later message
+  // The least rate of tensor bytes, over the time that the update waits for its client beyond max_silence.
   int64_t min_bytes_per_s = 0;
 };
 
 // Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
-// does not keep the pace is one that has left. The engine hears of the update with its first tensor, or, of a
-// direct one, at once.
+// does not keep the pace counts as gone. The engine's update begins with the first tensor, or, when the
+// client writes to the ranks directly, with the first message.
 grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
                             const UpdatePace& pace);

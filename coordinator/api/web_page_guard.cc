@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-// Zones that are nobody's on the Internet: RFC 6761, 6762, 8375, ICANN's .internal, and Kubernetes' names.
+// Zones without an owner on the Internet: RFC 6761, 6762, 8375, ICANN's .internal, and Kubernetes' names.
 constexpr absl::string_view kPrivateZones[] = {".localhost", ".local", ".internal",
                                                ".home.arpa", ".svc",   ".cluster.local"};
 
@@ -36,7 +36,7 @@ ApiError Refusal(absl::string_view header, absl::string_view value, const char* 
 std::string HostName(absl::string_view authority) {
   if (absl::ConsumePrefix(&authority, "[")) {
     authority = authority.substr(0, authority.find(']'));
-    authority = authority.substr(0, authority.find('%'));  // a zone of this machine
+    authority = authority.substr(0, authority.find('%'));  // the zone id of a link-local address
   } else if (std::count(authority.begin(), authority.end(), ':') == 1) {
     authority = authority.substr(0, authority.find(':'));
   }

@@ -1,12 +1,12 @@
 #pragma once
-// Keeps web pages away from operators' listener where it has no key: a page of any site that an operator
-// visits could send a plain POST to it, or reach it under a name of its own that leads here (DNS rebinding).
-// Pure; immutable; thread safe.
+// Keeps web pages away from operators' listener where the listener has no key: a page of any site that an
+// operator visits could send a plain POST to the listener, or reach the listener under a name of the site
+// that resolves to this machine (DNS rebinding). Pure; immutable; thread safe.
 //
-// Refused is a request that a browser marks as another origin's (Origin, Sec-Fetch-Site), and one whose Host
-// is a name that strangers can own. Fine are addresses, "localhost", names without a dot or of zones that the
-// Internet does not have (".internal", ".local", ...), the host that the listener was told to bind, the names
-// of this machine, and names that a flag lists. Programs send none of the browser's marks.
+// The guard refuses a request that a browser marks as sent by a foreign origin (Origin, Sec-Fetch-Site), and
+// a request with a Host that strangers can own. Allowed hosts are addresses, "localhost", names without a dot
+// or of zones that the Internet does not have (".internal", ".local", ...), the host that the listener was
+// told to bind, the names of this machine, and names that a flag lists. Programs send no such marks.
 
 #include <optional>
 #include <string>
@@ -22,7 +22,7 @@ class WebPageGuard {
   // `allowed_hosts`: names without a port; "*": all.
   explicit WebPageGuard(std::vector<std::string> allowed_hosts) : allowed_hosts_(std::move(allowed_hosts)) {}
 
-  // The values of a request's headers; "": there is none. Returns a 403 that says why it is refused.
+  // Checks the values of a request's headers; "": no such header. Returns a 403 with the reason of a refusal.
   std::optional<ApiError> Check(absl::string_view host, absl::string_view origin,
                                 absl::string_view fetch_site) const;
 

@@ -45,8 +45,8 @@ void WordSpeller::Sort() const {
             [this](const Entry& a, const Entry& b) { return TextOf(a) < TextOf(b); });
 }
 
-// The entries that begin with the bytes so far are next to each other, and get fewer with each byte; those
-// that have no other bytes come first.
+// The entries that begin with the bytes so far are neighbours, and get fewer with each byte; the entries
+// without further bytes come first.
 void WordSpeller::AddPieces(absl::string_view word, int32_t from, std::vector<BadText::Piece>* pieces) const {
   const auto fits = [from](const Entry& entry) { return from == 0 || entry.offset == 0; };
   const auto num_bytes = static_cast<int32_t>(word.size());

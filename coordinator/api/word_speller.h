@@ -1,13 +1,13 @@
 #pragma once
 // Finds every way in which a vocabulary's tokens can spell a word, as a BadText.
 //
-// A word is completed where its bytes stand in the text as tokens that begin and end with it, or between
-// characters that do not belong to it: "cat" is completed by " cat", "(cat)" and "c" "at", and not by the
-// token "category". A letter or a digit belongs to a word that has one beside it; in scripts without spaces
-// none does.
+// Tokens complete a word where they spell the word, and the word begins and ends at the border of a token or
+// at a border of words within a token: "cat" is completed by " cat", "(cat)" and "c" "at", and not by the
+// token "category". Letters and digits side by side belong to the same word; in scripts without spaces words
+// have borders between all characters.
 //
-// Thread safe. The vocabulary is sorted when the first word is spelled, which takes a part of a second, and 8
-// bytes for each token and each border of words within one are kept.
+// Thread safe. The vocabulary is sorted when the first word is spelled, which takes a part of a second; 8
+// bytes are kept for each token and for each border of words within a token.
 
 #include <cstdint>
 #include <memory>
@@ -45,7 +45,7 @@ class WordSpeller {
   mutable std::vector<Entry> entries_;  // sorted by TextOf, once Sort has run
 };
 
-// Whether a word may begin or end before byte `at` of `text`, which is neither its start nor its end.
+// Whether a word may begin or end before byte `at` of `text`, with 0 < `at` < text.size().
 bool IsWordBorder(absl::string_view text, size_t at);
 
 }  // namespace somnus

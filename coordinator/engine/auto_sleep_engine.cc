@@ -144,7 +144,7 @@ absl::Status AutoSleepEngine::Health() const {
   if (!sleeps || !ArrivalsWake()) return health;
   const EngineStats stats = engine_->Stats();
   if (stats.paused || stats.needs_weights || stats.residency.weights_stale()) return health;
-  // Once nobody waits any more, and its pause is over, a request is the next try.
+  // Once no request waits any more, and the pause of the retries is over, a request is the next try.
   const bool tries_next = num_open_ == 0 && options_.now() >= retries_.retry_at();
   return tries_next ? absl::OkStatus() : retries_.error();
 }

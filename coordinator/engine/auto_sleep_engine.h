@@ -60,8 +60,8 @@ class AutoSleepEngine : public Engine {
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override { engine_->Abort(request_id); }
   EngineState state() const override { return engine_->state(); }
-  // Ok also while the engine sleeps, if a request would wake it, or be the next try of a wake-up that has
-  // failed.
+  // Ok also while the engine sleeps, if a request would wake the engine, or be the next try of a wake-up that
+  // has failed.
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
@@ -100,7 +100,8 @@ class AutoSleepEngine : public Engine {
   // A request would wake the engine, were it asleep and not paused.
   bool ArrivalsWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Refuses() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Why a wake-up for a request that comes now would not be tried; ok: it would be, or none is needed.
+  // Why a wake-up for a request that comes now would not be tried; ok: a try would follow, or no wake-up is
+  // needed.
   absl::Status WhyNotWoken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEnded(int64_t num_requests);
   // An operator's call has ended: what it left is looked at now.

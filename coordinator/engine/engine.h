@@ -51,8 +51,8 @@ struct SleepRequest {
   // Aborted, and nothing is done, where level 2 would lose weights that no checkpoint has. For whoever puts
   // an engine to sleep without an operator's word.
   bool spares_only_copy = false;
-  // Level 2 may lose weights that no checkpoint has. Without it that is FailedPrecondition, and nothing is
-  // done.
+  // Level 2 may lose weights that no checkpoint has. Without `force` such a sleep is FailedPrecondition, and
+  // nothing is done.
   bool force = false;
   // Of host memory over all ranks, at most, for KV blocks that outlive a sleep of level 1. Not set: as much
   // as the host tier has.
@@ -72,8 +72,8 @@ struct WeightsRequest {
   SleepMode mode = SleepMode::kWait;
   // Of an update, not empty: a direct one. Each rank opens a port for the client, whose calls need the token.
   std::string port_token;
-  // Of an update: of tensors that will come, without data. InvalidArgument, and nothing has changed, where
-  // the model does not have one of them.
+  // Of an update: the tensors that will come, without data. InvalidArgument, and nothing has changed, where
+  // the model lacks such a tensor.
   std::vector<v1::WeightChunk> tensors;
 };
 
@@ -99,7 +99,7 @@ class WeightUpdate {
   // Sends a part of a tensor to all ranks. Blocks while one of them takes no more. After an error, which
   // names the rank, the update is of no use any longer.
   virtual absl::Status Send(v1::WeightChunk chunk) = 0;
-  // Ok while the update goes on; else how it has ended before Finish. On any thread.
+  // Ok while the update goes on; else the error that has ended the update before Finish. On any thread.
   virtual absl::Status status() const = 0;
   // Where the client of a direct update sends its chunks: ports of all ranks, or none. They are open until
   // the update's end.
@@ -115,10 +115,10 @@ inline constexpr char kSchedulingTag[] = "scheduling";
 
 // The lifecycle call that is under way.
 struct LifecycleCallStats {
-  std::string name;    // as of its route: "update_weights"; empty: none is under way
+  std::string name;    // as of its route: "update_weights"; empty: no call is under way
   std::string client;  // as Caller::name; empty: the server itself
   MonotonicTime began;
-  int32_t num_waiting = 0;  // calls, whose turn comes after it
+  int32_t num_waiting = 0;  // calls that wait for their turn
 };
 
 // One replica of an engine that has several (coordinator/replicas).
@@ -153,7 +153,7 @@ struct EngineStats {
   TagBytes host_bytes;
   TagBytes sleeping_bytes;
   std::string error;          // why the engine is kFailed
-  std::string wake_up_error;  // of the last wake-up for requests; empty: it has not failed
+  std::string wake_up_error;  // why the last wake-up for requests failed; empty: no failure
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
@@ -233,8 +233,8 @@ class Engine {
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
-  // Lifecycle calls are those from here to Roll. They are done one after the other, in the order in which
-  // they came. One that has not begun ends with its client (caller.h), with Cancelled.
+  // The calls from here to Roll, except Prefetch, are lifecycle calls: the engine does the calls in turn, in
+  // the order of arrival. A call that has not begun ends with Cancelled when its client leaves (caller.h).
   //
   // Collective and atomic over ranks. Block the caller, and nobody else, until all ranks have replied; calls
   // are done one after the other. Sleep releases the tags that the request names, whatever slept before;
@@ -255,8 +255,8 @@ class Engine {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) {
     return WakeUp(tags, std::nullopt);
   }
-  // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. Declined (declined.h)
-  // while the engine is paused, or once it ends or has failed.
+  // For requests that wait: a WakeUp of all tags that does not end a pause or a wait. Declined (declined.h)
+  // while the engine is paused, or once the engine ends or has failed.
   virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
   // Every open request ends with `error`, unless the engine computes. Blocks as Sleep does.
   virtual void EndWaiting(const absl::Status& error) = 0;
@@ -288,9 +288,10 @@ class Engine {
   virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
   // Of the same life as the engine. With replicas every one of them pins the same.
   virtual PinnedPrefixes& pinned_prefixes() = 0;
-  // Of an engine, or of its replicas, that have failed because workers were lost: brings up others, which are
-  // as those were; `asleep`: they take no memory, and a wake-up reads the checkpoint. Blocks the caller until
-  // the group is whole, or has failed again. Declined: nothing has failed that new workers could mend.
+  // Starts new workers for an engine, or for replicas of an engine, that failed because workers were lost, in
+  // the state of the lost workers; `asleep`: the new workers take no memory, and a wake-up reads the
+  // checkpoint. Blocks the caller until the group is whole, or has failed again. Declined: nothing has failed
+  // that new workers could mend.
   virtual absl::Status Revive(bool asleep) = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
   // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at
@@ -299,11 +300,11 @@ class Engine {
   // replica that did not come back, which has failed; the roll ends there.
   virtual absl::Status Roll(absl::Duration grace) = 0;
 
-  // Ends the lifecycle call that is under way, whatever it waits for; that call returns Aborted. What waited
-  // for open requests has changed nothing. After a change of the weights they are stale. Any other call that
-  // the workers were carrying out takes the group along: it is recovered as it was before the call, and
-  // workers that do not get free are replaced. Returns when the call has ended. FailedPrecondition: none is
-  // under way, or it is a restart of the workers, which ends by itself.
+  // Ends the lifecycle call that is under way, also while the call waits; that call returns Aborted. A call
+  // that waited for open requests has changed nothing. A change of the weights leaves the weights stale. Any
+  // other call that the workers were carrying out ends with a loss of the group: the group is recovered as
+  // before the call, and workers that do not get free are replaced. Returns when the call has ended.
+  // FailedPrecondition: no call is under way, or only a restart of the workers, which ends by itself.
   virtual absl::Status AbortCall() = 0;
 
   // Refuses new requests, finishes or (after `grace`) aborts the open ones, then stops the loop.

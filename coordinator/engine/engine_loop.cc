@@ -249,7 +249,7 @@ void EngineLoop::Receive() {
   const absl::Time now = options_.now();
   ++num_steps_;
   step.replied = options_.monotonic_now();
-  // What this process has stood still is no measure for the steps to come.
+  // The time for which this process stood still is no measure for the steps to come.
   step.duration = std::max(absl::ZeroDuration(),
                            step.replied - std::max(step.sent, last_reply_) - (StoodStill() - stood_still));
   step_deadline_.Observe(step.num_tokens, step.duration);

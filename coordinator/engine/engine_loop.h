@@ -185,7 +185,7 @@ class EngineLoop : public Engine {
   void Fail(const absl::Status& status);
   // As Fail, where it is the group that has failed: Revive may begin again.
   void FailGroup(const absl::Status& status);
-  // The group was lost: starts to recover it, or, when that comes too often, to end it.
+  // The group was lost: starts to recover the group, or, after too many losses, to end the group.
   void Lose(const absl::Status& reason);
   bool MayRecover();
   void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
@@ -221,12 +221,12 @@ class EngineLoop : public Engine {
   void EndWeightsChange(const absl::Status& status);
   // What callers said of their updates.
   void EndUpdates();
-  // Commands that have not begun, of clients that have left.
+  // Drops the commands of clients that have left, where the command has not begun.
   void DropAbandoned();
-  // What operators have asked for by AbortCall.
+  // Ends the call under way, as operators' calls of AbortCall ask.
   void AbortCommands();
   void AbortCommand();
-  // For Stats.
+  // Notes the command under way for Stats.
   void NoteCommand();
   // engine_loop_check.cc: the check after a wake-up, and the fingerprint with which it compares.
   void StartSelfCheck();

@@ -1,5 +1,5 @@
-// EngineLoop's part for commands that are ended before they are done: by an operator, or because their client
-// has left before they have begun.
+// EngineLoop's part for commands that end before their work is done: an operator ends the command, or the
+// client has left before the command's begin.
 
 #include <memory>
 #include <utility>
@@ -53,7 +53,7 @@ void EngineLoop::AbortCommand() {
   if (waits_) return EndWaitOf(command_->given_up);
   if (recovering_) return EndCommand(command_->given_up);
   if (!call_.has_value()) return EndWeightsChange(command_->given_up);  // tensors are coming
-  // Nobody can tell how long a rank would still take; the loss of the group ends the command.
+  // The time that a rank would still take is unknown; the loss of the group ends the command.
   executor_->LoseEpoch(command_->given_up);
 }
 

@@ -172,7 +172,7 @@ EngineStats EngineLoop::Stats() const {
 
 absl::StatusOr<TransitionReport> EngineLoop::RunCommand(LifecycleCommand command) {
   absl::StatusOr<TransitionReport> result;
-  // Shared: whoever waits for it may have seen it stop before Stop has returned.
+  // Shared: AwaitCall may return while Stop still runs on the loop's thread.
   const auto done = std::make_shared<StopSignal>();
   command.caller = CurrentCaller();
   command.reply = [&result, done](absl::StatusOr<TransitionReport> reply) {
@@ -189,7 +189,7 @@ absl::StatusOr<TransitionReport> EngineLoop::RunCommand(LifecycleCommand command
   return result;
 }
 
-// The loop asks for the client itself when it is woken.
+// A loop that is woken asks by itself whether the client has left.
 void EngineLoop::AwaitCall(const StopSignal& done) {
   const std::shared_ptr<const Caller> caller = CurrentCaller();
   while (caller != nullptr && !done.WaitFor(kCallerLook)) {
@@ -241,7 +241,7 @@ void EngineLoop::EndWaiting(const absl::Status& error) {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kEndWaiting;
   command.error = error;
-  RunCommand(std::move(command)).IgnoreError();  // one that ends has ended its requests
+  RunCommand(std::move(command)).IgnoreError();  // a stopped engine has ended its requests
 }
 
 absl::Status EngineLoop::Prefetch() {

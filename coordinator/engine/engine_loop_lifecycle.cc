@@ -132,7 +132,8 @@ void EngineLoop::StartRestart() {
   group_epoch_ = executor_->group_epoch();
 }
 
-// Of replicas others have all its requests, and are awake.
+// Where the command brings weights (`revived`), awake replicas have these weights, and this engine's
+// requests.
 void EngineLoop::StartRevive() {
   // It drains, or the group was lost once more in between and is whole again.
   if (state() != EngineState::kRecovering) return EndCommand(TransitionReport());

@@ -57,15 +57,15 @@ void EngineLoop::Lose(const absl::Status& reason) {
   if (state() == EngineState::kFailed || recovering_) return;
   sent_.clear();
   NoteAwaitedStep();
-  // What an operator ends is no sign that the group fails too often.
+  // A loss by an operator's AbortCall is no sign that the group fails too often.
   const bool by_operator = command_.has_value() && !command_->given_up.ok();
   const bool recovers = by_operator || MayRecover();
   LogError("{}the group was lost{}: {}", options_.log_name, recovers ? "" : ", and is given up",
            std::string(reason.message()));
   recovering_ = true;
   lost_at_ = options_.monotonic_now();
-  // Of a group that is given up: elsewhere those that were in flight may go on, unless one of them has done
-  // this too often.
+  // Where a group is given up, its requests in flight may go on at another replica, unless a request was in
+  // flight at too many losses.
   if (recovers || options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
   SwitchState(EngineState::kRecovering);
   HandOver();
@@ -119,7 +119,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (!std::exchange(recovering_, false)) return;
   const bool restarted = std::exchange(restarting_, false);
   if (!status.ok()) {
-    PublishStats();  // before the state: whoever looks at its change finds what the workers still hold
+    PublishStats();  // before the state: readers at its change find the bytes that the workers still hold
     return FailGroup(status);
   }
   const absl::Duration duration = options_.monotonic_now() - lost_at_;

@@ -35,7 +35,7 @@ absl::Status CheckVersion(int64_t version) {
 class EngineLoop::Update : public WeightUpdate {
  public:
   struct Call {
-    StopSignal begun;  // chunks may be sent, or it has ended
+    StopSignal begun;  // chunks may be sent, or the update has ended
     absl::Notification ended;
     absl::Status status;  // once it has ended
     const std::shared_ptr<WeightsChange> change = std::make_shared<WeightsChange>();

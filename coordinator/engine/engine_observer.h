@@ -1,5 +1,5 @@
 #pragma once
-// What an engine's loop tells of itself while it happens, for metrics and for those who wrap engines. Plain
+// The events of an engine's loop, at once, for metrics and for engines around the engine. Plain
 // values; the observer's methods are called on the loop's thread.
 
 #include <array>
@@ -16,34 +16,34 @@
 
 namespace somnus {
 
-// A step whose reply was applied. Times are monotonic.
+// A step after its reply was applied. Times are monotonic.
 struct StepEvent {
   int64_t step_id = 0;
   int64_t group_epoch = 0;
-  int32_t replica = 0;  // whose step it was
+  int32_t replica = 0;  // that computed the step
   int32_t num_tokens = 0;
   int32_t num_sequences = 0;  // that computed tokens
-  int32_t num_decodes = 0;    // of these, with one token each beside those of drafts
+  int32_t num_decodes = 0;    // the sequences with a single token beside draft tokens
   int32_t num_draft_tokens = 0;
-  int32_t num_accepted_tokens = 0;  // of the drafts, that were right
-  int32_t num_new = 0;              // of the sequences, that the workers did not have
+  int32_t num_accepted_tokens = 0;  // draft tokens that were right
+  int32_t num_new = 0;              // sequences that the workers did not have
   int32_t num_forks = 0;
   int32_t num_copies = 0;     // blocks, copied before the step
   int32_t num_swap_outs = 0;  // blocks, copied to host memory before the step
   int32_t num_swap_ins = 0;   // and back
-  // What the scheduler decided since the step before.
+  // The decisions of the scheduler since the step before.
   std::array<int32_t, kPreemptionCauses.size()> preempted_by_swap = {};  // requests, by PreemptionCause
   std::array<int32_t, kPreemptionCauses.size()> preempted_by_recompute = {};
   std::array<int32_t, kSwapObstacles.size()> swap_obstacles = {};  // as SwapCounts::obstacles
   int32_t num_watermark_refusals = 0;
-  int32_t num_cached_tokens = 0;  // of prompts that were scheduled first, that the prefix cache had
-  int32_t num_running = 0;        // once it was scheduled, as the two below
+  int32_t num_cached_tokens = 0;  // from the prefix cache, of prompts that were scheduled first
+  int32_t num_running = 0;        // after the step was scheduled, as the next two fields
   int32_t num_waiting = 0;
   int32_t used_blocks = 0;
-  absl::Duration schedule;  // what it took to decide what the step computes
+  absl::Duration schedule;  // the time that the scheduler took to plan the step
   MonotonicTime sent;
   MonotonicTime replied;
-  absl::Duration duration;  // until `replied`, without what it waited behind the step before
+  absl::Duration duration;  // until `replied`, without the wait for the reply of the step before
 };
 
 // A reload or an update that has ended well.
@@ -57,7 +57,7 @@ struct WeightsEvent {
 // A sleep or a wake-up that has ended well and changed something.
 struct TransitionEvent {
   bool wakes = false;
-  int level = 0;  // of the whole engine, after it
+  int level = 0;  // of the whole engine, after the transition
   absl::Duration duration;
   TransitionReport report;
 };
@@ -68,7 +68,7 @@ struct SelfCheckEvent {
   absl::Duration duration;  // of the check alone
 };
 
-// Receives the loop's events, for metrics. It is called on the loop thread and must not block.
+// Receives the loop's events, for metrics. The methods are called on the loop thread and must not block.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -77,7 +77,7 @@ class EngineObserver {
   // A request ends because its time is over; OnRequestFinished follows.
   virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
   virtual void OnStep(const StepEvent& event) = 0;
-  // The group is whole again, `duration` after it was lost.
+  // The group is whole again, `duration` after the loss.
   virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
   virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
@@ -86,7 +86,7 @@ class EngineObserver {
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
 
-// Passes every event on to another observer, which is borrowed and may be null.
+// Passes every event on to the observer `next`, which is borrowed and may be null.
 class PassingObserver : public EngineObserver {
  public:
   explicit PassingObserver(EngineObserver* next) : next_(next) {}

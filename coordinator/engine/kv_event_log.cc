@@ -10,8 +10,8 @@ namespace {
 
 // Of one part of a snapshot, so that its message stays small.
 constexpr size_t kPartTokens = 64 << 10;
-// Of the cache, that a snapshot takes while the engine's loop may have to wait for it: some tens of
-// microseconds.
+// The entries of the cache that a snapshot takes under one lock, for which the engine's loop may have to wait
+// some tens of microseconds.
 constexpr size_t kEntriesAtOnce = 256;
 
 }  // namespace

@@ -81,12 +81,12 @@ class KvEventLog : public std::enable_shared_from_this<KvEventLog> {
   struct Entry;  // of a snapshot
 
   void Apply(const BlockEvent& event, Cached* cached) const;
-  // Of what was cached when the batch of that number and time was the last one, and of what has come since: a
-  // reader goes on after that batch, and hears of the latter again. The engine's loop waits for a small part
-  // of it at most.
+  // The cached blocks as of the batch with that number and time, and blocks that came later: a reader goes on
+  // after that batch, and hears of the later blocks again. The engine's loop waits for a small part of the
+  // snapshot at most.
   std::unique_ptr<Snapshot> TakeSnapshot(int64_t sequence, absl::Time time) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds to a part of a snapshot those entries of a replica that come after `*last`, at most `most`. False:
-  // there are no more.
+  // Adds the replica's entries after `*last`, at most `most` entries, to a part of a snapshot. False: no more
+  // entries follow.
   bool TakeEntries(size_t replica, size_t most, std::optional<Cached::key_type>* last,
                    std::vector<Entry>* entries) const ABSL_LOCKS_EXCLUDED(mu_);
   int64_t first() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

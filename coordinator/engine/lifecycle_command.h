@@ -41,28 +41,28 @@ struct LifecycleCommand {
   bool only_if_idle = false;          // of kSleep
   bool spares_only_copy = false;      // of kSleep: see SleepRequest
   bool force = false;                 // of kSleep: see SleepRequest
-  std::optional<int64_t> max_kept_bytes;      // of kSleep: see SleepRequest
-  bool keeps_nothing = false;                 // of kSleep: the host had no memory for what would be kept
-  bool for_arrivals = false;                  // of kWakeUp: it does not end a pause
-  bool restart_workers = true;                // of kRevive
-  bool ends_pause = false;                    // of kWakeUp, whatever it wakes
-  std::optional<bool> load_weights;           // of kWakeUp: see Engine::WakeUp
-  std::string path;                           // of kReload
-  int64_t weights_version = 0;                // of kReload and kUpdate; 0: the next one
-  std::string update_id;                      // of kUpdate
-  std::string port_token;                     // of kUpdate: see WeightsRequest
-  std::shared_ptr<const Caller> caller;       // null: the server itself
-  absl::Status given_up;                      // an error: why an operator has ended it
-  std::vector<std::function<void()>> on_end;  // of those who did, called after `reply`
-  std::vector<v1::WeightChunk> tensors;       // of kUpdate: see WeightsRequest
+  std::optional<int64_t> max_kept_bytes;               // of kSleep: see SleepRequest
+  bool keeps_nothing = false;                          // of kSleep: the host had no memory for blocks to keep
+  bool for_arrivals = false;                           // of kWakeUp: declined during a pause
+  bool restart_workers = true;                         // of kRevive
+  bool ends_pause = false;                             // of kWakeUp, also where tags stay asleep
+  std::optional<bool> load_weights;                    // of kWakeUp: see Engine::WakeUp
+  std::string path;                                    // of kReload
+  int64_t weights_version = 0;                         // of kReload and kUpdate; 0: the next version
+  std::string update_id;                               // of kUpdate
+  std::string port_token;                              // of kUpdate: see WeightsRequest
+  std::shared_ptr<const Caller> caller;                // null: the server itself
+  absl::Status given_up;                               // an error: an operator has ended the command
+  std::vector<std::function<void()>> on_end;           // of the operators' AbortCall, called after `reply`
+  std::vector<v1::WeightChunk> tensors;                // of kUpdate: see WeightsRequest
   std::shared_ptr<std::vector<v1::UpdatePort>> ports;  // of kUpdate: filled in before `begun`
   std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
   int32_t num_blocks = 0;                 // of kResizeKvCache: as asked for, and at most the cache's
   int32_t limit_before = 0;               // of kResizeKvCache: of the block manager
   std::shared_ptr<int32_t> num_mapped;    // of kResizeKvCache: filled in before a reply that is ok
-  std::optional<Weights> revived;  // of kRevive: awake, with these weights, which the other replicas have
-  bool revived_asleep = false;     // of kRevive without them: see Engine::Revive
+  std::optional<Weights> revived;         // of kRevive: awake, with these weights of the awake replicas
+  bool revived_asleep = false;            // of kRevive without `revived`: see Engine::Revive
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
   TransitionReport woken;  // of kWakeUp: what it has done, while the self-check is under way

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxAsks = 4;  // of one rank for the result of one operation
 
-// Whether the rank may yet tell what became of the call: the connection broke, or gRPC's clock ran while this
+// Whether the rank may yet tell the call's outcome: the connection broke, or gRPC's clock ran while this
 // process stood still.
 bool IsUnknown(const grpc::Status& status, MonotonicTime deadline) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||

@@ -76,10 +76,10 @@ class Executor {
   // Every rank reads the checkpoint at `path`; empty: the one that it has read last. It is an error when they
   // read different files.
   virtual void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) = 0;
-  // An update: the weights are stale on every rank, and SendWeights may be called until it is finished. With
-  // a token it is a direct one: `done` gets the ranks' update ports, which are open until its end. `tensors`:
-  // of those that will come, without data; it is an error, and nothing has changed, where the model does not
-  // have one of them.
+  // An update: the weights are stale on every rank, and SendWeights may be called until it is finished. A
+  // token makes the update direct: `done` gets the ranks' update ports, which are open until the update ends.
+  // `tensors`: the tensors that will come, without data; where the model lacks such a tensor, the outcome is
+  // an error, and nothing has changed.
   virtual void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                                       const std::vector<v1::WeightChunk>& tensors, WeightsDone done) = 0;
   // Sends a chunk of that update to every rank. Blocks while one of them takes no more. An error is the
@@ -117,8 +117,8 @@ class Executor {
   // Ends the workers, which are well, starts others in their places, and goes on as Recover. No call is under
   // way.
   virtual void Restart(const Held& held) = 0;
-  // The group is given up: its workers end, where others can be started in their places, so that nobody holds
-  // what they held. OnRecovered tells `reason` then. A Recover that comes later begins with new workers.
+  // The group is given up: workers that can be replaced end, so that their memory is free. OnRecovered tells
+  // `reason` then. A Recover that comes later begins with new workers.
   virtual void Dismiss(const absl::Status& reason) = 0;
   // What the last Recover or Restart that ended well has led to: what it was asked for, but that weights
   // which new workers cannot have, since they came from an update, are stale, or discarded where they sleep.

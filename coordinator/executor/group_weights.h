@@ -46,7 +46,7 @@ class GroupWeights {
   }
   WeightsOutcome FinishUpdate(int64_t version, const std::optional<ReceivedWeights>& expected = std::nullopt);
   void CancelUpdate() { streams_.Cancel(); }
-  // To be called again and again: an update ends where a rank takes nothing of it for lifecycle_timeout.
+  // To be called again and again: an update ends where a rank takes no chunk for lifecycle_timeout.
   void Watch() { streams_.CancelWhereStuck(options_.lifecycle_timeout); }
 
   // Makes the weights of those ranks stale that are not so yet, by their snapshots. False: there was none.

@@ -115,8 +115,8 @@ void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, const std::optional<
       std::move(done));
 }
 
-// One call at a time: the one before has called its `done`, and is about to end. Its thread is the next
-// one's.
+// Calls come one at a time: the call before has called its `done`, and is about to end. The next call gets
+// the same thread.
 template <typename Result>
 void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done) {
   committed_ = false;

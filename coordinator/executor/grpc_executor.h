@@ -30,7 +30,7 @@ class GrpcExecutor : public Executor {
   using Healer = std::function<void(const Held& held, bool restart)>;
   // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
-  // Ends the workers, as far as it can start others, and calls GiveUp in the end. It must not block.
+  // Ends the workers that can be replaced, and calls GiveUp in the end. Must not block.
   using Dismisser = std::function<void(const absl::Status&)>;
 
   // `epoch` has been formed. Its ranks are asked what they hold, here as in Serve.
@@ -41,7 +41,7 @@ class GrpcExecutor : public Executor {
 
   // From now on `epoch` is the group's, whose ranks hold `held`; the recovery has succeeded.
   void Serve(std::shared_ptr<GroupEpoch> epoch, const Held& held = {});
-  // There will be no other epoch; the recovery has failed. `ended`: so have all workers, which hold nothing.
+  // The recovery has failed, and no further epoch follows. `ended`: all workers have ended, and hold nothing.
   void GiveUp(const absl::Status& reason, bool ended = false);
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
   void ReportStall(const absl::Status& stall);

@@ -43,8 +43,8 @@ class WeightStreams {
   void ClosePorts(const std::string& update_id);
   // Ends the streams: Send and Close return Cancelled.
   void Cancel();
-  // Ends the streams where a rank has held Send or Close back for longer than `most`: they return
-  // DeadlineExceeded with its name. On any thread, again and again.
+  // Ends the streams where a rank has held Send or Close back for longer than `most`: Send and Close return
+  // DeadlineExceeded with the rank's name. On any thread, again and again.
   void CancelWhereStuck(absl::Duration most);
 
  private:

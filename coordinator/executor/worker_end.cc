@@ -11,8 +11,8 @@
 namespace somnus {
 namespace {
 
-constexpr int kUsageExitCode = 2;  // a program's that does not understand its command line
-// A shell's, and the first also the dynamic linker's.
+constexpr int kUsageExitCode = 2;  // of a program that does not understand its command line
+// Exit codes of a shell; the first is also the dynamic linker's.
 constexpr int kNotFoundExitCode = 127;
 constexpr int kNotExecutableExitCode = 126;
 

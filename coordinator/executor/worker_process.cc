@@ -33,8 +33,8 @@ namespace {
 struct Child {
   pid_t pid = -1;
   int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended
-  int words_fd = -1;                  // what it tells (base/last_words.h); -1 as pidfd, and if adopted
-  int64_t killed_for_memory = 0;      // NumKilledForMemory() when it was started
+  int words_fd = -1;                  // of its last words (base/last_words.h); -1 as pidfd, and if adopted
+  int64_t killed_for_memory = 0;      // NumKilledForMemory() at the process' start
   bool adopted = false;               // no child of this process: somebody else reaps it
   std::shared_ptr<StopSignal> ended;  // stopped once pidfd is -1
 

@@ -28,7 +28,7 @@ class WorkerProcesses {
  public:
   // Called on the watcher thread when a process of `rank` has ended and was reaped, once for each process,
   // unless Terminate was called before: "rank 1 (pid 77) was killed by signal 9 (Killed)". The rank may have
-  // another process by then: `pid` tells which one it was. The status is FailedPrecondition where the end
+  // a new process by then: `pid` is the process that ended. The status is FailedPrecondition where the end
   // recurs, InvalidArgument where the program refuses to run (WorkerEnd), else Unavailable. Must not block.
   using ExitCallback = std::function<void(int rank, pid_t pid, const absl::Status&)>;
 

@@ -1,6 +1,6 @@
 #pragma once
-// Which weights a server has served last, in its run directory: the next one begins with the checkpoint of
-// its command line again, and says so. Thread safe, for one directory in one process.
+// A file in the run directory names the weights that a server served last: the next server begins with the
+// checkpoint of its command line again, and says so. Thread safe, for one directory in one process.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace somnus {
 // To be called after a change of the weights.
 absl::Status RecordWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
-// What is to be said where those of the server before were others than these; empty: nothing.
+// The warning for weights that differ from the weights of the server before; empty: no difference.
 std::string NoteOfOlderWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// The command line of a local worker: what it needs to become a member. How it runs the model comes with
-// LoadModel.
+// The command line of a local worker, which the worker needs to become a member. LoadModel brings the options
+// of the model.
 
 #include <cstdint>
 #include <string>

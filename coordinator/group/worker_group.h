@@ -102,8 +102,8 @@ class WorkerGroup {
   void OnStall(const absl::Status& stall);
   void HealLoop();
   void EndWorkers();
-  // Local ones end, and hold nothing any more. False: they are remote, so nobody here could start others, or
-  // one has not ended.
+  // Local workers end, and hold nothing any more. False: the workers are remote, and stay, since this process
+  // cannot start remote workers; or the group is being stopped; or a local worker has not ended.
   bool EndGivenUp();
   void EndHealing();
   void EndExecutor();

@@ -28,8 +28,8 @@ constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
 constexpr absl::Duration kRespawnPatience = absl::Seconds(20);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
-// Local workers that end at once, one after the other, for a cause that is not known: files are read each
-// time.
+// The starts of a local worker that ends again and again for an unknown cause, before the first epoch: each
+// start reads files again.
 constexpr int kFirstStarts = 3;
 constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
 constexpr absl::Duration kForever = absl::Hours(24 * 365);

@@ -25,7 +25,7 @@ constexpr absl::Duration kAdoptionPatience = absl::Seconds(1);
 constexpr absl::Duration kEndGrace = absl::Seconds(2);      // for a worker that was left and does not come
 constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
 
-// Whether the worker that comes next would end as this one (WorkerProcesses::ExitCallback).
+// Whether the worker's successor would end alike (WorkerProcesses::ExitCallback).
 bool EndsAlike(const absl::Status& end) {
   return absl::IsFailedPrecondition(end) || absl::IsInvalidArgument(end);
 }

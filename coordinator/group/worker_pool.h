@@ -59,17 +59,16 @@ class WorkerPool {
   absl::Status CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const;
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
-  // `starts_refused`: also in the place of one that never came and whose successor would end alike; otherwise
-  // its end is the error. As long as the group has never served, a local worker is started `max_starts` times
-  // at most; then the end of the last process is the error.
+  // `starts_refused`: also for a worker that never came, where the successor would end alike; otherwise that
+  // worker's end is the error. As long as the group has never served, a local worker is started `max_starts`
+  // times at most; then the end of the last process is the error.
   absl::Status ReplaceLost(bool starts_refused, int max_starts);
-  // Local workers, all of which were discarded, end; nobody takes their places before ReplaceLost.
+  // Local workers, all of which were discarded, end; their places stay empty until ReplaceLost.
   absl::Status EndDiscarded();
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
-  // From now on a worker that had come and then ends is a loss, whatever ended it, and so is one that refuses
-  // to run: another one can take its place. Before, what would end the next one alike is an error of the
-  // start.
+  // From now on every end of a worker that had come is a loss, and so is the end of a worker that refuses to
+  // run: a new worker can take the place. Before, an end that would recur is an error of the start.
   void NoteServing();
   // Discards the workers that were started for ranks whose last one was lost, and that have not registered.
   void DiscardAbsent(const absl::Status& reason);

@@ -34,7 +34,7 @@ class ChatTemplate {
   // template raised an exception, used an undefined value, or has a type error. ResourceExhausted: it went
   // over a limit.
   virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
-  // What was compiled.
+  // The source that Compile was given.
   virtual const std::string& source() const = 0;
 };
 

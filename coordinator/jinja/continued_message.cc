@@ -13,9 +13,9 @@
 namespace somnus {
 namespace {
 
-// A word that neither a template nor a message can hold, because nobody can foresee it. It has the length and
-// the shape of the one of transformers, and a space behind it like that, so that templates which test or cut
-// their messages do the same with both. The space shows whether a template strips the text.
+// A random word, which no template or message can hold by foresight. The word has the length and the shape of
+// transformers' mark and, as there, a space follows, so that templates which test or cut their messages treat
+// the two marks alike. The space shows whether a template strips the text.
 std::string MakeMark() {
   std::string mark = "CONTINUE_FINAL_MESSAGE_TAG";
   const std::string random = RandomHex(mark.size());
@@ -32,7 +32,7 @@ absl::string_view Stripped(absl::string_view text) { return jinja::Strip(text, s
 
 absl::StatusOr<std::string> RenderContinued(const ChatTemplate& chat_template,
                                             nlohmann::ordered_json context) {
-  // Without the word the template cannot name the text, though it may print messages as a whole.
+  // A template without the word "content" cannot name the text, though the template may print whole messages.
   if (!absl::StrContains(chat_template.source(), "content"))
     return absl::FailedPreconditionError("the chat template does not name the content of messages");
   const std::string mark = MakeMark();
@@ -47,7 +47,7 @@ absl::StatusOr<std::string> RenderContinued(const ChatTemplate& chat_template,
   const bool keeps_space = rendered.compare(at + mark.size(), 1, " ") == 0;
   rendered.resize(at);
   if (!keeps_space) rendered.resize(jinja::Strip(rendered, std::nullopt, false, true).size());
-  // A template that writes the message more than once has left the mark in the text before, too.
+  // A template that writes the message more than once has also left the mark earlier in the prompt.
   return absl::StrReplaceAll(rendered, {{absl::StrCat(mark, " "), ""}, {mark, ""}});
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Metrics of the process, which have no model's labels: all models' metrics in one registry share them.
+// Metrics of the process, without a model's label: the models of one registry share the metrics.
 // Thread safe.
 
 #include <prometheus/counter.h>
@@ -25,7 +25,7 @@ class ProcessMetrics {
                      .Register(*registry)
                      .Add({})) {}
 
-  // Returns all metrics of the registry as Prometheus' text, those of the process as they are now.
+  // Returns all metrics of the registry as Prometheus' text, with present values for the process.
   std::string Serialize() {
     Update();
     return prometheus::TextSerializer().Serialize(registry_.Collect());

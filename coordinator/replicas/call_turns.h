@@ -1,7 +1,6 @@
 #pragma once
-// Whose turn it is: one lifecycle call at a time, in the order in which they came. A call whose client leaves
-// before its turn gives up its place. Thread safe; a turn may be given back on another thread than the one
-// that took it.
+// The turns of lifecycle calls: a single call at a time, in the order of arrival. A call whose client leaves
+// before its turn gives up its place. Thread safe; any thread may give a turn back.
 
 #include <condition_variable>
 #include <cstdint>
@@ -14,10 +13,10 @@ namespace somnus {
 
 class CallTurns {
  public:
-  // Waits for the turn. Cancelled, and there is nothing to give back: the client of this thread's call has
-  // left.
+  // Waits for the turn. Cancelled: the client of this thread's call has left, and there is no turn to give
+  // back.
   absl::Status Take();
-  // False: it is another call's turn, or others wait.
+  // False: a call has the turn, or waits for the turn.
   bool TryTake();
   void Give();
   int32_t num_waiting() const;
@@ -25,7 +24,7 @@ class CallTurns {
  private:
   mutable std::mutex mu_;  // not absl::Mutex: base/monotonic.h says why
   std::condition_variable given_;
-  std::set<int64_t> waiting_;  // numbers, by their order
+  std::set<int64_t> waiting_;  // numbers of calls, in order of arrival
   int64_t last_ = 0;
   bool taken_ = false;
 };

@@ -193,9 +193,9 @@ class ReplicaSet : public Engine {
     LifecycleLock(ReplicaSet* set, const char* name, bool ends_waits);
     ~LifecycleLock();
     LifecycleLock(const LifecycleLock&) = delete;
-    // Ok once it is this call's turn. Cancelled: its client has left before.
+    // Ok once this call has its turn. Cancelled: the call's client left before.
     const absl::Status& status() const { return status_; }
-    // Others may have their turn until Take; to be called while status() is ok.
+    // Gives the turn to further calls, until Take; to be called while status() is ok.
     void Give();
     absl::Status Take();
 
@@ -236,13 +236,13 @@ class ReplicaSet : public Engine {
   // The report over all replicas, or the first error of one that has not failed; with what all of them lack
   // where memory is missing.
   absl::StatusOr<TransitionReport> Sum(const Results& results) const;
-  // Calls those whose call succeeded and that `choose` names. Returns `error`, which has made it necessary,
-  // with what could not be undone.
+  // Makes `call` for the replicas whose result is ok and that `choose` names. Returns `error`, the reason for
+  // the undoing, and adds which replicas could not be brought back.
   absl::Status Undo(const absl::Status& error, const Results& results,
                     const std::function<bool(size_t)>& choose, const ReplicaCall& call);
-  // A sleep would lose weights that no file has.
+  // Whether the sleep would lose weights that no file has.
   bool LosesOnlyCopy(const SleepSpec& spec) const;
-  // Waits as AwaitFor, but without a bound. An error: an operator or the end of the server has ended the
+  // Waits as AwaitFor; ok also after `timeout`. An error: an operator or the end of the server has ended the
   // wait, or the client of this thread's call has left.
   absl::Status AwaitInCall(const std::function<bool()>& condition, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -257,7 +257,7 @@ class ReplicaSet : public Engine {
   absl::Status AwaitSettled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends when the replica has no open request, or `grace` after it got the last one. An error when it must
   // not be restarted now.
-  // Others have their turn meanwhile.
+  // Further lifecycle calls have their turn meanwhile.
   absl::Status Empty(size_t replica, absl::Duration grace, LifecycleLock* lifecycle);
   absl::Status MayEmpty(size_t replica) const;
   absl::Status RollOne(size_t replica, absl::Duration grace, LifecycleLock* lifecycle);
@@ -274,14 +274,14 @@ class ReplicaSet : public Engine {
 
   LoopMail mail_;                        // wakes the thread that hands out
   std::atomic<bool> has_queued_{false};  // the queue is not empty
-  CallTurns turns_;                      // of lifecycle calls, which are done one after the other
+  CallTurns turns_;                      // of lifecycle calls, a single call at a time
   mutable absl::Mutex mu_;
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
   WaitingQueue queue_ ABSL_GUARDED_BY(mu_);
   Router router_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);   // in the queue
-  absl::Status refusal_ ABSL_GUARDED_BY(mu_);               // an error: what is queued ends with it
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);               // an error ends the queued requests
   std::vector<std::string> unjudged_ ABSL_GUARDED_BY(mu_);  // new ones with a time for their first token
   MonotonicTime next_expiry_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();  // of the queue, or earlier
   int64_t next_order_ ABSL_GUARDED_BY(mu_) = 1;
@@ -292,11 +292,11 @@ class ReplicaSet : public Engine {
   int64_t hold_back_from_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();
   int64_t num_awaited_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t num_aborts_ ABSL_GUARDED_BY(mu_) = 0;             // by operators, since start
-  int32_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;              // of AwaitInCall, that are under way
+  int64_t num_aborts_ ABSL_GUARDED_BY(mu_) = 0;             // of waits, by operators, since start
+  int32_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;              // calls of AwaitInCall under way
   bool rolls_ ABSL_GUARDED_BY(mu_) = false;                 // a roll is under way
-  LifecycleCallStats lifecycle_call_ ABSL_GUARDED_BY(mu_);  // of the one whose turn it is
-  LifecycleCallStats roll_call_ ABSL_GUARDED_BY(mu_);       // of the roll, also while others have their turn
+  LifecycleCallStats lifecycle_call_ ABSL_GUARDED_BY(mu_);  // of the call that has the turn
+  LifecycleCallStats roll_call_ ABSL_GUARDED_BY(mu_);       // of the roll, also without the turn
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // what is in the queue ends
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -39,7 +39,7 @@ auto StatusCall(Call call) {
 
 ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
   Results results(replicas_.size(), TransitionReport());
-  const CallerScope begun(BegunCaller());  // for what runs on this thread
+  const CallerScope begun(BegunCaller());  // RunTogether may run calls on this thread
   RunTogether(replicas_.size(), [&](size_t i) {
     if (!chosen[i] || replicas_[i].loop->state() == EngineState::kFailed) return;
     results[i] = call(replicas_[i].loop.get(), i);

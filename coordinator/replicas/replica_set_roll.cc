@@ -79,7 +79,7 @@ absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
   return absl::UnavailableError(loop->Stats().error);
 }
 
-// Beside others that serve they come back as those are; else each as it was.
+// Beside replicas that serve, the failed replicas come back awake; else as Engine::Revive says.
 absl::Status ReplicaSet::Revive(bool asleep) {
   const LifecycleLock lifecycle(this, "revive", /*ends_waits=*/false);
   RETURN_IF_ERROR(lifecycle.status());
@@ -133,7 +133,7 @@ absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace, LifecycleLo
   RETURN_IF_ERROR(CheckLifecycle());
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(AwaitSettled());
-  return MayEmpty(replica);  // another call may have come meanwhile
+  return MayEmpty(replica);  // further calls may have had their turn meanwhile
 }
 
 // Those that have failed come first, so that as many as can be serve while the others are restarted. They

@@ -33,7 +33,8 @@ struct BeamSearchParams {
   int32_t num_logprobs = -1;  // alternatives to each token of an answer; -1: none, and no log-probabilities
 };
 
-// A text that the outputs never complete, whichever tokens spell it: as of BadText in proto/step.proto.
+// A text that the outputs never complete, by any sequence of tokens: the fields are those of BadText in
+// proto/step.proto.
 struct BadText {
   struct Piece {
     int32_t token_id = 0, from = 0, to = 0;
@@ -62,7 +63,7 @@ struct SamplingParams {
   int32_t num_logprobs = -1;            // -1: none; 0: the chosen token only
   int32_t num_prompt_logprobs = -1;     // -1: none; a request that has them adopts no cached prefix
   std::vector<int32_t> allowed_token_ids;
-  std::vector<std::vector<int32_t>> bad_words;  // tokens, of which the last never follows the others
+  std::vector<std::vector<int32_t>> bad_words;  // the last token never follows the rest
   std::vector<BadText> bad_texts;
   // Of these parameters a beam search has num_logprobs alone, twice its width, and temperature 0.
   std::optional<BeamSearchParams> beam_search;

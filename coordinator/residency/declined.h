@@ -1,7 +1,7 @@
 #pragma once
-// A sleep, a wake-up or another call that nobody's word has asked for, and that was not tried: an operator's
-// pause holds, there is nothing to do, or the engine is about to end. Its code is FAILED_PRECONDITION, as
-// that of calls which a rank has tried and refused is; only IsDeclined tells the two apart.
+// The error of a sleep, a wake-up or a similar call that was not tried: an operator's pause holds, there is
+// nothing to do, or the engine is about to end. The code is FAILED_PRECONDITION, like the code of calls that
+// a rank has tried and refused; only IsDeclined tells the two kinds apart.
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"

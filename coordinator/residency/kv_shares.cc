@@ -103,7 +103,7 @@ class Planner {
     const bool worth_it = shares_[i] - model.mapped_blocks >= Step(i) || shares_[i] == model.max_blocks;
     return is_full && worth_it && shares_[i] > model.mapped_blocks;
   }
-  // What so many more blocks take at most.
+  // An upper bound of the bytes that `more` blocks take.
   int64_t GrowthBytes(int i, int64_t more) const {
     return std::min(Bytes(i, more) + models_[i].slack_bytes, models_[i].rest_bytes);
   }

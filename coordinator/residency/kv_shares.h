@@ -30,9 +30,9 @@ struct KvShareView {
   };
   State state = State::kOther;
   int64_t block_bytes = 1;  // over all ranks
-  int64_t other_bytes = 0;  // kWaiter: what it takes when it wakes, beside its blocks
-  int64_t slack_bytes = 0;  // that growth may take beside its blocks, because memory comes in chunks
-  // kAwake: what the whole cache takes beyond what it has now; growth takes no more, whatever the slack.
+  int64_t other_bytes = 0;  // kWaiter: bytes that a wake-up takes beside the blocks
+  int64_t slack_bytes = 0;  // that growth may take beside blocks, because memory comes in chunks
+  // kAwake: the bytes that the cache lacks to its full size; growth takes no more, slack included.
   int64_t rest_bytes = std::numeric_limits<int64_t>::max();
   int32_t min_blocks = 0;     // at least 1
   int32_t max_blocks = 0;     // at least min_blocks

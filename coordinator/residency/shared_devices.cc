@@ -242,7 +242,7 @@ ModelView SharedDevices::View(Model* model) {
     NoteKv(model, stats);
     view.device_bytes = DeviceBytesOf(*model, view);
   }
-  // What comes back asleep takes no more than it holds.
+  // A model that is brought up asleep takes no more device memory than the model holds.
   const bool recovers_asleep = stats.state == EngineState::kRecovering && !stats.residency.asleep().empty();
   if (recovers_asleep || model->revives) view.device_bytes = view.resident_bytes;
   if (wake != nullptr && !wake->tags.empty() && !IsResident(stats.state))

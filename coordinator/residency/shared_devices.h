@@ -14,12 +14,12 @@
 // that nothing can be computed with, give their memory to whoever waits.
 //
 // A request is counted before its engine has it, so one that comes between the decision to sleep and the
-// sleep is seen by either. A wake-up that fails is tried again, later and later, and after a few failures
-// requests get the error (wake_retries.h); a sleep that fails makes the model stay for a while. Every
-// decision is logged, and told to `on_decision`.
+// sleep is seen by the decision or by the sleep. A wake-up that fails is tried again after growing pauses,
+// and after a few failures requests get the error (wake_retries.h); a sleep that fails makes the model stay
+// for a while. Every decision is logged, and told to `on_decision`.
 //
-// A model whose engine has failed is brought up again (shared_devices_revival.cc): after a pause that doubles
-// with every failure, or at an operator's word. It comes back asleep, with nothing of the memory.
+// When an engine has failed, the model is brought up again (shared_devices_revival.cc): after a pause that
+// doubles with every failure, or by an operator's call. The model comes back asleep, without device memory.
 //
 // Elastic KV caches (shared_devices_kv.cc): models that are awake together share the memory of their caches
 // as kv_shares.h decides. It is asked whenever something has happened, and every kv_period while requests are
@@ -56,9 +56,8 @@ namespace somnus {
 struct SharedDevicesOptions {
   ResidencyOptions residency;
   SleepArrivals arrivals = SleepArrivals::kQueue;  // while an operator's sleep holds
-  WakeRetryOptions retry;  // of wake-ups for requests; a sleep that has failed is tried again after its first
-                           // pause
-  // Until an engine that has failed is brought up again; it doubles with every failure.
+  WakeRetryOptions retry;  // of wake-ups for requests; a failed sleep is tried again after retry.first_pause
+  // The pause until a failed engine is brought up again; the pause doubles with every failure.
   absl::Duration revival_pause = absl::InfiniteDuration();
   absl::Duration longest_revival_pause = absl::Minutes(10);
   absl::Duration operator_wait = absl::Minutes(2);  // an operator's wake-up waits so long for room, at most
@@ -223,13 +222,13 @@ class SharedDevices {
   absl::StatusOr<TransitionReport> Call(Model* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Prefetch(Model* model) ABSL_LOCKS_EXCLUDED(mu_);
-  // An error: the requests that wait for the model end with it.
+  // Returns an error that ends the requests that wait for the model.
   absl::Status NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `work` runs on a thread of its own, without mu_; what comes of it is looked at afterwards. False: there
-  // is no thread.
+  // Runs `work` on a thread of its own, without mu_, and then wakes Run, which looks at the models. False: no
+  // thread could be started.
   bool Carry(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -248,9 +247,9 @@ class SharedDevices {
   absl::Status Health(const Model& model) const;
   EngineStats Stats(const Model& model) const;
 
-  // Of engines that have failed (shared_devices_revival.cc).
+  // The revival of engines that have failed (shared_devices_revival.cc).
   void NoteRevival(Model* model, EngineState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Begins those that are due. Returns when the next one is.
+  // Begins the revivals that are due. Returns when the next revival is due.
   MonotonicTime ReviveDue(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Revive(Model* model) ABSL_LOCKS_EXCLUDED(mu_);
 

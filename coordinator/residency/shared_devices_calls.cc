@@ -182,7 +182,7 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
     return stopped_ || resident || model->wanted->result.has_value() || has_no_room;
   };
   AwaitForCaller(&mu_, over);
-  // One that is being carried out goes on.
+  // A wake-up that is being carried out goes on without its client.
   const bool is_dropped = !over() && !IsCarriedOut(*model);
   if (!is_dropped) mu_.Await(absl::Condition(&over));
   absl::StatusOr<TransitionReport> report = DeclinedError(kAboutToEnd);
@@ -216,7 +216,7 @@ absl::Status SharedDevices::Health(const Model& model) const {
   const EngineStats stats = model.engine->Stats();
   const bool replaced = stats.needs_weights || (model.staged && stats.residency.weights_stale());
   if (stats.paused || replaced) return health;
-  // Once nobody waits any more, and its pause is over, a request is the next try.
+  // Once no request waits and the pause is over, the next request is a new try.
   const bool tries_next = model.num_open == 0 && options_.now() >= model.retries->retry_at();
   return tries_next ? absl::OkStatus() : model.retries->error();
 }

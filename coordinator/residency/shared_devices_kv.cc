@@ -106,7 +106,7 @@ KvShareView SharedDevices::KvView(const Model& model, const ModelView& view) con
   share.other_bytes = DeviceBytesWith(model, 0) - view.resident_bytes;
   share.slack_bytes = kv.slack_bytes;
   if (share.state == KvShareView::State::kAwake && kv.resident_bytes > 0) {
-    // Of what it has now, a part is such slack already.
+    // Part of the cache's present memory is such slack already.
     const int64_t held = kv.resident_bytes - (int64_t{kv.mapped_blocks} + 1) * kv.block_bytes;
     share.slack_bytes = std::max<int64_t>(0, kv.slack_bytes - std::max<int64_t>(0, held));
     share.rest_bytes = std::max<int64_t>(0, kv.cache_bytes - kv.resident_bytes);

@@ -1,5 +1,5 @@
-// SharedDevices' part for engines that have failed: their workers are gone, and others take their places.
-// They begin asleep, so that nobody has to make room for them, and a request wakes the model as ever.
+// SharedDevices' part for engines that have failed: new workers take the places of the lost workers. The new
+// workers begin asleep, so that no model has to make room, and a request wakes the model as usual.
 
 #include "base/log.h"
 #include "coordinator/residency/declined.h"
@@ -45,7 +45,7 @@ absl::Status SharedDevices::Revive(Model* model) {
   {
     absl::MutexLock lock(&mu_);
     model->revives = false;
-    if (status.ok()) model->revival.NoteTry();  // nobody has to do it again
+    if (status.ok()) model->revival.NoteTry();  // no further try is due
     if (status.ok()) model->retries->Restart();
   }
   mail_.Wake();

@@ -46,7 +46,7 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
   model->decision = decision;
   const int64_t id = ++model->decision_id;
   if (Carry([this, model, decision, id] { CarryOut(model, decision, id); })) return;
-  // It was not tried, and is decided again after a pause.
+  // The decision was not tried, and is taken again after a pause.
   model->decision.reset();
   model->retries->NoteDeclined(options_.now());
   model->awake_since = options_.now() + options_.retry.first_pause;

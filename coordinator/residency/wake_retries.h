@@ -1,10 +1,10 @@
 #pragma once
-// When a model that sleeps is woken again for requests, after a wake-up that has failed: after a pause that
-// doubles with every failure. Wake-ups of which one after the other fails are given up: whoever waits for
-// them gets the error, and so does whoever comes before the next pause has passed; then one request is a new
-// try. A wake-up that only lacked memory does not count for that: others may give memory back.
+// Decides when a sleeping model is woken again for requests after a wake-up that has failed: after a pause
+// that doubles with every failure. After max_tries failures in a row, wake-ups are given up: the requests
+// that wait get the error, and so do requests that come before the next pause is over; the first request
+// after the pause is a new try. A wake-up that only lacked memory does not count: memory may come back.
 //
-// Times are those of a monotonic clock. A value; not thread safe.
+// All times are times of a monotonic clock. A value; not thread safe.
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -14,7 +14,7 @@ namespace somnus {
 
 struct WakeRetryOptions {
   absl::Duration first_pause = absl::Seconds(1);
-  // No flags: what failed is mended by others, and all are short beside that.
+  // No flags: operators mend the cause of failures, and all these pauses are short beside such repairs.
   absl::Duration longest_pause = absl::Seconds(30);    // while requests wait; afterwards the shortest
   absl::Duration longest_given_up = absl::Minutes(5);  // afterwards
   int max_tries = 4;                                   // failures until wake-ups are given up; 0: never
@@ -26,18 +26,18 @@ class WakeRetries {
 
   // A wake-up for requests has failed. `error` is kept.
   void NoteFailed(MonotonicTime now, const absl::Status& error);
-  // It was not tried (declined.h), and is asked for again after the same pauses.
+  // The wake-up was not tried (declined.h), and is decided again after the same pauses.
   void NoteDeclined(MonotonicTime now);
   void NoteWoken();
-  // An operator's call has ended, and may have mended what failed: the next try comes at once. What the last
-  // one has returned stays until a wake-up ends well.
+  // An operator's call may have mended the cause of the failures: the next try comes at once. error() stays
+  // until a wake-up ends well.
   void Restart();
 
   MonotonicTime retry_at() const { return retry_at_; }
   bool gave_up() const { return options_.max_tries > 0 && num_failures_ >= options_.max_tries; }
   // Requests that come now are refused with error().
   bool Refuses(MonotonicTime now) const { return gave_up() && now < retry_at_; }
-  // Of the last wake-up, for clients: Unavailable. Ok: it ended well.
+  // The last wake-up's error for clients: Unavailable. Ok: the last wake-up ended well.
   const absl::Status& error() const { return error_; }
 
  private:

@@ -34,7 +34,7 @@ int64_t BadWordsBytes(const SamplingParams& s) {
   int64_t bytes = 0;
   for (const std::vector<int32_t>& word : s.bad_words)
     bytes += 2 * kListBytes + kIdBytes * static_cast<int64_t>(word.size());
-  // Of each text its own length, and three numbers a piece.
+  // Each text sends its length, and three numbers for each piece.
   for (const BadText& text : s.bad_texts)
     bytes += 5 * kListBytes + 3 * kIdBytes * static_cast<int64_t>(text.pieces.size());
   return bytes;

@@ -22,8 +22,8 @@ constexpr size_t kMaxCachedBytes = 64;  // longer pieces are rare; one request c
 constexpr size_t kMaxWordsPerShard = 2048;  // 16 shards: about 4 MB at most (an estimate)
 constexpr size_t kShortWord = 48;           // up to this length repeated scans are faster than a heap
 constexpr size_t kMergesAhead = 16;
-// Each place where a token could be cut is looked up. SentencePiece's own pieces have 16 characters at most,
-// Gemma's runs of spaces 93 bytes.
+// AddScoredMerges looks up each place where a token could be cut. SentencePiece's own pieces have 16
+// characters at most, Gemma's runs of spaces 93 bytes.
 constexpr size_t kMaxScoredBytes = 512;
 constexpr uint32_t kNoMerge = std::numeric_limits<uint32_t>::max();
 
@@ -31,7 +31,7 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
 
-// The first place behind `begin` where kPieceSpace follows something else; npos: none.
+// The first place behind `begin` where kPieceSpace follows other text; npos: no such place.
 size_t NextWord(absl::string_view text, size_t begin) {
   constexpr size_t kSize = sizeof(kPieceSpace) - 1;
   for (size_t at = begin; (at = text.find(kPieceSpace, at)) != absl::string_view::npos; at += kSize) {
@@ -241,13 +241,13 @@ void Bpe::MergeShort(std::vector<int32_t>* symbols) const {
 void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
   struct Node {
     int32_t id;
-    int32_t previous, next;  // -1: none
-    uint32_t rank;           // of the merge with the next one; kNoMerge also for a node that was merged away
-    int32_t merged;          // what that merge gives
+    int32_t previous, next;  // -1: at the end
+    uint32_t rank;           // of the merge with `next`; kNoMerge also for a node that was merged away
+    int32_t merged;          // the token that the merge gives
   };
   const auto count = static_cast<int32_t>(symbols->size());
   std::vector<Node> nodes(symbols->size());
-  // Rank, then position. An entry is stale when its node has another rank by now.
+  // Each entry is a rank, then a position; an entry is stale when the rank of the node has changed.
   std::vector<uint64_t> entries;
   entries.reserve(nodes.size());
   for (int32_t i = 0; i < count; ++i) {

@@ -20,8 +20,8 @@ class Bpe {
  public:
   // `data` must outlive the Bpe: the vocabulary is keyed by views of data.tokens. data.merges may be freed
   // after Create. `byte_pieces`: pieces are raw bytes, and the Bpe maps them to the byte alphabet.
-  // InvalidArgument: a merge of, or into, a token that is not in the vocabulary; an unk_token that is not;
-  // with merge_scores a token that is absurdly long.
+  // InvalidArgument: a merge of, or into, a token outside of the vocabulary; an unk_token outside of the
+  // vocabulary; with merge_scores a token that is absurdly long.
   static absl::StatusOr<std::unique_ptr<Bpe>> Create(const TokenizerData& data, bool byte_pieces);
 
   // Appends the ids of `piece`. As in Hugging Face, characters that the vocabulary lacks become bytes
@@ -55,8 +55,8 @@ class Bpe {
   void MergeLong(std::vector<int32_t>* symbols) const;
 
   bool byte_pieces_ = false, ignore_merges_ = false, byte_fallback_ = false, fuse_unk_ = false;
-  // No token has SentencePiece's space behind anything but another one: nothing merges over the start of a
-  // word, and words can be encoded, and found in the cache, one by one.
+  // No token has SentencePiece's space behind other text, so no merge crosses the start of a word, and words
+  // can be encoded, and found in the cache, separately.
   bool cuts_words_ = false;
   int32_t unk_id_ = -1;
   std::array<int32_t, 256> byte_ids_;      // of the alphabet's characters; byte_pieces_ only

@@ -1,6 +1,6 @@
 #pragma once
-// The steps that change text before it is cut: Unicode forms (ICU), prefixes, replacements. Immutable after
-// Create; thread safe.
+// The steps that change a text before the pre-tokenizer: Unicode forms (ICU), prefixes, replacements.
+// Immutable after Create; thread safe.
 
 #include <memory>
 #include <string>

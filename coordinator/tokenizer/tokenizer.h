@@ -38,7 +38,7 @@ class Tokenizer {
   virtual bool IsSpecial(int32_t id) const = 0;
   virtual int32_t vocab_size() const = 0;  // all ids are less than this
   virtual const TokenizerData& data() const = 0;
-  // What a text's first token loses, and how broken characters show; null: TokenBytes are joined as they are.
+  // The rules for a text's first token and for broken characters; null: TokenBytes are joined unchanged.
   virtual const Decoder* decoder() const { return nullptr; }
 };
 
@@ -47,7 +47,7 @@ class Tokenizer {
 class IncrementalDetokenizer {
  public:
   // `at_start`: the first id begins a text; the concatenation of all results of Append and Flush equals
-  // Tokenizer::Decode of the ids then. Otherwise they continue a text, and a first word keeps its space.
+  // Tokenizer::Decode of the ids then. Otherwise the ids continue a text, and a first word keeps its space.
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens, bool at_start = true);
   std::string Append(int32_t id);
   void Append(int32_t id, std::string* out);
@@ -60,11 +60,11 @@ class IncrementalDetokenizer {
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_, each_byte_;
   bool first_;            // the next id is the first of its text
-  int32_t to_strip_ = 0;  // so often may the start of the text still be stripped
+  int32_t to_strip_ = 0;  // how often the start of the text may still be stripped
   std::string pending_;
 };
 
-// Whether what follows `ids` begins a text, because none of them shows. False also for a tokenizer that
+// Whether the token after `ids` begins a text, because the ids add no text. False also for a tokenizer that
 // writes the start of a text like the rest.
 bool BeginsText(const Tokenizer& tokenizer, absl::Span<const int32_t> ids, bool skip_special_tokens);
 

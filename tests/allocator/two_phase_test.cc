@@ -208,7 +208,7 @@ TEST(BornAsleep, ARegionThatBeginsAsleepTakesNoMemoryBeforeItsWakeUp) {
   EXPECT_EQ(allocator->Stats().at("weights").sleeping, 4 * kUnit);
   EXPECT_EQ(allocator->CheckWake({}).value().needed,
             (std::map<std::string, int64_t>{{"kv_cache", 4 * kUnit}, {"weights", 4 * kUnit}}));
-  // Deeper is where they are, and another size is for the wake-up.
+  // A deeper sleep changes nothing for regions that have no memory, and a new size is for the wake-up.
   ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
   ASSERT_TRUE(allocator->Resize(kv, kUnit).ok());
   EXPECT_EQ(driver.live_bytes(), kUnit);

@@ -216,7 +216,7 @@ TEST_F(ApiServerTest, MetricsCountRequests) {
   }
 }
 
-// Streams and whole responses, of one choice and of several, whose clients leave.
+// Clients leave streams and whole responses, of one choice and of several.
 TEST_F(ApiServerTest, MetricsCountRequestsWhoseClientsLeave) {
   Serve({}, absl::Milliseconds(1));
   const auto count = [this](const char* reason) -> double {
@@ -248,7 +248,7 @@ TEST_F(ApiServerTest, MetricsCountRequestsWhoseClientsLeave) {
   waits.Write(RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4})"));
   AwaitOpen();
   waits.Close();
-  await(aborted + 1);  // it has never run
+  await(aborted + 1);  // the request has never run
   ASSERT_TRUE(engine_->Resume().ok());
   EXPECT_TRUE(engine_->WaitIdle());
   engine_->set_submit_status(absl::ResourceExhaustedError("the queue is full"));

@@ -76,7 +76,7 @@ TEST_F(ChatMessagesTest, RequestsWithToolsHaveTheirOwnTemplate) {
   EXPECT_EQ(Prompt(user), "chat xTrue");
 }
 
-// tests/jinja/continued_message_test.cc compares prompts with those of transformers.
+// tests/jinja/continued_message_test.cc compares prompts with the prompts of transformers.
 TEST_F(ChatMessagesTest, TheFinalMessageIsContinuedWhereItsTextEnds) {
   ServeTemplate("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}");
   const char* go_on = R"(, "continue_final_message": true, "add_generation_prompt": false)";
@@ -89,7 +89,7 @@ TEST_F(ChatMessagesTest, TheFinalMessageIsContinuedWhereItsTextEnds) {
   for (const std::string text : {"end", "m", "i", "<", "|", "im_end", "d|>", "", " ", "a ", "<|im_end|>"})
     EXPECT_EQ(prompt(absl::StrCat("\"", text, "\"")), before + text);
   EXPECT_EQ(prompt(R"("\n")"), before + "\n");
-  // Parts are one text.
+  // The parts of a message join into a single text.
   EXPECT_EQ(prompt(R"([{"type": "text", "text": "a"}, {"type": "text", "text": "end"}])"), before + "a\nend");
   for (const char* content : {"null", "[]"}) {
     const HttpReply reply =

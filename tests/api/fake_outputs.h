@@ -54,7 +54,7 @@ inline TransitionReport FakeReport(TagOutcome outcome, TagReport bytes) {
   return report;
 }
 
-// The next token of a request that has `made` of them.
+// The next token of a request that has `made` tokens so far.
 inline RequestOutput FakeOutput(const EngineRequest& request, int32_t made, int64_t weights_version) {
   const SamplingParams& sampling = *request.sampling;
   const std::vector<int32_t>& prompt = request.prompt;

@@ -139,7 +139,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     last_reload_ = request;
     if (!weights_status_.ok()) return weights_status_;
-    update_status_ = absl::OkStatus();  // an operator who ended the one before has not ended this one
+    update_status_ = absl::OkStatus();  // the end of an earlier update is not the end of this update
     weights_version_ = 0;
     return std::make_unique<Update>(this, request);
   }
@@ -191,7 +191,7 @@ class FakeEngine : public Engine {
   // While held, a WakeUp waits, but not longer than its client.
   void HoldWakeUps(bool held) { hold_wake_ups_ = held; }
   int num_waking() const { return num_waking_; }
-  void set_wake_status(const absl::Status& status) {  // an error, which WakeUp returns
+  void set_wake_status(const absl::Status& status) {  // the error that WakeUp returns
     absl::MutexLock lock(&mutex_);
     wake_status_ = status;
   }
@@ -204,7 +204,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     weights_status_ = status;
   }
-  std::vector<std::string> chunks() const {  // of updates, by their names
+  std::vector<std::string> chunks() const {  // names of updates' tensors
     absl::MutexLock lock(&mutex_);
     return chunks_;
   }

@@ -1,4 +1,4 @@
-// Operators' calls that wait, and clients of updates that do not get on.
+// Operators' gRPC calls that wait, and updates whose clients send nothing more.
 
 #include <thread>
 #include <utility>

@@ -1,4 +1,4 @@
-// The forms that HTTP has besides the usual one: HEAD, OPTIONS, absolute targets, compressed bodies, ids.
+// Less usual forms of HTTP: HEAD, OPTIONS, absolute targets, compressed bodies, ids of requests.
 
 #include <gtest/gtest.h>
 #include <zlib.h>

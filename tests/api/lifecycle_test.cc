@@ -1,4 +1,4 @@
-// Operators' calls by HTTP that wait.
+// Operators' HTTP calls that wait.
 
 #include <thread>
 #include <vector>

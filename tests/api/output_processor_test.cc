@@ -137,7 +137,7 @@ TEST(OutputProcessorTest, RandomTextsStopsAndSplits) {
   }
 }
 
-// SentencePiece's tokenizers write no space before the first word of a text: an answer continues one.
+// SentencePiece's tokenizers write no space before a text's first word, but an answer continues a text.
 TEST(OutputProcessorTest, AnAnswerKeepsTheSpaceOfItsFirstWord) {
   TokenizerData data;
   data.tokens = {"\u2581a", "b"};

@@ -135,7 +135,7 @@ TEST(CleanMessage, IsShortAndValidUtf8) {
   EXPECT_TRUE(IsUtf8(CleanMessage("\xff\xf0\x9f")));
 }
 
-// Fields of other servers that would change what kind of text comes, or how much.
+// Fields of other servers that would change the form or the length of the text.
 TEST_F(ApiServerTest, FieldsThatWouldChangeTheTextAreRefusedAndNotIgnored) {
   Serve();
   const std::pair<const char*, const char*> refused[] = {{"grammar", R"("root ::= \"a\"")"},
@@ -159,7 +159,7 @@ TEST_F(ApiServerTest, FieldsThatWouldChangeTheTextAreRefusedAndNotIgnored) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fine, "}")).status, 200) << fine;
 }
 
-// The tokenizer's tokens are bytes, so each of these is spelled in one way, but in a text it stands anywhere.
+// The tokenizer's tokens are bytes, so each bad word has a single spelling, and may stand anywhere in a text.
 TEST_F(ApiServerTest, BadWordsBecomeTextsThatAreNeverCompleted) {
   Serve();
   EXPECT_EQ(Complete(R"({"prompt": "abc", "bad_words": [" ab", "ab ", "ab", "c"]})").status, 200);

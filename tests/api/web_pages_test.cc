@@ -1,4 +1,4 @@
-// What web pages may do: CORS on clients' listener, and nothing on operators' listener without a key.
+// The rights of web pages: CORS on clients' listener, and nothing on operators' listener without a key.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ ApiServerOptions Allowing(std::vector<std::string> origins) {
   return options;
 }
 
-// Sends exactly this head, of a request without a body.
+// Sends a request with exactly this head and no body.
 HttpReply Raw(uint16_t port, const std::string& head) {
   HttpClient client(port);
   client.Write(head + "\r\n");
@@ -116,7 +116,7 @@ TEST_F(CorsTest, WhatAPreflightAsksForInVain) {
   EXPECT_EQ(Preflight().status, 200) << "content-type needs no permission";
 }
 
-// Operators' listener allows nothing, whatever the flag says of clients'.
+// The flag allows all origins on clients' listener, and none on operators' listener.
 TEST_F(CorsTest, OperatorsListenerHasNone) {
   Serve(Allowing({"*"}));
   const HttpReply reply = Admin("OPTIONS", "/sleep", "",
@@ -187,7 +187,7 @@ TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
   EXPECT_EQ(status("third.example"), 200);
 }
 
-// A page has no key, so what needs one needs no other guard.
+// A web page has no key, so a listener with a key needs no guard of host names and origins.
 TEST_F(ApiServerTest, WithAKeyAnyNameWillDo) {
   ApiServerOptions options;
   options.admin_api_key = "secret";

@@ -1,4 +1,4 @@
-// Every way in which a vocabulary spells a word: compared with a search in the text that tokens make.
+// Every spelling of a word with a vocabulary's tokens, compared with a search in the tokens' text.
 
 #include "coordinator/api/word_speller.h"
 
@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-// A vocabulary of any texts.
+// A tokenizer with any texts as tokens.
 class ListTokenizer : public ByteTokenizer {
  public:
   explicit ListTokenizer(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
@@ -29,7 +29,7 @@ BadText Spell(const std::vector<std::string>& tokens, absl::string_view word) {
   return WordSpeller(std::make_shared<ListTokenizer>(tokens)).Spell(word);
 }
 
-// "token from-to", ordered.
+// The pieces of a word as "token from-to", ordered.
 std::set<std::string> Pieces(const std::vector<std::string>& tokens, absl::string_view word) {
   std::set<std::string> pieces;
   for (const BadText::Piece& piece : Spell(tokens, word).pieces)
@@ -79,7 +79,7 @@ bool Completes(const BadText& text, const std::vector<int32_t>& tokens) {
   return false;
 }
 
-// Whether the word stands in what the tokens make: each of its ends is the end of a token, or a border.
+// Whether the word stands in the tokens' text: each end of the word is the end of a token, or a word border.
 bool Stands(const std::vector<std::string>& vocabulary, const std::vector<int32_t>& tokens,
             const std::string& word) {
   std::string text;

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// What a child process that runs `tell` has told after its end.
+// The last words of a child process that runs `tell`, read after the child's end.
 LastWords TellInAChild(const std::function<void()>& tell, bool told_where = true) {
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_NONBLOCK), 0);

@@ -1,4 +1,4 @@
-// A log that nobody reads holds up nobody, and says afterwards what is missing.
+// A log without a reader holds up no process, and says afterwards how many lines are missing.
 
 #include "base/log_writer.h"
 
@@ -31,7 +31,7 @@ class Pipe {
   }
 
   int writer() const { return ends_[1]; }
-  // Nobody can write any more before somebody reads. Returns how many bytes that took.
+  // Fills the pipe, so that a write waits for a read. Returns the bytes that went into the pipe.
   size_t Fill() {
     fcntl(writer(), F_SETFL, O_NONBLOCK);
     size_t total = 0;
@@ -41,7 +41,7 @@ class Pipe {
     fcntl(writer(), F_SETFL, 0);
     return total;
   }
-  // Reads until all lines up to one that ends with `last` have come, or the end of the pipe.
+  // Reads until `last` has come, or to the end of the pipe.
   std::string ReadUntil(const std::string& last) {
     std::string text;
     char piece[4096];
@@ -86,7 +86,7 @@ TEST(LogWriterTest, WhoeverLogsDoesNotWaitForAFullPipe) {
   pipe.Fill();
   constexpr int kLines = 1000;
   LogWriter writer(pipe.writer(), /*max_bytes=*/100);
-  for (int i = 0; i < kLines; ++i) writer.Add(Line(i));  // with blocking writes this never ends
+  for (int i = 0; i < kLines; ++i) writer.Add(Line(i));  // blocking writes would never end
   EXPECT_FALSE(writer.Flush(absl::Milliseconds(1)));
   const int64_t dropped = writer.num_dropped();
   EXPECT_GT(dropped, kLines - 30);
@@ -110,7 +110,8 @@ TEST(LogWriterTest, LinesThatAreRefusedAreCountedAndTheProcessLives) {
   EXPECT_EQ(writer.num_dropped(), 2);
 }
 
-// What a process writes to `pipe` in the place of stderr before `end` ends it, and how it ended.
+// The text that a child process writes to stderr, which is `pipe`, before `end` ends the child, and the
+// child's status of waitpid.
 template <typename End>
 std::pair<std::string, int> RunUntil(Pipe* pipe, bool read, const End& end) {
   const pid_t child = fork();

@@ -12,8 +12,8 @@
 namespace somnus {
 namespace {
 
-// From now on this process has no memory for the stack of another thread. (A limit of processes does not hold
-// for root.)
+// Leaves this process no memory for the stack of a further thread. (A limit of processes does not hold for
+// root.)
 void ForbidThreads() {
   std::ifstream file("/proc/self/statm");
   int64_t pages = 0;

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4;
 
-// The tiny model with one more token of this text and type, whose id is 0.
+// A vocabulary with `marker`, of this type, as token 0.
 TokenizerData Read(const std::string& marker, int32_t type, const std::string& chat_template = "",
                    const std::vector<std::pair<std::string, uint32_t>>& ids = {}) {
   GgufWriter w;
@@ -72,7 +72,7 @@ TEST(EndMarkers, WhatNoTextHasByChanceEndsWhateverItsType) {
   }
 }
 
-// "</s>" is a tag of HTML, too: a vocabulary may have it as text.
+// "</s>" is also a tag of HTML: a vocabulary may have the tag as text.
 TEST(EndMarkers, WhatMayBeTextEndsAsControlTokenOrInTheTemplate) {
   for (const char* marker : kAmbiguous) {
     for (const int32_t type : {kNormal, kUserDefined}) {
@@ -95,7 +95,7 @@ TEST(EndMarkers, OtherMarkersOfTheTemplateBecomeControlTokens) {
   EXPECT_THAT(data.end_token_ids, IsEmpty());
   EXPECT_TRUE(IsControl(data, 0));
   EXPECT_EQ(data.warnings.size(), 1u);
-  // One that the template does not write is text, and one that is user-defined is shown on purpose.
+  // A marker that the template does not write is text, and a user-defined marker is shown on purpose.
   EXPECT_FALSE(IsControl(Read("<|im_start|>", kNormal, "{{ messages[0].content }}"), 0));
   EXPECT_FALSE(IsControl(Read("<|im_start|>", kUserDefined, source), 0));
   // Texts of the template that are no markers stay texts.
@@ -107,14 +107,14 @@ TEST(EndMarkers, TheFilesIdsComeFirst) {
   EXPECT_THAT(Read("<|im_end|>", kControl, "", {{"eos", 2}}).end_token_ids, ElementsAre(2, 0));
   EXPECT_THAT(Read("<|im_end|>", kControl, "", {{"eos", 0}, {"eot", 1}, {"eom", 3}}).end_token_ids,
               ElementsAre(0, 1, 3));
-  // A wrong eos does not hide the marker, and does not become one.
+  // A wrong eos does not hide the marker, and does not become a control token.
   const TokenizerData wrong = Read("<|im_end|>", kControl, "a", {{"eos", 1}});
   EXPECT_THAT(wrong.end_token_ids, ElementsAre(1, 0));
   EXPECT_FALSE(IsControl(wrong, 1));
   EXPECT_THAT(Read("<|im_end|>", kControl, "", {{"eos", 99}}).end_token_ids, ElementsAre(0));
 }
 
-// In Harmony's format <|end|> is between the messages of one answer.
+// In Harmony's format <|end|> stands between the messages of a single answer.
 TEST(EndMarkers, EndOfAMessageAmongSeveralIsNoEnd) {
   TokenizerData data;
   data.tokens = {"<|end|>", "<|return|>", "<|call|>", "a"};

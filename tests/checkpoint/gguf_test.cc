@@ -127,7 +127,7 @@ TEST_F(GgufCheckpointTest, Yarn) {
   EXPECT_EQ(rope.original_max_position_embeddings, 32);
   EXPECT_EQ(std::tie(rope.beta_fast, rope.beta_slow, rope.truncate), std::make_tuple(32.0, 1.0, true));
   EXPECT_NEAR(rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
-  EXPECT_EQ((*checkpoint)->config().max_position_embeddings, 128);  // context_length is 64
+  EXPECT_EQ((*checkpoint)->config().max_position_embeddings, 128);  // the file's context_length is 64
   GgufWriter all = TinyGguf();
   all.String("llama.rope.scaling.type", "yarn");
   all.Float32("llama.rope.scaling.factor", 2.0f);
@@ -180,7 +180,7 @@ TEST_F(GgufCheckpointTest, ContradictionsAreNamed) {
   EXPECT_THAT(OpenError(GgufWriter()), HasSubstr("key general.architecture: missing"));
 }
 
-// Converters write such files, and other loaders take them.
+// Converters write such ids, and other loaders accept the files.
 TEST_F(GgufCheckpointTest, IdsOutsideOfTheVocabularyCountAsNotGiven) {
   GgufWriter w = TinyGguf();
   for (const char* name : {"bos", "eot", "eom", "unknown", "padding"}) {

@@ -155,7 +155,7 @@ TEST(HfConfig, OfSeveralArchitecturesTheFirstKnownCounts) {
   EXPECT_EQ(type({"LlamaForCausalLM", "LlamaForCausalLM"}), "llama");
   EXPECT_THAT(ErrorOf(With(Llama(), "architectures", {"MyLlama", "MambaForCausalLM"})),
               HasSubstr("architectures: MyLlama, MambaForCausalLM is not supported"));
-  // None at all is like no key.
+  // An empty list of architectures is like no key.
   json config = With(Llama(), "architectures", json::array());
   config["model_type"] = "llama";
   EXPECT_EQ(ErrorOf(config), "OK");
@@ -180,7 +180,7 @@ TEST(HfConfig, TheTextPartOfAWrapper) {
   EXPECT_THAT(Good(config).eos_token_ids, ElementsAre(7));
   config["text_config"]["architectures"] = {"MambaForCausalLM"};
   EXPECT_THAT(ErrorOf(config), HasSubstr("architectures: Mistral3ForConditionalGeneration is not supported"));
-  // A model that is known itself is read as it is.
+  // The text_config of a supported architecture is not read.
   EXPECT_EQ(Good(With(Llama(), "text_config", {{"hidden_size", 8}})).hidden_size, 64);
 }
 
@@ -191,7 +191,7 @@ TEST(HfConfig, AnEmptyQuantizationIsNone) {
       EXPECT_EQ(Good(With(Llama(), key, json::parse(nothing))).quantization, QuantizationConfig()) << nothing;
     }
   }
-  // It does not hide the other key.
+  // An empty quantization_config does not hide compression_config.
   json config = With(Llama(), "quantization_config", json::object());
   config["compression_config"] = json::parse(R"({"quant_method":"fp8"})");
   EXPECT_EQ(Good(config).quantization.method, QuantizationConfig::Method::kFp8);
@@ -309,7 +309,7 @@ TEST(HfConfig, GenerationConfigHasTheLastWord) {
   EXPECT_EQ(model.generation.temperature, 0.6);
   EXPECT_EQ(model.generation.top_k, 40);
   EXPECT_FALSE(model.generation.min_p.has_value());
-  // Null is not given; an empty list is.
+  // A null counts as not given.
   EXPECT_THAT(Good(Llama(), R"({"eos_token_id":null})").eos_token_ids, ElementsAre(2));
   EXPECT_THAT(Good(Llama(), R"({"eos_token_id":7})").eos_token_ids, ElementsAre(7));
   EXPECT_THAT(Good(With(Llama(), "eos_token_id", {2, 9}), R"({})").eos_token_ids, ElementsAre(2, 9));

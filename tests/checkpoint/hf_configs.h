@@ -34,7 +34,7 @@ inline std::string ErrorOf(const nlohmann::json& config, const std::string& gene
   return ParseHfConfig(config.dump(), generation).status().ToString();
 }
 
-// `config` with one key changed.
+// `config` with `key` set to `value`.
 inline nlohmann::json With(nlohmann::json config, const char* key, const nlohmann::json& value) {
   config[key] = value;
   return config;

@@ -60,7 +60,7 @@ TEST(HfRope, WhichRopeGoesBefore) {
   EXPECT_EQ(Good(config).rope.theta, 7e4);
 }
 
-// As transformers reads them: tests/data/variants has models of theirs.
+// YaRN's fields mean the same as in transformers, by which the models of tests/data/variants are made.
 TEST(HfRope, Yarn) {
   const auto with = [](const char* key, const char* rope) { return With(Llama(), key, json::parse(rope)); };
   const char* plain =
@@ -83,7 +83,7 @@ TEST(HfRope, Yarn) {
   EXPECT_EQ(std::tie(all.beta_fast, all.beta_slow, all.truncate), std::make_tuple(16.0, 2.0, false));
   EXPECT_NEAR(all.attention_factor, (0.1 * std::log(8.0) + 1) / (0.05 * std::log(8.0) + 1), 1e-12);
   EXPECT_EQ(all.original_max_position_embeddings, 512);
-  // 0 and null are not given; a factor of null is the ratio of both contexts.
+  // 0 and null count as not given; without a factor the ratio of the two context lengths is the factor.
   const RopeConfig none = Good(with("rope_scaling", R"({"type":"yarn","factor":null,"beta_fast":0,"mscale":0,
     "mscale_all_dim":1,"attention_factor":null,"truncate":null,"original_max_position_embeddings":128})"))
                               .rope;

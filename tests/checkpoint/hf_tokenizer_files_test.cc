@@ -1,4 +1,4 @@
-// What stands beside a tokenizer: end tokens and chat templates; and files that are not what they should be.
+// The files beside a tokenizer: end tokens and chat templates; Git LFS pointers and byte order marks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST_F(TokenizerDirectory, NamedTemplates) {
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->chat_template + data->tool_template, "DT");
   EXPECT_EQ(data->chat_template_problem, "");
-  // The only one needs no name; of several none is guessed.
+  // A single template needs no name; among several templates no default is guessed.
   Write("tokenizer_config.json", R"({"chat_template":[{"name":"chat","template":"C"}]})");
   EXPECT_EQ(ReadHfTokenizer(directory_)->chat_template, "C");
   Write("tokenizer_config.json",
@@ -69,7 +69,7 @@ TEST_F(TokenizerDirectory, NamedTemplates) {
             "tokenizer_config.json has several, of which none is the default: chat, rag");
   Write("tokenizer_config.json", R"({"chat_template":[]})");
   EXPECT_EQ(ReadHfTokenizer(directory_)->chat_template_problem, "");
-  // Files of their own replace them.
+  // Templates in files of their own replace the templates of tokenizer_config.json.
   Write("tokenizer_config.json", R"({"chat_template":[{"name":"tool_use","template":"T"},
                                                       {"name":"default","template":"D"}]})");
   Write("chat_template.jinja", "J");

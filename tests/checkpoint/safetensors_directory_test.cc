@@ -39,7 +39,7 @@ TEST_F(Shards, AreReadByTheIndex) {
   EXPECT_EQ(Read(), "OK");
   EXPECT_EQ(tensors_.All().size(), 3u);
   EXPECT_EQ(tensors_.Find("b")->file, "two.safetensors");
-  // From the shard that the index names, not the copy.
+  // The tensor comes from the shard that the index names, not from the copy.
   EXPECT_EQ(tensors_.Find("a")->shape, (std::vector<int64_t>{2}));
   EXPECT_EQ(tensors_.Find("unlisted")->file, "one.safetensors");
   Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"unlisted", {1}}}));
@@ -102,7 +102,7 @@ TEST_F(Shards, WithoutAnIndexAreReadIfTheyAreAllThere) {
   EXPECT_EQ(tensors_.All().size(), 2u);
   EXPECT_THAT(*SafetensorsFiles(directory_),
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
-  // Mistral's own format and adapters are other things than the model.
+  // Files in Mistral's own format and adapters are no part of the model.
   Write("consolidated.safetensors", SafetensorsOf({{"layers.0.attention.wq.weight", {2}}, {"a", {2}}}));
   Write("adapter_model.safetensors", SafetensorsOf({{"a", {2}}}));
   EXPECT_EQ(Read(), "OK");

@@ -128,7 +128,7 @@ TEST(Safetensors, UnusableTypesAreErrorsOnlyWhereTheyAreNeeded) {
   EXPECT_THAT(tensors.Expect("v", {2}).ToString(), HasSubstr("tensor v is missing"));
 }
 
-// Wrappers of a model put more before its names, and models that were saved without a head less.
+// Wrapped models have longer prefixes before the names, and models saved without a head shorter prefixes.
 TEST(Safetensors, NamesAreThoseOfTheBareModel) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},

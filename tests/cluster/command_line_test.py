@@ -70,7 +70,7 @@ class CommandLine(unittest.TestCase):
 
     def test_a_sleep_that_deepens_and_a_wake_up_of_one_tag_say_what_they_did(self):
         self.addCleanup(self.cluster.cli, "wake-up")
-        # Backups are in the memory that a CPU computes in: what they take was not freed before the deeper sleep.
+        # Backups are in the memory that a CPU computes in: only the deeper sleep frees the backups' bytes.
         freed, backups = self.cluster.cli("sleep", "--level", "1").stdout.splitlines()
         self.assertRegex(freed, r"^freed .* \(kv_cache [1-9].*, weights 0.0 MiB, workspace .*\) in .* s$")
         kept, = re.fullmatch(r"(.* MiB) more are in backups, which this host's memory holds, too", backups).groups()
@@ -83,7 +83,7 @@ class CommandLine(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 lines = output_of(arguments, self.cluster.cli_environment(), columns=60).splitlines()
                 self.assertGreater(len(lines), 1)
-                # A path has no blank to be broken at.
+                # A path has no blank at which a line could be broken.
                 self.assertEqual([line for line in lines if len(line) > 60 and tiny("qwen3") not in line], [])
 
     def test_a_sleeping_cache_has_no_mapped_blocks(self):

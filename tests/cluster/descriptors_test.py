@@ -11,7 +11,7 @@ MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 PATIENCE_S = 60
 LIMIT = 256
-# HTTP/2's first words, and an empty SETTINGS frame, to which a server replies with its own.
+# HTTP/2's preface and an empty SETTINGS frame; a server replies with a SETTINGS frame.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
@@ -37,7 +37,7 @@ class Descriptors(unittest.TestCase):
             self.assertIn(f"--max-connections: 2048 are more than this process may have (ulimit -n: {LIMIT})", cluster.log())
             strangers = [connect(port) for _ in range(LIMIT) for port in (cluster.grpc_port, cluster.port)]
             try:
-                # gRPC's strangers cannot be told from clients that are slow to speak.
+                # On a gRPC port a stranger looks like a client that is slow to speak.
                 wait_until(lambda: f"{cluster.grpc_port} for now" in cluster.log(), PATIENCE_S, "a shortage in the log")
                 self.assertEqual(cluster.request("GET", "/livez", port=cluster.admin_port).status, 200)
                 self.assertTrue(speaks_grpc(cluster.control_port))

@@ -1,7 +1,7 @@
 """Programs on x86-64 processors that this host is not: emulated by Debian's qemu-user, which executes neither AVX-512 nor
 AVX-VNNI nor AMX, so that an instruction of a better set than the emulated processor has ends the program by SIGILL.
 
-tests/kernels/instruction_sets_test.py reads from the programs what is executed here.
+tests/kernels/instruction_sets_test.py reads the instructions of the programs that this test executes.
 """
 import functools
 import json
@@ -19,13 +19,13 @@ QEMU = shutil.which("qemu-x86_64")
 COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
 MODEL = "llama-uneven"
 CASES = [case for case in expected(MODEL) if case["name"].startswith("prompt-")][:3]
-# The set that each processor gets. Between SSE2 alone and AVX2 there are those with AVX but without its integers (Sandy
-# Bridge), and with f16 but without FMA (Ivy Bridge); Milan is Zen 3, Skylake's servers lose what qemu lacks.
+# The instruction set that programs choose on each processor. Sandy Bridge has AVX without integer instructions, Ivy Bridge has
+# F16C without FMA, Milan is Zen 3, and Skylake's servers lose the features that qemu lacks.
 SETS = {"Opteron_G1": "portable", "Conroe": "portable", "Nehalem": "portable", "SandyBridge": "portable", "IvyBridge": "portable",
         "Haswell,-fma": "portable", "Haswell,-f16c": "portable", "Haswell": "avx2", "EPYC": "avx2", "EPYC-Milan": "avx2",
         "Skylake-Server": "avx2", "max": "avx2"}
 SERVERS = ("Nehalem", "Haswell", "EPYC-Milan")
-# Cases of tests/kernels that take seconds in the emulator, of every kind of kernel.
+# Cases of tests/kernels for every kind of kernel, which take seconds in the emulator.
 UNIT_TESTS = {"linear_test": "*EqualsTheSumInDouble*", "quantized_test": "*ExtremeValuesAreExact*", "float8_test": "*NanAndInfStayInTheirRow*",
               "attention_test": "*NanStaysInItsSequence*", "rows_test": "*"}
 START_S = 300
@@ -34,7 +34,7 @@ DOCTOR_S = 300
 
 @functools.lru_cache(maxsize=None)
 def quiet(cpu):
-    """The processor without the features that qemu lacks: it prints a line for each of them in each thread."""
+    """The processor without the features that qemu lacks: qemu prints a line for each lacking feature in each thread."""
     done = subprocess.run([QEMU, "-cpu", cpu, "/bin/true"], capture_output=True, text=True, timeout=DOCTOR_S)
     return ",".join([cpu, *(f"-{name}" for name in re.findall(r"TCG doesn't support requested feature: \S+\.(\S+) \[bit", done.stderr))])
 
@@ -61,7 +61,7 @@ class EmulatedCluster(Cluster):
         self._folder = tempfile.TemporaryDirectory(prefix="somnus_")
         coordinator = script(self._folder.name, "serve", f'shift 2; exec {QEMU} -cpu {cpu} {COORDINATOR} "$@"')
         worker = script(self._folder.name, "worker", f'exec {QEMU} -cpu {cpu} {WORKER} "$@"')
-        # An emulator on a busy host takes seconds for what takes milliseconds elsewhere.
+        # On a busy host an emulator takes seconds for steps of milliseconds.
         patience = (f"--hang-timeout={START_S}s", f"--register-timeout={START_S}s")
         super().__init__(tiny(MODEL), "--dtype=float32", f"--worker-binary={worker}", *patience, *flags, prefix=(coordinator,), **options)
 
@@ -120,7 +120,7 @@ class EmulatedCpu(unittest.TestCase):
     def run_unit_tests(self, cpu):
         for name, cases in UNIT_TESTS.items():
             with self.subTest(name):
-                # On the processor's best set, and cases that have no set.
+                # The cases of the processor's best set, and the cases without a set.
                 lesser = "" if SETS[cpu] == "portable" else "-*/portable"
                 done = emulated(cpu, os.path.join(BIN, "tests", "kernels", name), f"--gtest_filter={cases}{lesser}", "--gtest_brief=1", timeout=500)
                 self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-1000:])

@@ -1,4 +1,4 @@
-"""A log that nobody reads holds up nobody: not the engine, not the workers, not the end; what was dropped is counted."""
+"""A log without a reader holds up neither the engine nor the workers nor the end of a server; dropped lines are counted."""
 import fcntl
 import os
 import re
@@ -15,7 +15,7 @@ F_SETPIPE_SZ = 1031
 
 
 class Pipe:
-    """The log of a cluster, of which nothing is read before drain."""
+    """The log of a cluster, as a pipe that is not read before drain()."""
 
     def __init__(self):
         self.reader, self.writer = os.pipe()
@@ -51,7 +51,7 @@ class FullLog(unittest.TestCase):
         self.addCleanup(self.pipe.close)
 
     def recover(self, cluster, count):
-        """Kills a worker, of which coordinator and workers log several lines."""
+        """Kills a worker; the coordinator and the workers log several lines about the loss."""
         os.kill(cluster.worker_pids()[0], signal.SIGKILL)
         wait_until(lambda: cluster.metric("somnus:recoveries_total") == count, PATIENCE_S, f"recovery {count}")
         self.assertEqual(cluster.tokens(CASE["prompt"], max_tokens=8), self.answer)

@@ -1,4 +1,4 @@
-"""A model that cannot be woken, one whose workers are gone for good, and a worker that is lost while its group sleeps."""
+"""A model that cannot be woken, a model whose workers are gone for good, and a worker that is lost while its group sleeps."""
 import json
 import os
 import shutil
@@ -10,7 +10,7 @@ from cluster.harness import Cluster, alive, expected, tiny, wait_until
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
-KV_BYTES = 32 << 20  # of each worker; small enough that the caches are not bounded by what sequences can use
+KV_BYTES = 32 << 20  # of each worker; less than the sequences could use, so that this bound sizes the caches
 FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--max-model-len=512")
 SEVERAL = (*FLAGS, "--workers=local:1", "--no-elastic-kv-cache")
 ONE_OF_TWO = f"--device-memory-budget={KV_BYTES * 3 // 2}"
@@ -53,7 +53,7 @@ class ModelFailuresTest(unittest.TestCase):
         os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns + 10 ** 9))
 
     def assert_refused_and_told(self, name="test-model"):
-        """A request waits for no wake-up that does not come, and everybody is told why."""
+        """A request gets an error instead of a wait for a wake-up that does not come, and the answers name the cause."""
         response = self.ask(name)
         self.assertEqual(response.status, 503, response.text)
         self.assertIn("could not be woken", response.text)
@@ -97,7 +97,7 @@ class ModelFailuresTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_a_model_that_has_failed_makes_room_and_comes_back(self):
-        for revives in (True, False):  # an operator, or the model by itself
+        for revives in (True, False):  # an operator revives the model, or the model comes back by itself
             self.serve_two("--max-recoveries=0", f"--replica-retry-pause={'10m' if revives else '1s'}")
             self.assert_exact("test-model")
             self.assert_exact("qwen")

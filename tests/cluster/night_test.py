@@ -1,4 +1,4 @@
-"""What an operator reads at night: whose loss it was, and why a model does not serve."""
+"""The log of several models names the model in each line: of a loss, of a cache, of a worker that leaves."""
 import os
 import signal
 import unittest

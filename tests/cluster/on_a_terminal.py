@@ -1,4 +1,4 @@
-"""What a command writes on a terminal of a given width."""
+"""The output of a command on a terminal of a given width."""
 import os
 import pty
 import re
@@ -10,7 +10,7 @@ ESCAPE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 
 
 def output_of(arguments, environment, columns):
-    """Without escape sequences; AssertionError unless the command ends with 0."""
+    """The command's output without escape sequences; AssertionError unless the command ends with 0."""
     pid, fd = pty.fork()
     if pid == 0:
         try:
@@ -22,7 +22,7 @@ def output_of(arguments, environment, columns):
     while True:
         try:
             piece = os.read(fd, 4096)
-        except OSError:  # the other side is closed
+        except OSError:  # the command has closed the terminal
             break
         if not piece:
             break

@@ -15,11 +15,11 @@ from cluster.harness import BIN, ROOT, SMOLLM2, children
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCK_S = 300
-MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # as the pages and tools/env.sh have it
+MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # as in the pages and tools/env.sh
 
 
 def blocks_of(page, section=None):
-    """(language, text) of each block; of one section, named by its heading, alone."""
+    """(language, text) of each block of the page, or of the section with this heading."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as file:
         text = file.read()
     if section is not None:
@@ -29,7 +29,7 @@ def blocks_of(page, section=None):
 
 
 class Machine:
-    """Use as a context manager; leaving it ends what still runs there."""
+    """A context manager; leaving the context ends the servers that still run on the machine."""
 
     def __init__(self):
         if BIN != os.path.join(ROOT, "bazel-bin"):
@@ -64,7 +64,7 @@ class Machine:
 
     @staticmethod
     def _end(server):
-        """Whatever the block has started, too."""
+        """Ends the server of a block, and the server's children."""
         family = [server.pid, *children(server.pid)]
         for pid in family:
             try:
@@ -83,7 +83,7 @@ class Machine:
         return ["nsenter", f"--net=/proc/{self._network.pid}/ns/net", *run]
 
     def run(self, language, text, stdin="Hello\n", **environment):
-        """What the block writes to stdout; AssertionError unless it ends with 0."""
+        """Runs a block and returns its stdout; AssertionError unless the block ends with 0."""
         done = subprocess.run(self._command(language, text), input=stdin, capture_output=True, text=True, timeout=BLOCK_S, cwd=ROOT,
                               env={**self.environment, **environment})
         if done.returncode != 0:
@@ -91,7 +91,7 @@ class Machine:
         return done.stdout
 
     def serve(self, text):
-        """A block that ends with a server, until that serves."""
+        """Runs a block that ends with a server, and waits until the server is ready."""
         before = list(self._servers)
         log = tempfile.NamedTemporaryFile(prefix="somnus_block_", suffix=".log")
         server = subprocess.Popen(self._command("bash", text), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
@@ -102,7 +102,7 @@ class Machine:
         while True:
             ready = subprocess.run(self._command("bash", "somnus status --ready"), env=self.environment, cwd=ROOT, check=False,
                                    stdin=subprocess.DEVNULL, capture_output=True)
-            # One that is stopped by the block serves for a moment.
+            # A server that the block stops stays ready for a moment.
             if ready.returncode == 0 and all(one.poll() is not None for one in before):
                 return
             if server.poll() is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What a newcomer reads runs as it is written: the blocks of README.md, the first of docs/operations.md, and the Python client's."""
+"""A newcomer's pages run as written: the blocks of README.md, the first of docs/operations.md, and the Python client's."""
 import importlib.util
 import json
 import os
@@ -8,7 +8,7 @@ from cluster.harness import Cluster, expected, tiny
 from cluster.page_blocks import Machine, blocks_of
 from cluster.python_client import InstalledClient
 
-# Installing and testing have tests of their own (quickstart_test.py), or are the test run.
+# The block that installs and tests has a test of its own (quickstart_test.py).
 ELSEWHERE = ("tools/quickstart.sh", "pip install")
 RL_MODEL = "llama-uneven"
 
@@ -67,7 +67,7 @@ class PythonClient(unittest.TestCase):
     def test_its_step_of_reinforcement_learning(self):
         _, step, *_ = [text for language, text in blocks_of("clients/python/README.md") if language == "python"]
         case = next(one for one in expected(RL_MODEL) if not one["ambiguous"])
-        # A trainer that changes nothing, whose tensors are the checkpoint's.
+        # The trainer changes nothing: its tensors are the checkpoint's.
         program = step + f"""
 import json, os, sys
 sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})

@@ -9,13 +9,13 @@ import unittest
 from cluster.harness import Cluster, tiny
 
 MODEL = "llama-uneven"
-SIZE = 512  # of the tiny models' vocabularies
+SIZE = 512  # the size of the tiny models' vocabularies
 SPACE = "\u2581"
 WORD = SPACE + "the"
 
 
 def vocabulary():
-    """Special tokens, bytes, letters, what merges to " the", and words that no merge forms, for answers."""
+    """Special tokens, bytes, letters, the merges of " the", and words that no merge forms, for answers."""
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + [SPACE, *"abcdefghijklmnopqrstuvwxyz"]
     merges = [[SPACE, "t"], ["h", "e"], [SPACE + "t", "he"]]
     tokens += [left + right for left, right in merges]
@@ -24,7 +24,7 @@ def vocabulary():
 
 
 def llama2():
-    """tokenizer.json as Llama 2 has it."""
+    """A tokenizer.json in the form of Llama 2."""
     vocab, merges = vocabulary()
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -77,7 +77,7 @@ class Pieces(unittest.TestCase):
                     both = self.text(cluster, prompt + whole["token_ids"])
                     alone = self.text(cluster, prompt) + whole["text"]
                     self.assertEqual(both[:len(alone)], alone)
-                    # An answer leaves out a character that its end cuts.
+                    # An answer leaves out a character that the answer's end cuts.
                     self.assertIn(both[len(alone):], ("", "\ufffd", "\ufffd" * 2, "\ufffd" * 3))
 
     def test_the_class_cuts_text_where_there_is_no_tokenizer_json(self):
@@ -85,7 +85,7 @@ class Pieces(unittest.TestCase):
             model = json.load(file)["model"]
         write(self.model, "vocab.json", model["vocab"])
         write(self.model, "merges.txt", "".join((m if isinstance(m, str) else " ".join(m)) + "\n" for m in model["merges"]))
-        with Cluster(self.model, workers=1, wait=False) as cluster:  # the model's type is llama, whose files are others
+        with Cluster(self.model, workers=1, wait=False) as cluster:  # the model's type is llama: tokenizer.model
             self.assertNotEqual(cluster.process.wait(60), 0)
             self.assertIn("tokenizer.model", cluster.log())
         write(self.model, "tokenizer_config.json", {"tokenizer_class": "BloomTokenizer"})
@@ -98,7 +98,7 @@ class Pieces(unittest.TestCase):
             with Cluster(self.model, workers=1) as cluster:
                 self.assertEqual(self.text(cluster, self.ids(cluster, "a\n\nb 1")), "a\n\nb 1")
                 composed[name] = self.ids(cluster, "e\u0301")
-        self.assertNotEqual(composed["GPT2Tokenizer"], composed["Qwen2Tokenizer"])  # Qwen2's text is composed first
+        self.assertNotEqual(composed["GPT2Tokenizer"], composed["Qwen2Tokenizer"])  # Qwen2's class composes characters first
 
 
 if __name__ == "__main__":

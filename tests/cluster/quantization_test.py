@@ -142,7 +142,7 @@ class Packed(unittest.TestCase):
                 self.assertGreater(sum(moved), 0, name)
 
     def test_what_cannot_be_computed_as_stored_is_expanded_with_a_line(self):
-        """Numbers whose inputs are in another order fit no block (docs/operations.md)."""
+        """Numbers with reordered inputs fit no block (docs/operations.md)."""
         with Cluster(self.golden("gptq4-order"), FLOAT32, workers=1) as cluster:
             self.assertRegex(cluster.log(), r"weights: float32 [^;]*; not computed here as it is stored: numbers of "
                                             r"quantization_config")
@@ -170,7 +170,7 @@ class Packed(unittest.TestCase):
     def test_fp8_is_computed_as_stored_by_its_name(self):
         prompt = [3 + i * 7 % 40 for i in range(40)]
         logprobs = {}
-        for flag in ("--no-dequantize", FP8):  # the first is the default, and may be said
+        for flag in ("--no-dequantize", FP8):  # --no-dequantize is the default, and may be given
             with Cluster(self.golden("fp8"), FLOAT32, flag, workers=1) as cluster:
                 logprobs[flag] = prompt_logprobs(cluster, prompt)
                 self.assertIn("fp8_e4m3", cluster.cli("status").stdout)

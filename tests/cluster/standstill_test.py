@@ -1,4 +1,4 @@
-"""A coordinator that stood still (SIGSTOP, a virtual machine's pause) blames nobody for it: its workers go on where they were."""
+"""A coordinator that stood still (SIGSTOP, a virtual machine's pause) blames no worker: all workers go on where they were."""
 import os
 import signal
 import time
@@ -9,7 +9,7 @@ from cluster.harness import Cluster, begin_and_stop, expected, tiny, wait_until
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 PATIENCE_S = 60
-# A step that is late is one that takes longer than this; the coordinator stands still for longer.
+# A step that takes longer than this is late; the coordinator stands still for longer.
 HANG_TIMEOUT_S = 5
 STANDSTILL_S = 8
 NUM_TOKENS = 450
@@ -21,7 +21,7 @@ def text_of(events):
 
 class Standstill(unittest.TestCase):
     def hold_step(self, cluster, worker):
-        """The events of a stream with a step under way: of a worker that is stopped."""
+        """The events of a stream whose step is under way on a stopped worker."""
         def begin():
             events = cluster.open_stream(CASE["prompt"], max_tokens=NUM_TOKENS).events()
             return [next(events)], events
@@ -36,7 +36,7 @@ class Standstill(unittest.TestCase):
                 os.kill(cluster.process.pid, signal.SIGSTOP)
                 time.sleep(STANDSTILL_S)
                 os.kill(cluster.process.pid, signal.SIGCONT)
-                # It looks at its clock before the reply is there.
+                # The coordinator looks at its clock before the reply is there.
                 wait_until(lambda: cluster.health() == 200, PATIENCE_S, "/health 200")
                 os.kill(workers[0], signal.SIGCONT)
                 self.assertEqual(text_of([*seen, *events]), alone)

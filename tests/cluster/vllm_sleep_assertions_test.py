@@ -25,7 +25,7 @@ CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 PROMPT = "The capital of France is"
 KV_CACHE = "--kv-cache-memory-bytes=64MiB"
 AWAKE, OFFLOADED, DISCARDED = (1, 0, 0), (0, 1, 0), (0, 0, 1)
-# The weights are back and the cache sleeps: vLLM keeps saying weights_offloaded until all of it is awake.
+# The weights are back and the cache sleeps: vLLM keeps saying weights_offloaded until all memory is awake.
 RESIDENT = (0, 0, 0)
 PAUSE_S = 0.5
 

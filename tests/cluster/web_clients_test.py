@@ -1,4 +1,4 @@
-"""What clients see of a whole cluster over HTTP: words that never come, waits with a reason, requests that count, pages that
+"""HTTP clients of a whole cluster: banned words that never come, waits with a reason, requests that count, pages that
 are kept away."""
 import gzip
 import http.client
@@ -21,7 +21,7 @@ class BadWords(unittest.TestCase):
         return cluster.complete(prompt, max_tokens=32, ignore_eos=True, **fields)["choices"][0]["text"]
 
     def ban_one_after_the_other(self, cluster, rounds):
-        """Bans a word of each answer, alternately its longest and its last: the model looks for other ways to write it."""
+        """Bans a word of each answer, alternately its longest and its last: the model looks for other spellings."""
         for prompt in PROMPTS:
             bad = []
             for i in range(rounds):
@@ -99,7 +99,7 @@ class Pages(unittest.TestCase):
                 answer = cluster.request("POST", "/sleep", headers=headers, port=cluster.admin_port)
                 self.assertEqual(answer.status, status, headers)
             cluster.admin("/wake_up")
-            # As a probe comes by a pod's address, or anything else in front.
+            # A probe may name any host: a pod's address, or a proxy in front.
             probe = cluster.request("GET", "/readyz", headers={"Host": "evil.example"}, port=cluster.admin_port)
             self.assertEqual(probe.status, 200)
             body = gzip.compress(json.dumps({"prompt": [5, 6, 7], "max_tokens": 3}).encode())

@@ -104,7 +104,7 @@ class Weights(served_weights.ServedWeights):
             self.assertEqual(self.status().weights_version, version, "nothing was written yet")
             self.assertEqual(self.tokens(), self.first_tokens)
         messages = list(self.chunks(self.other))
-        # Those that go on with a tensor have no name, nor has the end.
+        # Messages that go on with a tensor have no name, nor has the last message.
         chunks = [message.chunk for message in messages[1:] if message.chunk.name]
         begin = pb.UpdateWeightsRequest.Begin()
         for chunk in chunks:

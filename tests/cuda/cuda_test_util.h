@@ -21,9 +21,9 @@
 
 namespace somnus::cuda_test {
 
-// Makes an emulated device with this schedule and size, or the first real one, for which they are ignored.
-// nullptr without a GPU. Races are looked for in the runs of tests/cuda/barriers_test.py, since that takes
-// several times as long.
+// Makes an emulated device with this schedule and size, or opens the first GPU (the arguments are ignored);
+// nullptr without a GPU. Races are looked for in the runs of tests/cuda/barriers_test.py alone, since the
+// search takes several times as long.
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132, bool find_races = true) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.

@@ -1,5 +1,5 @@
 // Settings of the tests of ranks on a GPU (cuda_test links this file there), for ranks that are threads of
-// one process. Served ranks are processes of their own, and need neither.
+// a single process. Served ranks are processes of their own, and need no such settings.
 //
 // All kernels are loaded when CUDA starts. Otherwise a kernel is loaded at its first launch, which may wait
 // for the device, while the device waits for a rank that has not been served yet: for ever.

@@ -59,7 +59,7 @@ WorkerParts EmulatedWorkerParts() {
 int main(int argc, char** argv) {
   somnus::cuda_emulated::emulator::Options options = somnus::cuda_emulated::emulator::GetOptions();
   options.spin_limit_ms = somnus::kSpinLimitMs;
-  options.find_races = false;  // The kernels' own tests look for them; clusters shall be quick.
+  options.find_races = false;  // The kernels' own tests look for races; clusters shall be quick.
   somnus::cuda_emulated::emulator::SetOptions(options);
   somnus::SetMomentRank({argv, argv + argc});
   somnus::WatchCalls();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/continue_final_message.jsonl: what transformers makes of continue_final_message.
+"""Writes tests/data/tokenizer/continue_final_message.jsonl: the prompts of transformers with continue_final_message.
 
 Needs transformers 5 and jinja2:  make_continue_goldens.py FOLDER
 FOLDER has the tokenizers llama3 and qwen3 (or llama3-tokenizer, qwen3-tokenizer), whose templates are not in the
@@ -59,7 +59,7 @@ TEXTS = [
     "def f():\n    return ", "| a | b |\n|---|", "```python\n", "\r\n", "a\r\n", "0", "none", "False",
 ]
 
-# Other conversations than a user's line and the text.
+# Messages before the last message: a system message, none, several turns.
 ROLES = [
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
     [],

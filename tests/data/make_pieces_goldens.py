@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/pieces: small tokenizers of SentencePiece's kind, and what other implementations make of texts.
+"""Writes tests/data/pieces: small tokenizers of SentencePiece's kind, and texts with the ids of other implementations.
 
     pip install sentencepiece protobuf tokenizers transformers
     tests/data/make_pieces_goldens.py
@@ -60,7 +60,7 @@ def train():
 
 
 def merges_of(proto):
-    """As transformers builds them: by the score of what is merged."""
+    """The merges in the order of transformers: by the score of the merged token."""
     normal = {piece.piece: (-piece.score, i) for i, piece in enumerate(proto.pieces) if piece.type == 1}
     merges = []
     for token, (score, i) in normal.items():
@@ -140,21 +140,21 @@ def json_cases(base):
         cases = []
         for text in texts(number, 60):
             ids = tokenizer.encode(text).ids
-            # `tokenizers` writes a normalized added token with the normalizer's prefix, and then skips it no more.
+            # `tokenizers` writes a normalized added token with the normalizer's prefix, and then no longer skips the token.
             decoded = [] if "normalized" in parts else [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
             cases.append([text, ids, *decoded])
         yield {"name": name, "parts": parts, "cases": cases}
 
 
 def by_sentencepiece(processor, text, legacy):
-    """What transformers' classes define: added tokens are cut out first."""
+    """The ids as transformers' classes define encoding: added tokens are cut out first."""
     ids, first = [], True
     for part in re.split("(" + "|".join(map(re.escape, ADDED)) + ")", text):
         if part in ADDED:
             ids.append(processor.piece_to_id(part))
         elif part:
             if not legacy and (not first or part[0] in (" ", SPACE)):
-                # Without the prefix: behind a piece that ends before it.
+                # Encodes without the prefix: behind a newline, whose ids are cut off.
                 ids += processor.encode("\n" + part)[2:]
                 assert processor.encode("\n" + part)[:2] == processor.encode("\n")
             else:
@@ -170,7 +170,7 @@ def model_cases(proto):
         cases = []
         for text in texts(100 + legacy, 80):
             ids = by_sentencepiece(processor, text, legacy)
-            # SentencePiece shows the unknown token, which transformers counts among the special ones.
+            # SentencePiece shows the unknown token, which transformers counts as special.
             decoded = [] if processor.unk_id() in ids else [processor.decode(ids)]
             cases.append([text, [1] + ids + ([2] if legacy else []), *decoded])
         yield {"config": config, "cases": cases}

@@ -44,14 +44,14 @@ VARIANTS = {
         config=OPTConfig(hidden_size=32, ffn_dim=44, num_attention_heads=4, word_embed_proj_dim=20, do_layer_norm_before=False,
                          max_position_embeddings=100, vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2,
                          pad_token_id=0), dtype=torch.float32),
-    # Rope "yarn" as most files have it: a factor over the original context, and all else by default.
+    # Rope "yarn" as in most files: a factor over the original context, and defaults for the rest.
     "llama-yarn": dict(
         config=LlamaConfig(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=2, head_dim=16,
                            rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0,
                                             "original_max_position_embeddings": 32},
                            tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
         dtype=torch.float32),
-    # Every other field of it: both mscales, betas, and pairs' numbers that are not rounded.
+    # The further fields of "yarn": the two mscales, betas, and pairs' numbers that are not rounded.
     "qwen3-yarn-mscale": dict(
         config=Qwen3Config(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=20,
                            rope_parameters={"rope_type": "yarn", "factor": 8.0, "rope_theta": 5000.0, "beta_fast": 8.0,
@@ -59,7 +59,7 @@ VARIANTS = {
                                             "original_max_position_embeddings": 16},
                            tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
         dtype=torch.float32),
-    # The scale of attention, given.
+    # A given scale of attention.
     "qwen2-yarn-factor": dict(
         config=Qwen2Config(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1,
                            rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6, "attention_factor": 0.8,

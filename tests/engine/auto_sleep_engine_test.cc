@@ -57,7 +57,7 @@ class AutoSleepEngineTest : public ::testing::Test {
   }
 
   const EngineOptions options_;
-  int max_tries_ = 0;                // of wake-ups for requests
+  int max_tries_ = 0;                // failures until wake-ups for requests end; 0: never
   std::atomic<int64_t> ahead_s_{0};  // of the clock
   std::optional<FakeExecutor> executor_;
   std::unique_ptr<AutoSleepEngine> engine_;
@@ -130,7 +130,7 @@ TEST_F(AutoSleepEngineTest, AWakeUpThatFailsIsTriedAgain) {
   EXPECT_TRUE(engine_->Health().ok());
 }
 
-// As of a checkpoint whose files have changed: the same code as that of a pause, and another meaning.
+// The error of a changed checkpoint has the code of a pause's error, but means a failure.
 TEST_F(AutoSleepEngineTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   const absl::Status refused = absl::FailedPreconditionError("rank 1: the checkpoint has changed");
   max_tries_ = 3;
@@ -149,7 +149,7 @@ TEST_F(AutoSleepEngineTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   EXPECT_EQ(engine_->Health(), first.sink->error());
   EXPECT_EQ(engine_->Submit(MakeTicket("b", 5, 5).request), first.sink->error());
   EXPECT_EQ(engine_->Stats().wake_up_error, first.sink->error().message());
-  // Then a request is the next one, and no other.
+  // Later the next request causes a single try.
   ahead_s_ = 3600;
   EXPECT_TRUE(engine_->Health().ok());
   const Ticket next = Submit("c");

@@ -1,4 +1,4 @@
-// Calls that end before they are done: their client leaves before they have begun, or an operator ends them.
+// Calls that end early: the client leaves before the call has begun, or an operator ends the call.
 
 #include <atomic>
 #include <functional>
@@ -12,7 +12,7 @@ namespace {
 
 class EngineAbortTest : public EngineWeightsTest {
  protected:
-  // `call` on a thread of its own, for a client that leaves when left_ is set.
+  // Runs `call` on a thread of its own, for a client that leaves when left_ is set.
   template <typename Call>
   std::future<absl::Status> ForClient(Call call) {
     return std::async(std::launch::async, [this, call] {
@@ -39,8 +39,8 @@ class EngineAbortTest : public EngineWeightsTest {
     return (*update)->Finish().status();
   }
 
-  // Has a pause wait for an open request, and ends the wait by `end`: again, where the request has ended
-  // before.
+  // Has a pause wait for an open request, and ends the wait by `end`; tries again where the request has
+  // ended before.
   absl::Status EndWait(const std::function<void()>& end) {
     executor_.SetStepTime(absl::Milliseconds(1));
     for (int i = 0;; ++i) {
@@ -75,7 +75,7 @@ TEST_F(EngineAbortTest, ACallWhoseClientHasLeftBeforeItsTurnIsNotCarriedOut) {
   auto update = ForClient([this] { return engine_->BeginWeightUpdate({}).status(); });
   AwaitWaiting(3);
   left_ = true;
-  // While the first one goes on.
+  // The waiting calls end while the first call goes on.
   EXPECT_EQ(sleep.get(), absl::CancelledError(kAbandoned));
   EXPECT_EQ(reload.get(), absl::CancelledError(kAbandoned));
   EXPECT_EQ(update.get(), absl::CancelledError(kAbandoned));

@@ -181,7 +181,7 @@ TEST_F(GroupWeightsTest, ACancelEndsTheStreams) {
   EXPECT_TRUE(weights().Reload("", 2).status.ok());
 }
 
-// Its process lives and sends heartbeats, so nobody else finds it.
+// The worker's process lives and sends heartbeats, so no further check finds the hang.
 TEST_F(GroupWeightsTest, ARankThatTakesNothingEndsTheUpdate) {
   options_.lifecycle_timeout = absl::Seconds(2);
   Connect(2);

@@ -1,4 +1,4 @@
-// How the end of a worker reads: the cause, and the way out.
+// The words for a worker's end: the cause, and the way out.
 
 #include "coordinator/executor/worker_end.h"
 
@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Statuses of waitpid, as Linux has them.
+// Statuses of waitpid on Linux.
 constexpr int Killed(int signal) { return signal; }
 constexpr int Exited(int code) { return code << 8; }
 

@@ -112,7 +112,7 @@ TEST(WorkerProcessesTest, ChildrenInheritNoDescriptors) {
   Exits exits;
   int low[2];
   ASSERT_EQ(pipe(low), 0);
-  // Not close-on-exec, and above the one that a worker has.
+  // Descriptors that are not close-on-exec, and above kLastWordsFd, which a worker inherits.
   const int leak[2] = {fcntl(low[0], F_DUPFD, 100), fcntl(low[1], F_DUPFD, 100)};
   auto processes = WorkerProcesses::Spawn(
       {{"/bin/sh", "-c", absl::StrCat("test ! -e /proc/self/fd/", leak[0], " && exit 7")}}, {},

@@ -16,7 +16,7 @@ namespace somnus {
 
 class FakeChecks : public v1::WorkerService::Service {
  public:
-  // Streams of updates are not read, as by a worker whose device hangs.
+  // Streams of updates stay unread, as by a worker with a device that hangs.
   void HoldStreams() { hold_streams_ = true; }
 
   void SetCheck(const v1::SelfCheckResponse& response, const absl::Status& status = absl::OkStatus()) {

@@ -91,7 +91,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     lifecycle_error_ = error;
   }
-  // Every wake-up ends with this error from now on; ok: none does.
+  // Every wake-up ends with this error from now on; ok: wake-ups succeed.
   void SetWakeUpError(const absl::Status& error) {
     absl::MutexLock lock(&mu_);
     wake_up_error_ = error;
@@ -234,7 +234,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     updating_.clear();
   }
-  // Updates that announce a tensor with another name than "a" and "b" are refused, as a worker refuses them.
+  // Updates that announce tensors beside "a" and "b" are refused, as by a worker.
   void SetNextTensors(const std::vector<v1::WeightChunk>& tensors) {
     for (const v1::WeightChunk& tensor : tensors) {
       if (tensor.name() == "a" || tensor.name() == "b") continue;

@@ -1,4 +1,4 @@
-// Flags about browsers and the pages in them.
+// Flags about browsers and web pages.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a server reads of a model beside its weights: end tokens and chat templates.
+// The parts of a model that a server reads beside the weights: end tokens and chat templates.
 
 #include "coordinator/text_parts.h"
 
@@ -46,7 +46,7 @@ class TextPartsTest : public testing::Test {
 };
 
 TEST_F(TextPartsTest, TheTokenizersEosCountsBesideTheConfigurations) {
-  EXPECT_THAT(Read().eos_token_ids, ElementsAre(2));  // <|im_end|>, named by both
+  EXPECT_THAT(Read().eos_token_ids, ElementsAre(2));  // <|im_end|>, named by all three files
   SetKey("generation_config.json", "eos_token_id", 0);
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(0, 2));
   SetKey("generation_config.json", "eos_token_id", nullptr);
@@ -54,7 +54,7 @@ TEST_F(TextPartsTest, TheTokenizersEosCountsBesideTheConfigurations) {
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(2));
   SetKey("tokenizer_config.json", "eos_token", nullptr);
   EXPECT_THAT(Read().eos_token_ids, ElementsAre());
-  // What the vocabulary does not have ends nothing.
+  // Ids outside of the vocabulary end nothing.
   SetKey("config.json", "eos_token_id", {7, 512, 100000});
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(7));
 }

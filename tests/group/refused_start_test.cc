@@ -1,5 +1,5 @@
-// Local workers that end at their start: those whose next one would end alike are started once, the others a
-// few times, and the error says why.
+// Local workers that end at their start: a worker with a cause that recurs is started once, and otherwise a
+// few times; the error says why.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 class RefusedStartTest : public testing::Test {
  protected:
-  // Starts a group whose worker is this shell script.
+  // Starts a group with this shell script as its worker.
   void Start(const std::string& script) {
     const std::string path = directory_.path() + "/worker";
     std::ofstream(path) << "#!/bin/sh\necho start >> " << starts_path() << "\n" << script << "\n";

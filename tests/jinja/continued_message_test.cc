@@ -1,4 +1,4 @@
-// Prompts that end inside of the last message, against those of transformers
+// Prompts that end inside of the last message, compared with the prompts of transformers
 // (tests/data/make_continue_goldens.py).
 #include "coordinator/jinja/continued_message.h"
 
@@ -27,14 +27,14 @@ absl::StatusOr<std::string> Continue(const std::string& source, const Json& mess
   return RenderContinued(**compiled, variables);
 }
 
-// The source of a template of the golden file; empty: it is not in the repository, nor on this machine.
+// The source of a template of the golden file; empty if neither the repository nor this machine has a source.
 std::string SourceOf(const Json& entry) {
   if (entry["source"].is_string()) return entry["source"].get<std::string>();
   const auto directory = LargeTokenizerDirectory(entry["name"].get<std::string>());
   return directory ? LoadChatTemplate(*directory) : "";
 }
 
-// Compares the cases of templates that are in the repository, or of those that are not. Returns how many.
+// Compares the cases of templates in the repository, or (`large`) outside; returns the number of cases.
 int Compare(bool large) {
   const std::vector<Json> lines = ReadGolden("continue_final_message.jsonl");
   int compared = 0;
@@ -76,18 +76,18 @@ TEST(ContinuedMessage, ErrorsAreToldApart) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// The word with which transformers marks the end is text here like any other.
+// The word with which transformers marks the end of the text is ordinary text here.
 TEST(ContinuedMessage, NoMessageCanHoldTheMark) {
   const char* source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
   const std::string tag = "CONTINUE_FINAL_MESSAGE_TAG ";
   const Json messages = {{{"role", "user"}, {"content", tag}},
                          {{"role", "assistant"}, {"content", tag + "x"}}};
   EXPECT_EQ(Continue(source, messages).value(), "[" + tag + "][" + tag + "x");
-  // A template that leaves out the last message finds no mark in the others.
+  // A prompt without the last message has no mark.
   EXPECT_FALSE(Continue("{{ messages[0].content }}", messages).ok());
 }
 
-// In transformers' prompt the first of both still has the word.
+// In transformers' prompt the first copy of the message still has the word.
 TEST(ContinuedMessage, AMessageThatIsWrittenTwiceHasNoMarkLeft) {
   const Json messages = {{{"role", "assistant"}, {"content", "hello "}}};
   EXPECT_EQ(Continue("{{ messages[0].content }}|{{ messages[0].content }}|", messages).value(),

@@ -1,4 +1,4 @@
-"""What is compiled for a newer instruction set than the baseline stays where nobody runs it by accident.
+"""Code for a newer instruction set than the baseline stays where no program runs the code by accident.
 
 Reads the objects and the programs that the build has made. A unit of kernels/cpu/kernels_*.cc defines one table, runs
 nothing at the program's start, and asks nothing of the CPU; every function that it has is its own. No other function of
@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 PROGRAMS = ("worker/worker", "coordinator/coordinator", "tools/somnus", "tools/bench/kernel_bench")
 SETS = ("avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_vbmi", "amx")
-# What the C library has for every CPU.
+# Functions that the C library has for every CPU.
 FROM_OUTSIDE = {"memcpy", "memset", "memmove", "memcmp", "erff", "erf", "log", "logf", "exp", "expf", "sqrt", "sqrtf",
                 "tanh", "tanhf", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
 # Functions with instructions of their own, called once the CPU was asked: conversions of a load (kernels/float_convert.cc),
@@ -25,9 +25,9 @@ ASKED_BEFORE = {"ToBf16Avx2", "ToF16Avx2", "FmaLoop", "PairBytesLoop", "DotBytes
 KERNEL = re.compile(f"3cpu(?:{'|'.join(f'{len(name)}{name}' for name in SETS)})")
 # NVIDIA's runtime, which chooses for itself.
 LIBRARY = re.compile(r"cudart|^__cuda")
-# Instructions with a VEX or EVEX prefix begin with v, but for those of masks and tiles, and bit manipulation.
+# Instructions with a VEX or EVEX prefix begin with v, except for masks, tiles and bit manipulation.
 SYSTEM = "err|erw|mcall|mlaunch|mresume|mxoff|mfunc"
-# SSE3 to SSE4.2, and BMI but for what older CPUs execute as something alike (tzcnt, lzcnt).
+# SSE3 to SSE4.2, and BMI except for instructions that older CPUs execute as similar instructions (tzcnt, lzcnt).
 LATER = (r"pshufb|palignr|pabs[bwd]|psign[bwd]|ph(?:add|sub)\w+|pmulhrsw|pmaddubsw|h(?:add|sub)p[sd]|addsubp[sd]|lddqu|movddup|movs[hl]dup"
          r"|pblend\w+|blendv?p[sd]|dpp[sd]|round[sp][sd]|insertps|extractps|pinsr[bdq]|pextr[bdq]|pm(?:ax|in)(?:s[bd]|u[wd])|pmulld|pmuldq"
          r"|ptest|pcmpeqq|pcmpgtq|pcmp[ei]str[im]|pmov[sz]x\w+|packusdw|mpsadbw|phminposuw|movntdqa|crc32[bwlq]?|popcnt[wlq]?|andn|bextr"
@@ -42,7 +42,7 @@ def output_of(*command):
 
 
 def units():
-    """The object of each unit, by set."""
+    """{instruction set: the object of its unit}."""
     return {name: next(iter(glob.glob(os.path.join(BIN, "kernels", "cpu", "_objs", f"kernels_{name}", "*.o"))), None)
             for name in ("portable", *SETS)}
 

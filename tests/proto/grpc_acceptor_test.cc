@@ -1,5 +1,5 @@
-// A gRPC listener through a lack of descriptors: strangers take what there is for them, and no more; when
-// they leave it serves again.
+// A gRPC listener through a lack of descriptors: strangers take the descriptors for clients, and no more; the
+// listener serves again when the strangers leave.
 
 #include "proto/grpc_acceptor.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// The limit of this process while it lives.
+// Sets the descriptor limit of this process for the object's lifetime.
 class Limit {
  public:
   explicit Limit(rlim_t descriptors) {
@@ -52,7 +52,7 @@ class Server {
   }
 
   GrpcAcceptor& acceptor() { return *acceptor_; }
-  // Over a connection of its own.
+  // Calls over a connection of its own.
   grpc::StatusCode Call() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -127,7 +127,7 @@ TEST(GrpcAcceptorTest, ComesBackAfterALackOfDescriptors) {
   EXPECT_EQ(server.Call(), grpc::StatusCode::UNIMPLEMENTED);
   std::vector<int> held;
   {
-    // Nothing is left: no accept of this process succeeds. gRPC's own listener ends here.
+    // No descriptor is left: no accept of this process succeeds. gRPC's own listener would end here.
     const Limit lowered(256);
     const int stranger = Connect(server.acceptor().port());
     for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) held.push_back(fd);
@@ -135,7 +135,7 @@ TEST(GrpcAcceptorTest, ComesBackAfterALackOfDescriptors) {
     const int late = held.back();
     held.pop_back();
     close(late);
-    const int another = Connect(server.acceptor().port());  // takes the last one; its accept finds none
+    const int another = Connect(server.acceptor().port());  // takes the last descriptor; no accept succeeds
     absl::SleepFor(absl::Milliseconds(300));
     close(another);
     CloseAll(&held);

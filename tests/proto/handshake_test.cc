@@ -1,4 +1,4 @@
-// Two sides with different secrets: both are told so in words.
+// Two sides with different secrets: the client's error and the server's log say so in words.
 
 #include "proto/handshake.h"
 
@@ -45,7 +45,7 @@ TEST(HandshakeTest, AnotherSecretIsSaidInWordsOnBothSides) {
       "the TLS handshake has failed: the other side has another cluster secret (--cluster-secret-file or "
       "SOMNUS_CLUSTER_SECRET), or certificates of another authority")
       << refused.error_message();
-  while (NumFailedHandshakes() == 0) absl::SleepFor(absl::Milliseconds(1));  // the server learns of it later
+  while (NumFailedHandshakes() == 0) absl::SleepFor(absl::Milliseconds(1));  // the server's side fails later
   server->Shutdown();
   const std::string log = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(log.find("a TLS handshake on a gRPC port has failed ("), std::string::npos) << log;

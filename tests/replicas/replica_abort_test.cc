@@ -40,7 +40,7 @@ TEST_P(ReplicaAbortTest, ACallWhoseClientHasLeftBeforeItsTurnIsNotCarriedOut) {
   EXPECT_EQ(set_->Stats().sleep_level, 1);
 }
 
-// Its grace may be a day.
+// The grace of a roll may be a day.
 TEST_P(ReplicaAbortTest, ARollThatWaitsForRequestsHoldsNobodyBack) {
   Start();
   for (const auto& executor : executors_) {

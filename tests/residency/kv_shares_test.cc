@@ -80,8 +80,8 @@ TEST(KvSharesTest, GrowthLeavesRoomForWholeChunks) {
   EXPECT_EQ(Plan(0, {Awake(1600, 0), busy}), (Resizes{{0, 1470, 1}}));
 }
 
-// Memory comes in chunks, of which every row may take two beside its blocks; the whole cache takes no more
-// than itself.
+// Memory comes in chunks, and every row may take two chunks beside its blocks; the whole cache takes no more
+// than its own size.
 TEST(KvSharesTest, ACacheGrowsWhereAllOfItFitsWhateverTheSlack) {
   KvShareView small = Awake(100, 800);
   small.slack_bytes = 30000;

@@ -155,7 +155,7 @@ class SharedDevicesTest : public ::testing::Test {
   // Of Start; the models after the last target have none.
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
-  int max_tries_ = 0;  // of wake-ups for requests
+  int max_tries_ = 0;  // failures until wake-ups for requests end; 0: never
   absl::Duration revival_pause_ = absl::InfiniteDuration();
   std::vector<TokenTargets> targets_;
   absl::Duration idle_sleep_ = absl::InfiniteDuration();

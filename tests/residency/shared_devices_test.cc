@@ -224,7 +224,7 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
   ExpectExact(Submit(0, "a"));
 }
 
-// The code is that of a pause, too. Whoever serves is not put to sleep again and again for it.
+// The error has the code of a pause's error. The model that serves is not put to sleep again and again.
 TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   max_tries_ = 3;
   Start(2, 1);
@@ -248,14 +248,14 @@ TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   EXPECT_EQ(engine(0)->Submit(MakeTicket("b", 5, 5).request), error);
   ExpectExact(Submit(1, "serves on"));
   EXPECT_EQ(num_wake_ups(), 3);
-  // An operator's call may have mended it.
+  // An operator may have mended the cause.
   models_[0].executor->SetWakeUpError(absl::OkStatus());
   ASSERT_TRUE(engine(0)->WakeUp({}).ok());
   ExpectExact(Submit(0, "c"));
   EXPECT_EQ(engine(0)->Stats().wake_up_error, "");
 }
 
-// What its workers held is free, since they have ended, and it comes back with nothing of it.
+// The memory of a failed model is free, since its workers have ended; the model comes back without memory.
 TEST_F(SharedDevicesTest, AModelThatHasFailedMakesRoomAndIsBroughtUpAgain) {
   revival_pause_ = absl::Seconds(30);
   Start(2, 1);
@@ -267,7 +267,7 @@ TEST_F(SharedDevicesTest, AModelThatHasFailedMakesRoomAndIsBroughtUpAgain) {
   EXPECT_FALSE(engine(1)->Submit(MakeTicket("c", 5, 5).request).ok());
   models_[1].executor->SetRecovery(FakeExecutor::Recovery::kSucceeds);
   ahead_s_ = 60;
-  ExpectExact(Submit(0, "d"));  // of which devices_ hears, and looks at its clock
+  ExpectExact(Submit(0, "d"));  // devices_ hears of the request and looks at its clock
   while (engine(1)->state() != EngineState::kAsleep) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(models_[1].executor->recoveries().back(), "asleep 2 kv_cache weights workspace");
   ExpectExact(Submit(1, "e"));

@@ -146,7 +146,7 @@ void Invariants::CheckDisk(const Member& member) {
   for (const auto& [tag, bytes] : member.status.file_bytes_by_tag())
     backups += (bytes + Disk::kPageBytes - 1) / Disk::kPageBytes * Disk::kPageBytes;
   const int64_t used = site_.disk.UsedBytes(member.pid);
-  // Of a rank that joined a group which slept the checkpoint is the backup.
+  // For a rank that joined a sleeping group the checkpoint is the backup.
   if (used == 0 && member.status.state() == "asleep") return;
   if (used != backups)
     Violate(member, absl::StrCat("has ", used, " bytes of the disk for backups of ", backups));

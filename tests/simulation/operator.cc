@@ -86,7 +86,7 @@ void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& 
   absl::Status status;
   const auto sleep = [&] {
     Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]), [&] {
-      // Its operator has the files of every update.
+      // The operator has the files of every update.
       return status = engine_.Sleep({.level = level, .tags = tags, .mode = mode, .force = true}).status();
     });
   };

@@ -110,7 +110,7 @@ class SimulatedRunner : public ModelRunner {
                                                         num_mapped_blocks * kv_block_bytes()));
     batch_.SetNumBlocks(num_mapped_blocks);
     RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
-    if (allocator_.Stats()["kv_cache"].sleeping == 0) Forget();  // else ResetAfterWake does
+    if (allocator_.Stats()["kv_cache"].sleeping == 0) Forget();  // otherwise ResetAfterWake forgets
     return absl::OkStatus();
   }
   absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {

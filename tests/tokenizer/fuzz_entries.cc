@@ -42,7 +42,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer() {
   return std::move(*tokenizer);
 }
 
-// As SentencePiece's: bytes, scores, spaces with a sign of their own, text that loses its first space.
+// A tokenizer of SentencePiece's kind: bytes, scores, a sign for spaces, text that loses its first space.
 std::unique_ptr<Tokenizer> MakePiecesTokenizer() {
   constexpr char kSpace[] = "\u2581";
   TokenizerData data;
@@ -93,8 +93,7 @@ void FuzzTokenizer(absl::string_view bytes) {
   static const Tokenizer* const pieces = MakePiecesTokenizer().release();
   CheckRound(*tokenizer, bytes);
   const std::string text = CheckRound(*pieces, bytes);
-  // Every character is a piece or bytes: without added tokens nothing is lost but the sign that means a
-  // space.
+  // Every character is a piece or bytes: without added tokens the text loses only the sign for spaces.
   if (bytes.find("<|") == absl::string_view::npos && bytes.find("|>") == absl::string_view::npos) {
     SOMNUS_CHECK(text == absl::StrReplaceAll(ReplaceInvalidUtf8(bytes), {{"\u2581", " "}}));
   }

@@ -1,5 +1,5 @@
 // Tokenizers of SentencePiece's kind, and directories without tokenizer.json, through the readers of
-// checkpoints: ids and texts as other implementations give them (tests/data/make_pieces_goldens.py).
+// checkpoints: the ids and texts of other implementations (tests/data/make_pieces_goldens.py).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,7 +58,8 @@ std::string Stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, 
   return text + stream.Flush();
 }
 
-// A case is [text, ids, decoded without special tokens, decoded with them]; the last may be missing.
+// A case is [text, ids, decoded without special tokens, decoded with special tokens]; the decoded texts may
+// be missing.
 void Check(const Tokenizer* tokenizer, const json& cases) {
   ASSERT_NE(tokenizer, nullptr);
   ASSERT_GE(cases.size(), 40u);
@@ -248,7 +249,7 @@ TEST_F(PiecesDirectory, TheModelsTypeNamesTheClassWhereNoFileDoes) {
   tokenizer = Make(ReadHfTokenizer(directory_));
   ASSERT_NE(tokenizer, nullptr);
   const std::vector<int32_t> hello = tokenizer->Encode("Hello", false);
-  EXPECT_EQ(tokenizer->Encode("<s>Hello", false).size(), hello.size() + 1);  // the space comes again
+  EXPECT_EQ(tokenizer->Encode("<s>Hello", false).size(), hello.size() + 1);  // <s>, and again a space
   WriteFile(directory_ + "/config.json", R"({"model_type":"bert"})");
   EXPECT_THAT(ReadHfTokenizer(directory_).status().ToString(), HasSubstr("names no tokenizer_class"));
 }

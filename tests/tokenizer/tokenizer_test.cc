@@ -301,7 +301,7 @@ TEST(IncrementalDetokenizerTest, NeverHalfACharacter) {
   EXPECT_EQ(stream.Flush(), "");
 }
 
-// Ids 0..255 are bytes; " a" and "a" follow, then a special token.
+// Ids 0..255 are bytes; " a", "a" and " " follow; 300 is a special token.
 TokenizerData PiecesData() {
   using Step = DecoderStep::Kind;
   TokenizerData data;
@@ -323,7 +323,7 @@ TEST(IncrementalDetokenizerTest, OnlyTheStartOfATextLosesItsSpace) {
   EXPECT_EQ(tokenizer->Decode(Ids{256, 256, 258}, true), "a a ");
   EXPECT_EQ(tokenizer->Decode(Ids{300, 256, 256}, true), "a a");
   EXPECT_EQ(tokenizer->Decode(Ids{300, 256, 256}, false), "<s> a a");
-  EXPECT_EQ(tokenizer->Decode(Ids{258, 256}, true), " a");  // one space only
+  EXPECT_EQ(tokenizer->Decode(Ids{258, 256}, true), " a");  // the text loses only its first space
   EXPECT_EQ(tokenizer->Decode(Ids{' ', 257}, true), "a");
   EXPECT_EQ(tokenizer->TokenBytes(256), " a");
   IncrementalDetokenizer start(tokenizer.get(), true), middle(tokenizer.get(), true, /*at_start=*/false);
@@ -334,10 +334,10 @@ TEST(IncrementalDetokenizerTest, OnlyTheStartOfATextLosesItsSpace) {
   EXPECT_FALSE(BeginsText(*tokenizer, Ids{300}, false));
   EXPECT_TRUE(BeginsText(*tokenizer, Ids{300}, true));
   EXPECT_TRUE(BeginsText(*tokenizer, Ids{}, false));
-  EXPECT_FALSE(BeginsText(*Make(ByteData()), Ids{}, false));  // it makes no difference
+  EXPECT_FALSE(BeginsText(*Make(ByteData()), Ids{}, false));  // the start makes no difference
 }
 
-// As SentencePiece decodes bytes, and `tokenizers` where none of a run makes a character.
+// SentencePiece decodes bytes alike, as does `tokenizers` where no part of a run makes a character.
 TEST(IncrementalDetokenizerTest, FallbackBytesJoinIntoCharacters) {
   auto tokenizer = Make(PiecesData());
   IncrementalDetokenizer stream(tokenizer.get(), true);

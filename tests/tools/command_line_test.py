@@ -47,8 +47,8 @@ class Terminal:
             data = data[os.write(self.fd, data[:1024]):]
 
     def read_until(self, words, again=""):
-        """What was written since the last call, up to and with `words`; escape sequences are left out. `again` is typed
-        while nothing comes, as for wait."""
+        """The output since the last call, up to and with `words`, without escape sequences. Types `again` while nothing
+        comes, as wait does."""
         while words not in self.seen:
             for _ in range(120):
                 if self.readable(0.5):

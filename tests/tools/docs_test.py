@@ -27,7 +27,7 @@ COMMAND_ROW = re.compile(r'^ *\{"([a-z-]+)", "', re.MULTILINE)
 COMMAND = re.compile(r"(?<![\w./-])(?:bazel-bin/tools/)?somnus ([a-z][a-z-]*)(?![\w-])")
 COMMENT_LINE = re.compile(r"^\s*//[^\n]*|\s//[^\n]*", re.MULTILINE)
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-STRINGS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')  # that the compiler makes one
+STRINGS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')  # literals that the compiler joins
 METRIC = re.compile(r"\b(?:vllm|somnus):(\w+)")
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\w+, (\w+)\)", re.MULTILINE)
 LONG_NAME = re.compile(r"\b[A-Z][A-Za-z0-9]{12,}\b")
@@ -35,8 +35,8 @@ MAX_COLUMNS = 120
 # Files and flags of other programs.
 FOREIGN = {"bench.py", "cuda_runtime.h", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
 FOREIGN_IN_BLOCKS = {"--rm", "--read-only", "--tmpfs", "--shm-size", "--from-literal", "--no-create-home", "--shell", "--output-format",
-                     "--flag", "--seeds"}  # of tests/simulation
-# Words behind our name that are part of another one.
+                     "--flag", "--seeds"}  # flags of tests/simulation
+# Words behind our name that belong to longer names, not to commands.
 NO_COMMANDS = {"cluster", "control", "inference", "is"}
 
 
@@ -98,7 +98,7 @@ class Docs(unittest.TestCase):
                           if name not in known], [])
 
     def declared_flags(self):
-        """Rows of flag tables, and what scripts have. An alias is no name for the documents."""
+        """The names in flag tables and in scripts. An alias is no name for the documents."""
         declared = set(FLAG.findall("".join(CODE_BLOCK.findall(read(os.path.join(ROOT, "docs", "flags.md"))))))
         self.assertGreater(len(declared), 100)  # tests/flags compares them with --help
         for path, text in self.sources.items():
@@ -111,7 +111,7 @@ class Docs(unittest.TestCase):
                           if f"--{name}" not in FOREIGN and name not in declared], [])
 
     def test_commands_exist(self):
-        """In blocks and in backticks of the pages, and in what programs and scripts write."""
+        """The commands in the pages' blocks and backticks, and in the texts of programs and scripts."""
         commands = set(COMMAND_ROW.findall(self.sources["tools/cli/main.cc"])) | {"help"}
         self.assertGreater(len(commands), 10)
         self.assertEqual([f"{where}: somnus {name}" for where, text in self.written() for name in COMMAND.findall(text)

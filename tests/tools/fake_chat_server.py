@@ -1,10 +1,10 @@
-"""A server for `somnus chat` and `generate` that answers each question with itself and a mark."""
+"""A server for `somnus chat` and `generate` that answers each question with the question and a mark."""
 import http.server
 import json
 import socket
 import threading
 
-HOLD = "hold"  # a question whose answer begins and does not end
+HOLD = "hold"  # a question with an answer that begins and does not end
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ class FakeServer(http.server.ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         super().__init__((address, 0), Handler)
         self.asked, self.health, self.held, self.host = [], 200, threading.Event(), ""
-        self.context = 1 << 20  # of words
+        self.context = 1 << 20  # words
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()

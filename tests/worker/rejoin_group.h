@@ -51,7 +51,7 @@ class RejoinGroup {
  private:
   // Calls `call` for every rank that `ranks` says, all at once; returns the first error.
   absl::Status OnRanks(const std::vector<bool>& ranks, const std::function<absl::Status(int rank)>& call);
-  // Asleep, with all tags, where the level is not 0.
+  // Loads the rank: asleep, with all tags, where the level is not 0.
   absl::Status LoadRank(int rank, int sleep_level);
   absl::Status AllocateRank(int rank, bool defer_graphs);
   // Both phases of a sleep, or of a wake-up (level 0), on one rank. `keeps`: the sequence's blocks outlive

@@ -59,9 +59,9 @@ class Conversation {
   }
 
  private:
-  // What an exchange takes: a question and its answer.
+  // The messages of an exchange: a question and its answer.
   static constexpr size_t kExchange = 2;
-  // Leaves room for an answer: a quarter of the context, or what --max-tokens says, up to a half.
+  // The room left for an answer: a quarter of the context, or --max-tokens, up to half of the context.
   static constexpr int64_t kAnswerShare = 4, kLongestAnswerShare = 2;
 
   size_t NumExchanges() const { return (messages_.size() - (system_.empty() ? 1 : 2)) / kExchange; }

@@ -23,7 +23,7 @@
 namespace somnus::cli {
 namespace {
 
-constexpr int kNameWidth = 10;  // of a field's name, with the blanks behind it
+constexpr int kNameWidth = 10;  // of a field's name and the blanks behind
 
 // "state     awake", in several lines where the terminal is narrow.
 void PrintField(absl::string_view name, const std::string& value) {
@@ -77,7 +77,7 @@ void PrintServer(const Server& server, const v1::GetStatusResponse& status) {
   PrintField("version", absl::StrCat(status.version(), ", up ", uptime));
 }
 
-// Who waits for it finds here what to end.
+// The call under way, for callers that wait: abort-call ends the call.
 std::string CallText(const v1::LifecycleCall& call) {
   return absl::StrCat(call.name(), call.client().empty() ? "" : " of " + call.client(), " for ",
                       absl::FormatDuration(absl::Seconds(static_cast<int64_t>(call.running_s()))),

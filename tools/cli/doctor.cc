@@ -17,7 +17,7 @@
 namespace somnus::cli {
 namespace {
 
-constexpr int kNameWidth = 15;  // of what DoctorText begins its lines with
+constexpr int kNameWidth = 15;  // of the names at the start of DoctorText's lines
 
 struct DoctorOptions {
   int32_t workers = 1;

@@ -34,7 +34,7 @@ constexpr char kContinues[] = ". ";
 // xterm's control sequences: pastes come between two marks, the first of which is bound to InsertPaste.
 constexpr char kBracketPastes[] = "\033[?2004h", kNoBracketPastes[] = "\033[?2004l",
                kPasteEnd[] = "\033[201~";
-constexpr size_t kMaxPasteBytes = size_t{128} << 10;  // libedit draws all of it
+constexpr size_t kMaxPasteBytes = size_t{128} << 10;  // libedit draws the whole line
 
 // Terminals send UTF-8, also where no locale is set, as in most containers.
 void UseUtf8() {
@@ -69,7 +69,7 @@ int ReadCharacter(EditLine*, wchar_t* character) {
   return 1;
 }
 
-// What a paste may put into a line: text with newlines and tabs.
+// The part of a paste that goes into the line: text with newlines and tabs.
 std::string CleanPaste(const std::string& bytes) {
   std::string text;
   for (const char c : absl::StrReplaceAll(bytes, {{"\r\n", "\n"}, {"\r", "\n"}})) {
@@ -80,7 +80,7 @@ std::string CleanPaste(const std::string& bytes) {
   return ReplaceInvalidUtf8(text);
 }
 
-// Reads to the end of the paste that has begun, and puts it into the line where the cursor is.
+// Reads to the end of the paste that has begun, and inserts the pasted text at the cursor.
 unsigned char InsertPaste(EditLine* editor, int) {
   std::string bytes;
   bool too_long = false;
@@ -150,15 +150,15 @@ std::string HistoryPath() {
 
 namespace {
 
-// In green, but for the last character: libedit drops an escape sequence that nothing follows, and the
-// terminal would stay green.
+// The prompt in green, but for the last character: libedit drops an escape sequence at the end of a prompt,
+// and the terminal would stay green.
 std::string GreenPrompt(const std::string& text) {
   if (!UseColour(STDOUT_FILENO)) return text;
   const size_t last = text.size() - 1;
   return absl::StrCat("\1\033[32m\1", text.substr(0, last), "\1\033[0m\1", text.substr(last));
 }
 
-// Its command mode begins with the byte with which pastes begin.
+// In vi's mode the byte that begins a paste begins the command mode.
 bool EditsLikeVi(EditLine* editor) {
   const char* mode = nullptr;
   return el_get(editor, EL_EDITOR, &mode) != 0 || mode == nullptr || absl::string_view(mode) != "emacs";

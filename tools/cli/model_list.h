@@ -11,8 +11,8 @@ namespace somnus::cli {
 std::string StateName(v1::EngineState state);  // "awake"
 std::string StateText(v1::EngineState state);  // the same in its colour
 
-// One line for each model, below a line of titles, or a paragraph where these are wider than `columns`. With
-// `before`, which was asked for `passed` ago, also how many tokens it has computed in each second since.
+// A line for each model, below a line of titles, or paragraphs where the lines are wider than `columns`. With
+// `before`, the response of `passed` ago, also the tokens that each model has computed per second since.
 std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
                        const v1::ListModelStatusResponse* before = nullptr, absl::Duration passed = {});
 // What their schedulers have done since `before`, which was asked for `passed` ago: shares and mean times of

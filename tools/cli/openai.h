@@ -38,7 +38,7 @@ struct Answer {
 absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, nlohmann::json request);
 
 struct ContextUse {
-  int64_t num_tokens = 0;  // of the messages, as the model's template renders them
+  int64_t num_tokens = 0;  // of the messages, rendered by the model's template
   int64_t max_model_len = 0;
 };
 // Asks the server how long these messages are for the model that `request` names. An error where the server

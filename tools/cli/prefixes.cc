@@ -64,7 +64,7 @@ absl::StatusOr<int> Pin(const PrefixOptions& options, absl::Span<const std::stri
   if (!options.model.empty()) request["model"] = options.model;
   if (!options.cache_salt.empty()) request["cache_salt"] = options.cache_salt;
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  // Arguments and pipes may hold any bytes; what is not UTF-8 becomes U+FFFD.
+  // Arguments and pipes may hold any bytes; invalid UTF-8 becomes U+FFFD.
   const std::string body = request.dump(-1, ' ', false, Json::error_handler_t::replace);
   ASSIGN_OR_RETURN(const Json prefix, Read(server.Client().Post("/v1/prefixes", body)));
   fputs(options.json ? absl::StrCat(prefix.dump(), "\n").c_str() : Describe(prefix).c_str(), stdout);

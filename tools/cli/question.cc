@@ -13,7 +13,7 @@ using Result = LineEditor::Result;
 
 constexpr absl::string_view kQuotes = "\"\"\"";
 
-// Whether the text has its end. What marks that, or that it goes on, is taken from it.
+// Whether the text is complete. Removes the mark of the end (three quotes) or of a next line (a backslash).
 bool IsWhole(bool quoted, std::string* text) {
   absl::string_view rest = absl::StripTrailingAsciiWhitespace(*text);
   if (!quoted) {

@@ -44,8 +44,8 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
 
 using TagBytes = std::map<std::string, int64_t>;
 
-// What backups of each tag hold in the memory that the ranks compute in; nothing where one has memory of its
-// own, as a GPU has.
+// The bytes of each tag's backups where the ranks compute in host memory; nullopt where a device has memory
+// of its own, as a GPU has, or the server does not answer.
 std::optional<TagBytes> BackupsInSameMemory(const Server& server, const ControlOptions& options) {
   const absl::StatusOr<v1::GetStatusResponse> status =
       GetStatus(server, Named<v1::GetStatusRequest>(options), options.timeout);
@@ -58,7 +58,7 @@ std::optional<TagBytes> BackupsInSameMemory(const Server& server, const ControlO
   return bytes;
 }
 
-// What was moved into backups of the same memory was not freed: the machine has less of it by so much.
+// Bytes that moved into backups in the same memory were not freed, and are printed apart.
 void PrintFreedOfHost(const v1::SleepResponse& response, const TagBytes& before, const TagBytes& after) {
   TagBytes freed;
   int64_t moved = 0;
@@ -82,7 +82,7 @@ int64_t Sum(const TagBytes& bytes_by_tag) {
   return sum;
 }
 
-// Of a sleep that had no device memory to free: a deeper one gives backups up.
+// For a sleep that found no device memory to free: a deeper sleep gives backups up.
 void PrintDeeper(int level, int64_t dropped) {
   absl::PrintF("asleep at level %d; %s\n", level,
                dropped > 0 ? absl::StrCat("freed ", BytesText(dropped), " of backups")

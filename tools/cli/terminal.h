@@ -21,9 +21,9 @@ inline constexpr int kCannotConnect = 3;
 inline constexpr int kInterrupted = 130;  // by Ctrl-C, as shells have it
 
 bool IsTerminal(int fd);
-bool UnderstandsEscapes(int fd);  // a terminal, and no dumb one
+bool UnderstandsEscapes(int fd);  // a terminal that is not dumb
 bool UseColour(int fd);
-// How many columns the terminal has; `otherwise` where `fd` is none, or does not know.
+// The columns of the terminal; `otherwise` where `fd` is no terminal, or the terminal does not know.
 int Columns(int fd, int otherwise);
 
 // Returns `text` in this style where `fd` shows colours, else as it is.

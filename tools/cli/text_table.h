@@ -1,6 +1,6 @@
 #pragma once
 // Text for terminals of any width: lines that are broken between words, and tables that become lists where
-// they are too wide.
+// the table is too wide.
 
 #include <optional>
 #include <string>
@@ -11,26 +11,26 @@
 
 namespace somnus::cli {
 
-// How wide what goes to stdout may be: its terminal's columns, or kAnyWidth where it is none.
+// The width for text on stdout: the terminal's columns, or kAnyWidth where stdout is no terminal.
 inline constexpr int kAnyWidth = 1 << 20;
 int OutputColumns();
 
-// `text`, one line without its newline, in lines of at most `columns`, each but the first after `indent`
-// blanks. Only blanks are broken at, so a longer word makes a longer line. Colours take no columns.
+// Breaks `text`, a line without its newline, into lines of at most `columns`, each but the first after
+// `indent` blanks. Only blanks are broken at, so a longer word makes a longer line. Colours take no columns.
 std::string Wrap(absl::string_view text, int columns, int indent);
 
 class TextTable {
  public:
   using Row = std::vector<std::string>;
 
-  // The first `num_text` columns and the last one are text, the others numbers.
+  // The first `num_text` columns and the last column are text, the columns between are numbers.
   TextTable(Row titles, size_t num_text) : titles_(std::move(titles)), num_text_(num_text) {}
 
-  // As many cells as titles. `style`: of the second one.
+  // A row has as many cells as titles. `style` is the style of the second cell.
   void Add(Row cells, std::optional<Style> style = std::nullopt);
 
-  // Lines of aligned columns below their titles, or, where these are wider than `columns`, a paragraph for
-  // each row, with the titles before the values, and without the cells that say nothing ("" and "-").
+  // Lines of aligned columns below their titles, or, where the lines are wider than `columns`, a paragraph
+  // for each row, with the titles before the values, and without the cells that say nothing ("" and "-").
   std::string Text(int columns) const;
 
  private:

@@ -32,8 +32,8 @@ ModelReport ReportModel(const Checkpoint& checkpoint);
 // Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0. One stream is bound
 // by what it reads or by its arithmetic, whichever takes longer.
 struct ModelSpeed {
-  double decode_stored = 0;  // one stream, weights as they are stored
-  double decode_bf16 = 0;    // one stream, weights in 16 bits (--dequantize, or so in the file)
+  double decode_stored = 0;  // a single stream, weights as stored
+  double decode_bf16 = 0;    // a single stream, weights of 16 bits (by --dequantize, or in the file)
   double prompt_stored = 0;
   double prompt_bf16 = 0;
 };

@@ -155,7 +155,7 @@ std::string DoctorJson(const DoctorReport& report) {
                                   {"prompt_as_stored_tokens_per_s", speed.prompt_stored}};
     }
   }
-  // A model's name is a path's part, which may hold any bytes.
+  // A model's name is part of a path, which may hold any bytes.
   return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
 }
 

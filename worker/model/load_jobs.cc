@@ -52,7 +52,7 @@ absl::Status RunLoadJobs(size_t count, int num_threads,
   for (int i = 0; i < num_workers; ++i) {
     absl::StatusOr<std::thread> thread = StartThread(work);
     if (!thread.ok() && threads.empty()) return thread.status();
-    if (!thread.ok()) break;  // those that are there do all
+    if (!thread.ok()) break;  // the threads that run do all jobs
     threads.push_back(*std::move(thread));
   }
   for (std::thread& thread : threads) thread.join();

@@ -16,14 +16,14 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// The number of the pair, as a real one, that turns `turns` times over the original context.
+// The number, with a fraction, of the pair that turns `turns` times over the original context.
 double PairThatTurns(const RopeConfig& rope, double turns, double head_dim) {
   const double original_length = static_cast<double>(rope.original_max_position_embeddings);
   return head_dim * std::log(original_length / (turns * 2 * M_PI)) / (2 * std::log(rope.theta));
 }
 
-// YaRN (arXiv 2309.00071, section 3.2): fast pairs stay, slow ones are slowed by `factor`, those between are
-// blended.
+// YaRN (arXiv 2309.00071, section 3.2): fast pairs keep their frequency, slow pairs are slowed by `factor`,
+// and pairs between the two are blended.
 double YarnFrequency(const RopeConfig& rope, double frequency, double pair, double head_dim) {
   double low = PairThatTurns(rope, rope.beta_fast, head_dim);
   double high = PairThatTurns(rope, rope.beta_slow, head_dim);

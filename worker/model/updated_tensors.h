@@ -36,7 +36,7 @@ class UpdatedTensors {
   // Every tensor that the model needs, by name and shape.
   const Checkpoint& tensors() const { return *tensors_; }
 
-  // InvalidArgument where the model has no tensor of this name, dtype and shape. Its data is not looked at.
+  // InvalidArgument where the model has no tensor of this name, dtype and shape. The data is not looked at.
   absl::Status Check(const v1::WeightChunk& first) const;
   // The next chunk. InvalidArgument names the tensor, also of an unknown name; DataLoss: shared memory was
   // cut while it was read; others are those of `place`. After an error the tensor counts as one that has come

@@ -69,8 +69,8 @@ class WeightPlan {
   // The types of the matrices and the bytes of each, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
   std::string DescribeTypes() const;
 
-  // The quantized types of the checkpoint whose matrices are not computed as they are stored, for people:
-  // "Q4_1, Q8_0"; empty: there are none. Numbers of a quantization_config may fit no type.
+  // The quantized types of the checkpoint's matrices that are computed in a type other than the stored type,
+  // for people: "Q4_1, Q8_0"; empty: no such matrix. Numbers of a quantization_config may fit no type.
   std::string DescribeExpanded() const;
 
   int64_t region_bytes() const { return region_bytes_; }

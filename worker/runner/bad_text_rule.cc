@@ -33,7 +33,7 @@ bool BadTextRule::IsInside(int32_t token) const {
   return it != inner_.end() && it->key == token;
 }
 
-// Every token of a prefix brings one byte of it at least.
+// A prefix has no more tokens than bytes: every token brings at least one byte.
 std::vector<bool> BadTextRule::PrefixesAtEnd(absl::Span<const int32_t> outputs) const {
   size_t count = 0;
   while (count < outputs.size() && count < static_cast<size_t>(num_bytes_) &&

@@ -174,7 +174,7 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
     ops_scratch_bytes_ = std::max(ops_scratch_bytes_, draft_model_->ops_workspace_bytes());
   ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
   CarveWorkspace(workspace_region_);
-  return WorkspaceSleeps() ? absl::OkStatus() : BindWorkspace();  // else ResetAfterWake binds it
+  return WorkspaceSleeps() ? absl::OkStatus() : BindWorkspace();  // while asleep, ResetAfterWake binds
 }
 
 bool ModelRunnerImpl::WorkspaceSleeps() const { return allocator_->Stats()[kWorkspaceTag].sleeping > 0; }

@@ -68,8 +68,8 @@ class ModelRunnerImpl : public ModelRunner {
   // What the options say of matrices.
   WeightTypes Types() const { return {options_.dtype, !options_.dequantize, options_.quantize}; }
   absl::Status CheckQuantization() const;
-  // For the log: which quantized types are expanded since this device cannot compute them as they are stored,
-  // or, with --dequantize, as which types it could.
+  // For the log: the checkpoint's quantized types that this device cannot compute with, and expands; or, with
+  // --dequantize, the types that --no-dequantize would compute with.
   std::string StoredTypesNote(const Checkpoint& checkpoint) const;
   DataType CacheType() const { return CacheTypeOf(options_); }
 

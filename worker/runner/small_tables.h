@@ -29,7 +29,7 @@ class SmallTables {
   const ModelShards* shards_ = nullptr;
   int64_t max_model_len_ = 0;
   std::vector<double> frequencies_;     // radians for a position, [head_dim / 2]; empty: no rotation
-  double rope_scale_ = 1.0;             // of cosines and sines
+  double rope_scale_ = 1.0;             // a factor of cosines and sines
   std::vector<float> rope_host_;        // both tables, for a device that has its own memory
   float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
   float* rope_sin_ = nullptr;           // likewise

@@ -60,7 +60,7 @@ def run_json(command, flag):
 
 
 def in_process_step_ms(model, batch):
-    # Both compute quantized weights as they are stored.
+    # decode_bench and the server compute with quantized weights as stored.
     samples = run_json([os.path.join(BIN, "tools", "bench", "decode_bench"), f"--model={model}", f"--batches={batch}", "--threads=2", f"--prompt_tokens={INPUT}", f"--new_tokens={OUTPUT}",
                         "--prefill_tokens=0", "--rounds=1"], "--json")
     return next((sample["step_ms"][0] for sample in samples if sample["kind"] == "decode" and sample["step_ms"]), None)
