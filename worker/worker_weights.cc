@@ -105,7 +105,8 @@ absl::Status Worker::RequireStream(uint64_t stream) const {
 
 absl::StatusOr<Worker::Files> Worker::OpenFiles(const std::string& path) const {
   Files files;
-  if (load_options_.checkpoint_is_backup) {
+  // The files are also the backup of a worker that was asleep from its load on, whatever the policy is.
+  if (load_options_.checkpoint_is_backup || !load_request_.asleep_tags().empty()) {
     ASSIGN_OR_RETURN(files.source.stamp, parts_.stamp(path, load_format_));
   }
   ASSIGN_OR_RETURN(files.source.fingerprint, parts_.fingerprint(path, load_format_));
@@ -154,8 +155,7 @@ bool Worker::CheckpointBacksUp() const {
 }
 
 absl::Status Worker::CheckCheckpointBackup() const {
-  // After a rank that otherwise keeps copies has joined a sleeping group, ReadSource checks the fingerprint.
-  if (!checkpoint_backup_.in_use() || !load_options_.checkpoint_is_backup) return absl::OkStatus();
+  if (!checkpoint_backup_.in_use()) return absl::OkStatus();
   return checkpoint_backup_.Check(parts_.stamp(load_request_.model_path(), load_format_));
 }
 

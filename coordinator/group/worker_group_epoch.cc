@@ -1,6 +1,7 @@
 // WorkerGroup's part for epochs: how one is formed, from survivors, newcomers and workers that were adopted.
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -51,9 +52,13 @@ std::vector<int64_t> KvBlockBytes(const std::vector<v1::WorkerSnapshot>& snapsho
   return bytes;
 }
 
-void SetAllResident(v1::WorkerSnapshot* snapshot) {
+// Of a rank that is new, and asleep as its group is.
+void SetAsGroup(const Residency& held, v1::WorkerSnapshot* snapshot) {
   snapshot->clear_resident_tags();
-  for (absl::string_view tag : kMemoryTags) snapshot->add_resident_tags(std::string(tag));
+  for (const std::string tag : kMemoryTags) {
+    if (held.asleep().count(tag) == 0) snapshot->add_resident_tags(tag);
+  }
+  snapshot->set_sleep_level(held.level());
 }
 
 }  // namespace
@@ -264,6 +269,10 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
     request.set_load_format(v1::LOAD_FORMAT_NONE);
     held_.weights.overwritten |= held_.residency.weights_stale();  // no wake-up can read the newcomers'
   }
+  // The memory of a group that sleeps may be somebody else's.
+  const std::set<std::string>& asleep = held_.residency.asleep();
+  request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());
+  request.set_sleep_level(held_.residency.level());
   LoadProgress progress;
   loading_ = true;
   ASSIGN_OR_RETURN(
@@ -278,7 +287,7 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
     snapshot.set_weights_bytes(events[rank].weights_bytes());
     snapshot.set_kv_block_bytes(events[rank].kv_block_bytes());
     snapshot.set_weights_stale(!reads);
-    SetAllResident(&snapshot);
+    SetAsGroup(held_.residency, &snapshot);
   }
   return absl::OkStatus();
 }
@@ -321,11 +330,11 @@ absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots)
   const Ranks without =
       RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.num_blocks() == 0; });
   if (NumIn(without) == 0) return absl::OkStatus();
-  const bool defer_graphs = NumIn(without) < without.size();
+  const bool defer_graphs = NumIn(without) < without.size() || !held_.residency.asleep().empty();
   RETURN_IF_ERROR(epoch->AllocateKvCache(without, cache_, defer_graphs));
   for (size_t rank = 0; rank < without.size(); ++rank) {
     if (!without[rank]) continue;
-    SetAllResident(&(*snapshots)[rank]);
+    SetAsGroup(held_.residency, &(*snapshots)[rank]);
     (*snapshots)[rank].set_num_mapped_blocks(cache_.num_mapped_blocks());
   }
   return absl::OkStatus();

@@ -20,8 +20,7 @@
 namespace somnus {
 namespace {
 
-// A worker that waits for its next coordinator finds it within a fraction of this.
-constexpr absl::Duration kAdoptionPatience = absl::Seconds(1);
+constexpr absl::Duration kAdoptionPatience = absl::Seconds(1);  // for waiting workers to find a coordinator
 constexpr absl::Duration kEndGrace = absl::Seconds(2);      // for a worker that was left and does not come
 constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
 
@@ -267,26 +266,25 @@ absl::Status WorkerPool::EndDiscarded() {
 
 absl::Status WorkerPool::ReplaceLost(bool starts_refused, int max_starts) {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
-    int num_starts = 0;
     {
       absl::MutexLock lock(&mu_);
       const Place& place = places_[rank];
       if (place.loss.ok()) continue;
       const bool never_came = place.member.worker_id().empty();
-      if (never_came) num_starts = place.num_starts;
-      if (!serving_ && num_starts >= max_starts) return place.loss;
-      if (EndsAlike(place.loss) && (never_came || !serving_) && !starts_refused) return place.loss;
+      const bool ends_alike = EndsAlike(place.loss) && !starts_refused;
+      const bool was_last = processes_ != nullptr && !serving_ && place.num_starts >= max_starts;
+      if (never_came ? ends_alike || was_last : ends_alike && !serving_) return place.loss;
     }
     if (processes_ != nullptr) RETURN_IF_ERROR(EndProcess(rank));
     absl::MutexLock lock(&mu_);
     cluster_->Reopen(rank);
-    places_[rank] = Place();
+    const bool came = !places_[rank].member.worker_id().empty();
+    places_[rank] = Place{.num_starts = came ? 1 : places_[rank].num_starts + 1};
     if (processes_ == nullptr) {
       LogInfo("{}rank {} waits for a new worker", ReplicaPrefix(flags_), rank);
       continue;
     }
     places_[rank].replaced_pid = processes_->pid(rank);
-    places_[rank].num_starts = num_starts + 1;
     places_[rank].loss = processes_->Respawn(rank);
     RETURN_IF_ERROR(places_[rank].loss);
   }
@@ -323,8 +321,7 @@ absl::StatusOr<std::vector<WorkerLink>> WorkerPool::Await(absl::Duration timeout
   return links;
 }
 
-// The ranks run on the device that --device names, else on the one that each of them found, which must be the
-// same.
+// The ranks run on the device that --device names, or else on the kind of device that every rank has found.
 absl::Status WorkerPool::SettleDevices(std::vector<v1::RegisterRequest>* members) const {
   for (v1::RegisterRequest& member : *members) {
     if (flags_.device != v1::DEVICE_TYPE_UNSPECIFIED) member.set_device_type(flags_.device);

@@ -95,7 +95,7 @@ class WorkerPool {
     WorkerLink link;
     absl::Status loss;
     pid_t replaced_pid = 0;  // the local process before this one, whose end may be reported late
-    int num_starts = 1;      // of local processes that never came
+    int num_starts = 1;      // of local processes for the place, since one of them last registered
   };
 
   absl::StatusOr<std::string> FindBinary() const;

@@ -18,7 +18,7 @@
 // and after a few failures requests get the error (wake_retries.h); a sleep that fails makes the model stay
 // for a while. Every decision is logged, and told to `on_decision`.
 //
-// When an engine has failed, the model is brought up again (shared_devices_revival.cc): after a pause that
+// When an engine has failed, the model is brought up again (shared_devices_transitions.cc): after a pause that
 // doubles with every failure, or by an operator's call. The model comes back asleep, without device memory.
 //
 // Elastic KV caches (shared_devices_kv.cc): models that are awake together share the memory of their caches
@@ -247,7 +247,7 @@ class SharedDevices {
   absl::Status Health(const Model& model) const;
   EngineStats Stats(const Model& model) const;
 
-  // The revival of engines that have failed (shared_devices_revival.cc).
+  // The revival of engines that have failed (shared_devices_transitions.cc).
   void NoteRevival(Model* model, EngineState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begins the revivals that are due. Returns when the next revival is due.
   MonotonicTime ReviveDue(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

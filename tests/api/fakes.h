@@ -139,7 +139,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     last_reload_ = request;
     if (!weights_status_.ok()) return weights_status_;
-    update_status_ = absl::OkStatus();  // the end of an earlier update is not the end of this update
+    update_status_ = absl::OkStatus();
     weights_version_ = 0;
     return std::make_unique<Update>(this, request);
   }
@@ -359,9 +359,8 @@ class FakeEngine : public Engine {
   absl::Status wake_status_;
   absl::Status submit_status_;
   std::atomic<bool> hold_wake_ups_{false};
-  std::atomic<int> num_waking_{0};
+  std::atomic<int> num_waking_{0}, num_aborted_calls_{0};
   absl::Status weights_status_, update_status_;
-  std::atomic<int> num_aborted_calls_{0};
   WeightsRequest last_reload_;
   int64_t weights_version_ = 1;
   std::vector<std::string> chunks_;

@@ -130,11 +130,17 @@ class ModelFailuresTest(unittest.TestCase):
         self.assert_exact()
         self.assertEqual(self.cluster.stop(), 0)
 
-    def test_a_newcomer_of_a_group_that_sleeps_sleeps_too(self):
+    @staticmethod
+    def resident_kib(pid, field="VmRSS"):
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            return int(next(line for line in file if line.startswith(field + ":")).split()[1])
+
+    def test_a_newcomer_of_a_group_that_sleeps_takes_nothing_of_the_memory(self):
         for level in (1, 2):
             self.serve(*FLAGS)
             self.assert_exact()
             before = self.cluster.worker_pids()
+            awake = min(self.resident_kib(pid) for pid in before)
             self.assertEqual(self.admin(f"/sleep?level={level}").status, 200)
             os.kill(before[0], signal.SIGKILL)
 
@@ -142,6 +148,8 @@ class ModelFailuresTest(unittest.TestCase):
                 status = self.cluster.status()
                 return status["state"] == "ENGINE_STATE_ASLEEP" and int(status["num_recoveries"]) == 1
             wait_until(recovered, END_S, "the group is whole, and sleeps")
+            newcomer = next(pid for pid in self.cluster.worker_pids() if pid not in before)
+            self.assertLess(self.resident_kib(newcomer, "VmHWM"), awake - KV_BYTES // 2 // 1024, "also not for a moment")
             status = self.cluster.status()
             self.assertEqual(status["sleep_level"], level)
             self.assertEqual({int(size) for rank in status["ranks"] for size in rank["bytes_by_tag"].values()}, {0})

@@ -12,12 +12,12 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-# Between them they run every kernel that has a barrier, but for those of OTHERS.
+# These tests run every kernel that has a barrier, except for the kernels of UNSEEN.
 TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "byte_cache_test", "gemv_test", "linear_test",
          "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "sampling_test")
-# Barriers of ranks: their memory is shared with kernels on other devices, which the race detector does not compare. And
-# of a kernel whose tests pad their batches: padded rows write to the null block together, which is meant.
-OTHERS = ("kernels/cuda/qk_rope_cache.cu", "kernels/cuda/all_reduce.cu", "kernels/cuda/peer_memory.h", "kernels/cuda/peer_group.cu",
+# Kernels of ranks share memory with kernels on further devices, which the race detector does not compare. The tests of
+# the rotary kernels pad batches, and padded rows write to the null block together on purpose.
+UNSEEN = ("kernels/cuda/qk_rope_cache.cu", "kernels/cuda/all_reduce.cu", "kernels/cuda/peer_memory.h", "kernels/cuda/peer_group.cu",
          "kernels/cuda/peer_probe.cu")
 BARRIER = re.compile(r"\b(__syncthreads|SyncWarp)\(")
 
@@ -28,11 +28,11 @@ def barriers_of_source():
     folder = os.path.join(ROOT, "kernels", "cuda")
     for name in sorted(os.listdir(folder)):
         path = f"kernels/cuda/{name}"
-        if not name.endswith((".cu", ".h")) or name == "ptx.h" or path in OTHERS:
+        if not name.endswith((".cu", ".h")) or name == "ptx.h" or path in UNSEEN:
             continue
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                # What other barriers cover on today's paths, and what stays for those to come, says "Kept".
+                # A barrier that its neighbours make redundant on today's paths, and that stays for later paths, says "Kept".
                 if BARRIER.search(line.split("//")[0]) and "// Kept:" not in line:
                     places.add(f"{path}:{number}")
     return places

@@ -1,5 +1,5 @@
-// Kernels with one fault each, which the race detector names, and their right versions, of which it says
-// nothing. This file is instrumented like the product's kernels.
+// Kernels with a single fault each, which the race detector names, and their right versions, in which the
+// race detector finds nothing. This file is instrumented like the product's kernels.
 
 #include "kernels/emulator/race_detector.h"
 
@@ -19,13 +19,13 @@ namespace {
 
 constexpr int kThreads = 64;
 
-// Whatever the schedule: each of these in a few.
+// Every test runs in several schedules.
 class RaceDetectorTest : public testing::TestWithParam<uint64_t> {
  protected:
   const WithOptions seed_ = WithSeed(GetParam());
 };
 
-// Each thread reads what its right neighbour wrote to shared memory.
+// Each thread reads the value that its right neighbour wrote to shared memory.
 void ReadNeighbour(bool barrier, int* out) {
   int* const shared = Shared<int>();
   const int i = static_cast<int>(threadIdx.x);
@@ -43,7 +43,7 @@ TEST_P(RaceDetectorTest, SharedMemoryWithoutBarrier) {
       "\n.*thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+\n.*nothing orders");
 }
 
-// As a loop that uses its buffer again: the barrier at its end is as needed as the one in its middle.
+// A loop that uses its buffer again needs the barrier at its end as much as the barrier in its middle.
 void Rounds(bool last_barrier, int* out) {
   int* const shared = Shared<int>();
   const int i = static_cast<int>(threadIdx.x);
@@ -76,7 +76,7 @@ TEST_P(RaceDetectorTest, ShufflesOrderNoMemory) {
   EXPECT_DEATH(RunKernel(1, 32, 128, [&] { kernel(false, out.data()); }), "race in shared memory");
 }
 
-// SyncWarp orders the lanes of one warp alone.
+// SyncWarp orders the lanes of a single warp.
 TEST_P(RaceDetectorTest, SyncWarpAmongWarps) {
   std::vector<int> out(kThreads);
   const auto kernel = [&](int distance) {
@@ -115,7 +115,7 @@ TEST_P(RaceDetectorTest, AtomicsAreNoRace) {
                "race in global memory(.*\n)*.*updates atomically");
 }
 
-// What a copy brings is there for the thread that waited, and for others behind a barrier.
+// Copied bytes are there for the thread that waited, and for the further threads behind a barrier.
 TEST_P(RaceDetectorTest, AsynchronousCopies) {
   std::vector<int> in(kThreads, 7), out(kThreads);
   const auto kernel = [&](bool barrier) {
@@ -147,7 +147,7 @@ TEST_P(RaceDetectorTest, LdMatrixReadsRows) {
   EXPECT_DEATH(RunKernel(1, 32, 512, [&] { kernel(false); }), "race in shared memory");
 }
 
-// A kernel that starts early may not touch what the one in front writes before it has waited.
+// A kernel that starts early may not touch, before it has waited, memory that the kernel in front writes.
 TEST_P(RaceDetectorTest, ProgrammaticLaunch) {
   std::vector<int> data(32), out(32);
   const auto run = [&](bool wait) {
@@ -169,7 +169,7 @@ TEST_P(RaceDetectorTest, ProgrammaticLaunch) {
     return cudaDeviceSynchronize();
   };
   EXPECT_EQ(run(true), cudaSuccess);
-  // Not in every schedule the second one starts early.
+  // The second kernel does not start early in every schedule.
   EXPECT_DEATH(
       {
         for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -180,7 +180,7 @@ TEST_P(RaceDetectorTest, ProgrammaticLaunch) {
       "race in global memory(.*\n)*.*which still runs");
 }
 
-// A counter of arrived blocks: the last one reads what all have written.
+// A counter of arrived blocks: the last block reads the parts that all blocks have written.
 TEST_P(RaceDetectorTest, LastBlockOfACounter) {
   std::vector<int> parts(5);
   uint32_t arrived = 0;
@@ -203,7 +203,7 @@ TEST(RaceDetector, CanBeTurnedOff) {
   EXPECT_EQ(RunKernel(1, kThreads, kThreads * 4, [&] { ReadNeighbour(false, out.data()); }), cudaSuccess);
 }
 
-// Of three barriers between a write and a read, two next to each other order the same: neither is needed.
+// Two barriers next to each other order the same accesses, so that none of the two is needed.
 TEST(BarrierSites, TellsWhichAreNeeded) {
   const std::string path = testing::TempDir() + "/barriers.txt";
   const auto run = [&] {

@@ -168,8 +168,9 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Lose(0, held);
   Join("c", 0);
   ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
-  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2", "join 2", Allocate(" without graphs"),
-                               "prepare sleep 2 weights kv_cache workspace", "commit"}));
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2 asleep 2 kv_cache weights workspace", "join 2",
+                               Allocate(" without graphs")}))
+      << "it never takes the memory, which may be a trainer's by now";
 }
 
 TEST_F(WorkerGroupTest, ANewcomerLoadsTheCheckpointThatTheGroupHasRead) {

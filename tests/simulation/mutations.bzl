@@ -176,7 +176,7 @@ MUTATIONS = {
     ),
     "newcomer_stays_awake": (
         "coordinator/group/worker_group_epoch.cc",
-        "RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));",
+        "request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());",
         "",
     ),
     "newcomer_needs_no_update": (

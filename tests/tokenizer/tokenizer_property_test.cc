@@ -97,6 +97,18 @@ TEST(TokenizerPropertyTest, DecodeOfEncodeIsTheText) {
   }
 }
 
+// Streamed text is whole characters, and the text of all ids together.
+void ExpectStreamedAsWhole(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip) {
+  IncrementalDetokenizer stream(&tokenizer, skip);
+  std::string streamed;
+  for (const int32_t id : ids) {
+    const std::string part = stream.Append(id);
+    EXPECT_TRUE(IsUtf8(part));
+    streamed += part;
+  }
+  EXPECT_EQ(streamed + stream.Flush(), tokenizer.Decode(ids, skip));
+}
+
 TEST(TokenizerPropertyTest, PiecesLoseNothingButTheirSignOfASpace) {
   std::mt19937 random(17);
   for (const bool scored : {false, true}) {
@@ -117,15 +129,7 @@ TEST(TokenizerPropertyTest, StreamedPiecesAreWholeAndEqual) {
     std::vector<int32_t> ids;
     const size_t range = i % 3 == 0 ? 262 : 640;  // often bytes in a row
     for (size_t n = random() % 30; n > 0; --n) ids.push_back(static_cast<int32_t>(random() % range));
-    const bool skip = i % 2 == 0;
-    IncrementalDetokenizer stream(tokenizer.get(), skip);
-    std::string streamed;
-    for (const int32_t id : ids) {
-      const std::string part = stream.Append(id);
-      EXPECT_TRUE(IsUtf8(part));
-      streamed += part;
-    }
-    EXPECT_EQ(streamed + stream.Flush(), tokenizer->Decode(ids, skip));
+    ExpectStreamedAsWhole(*tokenizer, ids, /*skip=*/i % 2 == 0);
   }
 }
 
@@ -160,15 +164,7 @@ TEST(TokenizerPropertyTest, StreamedTextIsWholeAndEqual) {
   for (int i = 0; i < 2000; ++i) {
     std::vector<int32_t> ids;
     for (size_t n = random() % 40; n > 0; --n) ids.push_back(static_cast<int32_t>(random() % 520));
-    const bool skip = i % 2 == 0;
-    IncrementalDetokenizer stream(tokenizer.get(), skip);
-    std::string streamed;
-    for (const int32_t id : ids) {
-      const std::string part = stream.Append(id);
-      EXPECT_TRUE(IsUtf8(part));
-      streamed += part;
-    }
-    EXPECT_EQ(streamed + stream.Flush(), tokenizer->Decode(ids, skip));
+    ExpectStreamedAsWhole(*tokenizer, ids, /*skip=*/i % 2 == 0);
   }
 }
 

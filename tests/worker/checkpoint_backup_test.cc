@@ -112,6 +112,36 @@ TEST_F(CheckpointBackupTest, AChangedCheckpointIsNeverServed) {
   EXPECT_EQ(Number(), kLoaded);
 }
 
+// A newcomer of a group that sleeps with copies in host memory: the checkpoint is its backup all the same.
+class AsleepFromTheLoadTest : public CheckpointBackupTest {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(BeginEpoch(worker_, 1).ok());
+    v1::LoadModelRequest request = LoadRequest();
+    request.set_backup(v1::BACKUP_POLICY_RETAIN);
+    request.set_sleep_level(1);
+    for (const char* tag : {"weights", "kv_cache", "workspace"}) request.add_asleep_tags(tag);
+    Load(request);
+  }
+};
+
+TEST_F(AsleepFromTheLoadTest, TheWakeUpReadsTheFiles) {
+  EXPECT_EQ(worker_.GetStatus().bytes_by_tag().at("weights"), 0);
+  EXPECT_EQ(FileBytes(), kBytes);
+  Woken();
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(Number(), kLoaded);
+}
+
+TEST_F(AsleepFromTheLoadTest, AChangedCheckpointIsNeverServed) {
+  ++control_.touches;
+  ExpectChangedFiles(WakeUp(worker_).status(), "fake was modified");
+  EXPECT_EQ(control_.reloads, 0);
+  --control_.touches;  // as it was
+  Woken();
+  EXPECT_EQ(Number(), kLoaded);
+}
+
 TEST_F(CheckpointBackupTest, AFileThatIsGoneIsAChangeToo) {
   Slept(1);
   control_.stamp_error = absl::NotFoundError("model.safetensors: cannot stat");

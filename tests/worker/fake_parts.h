@@ -141,13 +141,13 @@ class FakeRunner : public ModelRunner {
     }
   }
 
-  absl::Status Init(const Progress& progress) {
+  absl::Status Init(const Progress& progress, bool reads_weights) {
     weights_ = allocator_->Allocate("weights", kBytes).value();
     workspace_ = allocator_->Allocate("workspace", kBytes).value();
     control_->weights = static_cast<uint8_t*>(weights_);
     for (int i = 1; i <= 4; ++i) progress(i * kBytes / 4, kBytes);
     if (control_->hold_load != nullptr) control_->hold_load->WaitForNotification();
-    memset(weights_, 7, kBytes);
+    if (reads_weights) memset(weights_, 7, kBytes);
     return control_->load_error;
   }
 
@@ -257,11 +257,11 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
     return CheckpointStamp{{{.name = path, .modified_ns = control->touches.load()}}};
   };
   parts.load_runner =
-      [control](const Checkpoint&, const ModelRunnerOptions&, Device*, Communicator* communicator,
+      [control](const Checkpoint&, const ModelRunnerOptions& options, Device*, Communicator* communicator,
                 SleepableAllocator* allocator,
                 const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
     auto runner = std::make_unique<FakeRunner>(control, allocator, communicator);
-    if (absl::Status status = runner->Init(progress); !status.ok()) return status;
+    if (absl::Status status = runner->Init(progress, options.read_weights); !status.ok()) return status;
     return runner;
   };
   return parts;

@@ -26,6 +26,9 @@ class WeightsTest : public testing::Test {
     v1::LoadModelRequest request = LoadRequest();
     request.set_backup(backup);
     request.set_load_format(format);
+    Load(request);
+  }
+  void Load(const v1::LoadModelRequest& request) {
     const auto event = worker_.LoadModel(request, [](int64_t, int64_t) {});
     ASSERT_TRUE(event.ok()) << event.status();
     event_ = *event;
