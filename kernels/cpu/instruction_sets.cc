@@ -15,7 +15,7 @@ KernelTable Named(const char* name, KernelTable table) {
   return table;
 }
 
-// The members of `parts` that are there in the place of those of `table`.
+// `table` with the members that `parts` has.
 KernelTable WithParts(KernelTable table, const KernelTable& parts) {
   for (int type = 0; type < kNumDataTypes; ++type) {
     if (parts.linear[type] != nullptr) table.linear[type] = parts.linear[type];
@@ -88,8 +88,8 @@ bool HasAmx() {
          __builtin_cpu_supports("amx-int8");
 }
 
-// Linux gives tiles to a process that asks for them, and refuses where the stack of a signal handler is too
-// small for what it would have to save.
+// Linux gives tiles to a process on request, and refuses where the process's alternate signal stack is too
+// small to save the tiles.
 bool RequestTiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
@@ -101,8 +101,8 @@ bool RequestTiles() {
 // their rate (docs/benchmarks.md).
 bool HasFastProducts() { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
-// On Zen 4 many rows lose by it: it converts in other ports than those of multiply-adds (docs/benchmarks.md).
-// AMD's other cores are taken to be alike.
+// On Zen 4 expanding makes many rows slower: conversions do not use the ports of multiply-adds
+// (docs/benchmarks.md). AMD's further cores are assumed to be alike.
 KernelTable Expanding(KernelTable table) {
   table.expands = !__builtin_cpu_is("amd");
   return table;
@@ -133,7 +133,8 @@ const KernelTable& Avx512Vnni() {
   return table;
 }
 
-// With vdpbf16ps, even where that is slower than f32: Amx() has it for all that is not computed on tiles.
+// With vdpbf16ps, even where vdpbf16ps is slower than f32: Amx() uses these kernels for all products that do
+// not run on tiles.
 const KernelTable& Avx512Bf16Products() {
   static const KernelTable table = [] {
     const KernelTable products = Expanding(Named("avx512_bf16", kAvx512Bf16Kernels));
@@ -142,7 +143,7 @@ const KernelTable& Avx512Bf16Products() {
   return table;
 }
 
-// Where products are slow, what avx512_vnni computes, under the name of this set.
+// Where products are slow, the kernels of avx512_vnni under the name of this set.
 const KernelTable& Avx512Bf16() {
   if (HasFastProducts()) return Avx512Bf16Products();
   static const KernelTable table = Named("avx512_bf16", Avx512Vnni());

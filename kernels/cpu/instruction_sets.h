@@ -10,7 +10,7 @@ namespace somnus::cpu {
 
 // Null for an instruction set that this CPU lacks. Thread safe; the table lives as long as the process.
 const KernelTable* KernelsOf(CpuIsa isa);
-// Whether KernelsOf(CpuIsa::kAmx) is null because the operating system refuses what the CPU has.
+// Whether KernelsOf(CpuIsa::kAmx) is null because the operating system refuses tiles that the CPU has.
 bool AmxIsRefused();
 
 }  // namespace somnus::cpu

@@ -157,13 +157,13 @@ struct KernelTable {
   void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
 
   bool reads_odd_lines;  // Linear of many rows is fastest where rows of x lie an odd number of 64 bytes apart
-  // Whether Linear of many rows expands 16-bit weights that it multiplies as f32: depends on the CPU, and is
-  // set by whoever asks it.
+  // Whether Linear of many rows expands 16-bit weights for products in f32. Depends on the CPU; set by
+  // instruction_sets.cc.
   bool expands;
 };
 
-// One of each unit of the architecture. Those that are called parts replace some members of a lesser set's
-// table, and have nothing (null, zero) in the others.
+// The table of each unit of the architecture. A table of parts replaces members of a lesser set's table; its
+// further members are null or zero.
 #if defined(__aarch64__)
 extern const KernelTable kNeonKernels;
 extern const KernelTable kNeonDotprodParts;  // of kNeonKernels

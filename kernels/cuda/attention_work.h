@@ -37,8 +37,8 @@ struct HeadTiles {
         num_heads(num_heads) {}
 };
 
-// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). They are there
-// behind the next barrier, which is the caller's.
+// All threads of the block fill `tiles` and the number of tiles, `num_tiles` (shared). Both may be read
+// behind the caller's next barrier.
 template <int kThreads>
 __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles& tiles, int& num_tiles) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -126,8 +126,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   device->index_ = index;
   device->switches_ = switches;
   ASSIGN_OR_RETURN(device->chip_, ReadChip(index));
-  // Older chips' kernels do not wait for the one in front (griddepcontrol is of 9.0), so they must not be
-  // asked to start early.
+  // Kernels on older chips do not wait for the kernel in front (griddepcontrol needs 9.0), and must not start
+  // early.
   device->switches_.programmatic_launch =
       switches.programmatic_launch && device->chip_.compute_capability >= 90;
   cudaDeviceProp properties;

@@ -1,9 +1,9 @@
 #pragma once
-// The order that barriers give to the memory accesses of a block's threads, as counts: an access remembers
-// how many barriers its block and its warp had passed, and a later access of another thread is ordered behind
-// it when one more has been passed since. A barrier of the block orders all threads, SyncWarp those of a
-// warp. What else lanes meet in (shuffles, votes, ldmatrix, mma) orders no memory, as CUDA says. One host
-// thread at a time.
+// The order that barriers give to the memory accesses of a block's threads, as counts. An access remembers
+// the numbers of barriers that its block and its warp had passed. A later access by a different thread is
+// ordered behind the first access when the number has grown. __syncthreads orders all threads of a block,
+// SyncWarp the lanes of a warp. Shuffles, votes, ldmatrix and mma order no memory, as CUDA says. Used by a
+// single host thread at a time.
 
 #include <cstdint>
 #include <vector>
@@ -31,15 +31,15 @@ class BarrierOrder {
   void PassWarpBarrier(int warp, int site) { warps_[static_cast<size_t>(warp)].Pass(site); }
 
   Moment Now(int warp) const { return {block_.passed, warps_[static_cast<size_t>(warp)].passed}; }
-  // Whether an access at `then` by a thread of `its_warp` is ordered before one now by another thread, of
-  // `warp`.
+  // Whether an access at `then` by a thread of `its_warp` is ordered before a present access by a different
+  // thread, of `warp`.
   Answer OrderedSince(const Moment& then, int its_warp, int warp) const {
     if (its_warp == warp) return warps_[static_cast<size_t>(warp)].Since(then.warp);
     return block_.Since(then.block);
   }
 
  private:
-  // Barriers passed one after the other.
+  // A sequence of barriers.
   struct Line {
     void Pass(int site) {
       if (site != last_site) run_begin = passed;

@@ -1,11 +1,11 @@
 #pragma once
-// The places of the source where barriers stand, and what the race detector has learned of each in this
-// process: that a barrier there ran, and that it was needed, since two accesses to one byte, of which one
-// writes, were ordered by barriers of this place alone. Without a barrier that is needed the kernel has a
-// race; one that never is, in all tests of a kernel, is redundant or untested. Thread safe.
+// The places of the source where barriers stand, with two facts of each place in this process: whether a
+// barrier there ran, and whether the barrier was needed. A barrier is needed where two conflicting accesses
+// to the same byte were ordered by barriers of this place alone: without the barrier the kernel has a race. A
+// barrier that no test of a kernel needs is redundant or untested. Thread safe.
 //
-// With SOMNUS_EMULATOR_BARRIERS=FILE a process appends a line for each place when it exits: "needed
-// FILE:LINE" or "ran FILE:LINE" (tests/cuda/barriers_test.py reads them).
+// With SOMNUS_EMULATOR_BARRIERS=FILE a process appends a line for each place at its exit: "needed FILE:LINE"
+// or "ran FILE:LINE". tests/cuda/barriers_test.py reads the file.
 
 #include <cstdint>
 

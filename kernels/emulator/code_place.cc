@@ -16,7 +16,7 @@ extern "C" const char __executable_start;
 namespace somnus::cuda_emulated::emulator {
 namespace {
 
-// By how much the executable was moved from the addresses that it was linked for.
+// The distance between the executable's addresses in memory and in the file.
 uintptr_t LoadBias() {
   uintptr_t bias = 0;
   dl_iterate_phdr(

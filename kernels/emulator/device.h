@@ -44,7 +44,7 @@ void NamedBarrier(int id, int threads, bool wait, const Site& site);
 // exited or absent lanes, for different `what` under one mask, and for lanes that never come.
 using MeetFn = void (*)(void* const* payloads, uint32_t mask);
 void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
-// A MeetFn: the lanes' accesses to memory before are ordered before those behind.
+// A MeetFn: orders the lanes' earlier accesses to memory before their later accesses.
 void OrderLanes(void* const* payloads, uint32_t mask);
 
 // Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or
@@ -65,8 +65,8 @@ void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);
 
-// For the race detector: the running thread reads 16 bytes through its warp; it has read a flag with acquire
-// semantics.
+// Both for the race detector. The running thread reads the 16 bytes of a matrix row through its warp. The
+// running thread has read a flag with acquire semantics.
 void NoteRowRead(const void* row);
 void NoteAcquire();
 

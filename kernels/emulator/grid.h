@@ -58,7 +58,7 @@ struct Thread {
   // In Meet:
   uint32_t mask = 0;
   void* payload = nullptr;
-  bool unobserved = false;  // what it does now stands for all lanes of its warp: no access of its own
+  bool unobserved = false;  // acts for all lanes of its warp now: its accesses are not its own
 
   std::vector<Copy> copies;
   int open_group = 0;  // number of the group that the next Commit closes
@@ -123,7 +123,8 @@ class Grid {
  public:
   enum class Slice { kRan, kStuck, kDone };
 
-  // `previous`: the kernel in front of it, if that may still run. It may end, and go, before this one.
+  // `previous`: the kernel in front of this grid, where that kernel may still run. May be destroyed before
+  // this grid.
   Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed, const Grid* previous = nullptr);
   ~Grid();
 

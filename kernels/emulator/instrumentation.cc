@@ -1,5 +1,6 @@
-// What GCC's -fsanitize=thread calls before each memory access of the kernels (tools/bazel/cuda.bzl), in
-// place of thread sanitizer's library: the race detector hears of the access. In a build under the real
+// The functions that GCC's -fsanitize=thread calls before each memory access of the kernels
+// (tools/bazel/cuda.bzl). They stand in for thread sanitizer's library and tell the race detector of the
+// access. In a build under the real
 // thread sanitizer this file is empty. The names are the compiler's.
 
 #if !defined(__SANITIZE_THREAD__)

@@ -53,8 +53,8 @@ void AccessShadow::Keep(Cell& cell, const Access& now) {
     cell = Cell{now, {}};
     return;
   }
-  // Whoever writes next is another thread than at least one of two readers, and in another warp where readers
-  // were in two.
+  // The next writer is a different thread than at least one of two readers, and in a different warp than one
+  // of them where the readers were in two warps.
   const auto same = [&](const Access& read) { return read.block == now.block && read.thread == now.thread; };
   const auto same_warp = [&](const Access& read) {
     return read.block == now.block && WarpOf(read) == WarpOf(now);
@@ -81,7 +81,7 @@ RaceDetector::~RaceDetector() {
 
 void RaceDetector::End() {
   if (next_ == nullptr) return;
-  // This object outlives the call: its grid holds it.
+  // The grid holds this object, so that the object outlives the call.
   RaceDetector* const next = std::exchange(next_, nullptr);
   next->previous_ = nullptr;
 }
@@ -155,7 +155,7 @@ void RaceDetector::Report(const Grid* other, const Access& then, const Access& n
       Describe(now), "\n  and nothing orders the two"));
 }
 
-// ---- What the running thread calls
+// ---- Called by the running thread
 
 void NoteAcquire() {
   if (Thread* const thread = CurrentThread()) thread->block->has_acquired = true;

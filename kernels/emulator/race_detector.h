@@ -1,11 +1,11 @@
 #pragma once
-// Finds races in kernels: two accesses to one byte of shared or global memory by different threads, of which
-// one writes and not both are atomic, with nothing between them that orders them. What orders is in
-// barrier_order.h; blocks of one kernel are not ordered among each other, unless one has read a flag with
-// acquire semantics (NoteAcquire, from where on it is not compared with other blocks: who released what is
-// not modelled), and a kernel that started early (programmatic dependent launch) is ordered behind the one in
-// front only when that has ended. A race is found whatever the schedule of the run was, as long as both
-// accesses happen in it. The first one ends the process with both places.
+// Finds races in kernels: two accesses to a byte of shared or global memory by different threads, at least
+// the first or the second a write and not both atomic, that no barrier orders (barrier_order.h). Blocks of a
+// kernel are not ordered among each other. A block that has read a flag with acquire semantics (NoteAcquire)
+// is not compared with further blocks from then on, since releases are not modelled. A kernel that started
+// early (programmatic dependent launch) is ordered behind the kernel in front only once the latter has ended.
+// The detector finds a race in every schedule in which both accesses happen. The first race ends the process
+// with a message that names both places.
 //
 // The accesses come from instrumented kernels (instrumentation.cc) and from the emulator's own copies.
 // Nothing is known of accesses by the host, by copies of streams, or by kernels of different streams.
@@ -36,27 +36,28 @@ struct Access {
 };
 
 // The last accesses to each byte of an address space. Bytes that were always accessed together share a cell:
-// a page begins with cells of 16 bytes, and gets smaller ones once an access needs them. One host thread.
+// a page begins with cells of 16 bytes, and gets smaller cells once an access covers a part of a cell. Used
+// by a single host thread.
 class AccessShadow {
  public:
   struct Cell {
     Access write;     // or atomic
     Access reads[2];  // of different threads, and of different warps where there are such
   };
-  // Calls fn(cell) for each cell of the range, which it covers wholly.
+  // Calls fn(cell) for each cell of the range. The cells lie wholly in the range.
   template <typename Fn>
   void ForEach(uintptr_t begin, uintptr_t bytes, const Fn& fn) {
     for (const uintptr_t end = begin + bytes; begin < end;) {
       const uintptr_t stop = std::min(end, (begin / kPageBytes + 1) * kPageBytes);
       Page& page = PageOf(begin / kPageBytes);
-      // The largest power of two that divides both ends.
+      // The largest power of two that divides `begin` and `stop`.
       const int shift = std::countr_zero(begin | stop | kLargestCell);
       if (shift < page.shift) page.Refine(shift);
       for (; begin < stop; begin += uintptr_t{1} << page.shift)
         fn(page.cells[begin % kPageBytes >> page.shift]);
     }
   }
-  // The same of those that exist, which may reach beyond the range.
+  // As ForEach, for the cells that exist already; cells at the ends may reach beyond the range.
   template <typename Fn>
   void ForEachKnown(uintptr_t begin, uintptr_t bytes, const Fn& fn) const {
     for (const uintptr_t end = begin + bytes; begin < end;) {
@@ -100,7 +101,7 @@ class AccessShadow {
   Recent recent_[kNumRecent];
 };
 
-// The accesses of one grid. Belongs to it, and runs on its host thread.
+// The accesses of a grid. Owned by the grid, and used on the grid's host thread.
 class RaceDetector {
  public:
   // `previous`: of the kernel in front, if that may still run; else nullptr.
@@ -112,7 +113,7 @@ class RaceDetector {
   // An access by the running thread `thread` of this grid. `return_address`: in the code that accesses.
   void Note(const Thread& thread, const void* p, int64_t bytes, Access::Kind kind,
             const void* return_address);
-  // The grid has ended: what the next one does from here on is ordered behind it.
+  // The grid has ended: later accesses of the next grid are ordered behind the grid's accesses.
   void End();
 
  private:
@@ -126,7 +127,7 @@ class RaceDetector {
   const Grid* const grid_;
   AccessShadow global_;
   std::shared_ptr<RaceDetector> previous_;  // nullptr once that grid has ended
-  RaceDetector* next_ = nullptr;            // of the kernel that started early behind this one
+  RaceDetector* next_ = nullptr;            // of the kernel that started early behind this grid
 };
 
 // For accesses that the emulator makes in a kernel's name. Do nothing outside kernels, or when races are not

@@ -164,7 +164,7 @@ void OrderLanes(void* const*, uint32_t mask) {
   Block& block = *thread.block;
   const int number = thread.linear / 32;
   const Warp& warp = block.warps[static_cast<size_t>(number)];
-  // One of a part of the warp is not followed.
+  // A SyncWarp of a part of the warp is not modelled: it orders nothing.
   if (block.grid->races() != nullptr && mask == (warp.present & ~warp.exited))
     block.barrier_order.PassWarpBarrier(number, BarrierSite(thread.site));
 }
