@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Runs every tests/**/*_test.py with unittest: one line per case, results appended to a file for tests/report.py.
 
-Usage: run_suites.py [--results CASES.tsv] [-k TEXT] [FILE_test.py ...]
+Usage: run_suites.py [--results CASES.tsv] [-k TEXT] [--jobs N] [FILE_test.py ...]
 Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model from SOMNUS_MODEL.
+--jobs files run at once, each in a process of its own: most cases wait for servers that start. Each has a /dev/shm of its own,
+since cases look at the names there, and since servers count the memory of the machine there; where this user may mount none, one
+file runs after the other.
 """
 import argparse
+import concurrent.futures
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -90,14 +95,62 @@ def cases_of(suite):
             yield item
 
 
+# Ends with the command that follows, in a mount namespace of its own.
+OWN_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+
+
+def can_mount():
+    try:
+        return subprocess.run([*OWN_SHM, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def run_in_process(path, slot, args):
+    """One file in a process of its own; prints its output when it has ended. True where all of its cases passed."""
+    command = [*OWN_SHM, sys.executable, os.path.abspath(__file__), "-k", args.k, "--jobs=1", path]
+    if args.results:
+        command[-1:-1] = ["--results", os.path.abspath(args.results)]
+    # The harness gives each slot ports of its own.
+    env = {**os.environ, "SOMNUS_TEST_SLOT": f"{slot}/{args.jobs}"}
+    process = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    text = process.stdout.decode("utf-8", errors="replace")
+    print(f"== {os.path.relpath(path, HERE)}\n{text}", end="", flush=True)
+    if args.results and process.returncode not in (0, 1):
+        with open(args.results, "a", encoding="utf-8") as file:
+            file.write(f"FAIL\t{os.path.relpath(path, HERE)} ended with {process.returncode}\n")
+    return process.returncode == 0
+
+
+def run_at_once(files, args):
+    """All files, `args.jobs` at once."""
+    slots = list(range(args.jobs))
+
+    def run(path):
+        slot = slots.pop()
+        try:
+            return run_in_process(path, slot, args)
+        finally:
+            slots.append(slot)
+
+    # Files with more text tend to take longer: they begin first, so that all slots end at about the same time.
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        good = list(pool.map(run, sorted(files, key=os.path.getsize, reverse=True)))
+    print(f"{sum(good)} files passed, {len(good) - sum(good)} failed", flush=True)
+    return all(good)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results")
     parser.add_argument("-k", default="")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("files", nargs="*")
     args = parser.parse_args()
     files = [os.path.abspath(name) for name in args.files] or sorted(
         os.path.join(folder, name) for folder, _, names in os.walk(HERE) for name in names if name.endswith("_test.py"))
+    if args.jobs > 1 and can_mount():
+        sys.exit(0 if run_at_once(files, args) else 1)
     sys.path[:0] = [HERE]
     signal.signal(signal.SIGALRM, end_case)
     file = open(args.results, "a", encoding="utf-8") if args.results else None

@@ -41,14 +41,15 @@ def first_ephemeral_port():
 
 def free_ports(count):
     """Distinct ports that were free a moment ago. Outgoing connections never get one of them, but another server may
-    take one before its user binds it."""
+    take one before its user binds it. Suites that run at once (SOMNUS_TEST_SLOT) choose from different ports."""
+    slot, slots = map(int, os.environ.get("SOMNUS_TEST_SLOT", "0/1").split("/"))
     sockets = []
     try:
         while len(sockets) < count:
             one = socket.socket()
             sockets.append(one)
             try:
-                one.bind(("127.0.0.1", random.randrange(10000, max(first_ephemeral_port(), 20000))))
+                one.bind(("127.0.0.1", random.randrange(10000 + slot, max(first_ephemeral_port(), 20000), slots)))
             except OSError:
                 sockets.pop().close()
         return [one.getsockname()[1] for one in sockets]

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,8 +19,13 @@ namespace somnus {
 
 class FakeMember {
  public:
-  // `id` is its worker_id; the socket is `directory`/`id`. It prefers rank `rank`.
-  FakeMember(const std::string& coordinator, const std::string& directory, const std::string& id, int rank)
+  using Prepare = std::function<void(FakeWorkerService&)>;
+
+  // `id` is its worker_id; the socket is `directory`/`id`. It prefers rank `rank`. `prepare` sets up the
+  // service before the coordinator can call.
+  FakeMember(
+      const std::string& coordinator, const std::string& directory, const std::string& id, int rank,
+      const Prepare& prepare = [](FakeWorkerService&) {})
       : service_(FakeWorkerOptions(), directory + "/" + id),
         stub_(v1::ClusterService::NewStub(
             grpc::CreateChannel(coordinator, grpc::InsecureChannelCredentials()))) {
@@ -30,6 +36,7 @@ class FakeMember {
     request_.set_device_type(v1::DEVICE_TYPE_CPU);
     request_.set_preferred_rank(rank);
     request_.set_version(kVersion);
+    prepare(service_);
     thread_ = std::thread([this] { Run(); });
   }
   ~FakeMember() { Die(); }

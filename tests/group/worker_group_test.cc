@@ -41,8 +41,9 @@ class WorkerGroupTest : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started;
     coordinator_ = group_->cluster_address();
   }
-  FakeWorkerService& Join(const std::string& id, int rank) {
-    members_.push_back(std::make_unique<FakeMember>(coordinator_, directory_.path(), id, rank));
+  FakeWorkerService& Join(
+      const std::string& id, int rank, const FakeMember::Prepare& prepare = [](FakeWorkerService&) {}) {
+    members_.push_back(std::make_unique<FakeMember>(coordinator_, directory_.path(), id, rank, prepare));
     return members_.back()->service();
   }
   // Two workers, "a" and "b", which serve the first epoch.
@@ -243,7 +244,7 @@ TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {
   Launch();
   Lose(1, Residency());
   // The newcomer is lost while it loads.
-  Join("c", 1).HoldCalls();
+  Join("c", 1, [](FakeWorkerService& service) { service.HoldCalls("load 1/2"); });
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   members_[2]->Die();
   Join("d", 1);
@@ -276,7 +277,7 @@ TEST_F(WorkerGroupTest, AWorkerThatHasFailedForGoodIsReplaced) {
 TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
   StartGroup();
   Join("a", 0);
-  Join("b", 1).SetFingerprint("beef");
+  Join("b", 1, [](FakeWorkerService& service) { service.SetFingerprint("beef"); });
   const absl::Status status = group_->Load().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "has read other files than")) << status;
@@ -285,7 +286,8 @@ TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
 TEST_F(WorkerGroupTest, ANewcomerWithOtherFilesIsRefusedAndAnotherOneAwaited) {
   flags_.max_recoveries = 0;  // it is no attempt that has failed
   Launch();
-  Join("c", 1).SetFingerprint("beef");  // a spare, until there is a loss
+  Join("c", 1,
+       [](FakeWorkerService& service) { service.SetFingerprint("beef"); });  // a spare, until there is a loss
   Lose(1, Residency());
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   Join("d", 1);
@@ -379,7 +381,7 @@ TEST_F(WorkerGroupTest, WorkersWithOtherOptionsAreSentAway) {
 TEST_F(WorkerGroupTest, StopEndsARecoveryWhoseNewcomerHangs) {
   Launch();
   Lose(1, Residency());
-  Join("c", 1).HoldCalls("load 1/2");
+  Join("c", 1, [](FakeWorkerService& service) { service.HoldCalls("load 1/2"); });
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   group_->Stop();
   EXPECT_TRUE(absl::IsCancelled(AwaitRecovery())) << recovered_;
