@@ -18,8 +18,9 @@
 // and after a few failures requests get the error (wake_retries.h); a sleep that fails makes the model stay
 // for a while. Every decision is logged, and told to `on_decision`.
 //
-// When an engine has failed, the model is brought up again (shared_devices_transitions.cc): after a pause that
-// doubles with every failure, or by an operator's call. The model comes back asleep, without device memory.
+// When an engine has failed, the model is brought up again (shared_devices_transitions.cc): after a pause
+// that doubles with every failure, or by an operator's call. The model comes back asleep, without device
+// memory.
 //
 // Elastic KV caches (shared_devices_kv.cc): models that are awake together share the memory of their caches
 // as kv_shares.h decides. It is asked whenever something has happened, and every kv_period while requests are
