@@ -1,13 +1,42 @@
 // Of the table of the coordinator's flags, what is about sleep, and about times and failures.
+#include <utility>
+#include <vector>
+
 #include "base/request_bounds.h"
 #include "coordinator/flag_setters.h"
 #include "coordinator/flag_specs.h"
 
 namespace somnus {
 
-FlagGroup SleepFlags(Flags* f) {
+namespace {
+
+// Of the host tier.
+std::vector<Flag> SwapSpaceFlags(Flags* f) {
   const auto set_swap_space = [f](const std::string& value) { return SetSwapSpace(value, f); };
   return {
+      Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
+                   "host memory of each worker for KV blocks: of requests that were preempted "
+                   "(--preemption), those that a sleep keeps, and of cached prefixes "
+                   "(--prefix-cache-on-host); taken when it is needed; a bare number up to 1024 counts "
+                   "GiB"),
+      Flag::Bytes("swap-space-ahead", &f->swap_space_ahead_bytes, 0, int64_t{1} << 40,
+                  "of it: pinned memory that a worker on a GPU takes beside its steps before one of them "
+                  "swaps blocks out; a step that finds too little has them computed again, and the worker "
+                  "takes as much as that step needed"),
+      Flag::OneOf<std::string>(
+          "prefix-cache-on-host", &f->prefix_cache_on_host, {{"off", "off"}, {"auto", "auto"}, {"on", "on"}},
+          "cached prefixes go to host memory, as far as --swap-space has room, before others take their "
+          "blocks, and come back for prompts that begin with them; auto: where copying costs less than "
+          "computing again, by the times of steps"),
+      Flag::Int("prefix-cache-step-blocks", &f->prefix_cache_step_blocks, 1, 65536,
+                "blocks of cached prefixes that one step copies to host memory"),
+  };
+}
+
+}  // namespace
+
+FlagGroup SleepFlags(Flags* f) {
+  FlagGroup group = {
       "Sleep",
       {
           Flag::OneOf("backup", &f->backup,
@@ -48,20 +77,9 @@ FlagGroup SleepFlags(Flags* f) {
                        "after a wake-up a fixed prompt is computed, and nothing is served unless its logits "
                        "are bit for bit what they were before the sleep (on CPUs, and with "
                        "--batch-invariant)"),
-          Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
-                       "host memory of each worker for KV blocks: of requests that were preempted "
-                       "(--preemption), those that a sleep keeps, and of cached prefixes "
-                       "(--prefix-cache-on-host); taken when it is needed; a bare number up to 1024 counts "
-                       "GiB"),
-          Flag::OneOf<std::string>(
-              "prefix-cache-on-host", &f->prefix_cache_on_host,
-              {{"off", "off"}, {"auto", "auto"}, {"on", "on"}},
-              "cached prefixes go to host memory, as far as --swap-space has room, before others take their "
-              "blocks, and come back for prompts that begin with them; auto: where copying costs less than "
-              "computing again, by the times of steps"),
-          Flag::Int("prefix-cache-step-blocks", &f->prefix_cache_step_blocks, 1, 65536,
-                    "blocks of cached prefixes that one step copies to host memory"),
       }};
+  for (Flag& flag : SwapSpaceFlags(f)) group.flags.push_back(std::move(flag));
+  return group;
 }
 
 FlagGroup TimeFlags(Flags* f) {

@@ -2,8 +2,9 @@
 // Where ops run. The CPU device is a pool of pinned threads, and an op is done when its call returns. A CUDA
 // device is a stream on which ops are queued.
 //
-// A Device is owned by the worker and used by one thread at a time (the runner). It owns threads or streams,
-// but no memory: SetWorkspace lends it the scratch that ops need, which its caller keeps owning.
+// A Device is owned by the worker and used by one thread at a time (the runner), but for pinned memory. It
+// owns threads or streams, but no memory: SetWorkspace lends it the scratch that ops need, which its caller
+// keeps owning.
 
 #include <cstdint>
 #include <memory>
@@ -151,7 +152,7 @@ class Device {
   virtual bool asynchronous() const = 0;
 
   // Allocates host memory, aligned to 64 bytes, from and to which copies are fastest and asynchronous.
-  // ResourceExhausted without memory.
+  // ResourceExhausted without memory. Both calls are for any thread, while the device's own goes on queueing.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
 

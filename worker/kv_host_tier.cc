@@ -15,6 +15,30 @@ namespace somnus {
 namespace {
 
 constexpr char kPieceTag[] = "kv_host";
+// How long the reserve waits for bytes of the host's account that another process is making resident, before
+// it asks again: whoever ends the tier waits for it.
+constexpr absl::Duration kReservePatience = absl::Seconds(1);
+
+// Pinned memory is resident when the call returns.
+absl::StatusOr<void*> TakePinned(HostMemoryAccount* account, Device* device, int64_t bytes) {
+  ASSIGN_OR_RETURN(const HostReservation reservation, account->Reserve(bytes));
+  return device->AllocatePinned(bytes);
+}
+
+std::unique_ptr<HostPieceReserve> MakeReserve(const KvHostTierOptions& options, int64_t piece_blocks,
+                                              Device* device) {
+  const int64_t bytes = piece_blocks * options.block_bytes;
+  if (!device->asynchronous() || bytes == 0) return nullptr;
+  const std::shared_ptr<HostMemoryAccount> account = HostMemoryAccount::Open({.patience = kReservePatience});
+  const int64_t num_most = (options.num_blocks + piece_blocks - 1) / piece_blocks;
+  return std::make_unique<HostPieceReserve>(
+      HostPieceReserveOptions{.num_ahead = std::min(num_most, (options.ahead_bytes + bytes - 1) / bytes),
+                              .num_most = num_most,
+                              .piece_bytes = bytes,
+                              .ready_bytes = options.ready_bytes},
+      [account, device, bytes] { return TakePinned(account.get(), device, bytes); },
+      [device](void* piece) { device->FreePinned(piece); });
+}
 
 bool SameBlocks(absl::Span<const BlockSwap> a, absl::Span<const BlockSwap> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const BlockSwap& one, const BlockSwap& other) {
@@ -33,10 +57,12 @@ KvHostTier::KvHostTier(const KvHostTierOptions& options, Device* device, VmmDriv
       runner_(runner),
       memory_(device->asynchronous() ? nullptr : SleepableAllocator::Create(driver)),
       account_(device->asynchronous() ? HostMemoryAccount::Open() : nullptr),
+      reserve_(MakeReserve(options, piece_blocks_, device)),
       swapped_(std::max(0, options.num_blocks), false) {}
 
 KvHostTier::~KvHostTier() {
   device_->Synchronize().IgnoreError();  // a step's copies may be under way
+  StopReserve();
   std::fill(swapped_.begin(), swapped_.end(), false);
   ReleaseMemory();
 }
@@ -86,7 +112,7 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
     if (transition.sleep_level() != 1 || !held_.empty())
       return absl::FailedPreconditionError("kept_blocks: only a first sleep of level 1 keeps any");
     prepared_ = std::move(swaps);
-    absl::Status status = TakeMemory(prepared_, /*whole_pieces=*/false);
+    absl::Status status = TakeMemory(NeedsOf(prepared_, /*whole_pieces=*/false));
     if (status.ok()) status = Copy(SwapDirection::kToHost, prepared_, /*of_transition=*/true);
     if (!status.ok()) {
       Abort();
@@ -98,6 +124,7 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
 }
 
 void KvHostTier::Commit(int sleep_level, bool with_cache) {
+  if (sleep_level > 0 && with_cache) StopReserve();
   if (sleep_level <= 1) {
     if (!with_cache) return;
     KeepWanted();
@@ -105,6 +132,7 @@ void KvHostTier::Commit(int sleep_level, bool with_cache) {
     if (!options_.retains_memory) ReleaseMemory();
     return;
   }
+  StopReserve();
   ForgetAll();
   ReleaseMemory();
 }
@@ -137,10 +165,21 @@ absl::Status KvHostTier::CheckSwap(const BlockSwap& swap) const {
                                                  ", but the host tier has ", options_.num_blocks));
 }
 
+void KvHostTier::BeginStep() {
+  if (reserve_ != nullptr) reserve_->Start();
+}
+
+void KvHostTier::StopReserve() {
+  if (reserve_ != nullptr) reserve_->Stop();
+}
+
 absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps,
                                  const absl::flat_hash_set<int32_t>& written) {
   for (const BlockSwap& swap : swaps) RETURN_IF_ERROR(CheckSwap(swap));
-  if (absl::Status status = TakeMemory(swaps, /*whole_pieces=*/true); !status.ok()) {
+  const Needs needs = NeedsOf(swaps, /*whole_pieces=*/true);
+  if (reserve_ != nullptr) {
+    RETURN_IF_ERROR(TakeFromReserve(needs));
+  } else if (absl::Status status = TakeMemory(needs); !status.ok()) {
     // The host is short of memory, so what was had of it goes back; copies of steps before may be under way.
     status.Update(device_->Synchronize());
     ReleaseMemory();
@@ -173,46 +212,79 @@ int32_t KvHostTier::end_of_held() const {
 
 int64_t KvHostTier::host_bytes() const {
   if (memory_ != nullptr) return memory_->Stats()[kPieceTag].resident;
-  int64_t bytes = 0;
-  for (const auto& [number, piece] : pieces_) bytes += piece.num_blocks * options_.block_bytes;
-  return bytes;
+  int64_t num_blocks = 0;
+  for (const auto& [number, piece] : pieces_) num_blocks += piece.num_blocks;
+  return num_blocks * options_.block_bytes;
 }
 
-absl::StatusOr<void*> KvHostTier::TakePiece(int64_t num_blocks) {
+absl::StatusOr<KvHostTier::Piece> KvHostTier::TakePiece(int64_t num_blocks) {
   const int64_t bytes = num_blocks * options_.block_bytes;
-  if (memory_ != nullptr) return memory_->Allocate(kPieceTag, bytes);
-  // Pinned memory is resident when the call returns.
-  ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
-  return device_->AllocatePinned(bytes);
+  Piece piece = {.num_blocks = num_blocks};
+  if (memory_ != nullptr) {
+    ASSIGN_OR_RETURN(piece.data, memory_->Allocate(kPieceTag, bytes));
+    return piece;
+  }
+  if (num_blocks == piece_blocks_ && reserve_ != nullptr) piece.data = reserve_->GetReady();
+  piece.of_reserve = piece.data != nullptr;
+  if (!piece.of_reserve) {
+    StopReserve();  // the sleep's blocks may need what steps do not need any more
+    ASSIGN_OR_RETURN(piece.data, TakePinned(account_.get(), device_, bytes));
+  }
+  return piece;
 }
 
-absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps, bool whole_pieces) {
-  std::map<int64_t, int64_t> needed;  // blocks, by piece
+KvHostTier::Needs KvHostTier::NeedsOf(absl::Span<const BlockSwap> swaps, bool whole_pieces) const {
+  Needs needs;
   for (const BlockSwap& swap : swaps) {
     const int64_t number = swap.host_block / piece_blocks_;
     const int64_t whole = std::min(piece_blocks_, options_.num_blocks - number * piece_blocks_);
-    int64_t& num_blocks = needed[number];
+    int64_t& num_blocks = needs[number];
     num_blocks = whole_pieces ? whole : std::max(num_blocks, swap.host_block % piece_blocks_ + 1);
   }
+  return needs;
+}
+
+absl::Status KvHostTier::TakeMemory(const Needs& needs) {
   // Nothing is held, and swapped blocks are in whole pieces, so smaller ones of the sleep before can go.
-  for (const auto& [number, num_blocks] : needed) {
+  for (const auto& [number, num_blocks] : needs) {
     const auto kept = pieces_.find(number);
     if (kept == pieces_.end() || kept->second.num_blocks >= num_blocks) continue;
-    released_.push_back(kept->second.data);
+    Release(kept->second);
     pieces_.erase(kept);
   }
   FreeReleased();
   int64_t needed_bytes = 0, untaken_bytes = 0;
-  for (const auto& [number, num_blocks] : needed) {
+  for (const auto& [number, num_blocks] : needs) {
     needed_bytes += num_blocks * options_.block_bytes;
     if (!pieces_.contains(number)) untaken_bytes += num_blocks * options_.block_bytes;
   }
-  for (const auto& [number, num_blocks] : needed) {
+  for (const auto& [number, num_blocks] : needs) {
     if (pieces_.contains(number)) continue;
-    absl::StatusOr<void*> piece = TakePiece(num_blocks);
+    absl::StatusOr<Piece> piece = TakePiece(num_blocks);
     if (!piece.ok()) return Shortage(piece.status(), needed_bytes, untaken_bytes);
-    pieces_[number] = {*piece, num_blocks};
+    pieces_[number] = *piece;
     untaken_bytes -= num_blocks * options_.block_bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvHostTier::TakeFromReserve(const Needs& needs) {
+  std::vector<int64_t> lacking;  // numbers of pieces
+  for (const auto& [number, num_blocks] : needs) {
+    const auto kept = pieces_.find(number);
+    if (kept == pieces_.end() || kept->second.num_blocks < num_blocks) lacking.push_back(number);
+  }
+  if (lacking.empty()) return absl::OkStatus();
+  absl::StatusOr<std::vector<void*>> taken = reserve_->Get(static_cast<int64_t>(lacking.size()));
+  if (!taken.ok()) {
+    const int64_t bytes = static_cast<int64_t>(lacking.size()) * piece_blocks_ * options_.block_bytes;
+    return Shortage(taken.status(), bytes, bytes);
+  }
+  for (const int64_t number : lacking) {
+    // A smaller piece of the sleep before: nothing is held or swapped there.
+    if (const auto kept = pieces_.find(number); kept != pieces_.end()) reserve_->FreeLater(kept->second.data);
+    pieces_[number] = {.data = taken->back(), .num_blocks = piece_blocks_, .of_reserve = true};
+    taken->pop_back();
   }
   return absl::OkStatus();
 }
@@ -236,10 +308,14 @@ void KvHostTier::ReleaseMemory() {
   }
   std::erase_if(pieces_, [&](const auto& piece) {
     if (used.contains(piece.first)) return false;
-    released_.push_back(piece.second.data);
+    Release(piece.second);
     return true;
   });
   FreeReleased();
+}
+
+void KvHostTier::Release(const Piece& piece) {
+  piece.of_reserve ? reserve_->GiveBack(piece.data) : released_.push_back(piece.data);
 }
 
 void KvHostTier::FreeReleased() {

@@ -1,15 +1,18 @@
 #pragma once
 // The host tier of one rank: host memory for the contents of KV cache blocks, in the layout of KvHostPool
 // (kernels/ops.h), and the copies between it and the cache. The coordinator decides which block is where; all
-// ranks use the same ids. Memory is taken in pieces when blocks are copied there, so that a tier that is not
-// used costs nothing: pinned memory of a GPU's host, counted in the host's account while it is made resident,
-// or on a CPU memory of the driver, like the cache itself. A sleep takes it for its blocks and no more.
+// ranks use the same ids. Memory is taken in pieces: pinned memory of a GPU's host, counted in the host's
+// account while it is made resident, or on a CPU memory of the driver, like the cache itself. A sleep takes
+// memory for its blocks and no more.
 //
 // Steps swap blocks out and in, in the order of steps, and the host waits for nothing. They take whole
 // pieces, which stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds
-// nothing there that is still wanted. Only the coordinator knows when a block that was swapped out is not
-// wanted any more: it says with such a transition which ones are, and until then a block counts as swapped,
-// also when a step has brought it back, which others may do again.
+// nothing there that is still wanted. On a GPU the pieces come from a reserve (host_piece_reserve.h) that is
+// filled beside the steps, from the first step after a load or a wake-up until the cache sleeps: a step calls
+// no driver for memory. On a CPU a step takes them itself, since copying into new memory costs as much. Only
+// the coordinator knows when a block that was swapped out is not wanted any more: it says with such a
+// transition which ones are, and until then a block counts as swapped, also when a step has brought it back,
+// which others may do again.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -17,6 +20,7 @@
 //
 // Device, driver and runner are borrowed. For the runner thread alone.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +37,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "proto/worker.pb.h"
+#include "worker/host_piece_reserve.h"
 #include "worker/runner/model_runner.h"
 
 namespace somnus {
@@ -42,7 +47,9 @@ struct KvHostTierOptions {
   int32_t num_blocks = 0;
   bool retains_memory = false;  // beyond the wake-up, so that the next sleep need not take it again
   int64_t piece_bytes = 32 << 20;
-  ByteMeter* meter = nullptr;  // of the bytes that are copied, piece by piece; may be null
+  int64_t ahead_bytes = 0;  // of a GPU: host memory that is ready before steps swap blocks out
+  std::atomic<int64_t>* ready_bytes = nullptr;  // what of it is ready, for other threads; may be null
+  ByteMeter* meter = nullptr;                   // of the bytes that are copied, piece by piece; may be null
 };
 
 class KvHostTier {
@@ -67,17 +74,19 @@ class KvHostTier {
   // And what steps have swapped out.
   void ForgetAll();
 
+  // A step begins: the reserve is filled from now on, beside the steps.
+  void BeginStep();
   // A step's swaps, before the rest of the step is queued. SwapOut: ResourceExhausted, without memory for all
-  // of them; nothing was copied then. SwapIn: FailedPrecondition, when no step has swapped that block out.
-  // `written`: device blocks that the step may write. Those of them that are swapped out are copied first,
-  // and the step waits for them; the others are copied beside the step, and the next one must be queued
-  // behind Device::AwaitSwaps.
+  // of them, or Unavailable, while the reserve takes that memory; nothing was copied then. SwapIn:
+  // FailedPrecondition, when no step has swapped that block out. `written`: device blocks that the step may
+  // write. Those of them that are swapped out are copied first, and the step waits for them; the others are
+  // copied beside the step, and the next one must be queued behind Device::AwaitSwaps.
   absl::Status SwapOut(absl::Span<const BlockSwap> swaps, const absl::flat_hash_set<int32_t>& written);
   absl::Status SwapIn(absl::Span<const BlockSwap> swaps);
 
   // Bytes of the blocks that are held.
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
-  // Host memory that the tier has now.
+  // Host memory that the tier has now, without what is ready for steps to come.
   int64_t host_bytes() const;
   // 1 + the highest device block of them; 0 where there is none.
   int32_t end_of_held() const;
@@ -89,19 +98,29 @@ class KvHostTier {
   struct Piece {
     void* data = nullptr;
     int64_t num_blocks = 0;
+    bool of_reserve = false;
   };
+  using Needs = std::map<int64_t, int64_t>;  // blocks, by the number of the piece
 
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
   absl::Status CheckSwapped(const v1::Transition& transition) const;
   // Of what steps have swapped out, only what the prepared transition names.
   void KeepWanted();
   absl::Status CheckSwap(const BlockSwap& swap) const;
-  absl::StatusOr<void*> TakePiece(int64_t num_blocks);
-  // For those blocks, or for all blocks of their pieces.
-  absl::Status TakeMemory(absl::Span<const BlockSwap> swaps, bool whole_pieces);
+  int64_t NumPieces(int64_t num_blocks) const { return (num_blocks + piece_blocks_ - 1) / piece_blocks_; }
+  absl::StatusOr<Piece> TakePiece(int64_t num_blocks);
+  // What these blocks need: their places in their pieces, or the whole pieces.
+  Needs NeedsOf(absl::Span<const BlockSwap> swaps, bool whole_pieces) const;
+  // For a sleep, and for a step where there is no reserve.
+  absl::Status TakeMemory(const Needs& needs);
+  // For a step where there is one.
+  absl::Status TakeFromReserve(const Needs& needs);
   static absl::Status Shortage(const absl::Status& status, int64_t needed, int64_t untaken);
   // Of pieces where no block is held or swapped.
   void ReleaseMemory();
+  void Release(const Piece& piece);
+  // The host needs its memory more than steps to come: the cache goes to sleep.
+  void StopReserve();
   void FreeReleased();
   // Queues the copies. `of_transition`: waits for them, and counts them.
   absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps, bool of_transition);
@@ -112,6 +131,7 @@ class KvHostTier {
   ModelRunner* const runner_;
   const std::unique_ptr<SleepableAllocator> memory_;  // of a device whose memory is the host's
   const std::shared_ptr<HostMemoryAccount> account_;  // of another one
+  const std::unique_ptr<HostPieceReserve> reserve_;   // likewise
   std::map<int64_t, Piece> pieces_;                   // by number
   std::vector<void*> released_;                       // that the driver has not freed yet: tried again
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended

@@ -112,7 +112,7 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
       reply.set_error_code(result.status().raw_code());
       reply.set_error_message(std::string(result.status().message()));
       reply.set_weights_version(weights_version());
-      reply.set_kv_host_bytes(kv_host_bytes_.load());
+      reply.set_kv_host_bytes(KvHostBytes());
       return reply;
     });
   });
@@ -143,7 +143,7 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
       (*response.mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
       (*response.mutable_file_bytes_by_tag())[tag] = bytes.file_backup;
     }
-    (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += kv_host_bytes_.load();
+    (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += KvHostBytes();
     (*response.mutable_file_bytes_by_tag())[kWeightsTag] += checkpoint_backup_.bytes();
   }
   if (std::optional<v1::TransitionProgress> progress = transition_meter_.Progress(); progress.has_value())

@@ -232,6 +232,7 @@ class Worker {
   // Blocks that outlive a sleep, but not what the coordinator knows of them; and those that steps have
   // swapped out.
   void ForgetKept(bool with_swapped);
+  int64_t KvHostBytes() const { return kv_host_bytes_ + kv_ready_bytes_; }  // on any thread
   absl::Status SuspendGroup();
   absl::StatusOr<v1::PrefetchResponse> DoPrefetch(double cpu_share);
 
@@ -276,7 +277,8 @@ class Worker {
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
   std::atomic<int64_t> graph_bytes_{0};
-  std::atomic<int64_t> kv_host_bytes_{0};  // as KvHostTier::host_bytes, for GetStatus
+  std::atomic<int64_t> kv_host_bytes_{0};   // as KvHostTier::host_bytes, for GetStatus
+  std::atomic<int64_t> kv_ready_bytes_{0};  // as KvHostTierOptions::ready_bytes
 
   mutable absl::Mutex mu_;
   TcpListener open_port_ ABSL_GUARDED_BY(mu_);  // of NewGroup, for the JoinGroup that follows

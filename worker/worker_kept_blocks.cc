@@ -63,7 +63,7 @@ void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) 
   if (!prepared.tags.empty() || prepared.sleep_level == kMaxSleepLevel)
     kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
   kv_host_bytes_ = kv_host_tier_->host_bytes();
-  cache.set_host_bytes(cache.host_bytes() + kv_host_bytes_);
+  cache.set_host_bytes(cache.host_bytes() + KvHostBytes());
   if (prepared.tags.empty()) return;
   v1::PhaseSeconds& seconds = *response->mutable_seconds();
   seconds.set_copy(seconds.copy() + kv_host_tier_->copy_seconds());
@@ -84,6 +84,7 @@ void Worker::ForgetKept(bool with_swapped) {
 // may, waits for that.
 absl::Status Worker::SwapBlocksOf(const v1::StepRequest& request, absl::Status* refused) {
   device_->AwaitSwaps();
+  kv_host_tier_->BeginStep();
   const auto outs = SwapsOf(request.swap_outs(), SwapDirection::kToHost);
   const auto ins = SwapsOf(request.swap_ins(), SwapDirection::kToDevice);
   if (outs.empty() && ins.empty()) return absl::OkStatus();
@@ -92,7 +93,7 @@ absl::Status Worker::SwapBlocksOf(const v1::StepRequest& request, absl::Status* 
   absl::Status status =
       ins.empty() ? kv_host_tier_->SwapOut(outs, BlocksGivenBy(request)) : kv_host_tier_->SwapIn(ins);
   kv_host_bytes_ = kv_host_tier_->host_bytes();
-  if (!absl::IsResourceExhausted(status)) return status;
+  if (!absl::IsResourceExhausted(status) && !absl::IsUnavailable(status)) return status;
   // The other ranks may have room; the coordinator computes these blocks again on all of them.
   LogWarning("the step's swaps to host memory are not done: {}", std::string(status.message()));
   *refused = std::move(status);

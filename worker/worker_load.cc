@@ -170,6 +170,8 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
     return absl::InvalidArgumentError(
         absl::StrCat("num_host_blocks: ", config.num_host_blocks(), " is not from 0 to ", kMaxKeptBlocks));
   }
+  if (config.swap_space_ahead_bytes() < 0)
+    return absl::InvalidArgumentError("swap_space_ahead_bytes: must not be negative");
   const int32_t mapped = config.num_mapped_blocks() > 0 ? config.num_mapped_blocks() : config.num_blocks();
   if (mapped < 2 || mapped > config.num_blocks()) {
     return absl::InvalidArgumentError(
@@ -180,6 +182,9 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
       KvHostTierOptions{.block_bytes = runner_->kv_block_bytes(),
                         .num_blocks = config.num_host_blocks(),
                         .retains_memory = load_options_.backup == BackupPolicy::kRetain,
+                        .ahead_bytes = std::min(config.swap_space_ahead_bytes(),
+                                                runner_->kv_block_bytes() * config.num_blocks()),
+                        .ready_bytes = &kv_ready_bytes_,
                         .meter = transition_meter_.bytes()},
       device_.get(), driver_.get(), runner_.get());
   ranks_may_differ_ |= defer_graphs;

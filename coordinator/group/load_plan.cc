@@ -86,4 +86,9 @@ int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_byte
   return PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, std::min<int64_t>(most, kMaxKeptBlocks));
 }
 
+int64_t SwapSpaceAhead(const Flags& flags) {
+  const bool steps_swap = MaySwap(flags) || CachesOnHost(flags);
+  return steps_swap ? std::min(flags.swap_space_ahead_bytes, flags.swap_space_bytes) : 0;
+}
+
 }  // namespace somnus

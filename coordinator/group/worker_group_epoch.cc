@@ -200,6 +200,7 @@ void WorkerGroup::SetCache(const KvPlan& plan) {
   cache_.set_dtype(load_request_.kv_cache_dtype());
   cache_.set_num_blocks(plan.num_blocks);
   cache_.set_num_host_blocks(plan.num_host_blocks);
+  cache_.set_swap_space_ahead_bytes(SwapSpaceAhead(flags_));
 }
 
 // How long workers may take to come. The first ones of a cluster may take any time.

@@ -14,8 +14,10 @@
 namespace somnus {
 namespace {
 
-// After a refusal hosts are asked again once so many steps have passed.
+// After a refusal hosts are asked again once so many steps have passed: soon, where ranks are taking the
+// memory beside their steps.
 constexpr int64_t kRefusedSwapSteps = 512;
+constexpr int64_t kAwaitedSwapSteps = 32;
 
 void AddCopies(const std::vector<BlockCopyOp>& copies,
                google::protobuf::RepeatedPtrField<v1::BlockCopy>* messages) {
@@ -172,12 +174,16 @@ std::vector<SequencePtr> Scheduler::SendSwaps(v1::StepRequest* request) {
 }
 
 void Scheduler::NoteSwaps(const InFlightStep& step, const v1::StepReply& reply) {
-  const bool refused = std::any_of(reply.slot_errors().begin(), reply.slot_errors().end(),
-                                   [](const v1::SlotError& error) { return error.slot() == kSwapsSlot; });
-  blocks_.NoteStored(step.stored, step.step_id, !refused);
-  if (!refused) return;
+  int64_t pause = 0;  // in steps
+  for (const v1::SlotError& error : reply.slot_errors()) {
+    if (error.slot() != kSwapsSlot) continue;
+    const bool is_awaited = error.code() == static_cast<int>(absl::StatusCode::kUnavailable);
+    pause = std::max(pause, is_awaited ? kAwaitedSwapSteps : kRefusedSwapSteps);
+  }
+  blocks_.NoteStored(step.stored, step.step_id, pause == 0);
+  if (pause == 0) return;
   ++stats_.swaps.refusals;
-  swap_again_step_ = next_step_id_ + kRefusedSwapSteps;
+  swap_again_step_ = std::max(swap_again_step_, next_step_id_ + pause);
   absl::flat_hash_set<const void*> counted;  // choices that were preempted together
   for (const SequencePtr& sequence : step.swapped_out) {
     // It has not come back before this reply.

@@ -178,7 +178,13 @@ void CudaDevice::Record(cudaError_t error, const char* what) {
 }
 
 void CudaDevice::Record(absl::Status status) {
+  const std::lock_guard<std::mutex> lock(error_mu_);
   if (error_.ok()) error_ = std::move(status);
+}
+
+absl::Status CudaDevice::TakeError() {
+  const std::lock_guard<std::mutex> lock(error_mu_);
+  return std::exchange(error_, absl::OkStatus());
 }
 
 bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
@@ -201,8 +207,10 @@ bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
 absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
   ++calls_of_this_thread.waits;
   void* data = nullptr;
-  const cudaError_t error =
-      cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
+  // Called from any thread: one that has chosen no device would create a context on device 0.
+  cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess)
+    error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
   if (error != cudaSuccess) {
     return ToStatus(error, absl::StrCat("allocating ", bytes, " bytes of pinned host memory").c_str());
   }
@@ -211,7 +219,10 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
 
 void CudaDevice::FreePinned(void* data) {
   ++calls_of_this_thread.waits;
-  if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
+  if (data == nullptr) return;
+  cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess) error = cudaFreeHost(data);
+  Record(error, "freeing pinned host memory");
 }
 
 cudaStream_t CudaDevice::BeginSwaps() {
@@ -261,7 +272,7 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
   capturing_ = false;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "ending a capture");
   // An op that could not be recorded is missing in the graph; its error says more than that of the capture.
-  absl::Status recorded = std::exchange(error_, absl::OkStatus());
+  absl::Status recorded = TakeError();
   cudaGraphExec_t exec = nullptr;
   absl::Status status = !recorded.ok() ? std::move(recorded) : ended;
   if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
@@ -314,7 +325,7 @@ absl::Status CudaDevice::Synchronize() {
   if (uploader_ != nullptr) Record(uploader_->Wait());
   Record(cudaStreamSynchronize(stream_), "waiting for the device");
   if (swap_stream_ != nullptr) Record(cudaStreamSynchronize(swap_stream_), "waiting for swaps");
-  return std::exchange(error_, absl::OkStatus());
+  return TakeError();
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
@@ -92,6 +93,7 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice();
+  absl::Status TakeError();
 
   int index_ = 0;
   cudaStream_t stream_ = nullptr;
@@ -105,7 +107,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<WeightUploader> uploader_;
   absl::flat_hash_set<const void*> opted_;  // kernels that may have all shared memory
-  absl::Status error_;
+  std::mutex error_mu_;
+  absl::Status error_;  // the first one since TakeError
   // Made by the first swap.
   cudaStream_t swap_stream_ = nullptr;
   cudaEvent_t swaps_may_begin_ = nullptr, swaps_done_ = nullptr;

@@ -126,7 +126,7 @@ absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* rep
       std::any_of(request.swap_outs().begin(), request.swap_outs().end(),
                   [&](const v1::BlockCopy& swap) { return swap.dst() >= options_.num_host_blocks; });
   if (has_no_room || (refuses_swaps_ && !request.swap_outs().empty())) {
-    AddSlotError(kSwapsSlot, absl::ResourceExhaustedError("no memory for swapped blocks"), reply);
+    AddSlotError(kSwapsSlot, absl::Status(refusal_, "no memory for swapped blocks"), reply);
     return absl::OkStatus();
   }
   for (const v1::BlockCopy& swap : request.swap_outs()) {

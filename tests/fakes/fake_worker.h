@@ -54,7 +54,10 @@ class FakeWorker {
   absl::Status CopyFromHost(const BlockPairs& blocks);
 
   // From now on the host has no memory for what steps swap out; or it has again.
-  void RefuseSwaps(bool refuses) { refuses_swaps_ = refuses; }
+  void RefuseSwaps(bool refuses, absl::StatusCode code = absl::StatusCode::kResourceExhausted) {
+    refuses_swaps_ = refuses;
+    refusal_ = code;
+  }
   int64_t num_swapped_out() const { return num_swapped_out_; }
   int64_t num_swapped_in() const { return num_swapped_in_; }
 
@@ -130,6 +133,7 @@ class FakeWorker {
   std::map<int32_t, std::vector<uint64_t>> host_;     // by host block
   std::map<int32_t, std::vector<uint64_t>> swapped_;  // by host block, of steps
   bool refuses_swaps_ = false;
+  absl::StatusCode refusal_ = absl::StatusCode::kResourceExhausted;
   int64_t num_swapped_out_ = 0, num_swapped_in_ = 0;
   std::map<int32_t, Slot> slots_;
   std::map<int64_t, int32_t> nan_steps_;

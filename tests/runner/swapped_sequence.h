@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/time/clock.h"
 #include "tests/runner/rank_group.h"
 #include "worker/kv_host_tier.h"
 
@@ -77,7 +78,7 @@ class SwappedSequence {
     const bool is_later = ++num_swaps_ % 2 == 0;
     absl::flat_hash_set<int32_t> written;
     for (int32_t i = 0; i < kBlocks && !is_later; ++i) written.insert(old_block + i);
-    for (auto& tier : tiers_) ASSERT_EQ(tier->SwapOut(Swaps(used), written), absl::OkStatus());
+    for (auto& tier : tiers_) ASSERT_EQ(SwapOut(tier.get(), Swaps(used), written), absl::OkStatus());
     if (is_later) {
       Execute();
       for (int rank = 0; rank < group_.world_size(); ++rank) group_.device(rank).AwaitSwaps();
@@ -97,6 +98,18 @@ class SwappedSequence {
     for (auto& tier : tiers_) ASSERT_EQ(tier->SwapIn(Swaps(used)), absl::OkStatus());
     step_.add_freed_slots(1);
     Begin(num_computed_);
+  }
+
+  // As soon as the tier has the memory, which on a GPU is taken beside the steps.
+  static absl::Status SwapOut(KvHostTier* tier, const std::vector<BlockSwap>& swaps,
+                              const absl::flat_hash_set<int32_t>& written) {
+    tier->BeginStep();
+    absl::Status status = tier->SwapOut(swaps, written);
+    while (absl::IsUnavailable(status)) {
+      absl::SleepFor(absl::Milliseconds(1));
+      status = tier->SwapOut(swaps, written);
+    }
+    return status;
   }
 
   std::vector<BlockSwap> Swaps(int32_t count) const {

@@ -73,6 +73,28 @@ TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
   EXPECT_EQ(NumSwapOuts(harness), 0);
 }
 
+// A rank on a GPU takes the memory beside its steps: those that come a little later find it.
+TEST_P(SwappingTest, AHostThatIsTakingTheMemoryIsAskedAgainSoon) {
+  Harness harness(SwappingOptions(13), depth());
+  harness.worker.RefuseSwaps(true, absl::StatusCode::kUnavailable);
+  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
+  harness.Add(a);
+  harness.Add(b);
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
+  EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
+  harness.worker.RefuseSwaps(false);
+  harness.Add(MakeRequest("long", 1, 40, 1000));
+  harness.RunToEnd();
+  harness.Add(MakeRequest("c", 15, 30));
+  harness.Add(MakeRequest("d", 15, 30, 100));
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["d"].tokens, Reference(b));
+  EXPECT_GT(harness.worker.num_swapped_in(), 0);
+}
+
 TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) {
   Harness harness(SwappingOptions(13), depth());
   harness.worker.RefuseSwaps(true);
