@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -29,6 +30,13 @@ SHM = "/dev/shm"
 def shared_memory():
     """Segments of groups; the account of the host's memory is one for all clusters and stays."""
     return {name for name in os.listdir(SHM) if name.startswith("somnus") and not name.startswith("somnus-memory")}
+
+
+def ended_with_the_server(cluster):
+    try:
+        cluster.tokens(CASE["prompt"], max_tokens=450)
+    except (AssertionError, OSError, http.client.HTTPException):
+        pass  # the server has ended meanwhile
 
 
 class Adoption(unittest.TestCase):
@@ -210,13 +218,18 @@ class Restart(unittest.TestCase):
 
     def test_sigterm_afterwards_ends_the_workers_too(self):
         cluster = self.run_dir.start("--shutdown-timeout=10m")
-        stream = cluster.open_stream(CASE["prompt"], max_tokens=450)
-        next(stream.events())
         known = pids(cluster)
+        # A request that does not end: the coordinator still waits for its end when the second signal comes.
+        os.kill(known[0], signal.SIGSTOP)
+        request = threading.Thread(target=ended_with_the_server, args=(cluster,))
+        request.start()
+        wait_until(lambda: cluster.metric("vllm:num_requests_running") == 1, SOON_S, "the request runs")
         cluster.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: "leaving the workers" in cluster.log(), SOON_S, cluster.log)
         cluster.process.send_signal(signal.SIGTERM)
+        os.kill(known[0], signal.SIGCONT)
         self.assertEqual(cluster.process.wait(SOON_S), 0, cluster.log())
+        request.join()
         self.assertEqual([pid for pid in known.values() if alive(pid)], [])
 
     def test_without_a_directory_nobody_stays(self):

@@ -328,7 +328,7 @@ class CoordinatorIsKilled(unittest.TestCase):
         kill(self.cluster)
         self.cluster = self.run_dir.start(wait=False)
         wait_until(lambda: status(self.cluster)["state"] in (AWAKE, ASLEEP), SOON_S, self.cluster.log)
-        self.assertEqual(pids(self.cluster), self.workers, "the workers are adopted")
+        self.assertEqual(pids(self.cluster), self.workers, f"the workers are adopted: {self.cluster.log()}")
         return check_truth(self, self.cluster, self.awake)
 
     def assert_serves(self):
