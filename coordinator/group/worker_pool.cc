@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -75,8 +77,7 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
       ASSIGN_OR_RETURN(trust.secret, run_state_->KeepSecret(trust.secret));
     }
     options.address = run_state_->socket_address();
-    absl::MutexLock lock(&mu_);
-    missing_ = run_state_->left();
+    left_workers_.Expect(run_state_->left());
   }
   ASSIGN_OR_RETURN(trust_, ClusterTrust::Create(trust));
   options.trust = trust_;
@@ -121,49 +122,23 @@ absl::Status WorkerPool::StartProcesses(const std::string& binary, const std::st
 }
 
 absl::StatusOr<ProcessesByRank> WorkerPool::AwaitLeft() {
-  std::vector<ProcessId> others;
-  ProcessesByRank adopted;
-  {
-    absl::MutexLock lock(&mu_);
-    if (missing_.empty()) return adopted;
-  }
-  all_came_.WaitFor(kAdoptionPatience);
-  {
-    absl::MutexLock lock(&mu_);
-    adopted = adopted_;
-    missing_.clear();  // who comes from now on is too late
-    for (const auto& [rank, process] : run_state_->left()) {
-      if (adopted.count(rank) == 0) others.push_back(process);
-    }
-  }
-  LogInfo("{}{} of {} adopted, {} that were left ended", ReplicaPrefix(flags_), adopted.size(),
-          Counted(flags_.world_size, "worker"), others.size());
-  RETURN_IF_ERROR(EndProcesses(others, kEndGrace));
-  return adopted;
-}
-
-Adoption WorkerPool::Decide(const v1::RegisterRequest& worker) {
-  absl::MutexLock lock(&mu_);
-  if (run_state_ == nullptr) return DecideAdoption(worker, terms_);
-  const Adoption adoption = DecideLocal(worker);
-  const auto known = std::find_if(missing_.begin(), missing_.end(),
-                                  [&](const auto& missing) { return missing.second.pid == worker.pid(); });
-  if (known == missing_.end()) return adoption;
-  if (adoption.action == v1::REGISTER_ACTION_ADOPT) adopted_.insert(*known);
-  missing_.erase(known);
-  if (missing_.empty()) all_came_.Stop();
-  return adoption;
+  if (left_workers_.num_left() == 0) return ProcessesByRank();
+  LeftWorkers::Outcome left = left_workers_.Await(kAdoptionPatience);
+  LogInfo("{}{} of {} adopted, {} that were left ended", ReplicaPrefix(flags_), left.adopted.size(),
+          Counted(flags_.world_size, "worker"), left.others.size());
+  RETURN_IF_ERROR(EndProcesses(left.others, kEndGrace));
+  return std::move(left.adopted);
 }
 
 // A local worker has the rank of its process.
-Adoption WorkerPool::DecideLocal(const v1::RegisterRequest& worker) {
-  for (const ProcessesByRank* processes : {&missing_, &adopted_}) {
-    for (const auto& [rank, process] : *processes) {
-      if (process.pid == worker.pid()) return DecideAdoption(worker, rank, terms_);
-    }
-  }
+Adoption WorkerPool::Decide(const v1::RegisterRequest& worker) {
+  if (run_state_ == nullptr) return DecideAdoption(worker, terms_);
+  const auto with_rank = [&](int rank) { return DecideAdoption(worker, rank, terms_); };
+  std::optional<Adoption> left = left_workers_.Decide(worker.pid(), with_rank);
+  if (left.has_value()) return *std::move(left);
+  absl::MutexLock lock(&mu_);
   for (int rank = 0; processes_ != nullptr && rank < flags_.world_size; ++rank) {
-    if (processes_->pid(rank) == worker.pid()) return DecideAdoption(worker, rank, terms_);
+    if (processes_->pid(rank) == worker.pid()) return with_rank(rank);
   }
   return {v1::REGISTER_ACTION_LEAVE, "this coordinator knows no such process"};
 }
@@ -183,7 +158,7 @@ absl::Status WorkerPool::CheckHeld(size_t rank, const v1::WorkerSnapshot& now) c
 
 bool WorkerPool::adopted() const {
   absl::MutexLock lock(&mu_);
-  return adopted_.size() == places_.size();
+  return static_cast<size_t>(left_workers_.num_adopted()) == places_.size();
 }
 
 int64_t WorkerPool::last_epoch() const {

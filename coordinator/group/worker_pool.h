@@ -21,6 +21,7 @@
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/executor/worker_process.h"
 #include "coordinator/flags.h"
+#include "coordinator/group/left_workers.h"
 #include "coordinator/group/run_state.h"
 #include "coordinator/membership/adoption.h"
 #include "coordinator/membership/cluster_server.h"
@@ -104,7 +105,6 @@ class WorkerPool {
   absl::Status StartProcesses(const std::string& binary, const std::string& secret);
   // Decides about a worker that registers with a snapshot; on a gRPC thread.
   Adoption Decide(const v1::RegisterRequest& worker);
-  Adoption DecideLocal(const v1::RegisterRequest& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the workers that were left. Returns those that go on; the others have ended.
   absl::StatusOr<ProcessesByRank> AwaitLeft();
   void OnExit(int rank, pid_t pid, const absl::Status& status);
@@ -120,15 +120,12 @@ class WorkerPool {
   ClusterTrust trust_;                          // set by Start
   AdoptionTerms terms_;                         // set before the listener is opened
   std::unique_ptr<RunState> run_state_;         // null without --run-dir
+  LeftWorkers left_workers_;                    // expected by Start, before the listener is opened
   std::unique_ptr<ClusterServer> cluster_;      // set and reset under mu_
   std::unique_ptr<WorkerProcesses> processes_;  // null where workers are remote; set and reset under mu_
 
   mutable absl::Mutex mu_;
   std::vector<Place> places_ ABSL_GUARDED_BY(mu_);  // by rank
-  // Workers that were left: those that have not registered yet, and those that go on. The signal is stopped
-  // when nobody is missing.
-  ProcessesByRank missing_ ABSL_GUARDED_BY(mu_), adopted_ ABSL_GUARDED_BY(mu_);
-  StopSignal all_came_;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;  // NoteServing was called

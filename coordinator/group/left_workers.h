@@ -1,0 +1,52 @@
+#pragma once
+// The local workers that an earlier coordinator left: which of them have registered at this coordinator, and
+// which of those go on with it. Workers may register as soon as the listener is open, and so before Await is
+// called.
+//
+// Thread safe: workers register on gRPC's threads.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "base/process_id.h"
+#include "coordinator/group/run_state.h"
+#include "coordinator/membership/adoption.h"
+
+namespace somnus {
+
+class LeftWorkers {
+ public:
+  // `left`: the processes that run, from the group file. Called once, before any other call.
+  void Expect(const ProcessesByRank& left);
+
+  // The process `pid` registers. `decide` tells from its rank whether it goes on; it is called under the
+  // lock, so that no worker is adopted after Await has returned without it. nullopt: the process is neither
+  // expected nor adopted.
+  std::optional<Adoption> Decide(pid_t pid, const std::function<Adoption(int rank)>& decide);
+
+  struct Outcome {
+    ProcessesByRank adopted;        // have registered, and go on
+    std::vector<ProcessId> others;  // have to end
+  };
+  // Waits until all have registered, for `patience` at most. A worker that comes later is expected no more.
+  Outcome Await(absl::Duration patience);
+
+  int num_left() const;
+  int num_adopted() const;
+
+ private:
+  mutable absl::Mutex mu_;
+  ProcessesByRank left_ ABSL_GUARDED_BY(mu_);
+  ProcessesByRank missing_ ABSL_GUARDED_BY(mu_);  // have not registered
+  ProcessesByRank adopted_ ABSL_GUARDED_BY(mu_);
+  StopSignal all_came_;  // stopped when nobody is missing
+};
+
+}  // namespace somnus
