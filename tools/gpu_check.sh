@@ -36,19 +36,12 @@ make_bundle() {
   mapfile -t sanitized < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...) except attr(tags, "\b(ranks|alone)\b", //tests/...)' \
     2>/dev/null)
   run_bazel build --config=cuda "${tests[@]}" "${programs[@]}" || die "the build failed"
-  mkdir -p "$dir"/{tests,lib} && dir=$(cd "$dir" && pwd)
-  for target in "${tests[@]}" "${programs[@]}"; do
-    path=${target#//} path=${path/://}
-    mkdir -p "$dir/$(dirname "$path")"
-    # The libraries that are needed at run time, except the C library and CUDA's own.
-    ldd "bazel-bin/$path" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-      grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublas[^/]*|libnccl)\.so' |
-      xargs -r cp -Lnt "$dir/lib"
-    install -m 755 "bazel-bin/$path" "$dir/$path"
-  done
-  find "$dir" -type f \( -name '*.so*' -o -perm -u+x \) -exec chmod u+w {} + -exec strip --strip-unneeded {} + 2>/dev/null
+  # shellcheck source=bundle.sh
+  source "$here/bundle.sh"
+  bundle_binaries "$dir" "${tests[@]}" "${programs[@]}"
+  dir=$(cd "$dir" && pwd)
   cp -r tests/data/{gguf,tiny,variants} --parents -t "$dir"
-  cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh -t "$dir"
+  cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh tools/gpu_day/library_path.py -t "$dir"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >"$dir/gpu_tests.txt"
   printf '%s\n' "${sanitized[@]}" | sed 's,//,,; s,:,/,' >"$dir/sanitized_tests.txt"
@@ -68,6 +61,8 @@ fi
 cd "$binaries" || exit 2
 cuda=${CUDA_HOME:-/usr/local/cuda}
 export LD_LIBRARY_PATH=$binaries/lib:$cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} TEST_TMPDIR=${TMPDIR:-/tmp}
+SOMNUS_LIBRARY_PATH=$(python3 tools/gpu_day/library_path.py)
+export SOMNUS_LIBRARY_PATH
 echo "commit $(cat commit.txt)"
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader || { echo "error: there is no GPU here" >&2; exit 1; }
 

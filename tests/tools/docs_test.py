@@ -32,8 +32,8 @@ METRIC = re.compile(r"\b(?:vllm|somnus):(\w+)")
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\w+, (\w+)\)", re.MULTILINE)
 LONG_NAME = re.compile(r"\b[A-Z][A-Za-z0-9]{12,}\b")
 MAX_COLUMNS = 120
-# Files and flags of other programs.
-FOREIGN = {"bench.py", "cuda_runtime.h", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
+# Files and flags of other programs, and files that ours write.
+FOREIGN = {"bench.py", "cuda_runtime.h", "day.jsonl", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
 FOREIGN_IN_BLOCKS = {"--rm", "--read-only", "--tmpfs", "--shm-size", "--from-literal", "--no-create-home", "--shell", "--output-format",
                      "--flag", "--seeds"}  # flags of tests/simulation
 # Words behind our name that belong to longer names, not to commands.

@@ -19,6 +19,8 @@ bin=${binaries:-$root/bazel-bin} data=${binaries:-$root}
 out=${out:-$(mktemp -d)}
 mkdir -p "$out"
 [[ -z $binaries ]] || export LD_LIBRARY_PATH=$binaries/lib:${CUDA_HOME:-/usr/local/cuda}/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+SOMNUS_LIBRARY_PATH=$(python3 "$data/tools/gpu_day/library_path.py")
+export SOMNUS_LIBRARY_PATH
 nvidia-smi --query-gpu=name,memory.total,driver_version,clocks.sm,clocks.mem --format=csv,noheader | tee "$out/gpu.txt" || exit 1
 
 bench() { "$bin/tools/bench/gpu_bench" "$@" || echo "failed: gpu_bench $*" >&2; }

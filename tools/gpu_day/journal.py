@@ -1,0 +1,62 @@
+"""day.jsonl: a line for each event, which is on the disk before the day goes on.
+
+Events are {"t", "item", "status": start|ok|fail|timeout|skipped, "seconds", "data"}; what an item measures or decides is
+{"item", "row"} in between. The first event is of the item "day": the machine.
+"""
+import json
+import os
+import time
+
+ENDS = ("ok", "fail", "timeout", "skipped")
+
+
+def read(path):
+    """The lines of a file. A line that a kill or a full disk has cut off is left out."""
+    lines = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and isinstance(line.get("item"), str):
+                lines.append(line)
+    return lines
+
+
+def encoded(line):
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode()
+
+
+class Journal:
+    """The file of one call. The lines of the call that is resumed, `earlier`, come first."""
+
+    def __init__(self, path, begun, earlier=()):
+        self._begun, self.lines = begun, list(earlier)
+        # The path may be that of the call that is resumed: its lines are never away.
+        partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+        with open(partial, "wb") as file:
+            file.write(b"".join(map(encoded, self.lines)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def seconds(self):
+        return time.time() - self._begun
+
+    def event(self, item, status, seconds=0.0, data=None):
+        self._append({"t": round(self.seconds(), 2), "item": item, "status": status, "seconds": round(seconds, 2), "data": data or {}})
+
+    def row(self, item, row):
+        self._append({"item": item, "row": row})
+
+    def _append(self, line):
+        self.lines.append(line)
+        os.write(self._fd, encoded(line))
+        os.fsync(self._fd)
+
+
+def statuses(lines):
+    """The last status of each item that a line names."""
+    return {line["item"]: line["status"] for line in lines if "status" in line and line["item"] != "day"}
