@@ -5,7 +5,6 @@
 #include <random>
 #include <utility>
 
-#include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_vmm_driver.h"
 #include "base/status_macros.h"
 
@@ -28,11 +27,23 @@ void AddCalls(const HostCalls& before, const HostCalls& after, HostCalls* sum) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOptions& options) {
+  CpuDeviceOptions cpu;
+  cpu.num_threads = options.threads;
+  cpu.first_cpu = 0;
+  LoopDevice device;
+  device.driver = MakeHostVmmDriver();
+  ASSIGN_OR_RETURN(device.device, Device::CreateCpu(cpu));
+  return Load(options, std::move(device));
+}
+
+absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOptions& options,
+                                                             LoopDevice device) {
   const auto start = std::chrono::steady_clock::now();
   auto loop = std::make_unique<DecodeLoop>();
   loop->options_ = options;
   ASSIGN_OR_RETURN(loop->checkpoint_, Checkpoint::Open(options.model, options.load_format));
-  RETURN_IF_ERROR(loop->OpenDevice());
+  loop->driver_ = std::move(device.driver);
+  loop->device_ = std::move(device.device);
   loop->allocator_ = SleepableAllocator::Create(loop->driver_.get());
   loop->communicator_ = MakeSingleCommunicator();
   ModelRunnerOptions runner;
@@ -50,7 +61,7 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
                                      loop->communicator_.get(), loop->allocator_.get(), nullptr));
   // As the worker does: matrix products are measured, and graphs are captured here and again over the KV
   // cache.
-  if (options.device == DeviceKind::kCuda) {
+  if (loop->device_->kind() == DeviceKind::kCuda) {
     RETURN_IF_ERROR(loop->runner_->Profile());
     ASSIGN_OR_RETURN(const int64_t before, loop->driver_->AvailableBytes());
     ASSIGN_OR_RETURN(loop->graphs_, loop->runner_->ProfileGraphs());
@@ -80,22 +91,6 @@ absl::Status DecodeLoop::AllocateKvCache() {
   kv_cache_bytes_ = num_blocks_ * runner_->kv_block_bytes();
   const auto num_blocks = static_cast<int32_t>(num_blocks_);
   return runner_->AllocateKvCache(num_blocks, num_blocks, /*defer_graphs=*/false);
-}
-
-absl::Status DecodeLoop::OpenDevice() {
-  if (options_.device == DeviceKind::kCuda) {
-    ASSIGN_OR_RETURN(driver_,
-                     MakeCudaVmmDriver(options_.device_index, {.chunk_bytes = options_.device_chunk_bytes}));
-    ASSIGN_OR_RETURN(device_, Device::CreateCuda(options_.device_index));
-    device_->SetBatchInvariant(options_.batch_invariant);
-    return absl::OkStatus();
-  }
-  driver_ = MakeHostVmmDriver();
-  CpuDeviceOptions device;
-  device.num_threads = options_.threads;
-  device.first_cpu = 0;
-  ASSIGN_OR_RETURN(device_, Device::CreateCpu(device));
-  return absl::OkStatus();
 }
 
 int64_t DecodeLoop::BlocksFor(int32_t batch, int32_t len) {

@@ -23,16 +23,13 @@ namespace somnus {
 struct DecodeLoopOptions {
   std::string model;
   LoadFormat load_format = LoadFormat::kAuto;
-  DeviceKind device = DeviceKind::kCpu;
-  int device_index = 0;
   bool enforce_eager = false;
-  bool batch_invariant = false;
   DataType dtype = DataType::kBF16;
   // As ModelRunnerOptions has them.
   bool dequantize = true;
   std::optional<DataType> quantize;
   std::optional<DataType> kv_cache_dtype;
-  int threads = 2;
+  int threads = 2;  // of a CPU
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
   int32_t max_step_tokens = 512;
@@ -42,7 +39,12 @@ struct DecodeLoopOptions {
   double kv_share = 0;
   // The share that it may take, whatever it needs, and Fits says what has room then; 0: any.
   double max_kv_share = 0;
-  int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
+};
+
+// A device and its memory.
+struct LoopDevice {
+  std::unique_ptr<VmmDriver> driver;
+  std::unique_ptr<Device> device;
 };
 
 struct LoopSample {
@@ -56,6 +58,9 @@ struct LoopSample {
 
 class DecodeLoop {
  public:
+  static absl::StatusOr<std::unique_ptr<DecodeLoop>> Load(const DecodeLoopOptions& options,
+                                                          LoopDevice device);
+  // On this host's CPU.
   static absl::StatusOr<std::unique_ptr<DecodeLoop>> Load(const DecodeLoopOptions& options);
 
   // Blocks that `batch` sequences of `len` tokens take.
@@ -89,7 +94,6 @@ class DecodeLoop {
   std::string device() const { return device_->Describe(); }
 
  private:
-  absl::Status OpenDevice();
   absl::Status AllocateKvCache();
   absl::Status Prefill(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
   absl::Status Decode(int32_t batch, int32_t new_tokens, HostCalls* launching);

@@ -1,8 +1,5 @@
 #pragma once
-// What the GPU's memory and its bus do at best, measured with the CUDA runtime's own copies.
-
-#include "absl/status/statusor.h"
-#include "kernels/device.h"
+// What the GPU's memory and its bus do at best.
 
 namespace somnus {
 
@@ -11,8 +8,5 @@ struct GpuCeilings {
   double host_to_device_gbps = 0;  // from pinned memory
   double device_to_host_gbps = 0;
 };
-
-// Takes 2 GiB of the device's memory and 1 GiB of pinned memory.
-absl::StatusOr<GpuCeilings> MeasureCeilings(int device_index);
 
 }  // namespace somnus

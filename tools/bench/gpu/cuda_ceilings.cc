@@ -1,4 +1,4 @@
-#include "tools/bench/gpu/ceilings.h"
+#include "tools/bench/gpu/cuda_ceilings.h"
 
 #include <cuda_runtime.h>
 
