@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "allocator/host_vmm_driver.h"
 #include "allocator/vmm_driver.h"
 #include "kernels/cuda/emulated_device.h"
@@ -50,11 +51,13 @@ class EmulatedVmmDriver : public VmmDriver {
       ReturnEmulatedDeviceMemory(bytes);
       return status;
     }
+    const absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < sizes.size(); ++i) created_[created[i]] = sizes[i];
     handles->insert(handles->end(), created.begin(), created.end());
     return absl::OkStatus();
   }
   absl::Status Release(Handle handle) override {
+    const absl::MutexLock lock(&mutex_);
     const absl::Status status = host_->Release(handle);
     if (!status.ok()) return status;
     ReturnEmulatedDeviceMemory(created_[handle]);
@@ -90,7 +93,8 @@ class EmulatedVmmDriver : public VmmDriver {
  private:
   const int64_t chunk_bytes_;
   const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();
-  std::map<Handle, int64_t> created_;  // bytes
+  absl::Mutex mutex_;
+  std::map<Handle, int64_t> created_ ABSL_GUARDED_BY(mutex_);  // bytes
 };
 
 }  // namespace somnus

@@ -195,7 +195,8 @@ class Driver(unittest.TestCase):
 class Tables(unittest.TestCase):
     def write(self, folder, name, contents):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            json.dump(contents, file)
+            for line in contents if name.endswith("l") else [contents]:
+                print(json.dumps(line), file=file)
 
     def test_ratios_are_of_one_round(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -211,15 +212,17 @@ class Tables(unittest.TestCase):
     def test_kernels_are_joined_by_case(self):
         case = (32, 4096, 1)
         with tempfile.TemporaryDirectory() as folder:
-            rows = [flashinfer_kernels.row_of(case, 500.0, 3000.0), {"name": "arg max", "us": 1, "gbps": 1, "of_copy": 1, "tflops": 0}]
-            self.write(folder, "somnus-kernels.1.json", {"kernels": rows})
-            self.write(folder, "flashinfer.1.json", {"kernels": [flashinfer_kernels.row_of(case, 600.0, 3000.0)]})
+            self.write(folder, "somnus-kernels.1.jsonl", [
+                {"part": "ceilings", "name": "copies", "copy_gbps": 3000.0}, flashinfer_kernels.row_of(case, 500.0, 3000.0),
+                {"part": "kernels", "name": "arg max", "us": 1, "gbps": 1, "of_copy": 1, "tflops": 0},
+                {"part": "end", "rows": 3, "not_measured": []}])
+            self.write(folder, "flashinfer.1.jsonl", [flashinfer_kernels.row_of(case, 600.0, 3000.0)])
             row, = gpu_ratios.kernels(gpu_ratios.load(folder))
             self.assertEqual(row["name"], "paged attention, 32 x 4096 tokens, 1 new")
             self.assertAlmostEqual(row["ratio"]["median"], 1.2)
             # K and V of 8 heads of 128 in bf16 for each token, once.
             self.assertAlmostEqual(row["ours"]["gbps"]["median"], 32 * 4096 * 2 * 8 * 128 * 2 / 500e-6 * 1e-9)
-            self.assertEqual(flashinfer_kernels.cases_of(os.path.join(folder, "somnus-kernels.1.json")), [case])
+            self.assertEqual(flashinfer_kernels.cases_of(os.path.join(folder, "somnus-kernels.1.jsonl")), [case])
 
     def test_an_empty_folder_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:

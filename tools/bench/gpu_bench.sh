@@ -23,14 +23,19 @@ SOMNUS_LIBRARY_PATH=$(python3 "$data/tools/gpu_day/library_path.py")
 export SOMNUS_LIBRARY_PATH
 nvidia-smi --query-gpu=name,memory.total,driver_version,clocks.sm,clocks.mem --format=csv,noheader | tee "$out/gpu.txt" || exit 1
 
-bench() { "$bin/tools/bench/gpu_bench" "$@" || echo "failed: gpu_bench $*" >&2; }
-bench --parts=kernels --json "$out/kernels.json" | tee "$out/kernels.txt"
+# bench NAME FLAGS...: leaves NAME.txt and NAME.jsonl, to which each row is added as soon as it is measured.
+bench() {
+  local name=$1
+  shift
+  rm -f "$out/$name.jsonl"
+  "$bin/tools/bench/gpu_bench" --json-lines "$out/$name.jsonl" "$@" | tee "$out/$name.txt" || echo "failed: gpu_bench $*" >&2
+}
+bench kernels --parts=kernels
 for shape in $shapes; do
   # A 70B model does not fit every GPU: then the failure is the result.
-  bench --parts=model,sleep,load --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
+  bench "$shape" --parts=model,sleep,load --model "$data/tools/bench/shapes/$shape"
   # What the promise of the same bits in any batch costs in speed.
-  bench --parts=model --batch_invariant --model "$data/tools/bench/shapes/$shape" --json "$out/$shape-invariant.json" |
-    tee "$out/$shape-invariant.txt"
+  bench "$shape-invariant" --parts=model --batch-invariant --model "$data/tools/bench/shapes/$shape"
 done
 
 if [[ -n $tokenizer ]]; then

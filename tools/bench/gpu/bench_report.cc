@@ -90,8 +90,9 @@ absl::Status BenchReport::Row(const std::string& part, const std::string& name,
                               const nlohmann::ordered_json& numbers, absl::string_view text) {
   ++num_rows_;
   Text(text);
-  nlohmann::ordered_json line = {{"part", part}, {"name", name}, {"model", options_.model}};
-  for (const auto& [key, value] : numbers.items()) line[key] = value;
+  nlohmann::ordered_json line = {{"part", part}, {"name", name}};
+  line.update(options_.common);
+  line.update(numbers);
   return WriteLine(line);
 }
 
@@ -99,8 +100,9 @@ absl::Status BenchReport::End(absl::Status status) {
   if (status.ok() && has_ops_ && !has_selected_ops_)
     status =
         absl::InvalidArgumentError(absl::StrCat("--only: no row has a name with '", *options_.only, "'"));
-  nlohmann::ordered_json line = {
-      {"part", "end"}, {"model", options_.model}, {"rows", num_rows_}, {"not_measured", not_measured_}};
+  nlohmann::ordered_json line = {{"part", "end"}};
+  line.update(options_.common);
+  line.update({{"rows", num_rows_}, {"not_measured", not_measured_}});
   if (!status.ok()) line["error"] = status.message();
   if (!not_measured_.empty()) Text(absl::StrCat("no time was left for ", absl::StrJoin(not_measured_, "; ")));
   const absl::Status written = WriteLine(line);

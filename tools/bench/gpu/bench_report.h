@@ -2,9 +2,10 @@
 // The rows of gpu_bench: a line of text on stdout and a line of JSON in a file, each written as soon as the
 // row is measured, so that a run that is killed leaves whole lines of all rows before.
 //
-// A line of JSON is {"part": "kernels", "name": "arg max, 1 x 151936", "model": "qwen3-8b"} and the numbers
-// of the row. A run that ends by itself adds a last line of the part "end": "rows" is the number of rows
-// measured, "not_measured" names the rows for which no time was left, and "error" says why the run failed.
+// A line of JSON is {"part": "kernels", "name": "arg max, 1 x 151936"}, the fields that all lines have in
+// common, and the numbers of the row. A run that ends by itself adds a last line of the part "end": "rows" is
+// the number of rows measured, "not_measured" names the rows for which no time was left, and "error" says why
+// the run failed.
 
 #include <regex.h>
 
@@ -38,7 +39,7 @@ class NamePattern {
 
 struct BenchReportOptions {
   std::string json_lines;  // the file, to which lines are appended; "-": stdout, without text; empty: none
-  std::string model;       // of each line
+  nlohmann::ordered_json common;        // fields of every line, behind part and name
   std::optional<std::string> only;      // the rows of ops, by a NamePattern; none: all
   std::optional<absl::Duration> limit;  // no row starts later than that after Open; none: any
 };

@@ -73,7 +73,9 @@ class GpuBench {
 absl::Status Measure(const GpuBenchFlags& flags, const GpuBenchMachine& machine) {
   BenchReportOptions options;
   options.json_lines = flags.json_lines;
-  options.model = (std::filesystem::path(flags.model) / "").parent_path().filename();
+  options.common = {{"model", (std::filesystem::path(flags.model) / "").parent_path().filename().string()}};
+  if (flags.batch_invariant) options.common["batch_invariant"] = true;
+  if (flags.enforce_eager) options.common["enforce_eager"] = true;
   options.only = flags.only;
   if (flags.seconds.has_value()) options.limit = absl::Seconds(*flags.seconds);
   ASSIGN_OR_RETURN(const auto report, BenchReport::Open(options));

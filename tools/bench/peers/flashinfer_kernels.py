@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """flashinfer's paged attention at the shapes of gpu_bench's attention cases, in gpu_bench's columns.
 
-Usage: flashinfer_kernels.py [--cases KERNELS.json] [--json FILE]
---cases: what `gpu_bench --parts=kernels --json` wrote. The cases of its rows "paged attention, N x CONTEXT tokens, Q
+Usage: flashinfer_kernels.py [--cases KERNELS.jsonl] [--json-lines FILE]
+--cases: what `gpu_bench --parts=kernels --json-lines` wrote, as this writes too. The cases of its rows "paged attention, N x CONTEXT tokens, Q
 new" are measured, or those of CASES without a file: bfloat16, 32 heads over 8 KV heads of 128, pages of 16 tokens.
 Decode is measured with and without tensor cores, and the better one counts. Needs torch, flashinfer and a GPU; where
 one is missing it says so and ends with exit code 77.
@@ -31,10 +31,10 @@ def name_of(case):
 
 
 def cases_of(path):
-    """The attention cases of gpu_bench's JSON, in its order."""
+    """The attention cases of gpu_bench's lines, in its order."""
     with open(path, encoding="utf-8") as file:
-        rows = json.load(file).get("kernels", [])
-    matches = [NAME.fullmatch(row["name"]) for row in rows]
+        rows = [json.loads(line) for line in file]
+    matches = [NAME.fullmatch(row["name"]) for row in rows if row["part"] == "kernels"]
     return [tuple(map(int, match.groups())) for match in matches if match]
 
 
@@ -48,7 +48,7 @@ def work_of(case):
 def row_of(case, us, copy_gbps):
     moved, operations = work_of(case)
     gbps = moved / us * 1e-3
-    return {"name": name_of(case), "us": us, "gbps": gbps, "of_copy": gbps / copy_gbps, "tflops": operations / us * 1e-6}
+    return {"part": "kernels", "name": name_of(case), "us": us, "gbps": gbps, "of_copy": gbps / copy_gbps, "tflops": operations / us * 1e-6}
 
 
 def mean_us(torch, repeats, run):
@@ -104,8 +104,8 @@ def measure(torch, flashinfer, workspace, case):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", metavar="KERNELS.json")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--cases", metavar="KERNELS.jsonl")
+    parser.add_argument("--json-lines", metavar="FILE")
     args = parser.parse_args()
     for module in ("torch", "flashinfer"):
         if importlib.util.find_spec(module) is None:
@@ -120,14 +120,12 @@ def main():
     print(f"flashinfer {flashinfer.__version__}, copy {copy:.0f} GB/s (read + write)\n")
     print(f"{'op':52} {'us':>10} {'GB/s':>10} {'of copy':>8} {'TFLOP/s':>10}")
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
-    rows = []
+    lines = open(args.json_lines, "a", encoding="utf-8") if args.json_lines else None  # pylint: disable=consider-using-with
     for case in cases_of(args.cases) if args.cases else CASES:
         row = row_of(case, measure(torch, flashinfer, workspace, case), copy)
         print(f"{row['name']:52} {row['us']:10.1f} {row['gbps']:10.1f} {row['of_copy']:8.2f} {row['tflops']:10.1f}", flush=True)
-        rows.append(row)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"ceilings": {"copy_gbps": copy}, "kernels": rows}, file, indent=1)
+        if lines:
+            print(json.dumps(row), file=lines, flush=True)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ serve() {
 measure() {
   local name=$1 round=$2 python dummy_flag=() load=()
   python=$(python_of "$name")
+  ((dry)) || rm -f "$out/$name.$round.jsonl"  # to which lines are appended
   ((!dummy)) || { dummy_flag=(--dummy) load=(--load-format dummy); }
   case $name in
     somnus) serve somnus "$round" "$bin/tools/somnus" serve "$model" --device=cuda "${load[@]}" \
@@ -131,9 +132,9 @@ measure() {
       ((dry)) || "$python" -c 'import vllm' 2>/dev/null || { echo "skipped: vllm is not installed for $python" >"$out/$name.$round.log"; return 77; }
       serve vllm-server "$round" "$python" -m vllm.entrypoints.openai.api_server --model "$model" --served-model-name bench \
         --host 127.0.0.1 --port $port --max-num-seqs "$requests" --max-model-len 4096 "${load[@]}" ;;
-    somnus-kernels) run "$out/$name.$round.log" "$bin/tools/bench/gpu_bench" --parts=kernels --json "$out/$name.$round.json" ;;
-    flashinfer) run "$out/$name.$round.log" "$python" "$here/flashinfer_kernels.py" --cases "$out/somnus-kernels.$round.json" \
-      --json "$out/$name.$round.json" ;;
+    somnus-kernels) run "$out/$name.$round.log" "$bin/tools/bench/gpu_bench" --parts=kernels --json-lines "$out/$name.$round.jsonl" ;;
+    flashinfer) run "$out/$name.$round.log" "$python" "$here/flashinfer_kernels.py" --cases "$out/somnus-kernels.$round.jsonl" \
+      --json-lines "$out/$name.$round.jsonl" ;;
     *) local command=${servers[$name]//\{port\}/$port}
       serve "$name" "$round" bash -c "exec ${command//\{model\}/$(printf '%q' "$model")}" ;;
   esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Reads what gpu_compare.sh wrote, prints Somnus beside each peer, and writes comparison.json there.
 
-Usage: gpu_ratios.py DIR    (files NAME.ROUND.json; kernels in somnus-kernels.ROUND.json and flashinfer.ROUND.json)
+Usage: gpu_ratios.py DIR    (files NAME.ROUND.json; kernels as gpu_bench writes them, in somnus-kernels.ROUND.jsonl and
+flashinfer.ROUND.jsonl)
 A ratio is of two results of one round; the table has the median of the rounds, and the least and the greatest.
 """
 import collections
@@ -13,17 +14,18 @@ import statistics
 import sys
 
 OURS, OUR_KERNELS, PEER_KERNELS = "somnus", "somnus-kernels", "flashinfer"
-FILE = re.compile(r"([a-z0-9-]+)\.(\d+)\.json")
+FILE = re.compile(r"([a-z0-9-]+)\.(\d+)\.jsonl?")
 
 
 def load(folder):
-    """{name: {round: contents}} of every result."""
+    """{name: {round: contents}} of every result; of lines, the list of rows."""
     found = collections.defaultdict(dict)
-    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+    for path in sorted(glob.glob(os.path.join(folder, "*.json*"))):
         match = FILE.fullmatch(os.path.basename(path))
         if match:
             with open(path, encoding="utf-8") as file:
-                found[match.group(1)][int(match.group(2))] = json.load(file)
+                rows = path.endswith("l")
+                found[match.group(1)][int(match.group(2))] = [json.loads(line) for line in file] if rows else json.load(file)
     return found
 
 
@@ -61,8 +63,9 @@ def kernels(found):
     def times(name):
         rows = collections.defaultdict(dict)
         for number, run in found.get(name, {}).items():
-            for row in run["kernels"]:
-                rows[row["name"]][number] = row
+            for row in run:
+                if row["part"] == "kernels":
+                    rows[row["name"]][number] = row
         return rows
     ours, theirs = times(OUR_KERNELS), times(PEER_KERNELS)
 
