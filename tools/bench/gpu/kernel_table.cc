@@ -54,6 +54,7 @@ class KernelBench {
   struct Work {
     double bytes = 0;  // that must be moved at least
     double flops = 0;
+    int64_t copies = 1;  // of weights, or of K and V, that calls take in turns
   };
 
   OpsLimits Limits() const {
@@ -106,9 +107,10 @@ class KernelBench {
     ASSIGN_OR_RETURN(const double us, TimeOp(device_, std::min(repeats, sizes_.max_repeats), op));
     const double gbps = work.bytes / us * 1e-3, of_copy = gbps / ceilings_.copy_gbps;
     const double tflops = work.flops / us * 1e-6;
-    return report_.Row("kernels", name,
-                       {{"us", us}, {"gbps", gbps}, {"of_copy", of_copy}, {"tflops", tflops}},
-                       absl::StrFormat("%-52s %10.1f %10.1f %8.2f %10.1f", name, us, gbps, of_copy, tflops));
+    return report_.Row(
+        "kernels", name,
+        {{"us", us}, {"gbps", gbps}, {"of_copy", of_copy}, {"tflops", tflops}, {"copies", work.copies}},
+        absl::StrFormat("%-52s %10.1f %10.1f %8.2f %10.1f", name, us, gbps, of_copy, tflops));
   }
 
   struct LinearShape {
@@ -151,6 +153,7 @@ class KernelBench {
       Work work;
       work.bytes = 2.0 * shape.n * shape.k + 2.0 * t * shape.k + (head ? 4.0 : 2.0) * t * shape.n;
       work.flops = 2.0 * t * shape.n * shape.k;
+      work.copies = kCopies;
       size_t turn = 0;
       RETURN_IF_ERROR(
           Time(name, work, 40, [&] { somnus::Linear(device_, x, weights[turn++ % kCopies], nullptr, y); }));
@@ -237,6 +240,7 @@ class KernelBench {
     Work work;
     work.bytes = 2.0 * 2 * size.num_seqs * size.context * kv_heads_ * head_dim_;
     work.flops = 4.0 * pairs * heads_ * head_dim_;
+    work.copies = copies;
     size_t turn = 0;
     RETURN_IF_ERROR(Time(name, work, repeats, [&] {
       batch.block_tables = tables[turn++ % tables.size()];

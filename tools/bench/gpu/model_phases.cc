@@ -19,7 +19,7 @@ namespace somnus {
 namespace {
 
 constexpr int32_t kMaxStepTokens = 4096;
-constexpr int32_t kSleepSeqs = 8, kSleepPrompt = 128, kSleepSteps = 8;
+constexpr int32_t kSleepSeqs = 8, kSleepSteps = 8;
 
 using Clock = std::chrono::steady_clock;
 
@@ -136,10 +136,16 @@ absl::Status ModelPhases::Prefill() {
                                      sample.prefill_seconds * 1e3, rate, tflops));
 }
 
+int32_t ModelPhases::SleepPrompt() const { return std::min(flags_.prompt_tokens, 128); }
+
+absl::Status ModelPhases::RunBesideSleep(DecodeLoop& loop) {
+  return loop.Run(kSleepSeqs, SleepPrompt(), kSleepSteps).status();
+}
+
 // The memory that others gave back a moment ago is cleared before it is taken: what a wake-up pays for that
 // shows beside one that waits for `pause`.
 absl::Status ModelPhases::SleepOnce(DecodeLoop& loop, const std::string& name, absl::Duration pause) {
-  RETURN_IF_ERROR(loop.Run(kSleepSeqs, kSleepPrompt, kSleepSteps).status());
+  RETURN_IF_ERROR(RunBesideSleep(loop));
   ASSIGN_OR_RETURN(const int64_t before, loop.driver().AvailableBytes());
   auto start = Clock::now();
   ASSIGN_OR_RETURN(const auto freed, loop.allocator().Sleep({{"weights", RestoreMode::kBackup},
@@ -180,11 +186,11 @@ absl::Status ModelPhases::Sleep() {
   for (const auto& [name, pause] : sleeps) {
     if (!report_.Starts("sleep", name)) continue;
     if (loop == nullptr) {
-      ASSIGN_OR_RETURN(loop, LoadModel(kSleepSeqs, kSleepPrompt + kSleepSteps, flags_.sleep_kv_share));
+      ASSIGN_OR_RETURN(loop, LoadModel(kSleepSeqs, SleepPrompt() + kSleepSteps, flags_.sleep_kv_share));
     }
     RETURN_IF_ERROR(SleepOnce(*loop, name, pause));
   }
-  return loop == nullptr ? absl::OkStatus() : loop->Run(kSleepSeqs, kSleepPrompt, kSleepSteps).status();
+  return loop == nullptr ? absl::OkStatus() : RunBesideSleep(*loop);
 }
 
 // Reads the weights as a wake-up from level 2 does. The second time the page cache has the file, if the host

@@ -33,6 +33,9 @@ class ModelPhases {
   absl::Status Graphs(const DecodeLoop& loop);
   absl::Status Decode(DecodeLoop& loop, int32_t batch, const std::string& name);
   absl::Status Prefill();
+  int32_t SleepPrompt() const;
+  // Steps between which the model sleeps.
+  absl::Status RunBesideSleep(DecodeLoop& loop);
   absl::Status SleepOnce(DecodeLoop& loop, const std::string& name, absl::Duration pause);
   absl::Status LoadTwice(const std::string& checkpoint);
 
