@@ -38,6 +38,16 @@ bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const 
 
 }  // namespace
 
+bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
+                      int64_t num_tokens, int64_t max_context_len, char* scratch) {
+  bool taken = false;
+  DispatchDims(CompiledHeadDim(shape.head_dim), [&](auto dims) {
+    taken = PrefillAttentionOf<decltype(dims)::value>(device, shape, params, num_tokens, max_context_len,
+                                                      scratch);
+  });
+  return taken;
+}
+
 AttentionChip AttentionChipOf(const CudaDevice& device) {
   const ChipLimits& chip = device.chip();
   return {.num_sms = chip.num_sms,

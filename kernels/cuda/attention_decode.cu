@@ -308,15 +308,17 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
   p.stages = plan.stages;
   const PartsScratch at(scratch, plan.scratch);
   const unsigned blocks = static_cast<unsigned>(plan.num_blocks);
-  DispatchMma(shape, plan.dims, [&](auto act, auto element, auto dims) {
-    using T = typename decltype(act)::type;
-    using E = typename decltype(element)::type;
-    Launch(device,
-           {.grid = dim3(blocks),
-            .block = dim3(kThreads),
-            .shared_bytes = plan.shared_bytes,
-            .overlaps_previous = true},
-           DecodeKernel<T, E, decltype(dims)::value>, p, at, (plan.shared_bytes - header) / kDecodeWarps);
+  DispatchDims(plan.dims, [&](auto dims) {
+    DispatchTypes(shape, [&](auto act, auto element) {
+      using T = typename decltype(act)::type;
+      using E = typename decltype(element)::type;
+      Launch(device,
+             {.grid = dim3(blocks),
+              .block = dim3(kThreads),
+              .shared_bytes = plan.shared_bytes,
+              .overlaps_previous = true},
+             DecodeKernel<T, E, decltype(dims)::value>, p, at, (plan.shared_bytes - header) / kDecodeWarps);
+    });
   });
   if (blocks > 1) CombineParts(device, shape.act, p, at, blocks);  // One block cuts nothing.
   return true;

@@ -1,5 +1,5 @@
 #pragma once
-// What the attention kernels are given, and the functions that start them. Internal to attention*.cu.
+// What the attention kernels are given, and the functions that start them. Internal to attention*.
 
 #include <cstdint>
 
@@ -56,6 +56,10 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
 // Any number of tokens for each sequence. `scratch`: plan.scratch.bytes(). Returns false as above.
 bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                       int64_t num_tokens, int64_t max_context_len, char* scratch);
+// The same for a compiled head dimension (attention_prefill_64.cu and so on).
+template <int kDims>
+bool PrefillAttentionOf(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
+                        int64_t num_tokens, int64_t max_context_len, char* scratch);
 
 // Takes any types, shapes and alignments, slowly; params.first_seq is 0. Returns false when head_dim is too
 // large for shared memory.
@@ -64,40 +68,39 @@ bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const Atten
 
 AttentionChip AttentionChipOf(const CudaDevice& device);
 
-// Calls fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, dims>{}) for the tensor-core kernel of a
-// shape.
-template <typename T, typename E, typename Fn>
+// Calls fn(TypeTag<T>{}, TypeTag<E>{}) for the types of queries and of the cache.
+template <typename Fn>
+void DispatchTypes(const AttentionShape& shape, const Fn& fn) {
+  const auto dispatch = [&](auto act) {
+    if (shape.cache == DataType::kF8E4M3) {
+      fn(act, TypeTag<f8e4m3>{});
+    } else if (shape.cache == DataType::kI8) {
+      fn(act, TypeTag<i8>{});
+    } else {
+      fn(act, act);
+    }
+  };
+  shape.act == DataType::kBF16 ? dispatch(TypeTag<bf16>{}) : dispatch(TypeTag<f16>{});
+}
+// Calls fn(std::integral_constant<int, dims>{}) for a compiled head dimension.
+template <typename Fn>
 void DispatchDims(int dims, const Fn& fn) {
   switch (dims) {
     case 64:
-      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 64>{});
+      fn(std::integral_constant<int, 64>{});
       break;
     case 96:
-      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 96>{});
+      fn(std::integral_constant<int, 96>{});
       break;
     case 128:
-      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 128>{});
+      fn(std::integral_constant<int, 128>{});
       break;
     case 256:
-      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 256>{});
+      fn(std::integral_constant<int, 256>{});
       break;
     default:
       break;
   }
-}
-template <typename Fn>
-void DispatchMma(const AttentionShape& shape, int dims, const Fn& fn) {
-  const auto dispatch = [&](auto act) {
-    using T = typename decltype(act)::type;
-    if (shape.cache == DataType::kF8E4M3) {
-      DispatchDims<T, f8e4m3>(dims, fn);
-    } else if (shape.cache == DataType::kI8) {
-      DispatchDims<T, i8>(dims, fn);
-    } else {
-      DispatchDims<T, T>(dims, fn);
-    }
-  };
-  shape.act == DataType::kBF16 ? dispatch(TypeTag<bf16>{}) : dispatch(TypeTag<f16>{});
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,3 +1,4 @@
+#pragma once
 // Paged attention for chunks of prompts: FlashAttention-2 over the paged cache, K and V of the chunk already
 // in it. Bound by arithmetic for long chunks: 4 * head_dim operations for each query, head and token that it
 // sees.
@@ -26,13 +27,15 @@
 //
 // The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
 // of sections are in the context lengths. What takes longest comes first.
+//
+// Each file that includes this one compiles it for one head dimension: all of them in one file keep nvcc busy
+// for minutes.
 
 #include "kernels/cuda/attention_sections.h"
 #include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/launch.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
-namespace {
 
 template <int kDims>
 constexpr int kThreads = kPrefillWarps<kDims> * 32;
@@ -353,33 +356,29 @@ __global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
   }
 }
 
-}  // namespace
-
-bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
-                      int64_t num_tokens, int64_t max_context_len, char* scratch) {
-  bool taken = false;
-  DispatchMma(shape, CompiledHeadDim(shape.head_dim), [&](auto act, auto element, auto dims) {
+template <int kDims>
+bool PrefillAttentionOf(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
+                        int64_t num_tokens, int64_t max_context_len, char* scratch) {
+  const int64_t header = static_cast<int64_t>(sizeof(PrefillShared<kDims>)) + HeadBytes(shape.num_heads) +
+                         kTileQueryBytes<kDims>;
+  const PrefillPlan plan =
+      PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, max_context_len, header);
+  if (plan.stages == 0) return false;
+  AttentionParams p = params;
+  p.stages = plan.stages;
+  const PrefillParts parts(scratch, plan);
+  DispatchTypes(shape, [&](auto act, auto element) {
     using T = typename decltype(act)::type;
     using E = typename decltype(element)::type;
-    constexpr int kDims = decltype(dims)::value;
-    const int64_t header = static_cast<int64_t>(sizeof(PrefillShared<kDims>)) + HeadBytes(shape.num_heads) +
-                           kTileQueryBytes<kDims>;
-    const PrefillPlan plan =
-        PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, max_context_len, header);
-    if (plan.stages == 0) return;
-    taken = true;
-    AttentionParams p = params;
-    p.stages = plan.stages;
-    const PrefillParts parts(scratch, plan);
     Launch(device,
            {.grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(shape.num_kv_heads)),
             .block = dim3(kThreads<kDims>),
             .shared_bytes = plan.shared_bytes,
             .overlaps_previous = true},
            PrefillKernel<T, E, kDims>, p, parts);
-    if (plan.sections > 1) CombineSections(device, shape, p, parts);
   });
-  return taken;
+  if (plan.sections > 1) CombineSections(device, shape, p, parts);
+  return true;
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE
