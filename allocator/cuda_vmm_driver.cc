@@ -130,8 +130,9 @@ class CudaVmmDriver : public VmmDriver {
     ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
     RETURN_IF_ERROR(Enter());
     ASSIGN_OR_RETURN(void* const data, MapResidentPages(bytes, numa_nodes_));
-    absl::Status status =
-        Check("cuMemHostRegister", api_.cuMemHostRegister_fn(data, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+    // Kernels reach it too: those that swap blocks ask for the device's address of it.
+    constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+    absl::Status status = Check("cuMemHostRegister", api_.cuMemHostRegister_fn(data, bytes, kFlags));
     if (status.ok()) return data;
     UnmapPages(data, bytes);
     return status;

@@ -165,7 +165,8 @@ class HipVmmDriver : public VmmDriver {
     ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
     void* data = nullptr;
     RETURN_IF_ERROR(Enter());
-    RETURN_IF_ERROR(Check("hipHostMalloc", api_.hipHostMalloc(&data, bytes, hipHostMallocPortable)));
+    RETURN_IF_ERROR(Check("hipHostMalloc",
+                          api_.hipHostMalloc(&data, bytes, hipHostMallocPortable | hipHostMallocMapped)));
     return data;
   }
   void FreeHost(void* data, int64_t bytes) override {

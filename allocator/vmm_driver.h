@@ -79,7 +79,8 @@ class VmmDriver {
   // before the copy reaches them.
   virtual absl::Status SetAccessForCopy(void* address, int64_t bytes) { return SetAccess(address, bytes); }
 
-  // Host memory that copies run fastest to and from: pinned, where the device can use that.
+  // Host memory that copies run fastest to and from: pinned, where the device can use that, and then mapped
+  // for the device's kernels.
   virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
   // Whether that is the memory which Create hands out, too: then a copy there frees nothing, and the
   // device's memory can be used for reads and writes of files.

@@ -307,7 +307,9 @@ absl::Status CudaDevice::CopyFromProcess(absl::string_view handle, int64_t offse
   }
   std::memcpy(&ipc, handle.data(), sizeof(ipc));
   void* mapped = nullptr;
-  cudaError_t error = cudaIpcOpenMemHandle(&mapped, ipc, cudaIpcMemLazyEnablePeerAccess);
+  // The handle opens on the calling thread's device.
+  cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess) error = cudaIpcOpenMemHandle(&mapped, ipc, cudaIpcMemLazyEnablePeerAccess);
   if (error == cudaSuccess) {
     error = cudaMemcpy(host, static_cast<const char*>(mapped) + offset, static_cast<size_t>(bytes),
                        cudaMemcpyDeviceToHost);

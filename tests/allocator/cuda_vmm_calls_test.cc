@@ -168,6 +168,15 @@ TEST_F(PinnedMemoryTest, IsResidentAndEmptyWhenTheDriverGetsIt) {
   EXPECT_EQ(fake_.calls("cuMemHostUnregister"), 1);
 }
 
+TEST_F(PinnedMemoryTest, IsMappedForKernelsOfEveryContext) {
+  const auto driver = Make(fake_, {.account = Open()});
+  const absl::StatusOr<void*> data = driver->AllocateHost(60);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(fake_.host_register_flags(),
+            unsigned{CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP});
+  driver->FreeHost(*data, 60);
+}
+
 TEST_F(PinnedMemoryTest, IsTakenFromTheNodesThatWereNamed) {
   if (const absl::Status status = CheckPlacePages({0}); !status.ok()) GTEST_SKIP() << status;
   std::string policy;

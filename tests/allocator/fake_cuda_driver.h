@@ -34,6 +34,7 @@ class FakeCudaDriver {
   // Whether each cuMemCreate asked for GPUDirect RDMA, and how many bytes it asked for.
   const std::vector<bool>& asked_rdma() const { return asked_rdma_; }
   const std::vector<size_t>& created() const { return created_; }
+  unsigned host_register_flags() const { return host_register_flags_; }  // of the last cuMemHostRegister
 
   std::function<CUresult(void* data, size_t bytes)> on_host_register = [](void*, size_t) {
     return CUDA_SUCCESS;
@@ -110,8 +111,9 @@ class FakeCudaDriver {
       *handle = ++current_->next_handle_;
       return CUDA_SUCCESS;
     };
-    api_.cuMemHostRegister_fn = [](void* data, size_t bytes, unsigned) {
+    api_.cuMemHostRegister_fn = [](void* data, size_t bytes, unsigned flags) {
       Count("cuMemHostRegister");
+      current_->host_register_flags_ = flags;
       return current_->on_host_register(data, bytes);
     };
     api_.cuMemHostUnregister_fn = [](void*) { return Count("cuMemHostUnregister"); };
@@ -133,6 +135,7 @@ class FakeCudaDriver {
   std::vector<size_t> created_;
   CUdeviceptr next_address_ = CUdeviceptr{1} << 30;
   CUmemGenericAllocationHandle next_handle_ = 0;
+  unsigned host_register_flags_ = 0;
 };
 
 }  // namespace somnus

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <functional>
+#include <thread>
+
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
@@ -49,6 +52,29 @@ TEST_F(DeviceSettingsTest, IndicesAreChecked) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckEmulatedCudaDevice(GetOptions().num_devices)));
   Set([](Options* options) { options->num_devices = 0; });
   EXPECT_TRUE(absl::IsUnavailable(CheckEmulatedCudaDevice(0)));
+}
+
+// A thread that has chosen no device has device 0: a call that any thread may make chooses its own.
+TEST_F(DeviceSettingsTest, CallsOfAnyThreadAreForTheirOwnDevice) {
+  auto created = CreateEmulatedCudaDevice({.index = 1});
+  ASSERT_TRUE(created.ok()) << created.status();
+  Device& device = **created;
+  const auto event = device.CreateEvent();
+  ASSERT_TRUE(event.ok()) << event.status();
+  (*event)->Record();
+  const auto device_after = [](const std::function<void()>& call) {
+    int index = -1;
+    std::thread([&] {
+      call();
+      cuda::cudaGetDevice(&index);
+    }).join();
+    return index;
+  };
+  EXPECT_EQ(device_after([] {}), 0);
+  EXPECT_EQ(device_after([&] { EXPECT_TRUE((*event)->Wait().ok()); }), 1);
+  char byte;
+  const std::string no_handle(sizeof(cuda::cudaIpcMemHandle_t), '\1');
+  EXPECT_EQ(device_after([&] { EXPECT_FALSE(device.CopyFromProcess(no_handle, 0, 1, &byte).ok()); }), 1);
 }
 
 void ExpectProductsOfEveryRoute() {
