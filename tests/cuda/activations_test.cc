@@ -16,61 +16,70 @@ constexpr double kError = 5e-6;
 class ActivationsTest : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(Types, ActivationsTest, testing::ValuesIn(kActTypes), TypeName);
 
-TEST_P(ActivationsTest, SiluAndMulEqualsTheCpu) {
+void CompareSilu(DataType out_type, DataType sum, int64_t rows, int64_t n, Layout layout) {
   const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
   SOMNUS_SKIP_WITHOUT_GPU(device);
+  DeviceMatrix x(sum, rows, 2 * n, layout), out(out_type, rows, n, layout);
+  Matrix host(DataType::kF32, rows, 2 * n), want(DataType::kF32, rows, n);
+  x.Randomize(1, 4);
+  for (int64_t r = 0; r < rows && r < 11; ++r) x.Set(r, n / 2, kEnds[r]);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < 2 * n; ++i) host.Set(r, i, x.Get(r, i));
+  }
+  SiluAndMul(*device, x.view(), out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  SiluAndMul(*cpu, host.view(), want.view());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_NEAR(out.Get(r, i), want.Get(r, i), Allowed(out_type, want.Get(r, i), kError))
+          << "width " << n << ", row " << r << ", gate " << host.Get(r, i);
+    }
+  }
+}
+
+void CompareActivate(DataType out_type, DataType sum, UnaryActivation f, int64_t n, Layout layout) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  DeviceMatrix x(sum, 3, n, layout), out(out_type, 3, n, layout);
+  Matrix host(DataType::kF32, 3, n), want(DataType::kF32, 3, n);
+  x.Randomize(1, 4, &host);
+  Activate(*device, x.view(), f, out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  Activate(*cpu, host.view(), f, want.view());
+  const bool exact = f == UnaryActivation::kIdentity || f == UnaryActivation::kRelu;
+  for (int64_t r = 0; r < 3; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (exact) {
+        ASSERT_EQ(out.Get(r, i), kernel_test::Round(out_type, want.Get(r, i))) << "width " << n;
+      } else {
+        ASSERT_NEAR(out.Get(r, i), want.Get(r, i), Allowed(out_type, want.Get(r, i), kError))
+            << "width " << n << ", x " << host.Get(r, i);
+      }
+    }
+  }
+}
+
+TEST_P(ActivationsTest, SmallRows) {
+  CompareSilu(GetParam(), GetParam(), 1, 64, {});
+  CompareActivate(GetParam(), GetParam(), UnaryActivation::kGelu, 64, {});
+}
+
+TEST_P(ActivationsTest, SiluAndMulEqualsTheCpu) {
   for (const DataType sum : SumTypes(GetParam())) {
     for (const int64_t n : kWidths) {
       for (const Layout layout : kLayouts) {
-        for (const int64_t rows : {1, 12}) {
-          DeviceMatrix x(sum, rows, 2 * n, layout), out(GetParam(), rows, n, layout);
-          Matrix host(DataType::kF32, rows, 2 * n), want(DataType::kF32, rows, n);
-          x.Randomize(1, 4);
-          for (int64_t r = 0; r < rows && r < 11; ++r) x.Set(r, n / 2, kEnds[r]);
-          for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t i = 0; i < 2 * n; ++i) host.Set(r, i, x.Get(r, i));
-          }
-          SiluAndMul(*device, x.view(), out.view());
-          ASSERT_TRUE(device->Synchronize().ok());
-          SiluAndMul(*cpu, host.view(), want.view());
-          for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t i = 0; i < n; ++i) {
-              ASSERT_NEAR(out.Get(r, i), want.Get(r, i), Allowed(GetParam(), want.Get(r, i), kError))
-                  << "width " << n << ", row " << r << ", gate " << host.Get(r, i);
-            }
-          }
-        }
+        for (const int64_t rows : {1, 12}) CompareSilu(GetParam(), sum, rows, n, layout);
       }
     }
   }
 }
 
 TEST_P(ActivationsTest, ActivateEqualsTheCpu) {
-  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
-  SOMNUS_SKIP_WITHOUT_GPU(device);
   for (const UnaryActivation f : {UnaryActivation::kIdentity, UnaryActivation::kRelu, UnaryActivation::kGelu,
                                   UnaryActivation::kGeluTanh}) {
     for (const DataType sum : SumTypes(GetParam())) {
       for (const int64_t n : kWidths) {
-        for (const Layout layout : kLayouts) {
-          DeviceMatrix x(sum, 3, n, layout), out(GetParam(), 3, n, layout);
-          Matrix host(DataType::kF32, 3, n), want(DataType::kF32, 3, n);
-          x.Randomize(1, 4, &host);
-          Activate(*device, x.view(), f, out.view());
-          ASSERT_TRUE(device->Synchronize().ok());
-          Activate(*cpu, host.view(), f, want.view());
-          const bool exact = f == UnaryActivation::kIdentity || f == UnaryActivation::kRelu;
-          for (int64_t r = 0; r < 3; ++r) {
-            for (int64_t i = 0; i < n; ++i) {
-              if (exact) {
-                ASSERT_EQ(out.Get(r, i), kernel_test::Round(GetParam(), want.Get(r, i))) << "width " << n;
-              } else {
-                ASSERT_NEAR(out.Get(r, i), want.Get(r, i), Allowed(GetParam(), want.Get(r, i), kError))
-                    << "width " << n << ", x " << host.Get(r, i);
-              }
-            }
-          }
-        }
+        for (const Layout layout : kLayouts) CompareActivate(GetParam(), sum, f, n, layout);
       }
     }
   }

@@ -36,6 +36,8 @@ TEST(ArgMaxTest, EqualsTheCpu) {
   }
 }
 
+TEST(ArgMaxTest, SmallVocabulary) { ExpectEqualsTheCpu(9, {}, 1); }
+
 TEST(ArgMaxTest, LargeVocabulary) { ExpectEqualsTheCpu(151936, {}, 1); }
 
 TEST(ArgMaxTest, ANanInAnyChunkIsSeen) {
@@ -72,7 +74,7 @@ TEST(ArgMaxTest, CombineEqualsTheCpu) {
   for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(tokens.Values<int32_t>()[r], want[r]) << "row " << r;
 }
 
-TEST(ArgMaxTest, NothingToChooseFrom) {
+TEST(ArgMaxTest, SmallestVocabularyIsEmpty) {
   CudaBench bench(LogitLimits(3, 8));
   SOMNUS_SKIP_WITHOUT_GPU(bench.device);
   DeviceBuffer best(3 * static_cast<int64_t>(sizeof(ScoredToken)));

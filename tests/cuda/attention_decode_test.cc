@@ -18,6 +18,10 @@ class DecodeTest : public AttentionTypesTest {
 };
 INSTANTIATE_TEST_SUITE_P(Types, DecodeTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+TEST_P(DecodeTest, SmallContexts) {
+  for (const int64_t head_dim : {64, 96, 128, 256}) RunCase(bench_, Case({2, 1, head_dim, 16}, {70, 1}));
+}
+
 TEST_P(DecodeTest, EveryHeadDimAndGroup) {
   constexpr HeadShape kShapes[] = {{1, 1, 16, 16},  {4, 2, 64, 16},   {6, 2, 80, 32},  {7, 1, 96, 16},
                                    {8, 1, 128, 64}, {16, 1, 128, 16}, {2, 1, 256, 16}, {32, 1, 64, 16},
@@ -132,6 +136,15 @@ class DecodeF32Test : public testing::Test {
   void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
   AttentionBench bench_;
 };
+
+TEST_F(DecodeF32Test, SmallContext) {
+  RunCase(bench_, {.act = DataType::kF32,
+                   .cache = DataType::kF32,
+                   .num_heads = 2,
+                   .head_dim = 16,
+                   .sequences = {{33}},
+                   .num_decodes = 1});
+}
 
 TEST_F(DecodeF32Test, EqualsCpu) {
   for (const HeadShape& shape : {HeadShape{9, 3, 64, 16}, HeadShape{1, 1, 16, 1}, HeadShape{4, 1, 128, 8},

@@ -11,6 +11,10 @@ using namespace cuda_test;
 class PrefillTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, PrefillTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+TEST_P(PrefillTest, SmallChunk) {
+  for (const int64_t head_dim : {64, 96, 128, 256}) RunCase(bench_, Case({2, 1, head_dim, 16}, {{37, 21}}));
+}
+
 TEST_P(PrefillTest, EveryHeadDimAndGroup) {
   constexpr HeadShape kShapes[] = {{1, 1, 16, 16},  {4, 2, 64, 16},   {6, 2, 80, 32},  {7, 1, 96, 16},
                                    {8, 1, 128, 64}, {16, 1, 128, 16}, {2, 1, 256, 16}, {32, 1, 64, 16},

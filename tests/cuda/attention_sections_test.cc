@@ -28,6 +28,10 @@ std::vector<std::string> Rows(AttentionRun& run, Device& device, int64_t first, 
 }
 
 // The chunk's rows lie before, on and behind the edge.
+TEST_P(SectionsTest, SmallContextOfTwoSections) {
+  RunCase(bench_, Case({1, 1, 16, 16}, {{kSection + 16, 1}}));
+}
+
 TEST_P(SectionsTest, ContextsAtEveryEdge) {
   RunCase(bench_, Case({2, 1, 64, 16}, {{kSection - 1, 3}, {kSection, 17}, {kSection + 1, 1}, {2060, 30}}));
   RunCase(bench_, Case({1, 1, 128, 32}, {{2 * kSection, 1}, {2 * kSection + 7, 16}, {0}, {90, 20}}, 0));

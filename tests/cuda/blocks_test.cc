@@ -46,6 +46,13 @@ class Layers {
   std::vector<std::string> want_;
 };
 
+TEST(BlocksTest, SmallBlocks) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  for (const int64_t offset : {0, 2})  // by words of 16 bytes, and by bytes
+    Layers(*device, 2, {nullptr, DataType::kBF16, 4, 1, 1, 8}, offset).CopyAndCheck(*device, {1}, {3});
+}
+
 TEST(BlocksTest, CopiesWholeBlocksOfAllLayers) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);

@@ -13,29 +13,63 @@ constexpr int64_t kWidths[] = {1, 3, 4, 64, 100, 576, 2049, 4104, 16384};
 class EmbeddingTest : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(Types, EmbeddingTest, testing::ValuesIn(kActTypes), TypeName);
 
-TEST_P(EmbeddingTest, EqualsTheCpu) {
+void CompareEmbedding(DataType type, int64_t k, Layout layout, int64_t tokens) {
   const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
   SOMNUS_SKIP_WITHOUT_GPU(device);
   constexpr int64_t kVocabBegin = 5, kVocab = 7, kVocabEnd = kVocabBegin + kVocab;
   const std::vector<int32_t> ids = {5, 11, 8, 12, 4, 0, -1, 7, 1 << 30, 5};
   DeviceArray<int32_t> device_ids(ids);
+  DeviceMatrix table(type, kVocab, k, {0, layout.offset});
+  Matrix dense(DataType::kF32, kVocab, k);
+  table.Randomize(1, 1, &dense);
+  kernel_test::Packed packed(*cpu, type, kVocab, k, std::vector<float>(dense.row(0), dense.row(kVocab)));
+  DeviceMatrix out(DataType::kF32, tokens, k, layout);
+  Matrix want(DataType::kF32, tokens, k);
+  Embedding(*device, device_ids.data(), {table.view().data, type, kVocab, k}, kVocabBegin, kVocabEnd,
+            out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  Embedding(*cpu, ids.data(), packed.weight, kVocabBegin, kVocabEnd, want.view());
+  for (int64_t t = 0; t < tokens; ++t)
+    ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << k << ", row " << t;
+}
+
+void CompareGather(DataType type, int64_t n, Layout layout, int64_t count) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const std::vector<int32_t> rows = {4, 0, 4, 2, 5};
+  DeviceArray<int32_t> device_rows(rows);
+  DeviceMatrix x(type, 6, n, layout), out(type, count, n, {layout.pad * 2, layout.offset});
+  x.Randomize(2);
+  GatherRows(*device, x.view(), device_rows.data(), out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  for (int64_t r = 0; r < count; ++r) ASSERT_EQ(out.Bytes(r), x.Bytes(rows[r])) << "width " << n;
+}
+
+void ComparePositions(int64_t n, Layout layout, int64_t tokens) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const std::vector<int32_t> positions = {0, 9, 3, 3, 1};
+  DeviceArray<int32_t> device_positions(positions);
+  DeviceMatrix table(DataType::kF32, 12, n, layout), out(DataType::kF32, tokens, n, layout);
+  Matrix host_table(DataType::kF32, 12, n), want(DataType::kF32, tokens, n);
+  table.Randomize(3, 1, &host_table);
+  out.Randomize(4, 1, &want);
+  AddPositionEmbedding(*device, device_positions.data(), table.view(), 2, out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  AddPositionEmbedding(*cpu, positions.data(), host_table.view(), 2, want.view());
+  for (int64_t t = 0; t < tokens; ++t)
+    ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << n << ", row " << t;
+}
+
+TEST_P(EmbeddingTest, SmallRows) {
+  CompareEmbedding(GetParam(), 64, {}, 3);
+  CompareGather(GetParam(), 64, {}, 3);
+}
+
+TEST_P(EmbeddingTest, EqualsTheCpu) {
   for (const int64_t k : kWidths) {
     for (const Layout layout : kLayouts) {
-      DeviceMatrix table(GetParam(), kVocab, k, {0, layout.offset});
-      Matrix dense(DataType::kF32, kVocab, k);
-      table.Randomize(1, 1, &dense);
-      kernel_test::Packed packed(*cpu, GetParam(), kVocab, k,
-                                 std::vector<float>(dense.row(0), dense.row(kVocab)));
-      for (const int64_t tokens : {int64_t{0}, int64_t{1}, static_cast<int64_t>(ids.size())}) {
-        DeviceMatrix out(DataType::kF32, tokens, k, layout);
-        Matrix want(DataType::kF32, tokens, k);
-        Embedding(*device, device_ids.data(), {table.view().data, GetParam(), kVocab, k}, kVocabBegin,
-                  kVocabEnd, out.view());
-        ASSERT_TRUE(device->Synchronize().ok());
-        Embedding(*cpu, ids.data(), packed.weight, kVocabBegin, kVocabEnd, want.view());
-        for (int64_t t = 0; t < tokens; ++t)
-          ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << k << ", row " << t;
-      }
+      for (const int64_t tokens : {0, 1, 10}) CompareEmbedding(GetParam(), k, layout, tokens);
     }
   }
 }
@@ -53,41 +87,19 @@ TEST_P(EmbeddingTest, AnEmptyVocabularyGivesZeros) {
 }
 
 TEST_P(EmbeddingTest, GatheredRowsAreTheirSource) {
-  const std::unique_ptr<Device> device = MakeCudaDevice();
-  SOMNUS_SKIP_WITHOUT_GPU(device);
-  const std::vector<int32_t> rows = {4, 0, 4, 2, 5};
-  DeviceArray<int32_t> device_rows(rows);
   for (const int64_t n : kWidths) {
     for (const Layout layout : kLayouts) {
-      for (const int64_t count : {int64_t{0}, int64_t{1}, static_cast<int64_t>(rows.size())}) {
-        DeviceMatrix x(GetParam(), 6, n, layout), out(GetParam(), count, n, {layout.pad * 2, layout.offset});
-        x.Randomize(2);
-        GatherRows(*device, x.view(), device_rows.data(), out.view());
-        ASSERT_TRUE(device->Synchronize().ok());
-        for (int64_t r = 0; r < count; ++r) ASSERT_EQ(out.Bytes(r), x.Bytes(rows[r])) << "width " << n;
-      }
+      for (const int64_t count : {0, 1, 5}) CompareGather(GetParam(), n, layout, count);
     }
   }
 }
 
+TEST(PositionEmbeddingTest, SmallRows) { ComparePositions(64, {}, 3); }
+
 TEST(PositionEmbeddingTest, EqualsTheCpu) {
-  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
-  SOMNUS_SKIP_WITHOUT_GPU(device);
-  const std::vector<int32_t> positions = {0, 9, 3, 3, 1};
-  DeviceArray<int32_t> device_positions(positions);
   for (const int64_t n : kWidths) {
     for (const Layout layout : kLayouts) {
-      for (const int64_t tokens : {int64_t{0}, int64_t{1}, static_cast<int64_t>(positions.size())}) {
-        DeviceMatrix table(DataType::kF32, 12, n, layout), out(DataType::kF32, tokens, n, layout);
-        Matrix host_table(DataType::kF32, 12, n), want(DataType::kF32, tokens, n);
-        table.Randomize(3, 1, &host_table);
-        out.Randomize(4, 1, &want);
-        AddPositionEmbedding(*device, device_positions.data(), table.view(), 2, out.view());
-        ASSERT_TRUE(device->Synchronize().ok());
-        AddPositionEmbedding(*cpu, positions.data(), host_table.view(), 2, want.view());
-        for (int64_t t = 0; t < tokens; ++t)
-          ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << n << ", row " << t;
-      }
+      for (const int64_t tokens : {0, 1, 5}) ComparePositions(n, layout, tokens);
     }
   }
 }

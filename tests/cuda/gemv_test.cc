@@ -14,6 +14,11 @@ class GemvTest : public testing::TestWithParam<DataType> {
 };
 INSTANTIATE_TEST_SUITE_P(Types, GemvTest, testing::ValuesIn(kActTypes), TypeName);
 
+TEST_P(GemvTest, SmallProducts) {
+  for (const int64_t rows : {int64_t{1}, MostRows()})
+    ExpectIntegerProduct({GetParam(), GetParam(), rows, 9, 64, true, {}, {}});
+}
+
 // Lines of k are 64 elements, vectors 8 (f32: 4), a round of all warps 512 times what each has in flight.
 TEST_P(GemvTest, EqualsTheExactSum) {
   const int64_t width = GetParam() == DataType::kF32 ? 4 : 8;

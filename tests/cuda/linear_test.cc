@@ -16,6 +16,11 @@ class LinearTest : public testing::TestWithParam<DataType> {
 };
 INSTANTIATE_TEST_SUITE_P(Types, LinearTest, testing::ValuesIn(kActTypes), TypeName);
 
+TEST_P(LinearTest, SmallProducts) {
+  ExpectIntegerProduct({GetParam(), GetParam(), 17, 9, 8, true, {8, 8}, {8, 8}});  // the library's
+  ExpectIntegerProduct({GetParam(), GetParam(), 2, 9, 33, true, {}, {}});          // the plain kernel's
+}
+
 TEST_P(LinearTest, ManyRowsGoToTheLibrary) {
   for (const int64_t rows : {17, 40, 130}) {
     for (const int64_t n : {1, 64, 129}) {

@@ -29,6 +29,19 @@ std::unique_ptr<Device> MakeInvariantDevice(const Product& product, std::unique_
   return device;
 }
 
+void ExpectIntegerProduct(DataType act, DataType out, const Product& p) {
+  SCOPED_TRACE(testing::Message() << "rows " << p.rows << ", n " << p.n << ", k " << p.k);
+  std::unique_ptr<DeviceBuffer> scratch;
+  const std::unique_ptr<Device> device = MakeInvariantDevice(p, scratch);
+  // Strides that keep vectors aligned, and others for y, which needs no alignment.
+  IntegerProduct product(*device, {act, out, p.rows, p.n, p.k, p.rows % 2 == 0, {8, 16}, {3, 1}});
+  product.Run();
+  ASSERT_TRUE(device->Synchronize().ok());
+  product.Check();
+}
+
+TEST_P(LinearTilesTest, SmallProduct) { ExpectIntegerProduct(GetParam(), GetParam(), {17, 9, 64}); }
+
 // A section of k is 8 lines of 64 or fewer: sums of one line, of less, of sections that are cut or empty.
 TEST_P(LinearTilesTest, EqualsTheExactSum) {
   const int64_t width = GetParam() == DataType::kF32 ? 4 : 8;
@@ -39,14 +52,7 @@ TEST_P(LinearTilesTest, EqualsTheExactSum) {
   };
   for (const Product& p : products) {
     for (const DataType out : SumTypes(GetParam())) {
-      std::unique_ptr<DeviceBuffer> scratch;
-      const std::unique_ptr<Device> device = MakeInvariantDevice(p, scratch);
-      // Strides that keep vectors aligned, and others for y, which needs no alignment.
-      IntegerProduct product(*device, {GetParam(), out, p.rows, p.n, p.k, p.rows % 2 == 0, {8, 16}, {3, 1}});
-      SCOPED_TRACE(testing::Message() << "rows " << p.rows << ", n " << p.n << ", k " << p.k);
-      product.Run();
-      ASSERT_TRUE(device->Synchronize().ok());
-      product.Check();
+      ExpectIntegerProduct(GetParam(), out, p);
       if (HasFatalFailure()) return;
     }
   }

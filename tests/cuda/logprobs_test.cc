@@ -59,6 +59,8 @@ void ExpectEqualsTheCpu(int64_t n, int64_t k, Layout layout, uint64_t seed, size
   }
 }
 
+TEST(LogProbsTest, SmallVocabulary) { ExpectEqualsTheCpu(7, 5, {}, 1); }
+
 TEST(LogProbsTest, EqualsTheCpu) {
   int turn = 0;
   for (const int64_t n : {1, 7, 2048, 2049, 5003}) {

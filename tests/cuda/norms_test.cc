@@ -71,6 +71,15 @@ void Compare(DataType type, const Case& c) {
   }
 }
 
+// A row that a block keeps in registers, and one that it reads twice.
+TEST_P(NormsTest, SmallestRowsOfEachKernel) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const int64_t cols : {64, 16388}) {
+    for (const bool layer_norm : {false, true})
+      Compare(GetParam(), {1, cols, {}, true, GetParam(), layer_norm});
+  }
+}
+
 TEST_P(NormsTest, EqualTheCpu) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   for (const int64_t cols : {1, 3, 4, 64, 100, 576, 1000, 2052, 4096 + 8}) {

@@ -205,6 +205,15 @@ void RunAndCheck(const Shape& shape, const Options& options, int64_t tokens, int
 class QkRopeCacheTest : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(Types, QkRopeCacheTest, testing::ValuesIn(kActTypes), TypeName);
 
+// By vectors and by elements, into caches of each type.
+TEST_P(QkRopeCacheTest, SmallBatch) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const int64_t head_dim : {16, 6}) {
+    for (const DataType cache : {GetParam(), DataType::kF8E4M3, DataType::kI8})
+      RunAndCheck({2, 1, head_dim, 16}, {.type = GetParam(), .cache = cache, .k_norm = true}, 2);
+  }
+}
+
 TEST_P(QkRopeCacheTest, EqualsTheCpu) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   for (const Shape& shape : kShapes) {

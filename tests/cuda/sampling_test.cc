@@ -70,6 +70,10 @@ void ExpectEqualsTheCpu(int64_t n, const std::vector<std::vector<float>>& kinds,
   }
 }
 
+TEST(SamplingTest, SmallVocabulary) {
+  ExpectEqualsTheCpu(7, {kernel_test::RandomFloats(7, 1, 2)}, {Row(0), Row(1), Row(0.6f, 0.95f, 3)}, {}, 1);
+}
+
 TEST(SamplingTest, EqualsTheCpu) {
   const std::vector<SampleRow> all = KindsOfRows(), some(all.begin(), all.begin() + 5);
   int turn = 0;

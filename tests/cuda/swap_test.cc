@@ -75,6 +75,16 @@ class Swapped {
   std::vector<std::string> want_;
 };
 
+TEST(SwapTest, SmallBlocks) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  for (const int64_t offset : {0, 2}) {  // by words of 16 bytes, and by bytes
+    Swapped swapped(*device, 2, {nullptr, DataType::kBF16, 4, 1, 1, 8}, 3, offset);
+    swapped.SwapAndCheck(SwapDirection::kToHost, {{1, 2}});
+    swapped.SwapAndCheck(SwapDirection::kToDevice, {{3, 2}});
+  }
+}
+
 TEST(SwapTest, MovesWholeBlocksOfAllLayersBothWays) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);
