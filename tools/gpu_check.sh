@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs on a GPU everything that tests run in the emulator, and prints a table: each GPU test, the kernel tests again under
-# compute-sanitizer, and, with a model, its greedy text on the GPU beside the CPU's.
+# Runs on a GPU everything that tests run in the emulator, and prints a table: each suite of gpu_tests, the tests that have a
+# process to themselves, the smallest cases of each kernel again under compute-sanitizer, and, with a model, its greedy text
+# on the GPU beside the CPU's.
 # Usage: gpu_check.sh [--model DIR_OR_GGUF] [--dtype TYPE] [--seconds PER_TEST] [--jobs TESTS_AT_ONCE] [--logs DIR]
 #          [--no-sanitizer | --sanitizer-tools "memcheck racecheck synccheck"]           builds, then runs
 #        gpu_check.sh --bundle DIR         only builds, and puts what a machine without the toolchain needs into DIR:
@@ -15,7 +16,7 @@ while (($#)); do
     --bundle) bundle=$2; shift ;; --binaries) binaries=$(cd "$2" && pwd) || exit 2; shift ;; --model) model=$2; shift ;;
     --seconds) seconds=$2; shift ;; --jobs) jobs=$2; shift ;; --dtype) dtype=$2; shift ;; --no-sanitizer) tools='' ;;
     --sanitizer-tools) tools=$2; shift ;; --logs) mkdir -p "$2" && logs=$(cd "$2" && pwd) || exit 2; shift ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
   shift
 done
@@ -25,16 +26,13 @@ programs=(//worker:worker //coordinator:coordinator //tools:somnus //tools/bench
 
 # Builds, and makes $1 a folder that runs elsewhere.
 make_bundle() {
-  local dir=$1 tests sanitized target path
+  local dir=$1 tests target path
   # shellcheck source=env.sh
   source "$here/env.sh"
   cd "$SOMNUS_ROOT" || exit 1
   # Manual targets are built only by name.
   mapfile -t tests < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...)' 2>/dev/null)
   ((${#tests[@]})) || die "no GPU tests were found"
-  # compute-sanitizer runs one kernel at a time: kernels of several ranks, which wait for each other, would hang.
-  mapfile -t sanitized < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...) except attr(tags, "\b(ranks|alone)\b", //tests/...)' \
-    2>/dev/null)
   run_bazel build --config=cuda "${tests[@]}" "${programs[@]}" || die "the build failed"
   # shellcheck source=bundle.sh
   source "$here/bundle.sh"
@@ -44,7 +42,6 @@ make_bundle() {
   cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh tools/gpu_day/library_path.py -t "$dir"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >"$dir/gpu_tests.txt"
-  printf '%s\n' "${sanitized[@]}" | sed 's,//,,; s,:,/,' >"$dir/sanitized_tests.txt"
   git rev-parse HEAD >"$dir/commit.txt"
   du -sh "$dir" >&2
 }
@@ -90,20 +87,22 @@ start() {
   check "$@" &
 }
 
-while read -r test; do start "$test" "./$test"; done <sanitized_tests.txt
+# A process for each suite: one that hangs, or leaves CUDA with an error, does not take the others along.
+together=tests/cuda/gpu_tests
+while read -r suite; do start "gpu_tests ${suite%.}" "./$together" --gtest_filter="$suite*"; done \
+  < <("./$together" --gtest_list_tests | sed -n 's/^\([^ ]*\.\)\( .*\)*$/\1/p')
 wait
 # Kernels that wait for each other keep the device from the kernels of other processes, and some tests count its memory.
-while read -r test; do check "$test" "./$test"; done < <(grep -vxFf sanitized_tests.txt gpu_tests.txt)
+while read -r test; do check "$test" "./$test"; done < <(grep -vx "$together" gpu_tests.txt)
 sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
 if [[ -n $tools && -x $sanitize ]]; then
-  while read -r test; do
-    for tool in $tools; do
-      # What calls of CUDA return is the tests' affair, which make some of them fail.
-      quiet=$([[ $tool != memcheck ]] || echo --report-api-errors=no)
-      # shellcheck disable=SC2086  # empty, or one word
-      start "$tool $test" "$sanitize" --tool "$tool" $quiet --error-exitcode 9 "./$test"
-    done
-  done <sanitized_tests.txt
+  # It takes a hundred times as long, and runs one kernel at a time: ranks, whose kernels wait for each other, would hang.
+  for tool in $tools; do
+    # What calls of CUDA return is the tests' affair, which make some of them fail.
+    quiet=$([[ $tool != memcheck ]] || echo --report-api-errors=no)
+    # shellcheck disable=SC2086  # empty, or one word
+    start "$tool, small cases" "$sanitize" --tool "$tool" $quiet --error-exitcode 9 "./$together" --gtest_filter='*Small*'
+  done
   wait
 fi
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,10 +21,22 @@
 namespace somnus::cuda_emulated::emulator {
 namespace {
 
+// The bytes of the file, which are read once.
+const std::vector<char>& Contents(const std::string& path) {
+  static std::mutex mutex;
+  static auto* const files = new std::map<std::string, std::vector<char>>;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = files->try_emplace(path);
+  if (is_new) {
+    std::ifstream file(path, std::ios::binary);
+    entry->second.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return entry->second;
+}
+
 // The mangled name of the function at `offset` of the file; empty when there is none.
 std::string SymbolAt(const char* path, uint64_t offset) {
-  std::ifstream file(path, std::ios::binary);
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  const std::vector<char>& bytes = Contents(path);
   const auto inside = [&](uint64_t begin, uint64_t size) {
     return begin <= bytes.size() && size <= bytes.size() - begin;
   };

@@ -4,6 +4,7 @@
 
 #include "kernels/emulator/grid.h"
 #include "kernels/emulator/host_calls.h"
+#include "kernels/emulator/launched_kernels.h"
 #include "kernels/emulator/runtime_state.h"
 
 namespace somnus::cuda_emulated {
@@ -70,6 +71,7 @@ cudaError_t EmulatedLaunch(emulator::KernelLaunch launch, cudaStream_t handle) {
   const std::shared_ptr<Stream> stream = runtime.Find(handle);
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (const cudaError_t error = CheckLaunch(launch); error != cudaSuccess) return Return(error);
+  emulator::NoteLaunch(launch.function);
   Op op;
   op.kernel = std::make_shared<const emulator::KernelLaunch>(std::move(launch));
   return Return(runtime.Enqueue(lock, stream, std::move(op)));

@@ -1,6 +1,6 @@
 #pragma once
 // What tests of CUDA ops share. The same test source is built twice: against the emulator (a test of CI),
-// and, as NAME_gpu_test, against the real backend, where it skips when there is no GPU.
+// and against the real backend (gpu_tests, or NAME_gpu_test), where it skips when there is no GPU.
 
 #include <gtest/gtest.h>
 

@@ -71,6 +71,18 @@ void Compare(DataType type, const Case& c) {
   }
 }
 
+void CompareAdd(DataType delta_type, int64_t rows, int64_t cols, Layout layout) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  DeviceMatrix residual(DataType::kF32, rows, cols, layout), delta(delta_type, rows, cols, layout);
+  Matrix host_residual(DataType::kF32, rows, cols), host_delta(DataType::kF32, rows, cols);
+  residual.Randomize(1, 1, &host_residual);
+  delta.Randomize(2, 1, &host_delta);
+  Add(*device, residual.view(), delta.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  Add(*cpu, host_residual.view(), host_delta.view());
+  for (int64_t r = 0; r < rows; ++r) ASSERT_EQ(residual.Bytes(r), host_residual.Bytes(r)) << cols;
+}
+
 // A row that a block keeps in registers, and one that it reads twice.
 TEST_P(NormsTest, SmallestRowsOfEachKernel) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
@@ -78,6 +90,7 @@ TEST_P(NormsTest, SmallestRowsOfEachKernel) {
     for (const bool layer_norm : {false, true})
       Compare(GetParam(), {1, cols, {}, true, GetParam(), layer_norm});
   }
+  CompareAdd(GetParam(), 1, 64, {});
 }
 
 TEST_P(NormsTest, EqualTheCpu) {
@@ -164,20 +177,10 @@ TEST_P(NormsTest, ANanStaysInItsRow) {
 }
 
 TEST_P(NormsTest, AddIsExact) {
-  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
-  SOMNUS_SKIP_WITHOUT_GPU(device);
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   for (const int64_t cols : {1, 3, 64, 100, 576, 4104, 16384}) {
     for (const Layout layout : kLayouts) {
-      for (const int64_t rows : {1, 5}) {
-        DeviceMatrix residual(DataType::kF32, rows, cols, layout), delta(GetParam(), rows, cols, layout);
-        Matrix host_residual(DataType::kF32, rows, cols), host_delta(DataType::kF32, rows, cols);
-        residual.Randomize(1, 1, &host_residual);
-        delta.Randomize(2, 1, &host_delta);
-        Add(*device, residual.view(), delta.view());
-        ASSERT_TRUE(device->Synchronize().ok());
-        Add(*cpu, host_residual.view(), host_delta.view());
-        for (int64_t r = 0; r < rows; ++r) ASSERT_EQ(residual.Bytes(r), host_residual.Bytes(r)) << cols;
-      }
+      for (const int64_t rows : {1, 5}) CompareAdd(GetParam(), rows, cols, layout);
     }
   }
 }
