@@ -88,8 +88,14 @@ class GpuBench(unittest.TestCase):
             rest = process.stdout.read()
             self.assertEqual(process.wait(), 0)
         lines = [json.loads(text) for text in (line + rest).splitlines()]
-        self.assertGreater(len(line + rest), 2 * PIPE_BYTES)
+        self.assertGreater(len(line + rest), PIPE_BYTES)
         self.assertEqual(self.names(lines), [(part, name) for part in ("ceilings", "kernels", "chunks") for name in ROWS[part]])
+
+    def test_lines_on_stdout_are_alone_there(self):
+        done = self.bench("--parts=load", "--json-lines=-")  # whose model logs
+        self.assertEqual(self.names(map(json.loads, done.stdout.splitlines())),
+                         [("ceilings", "copies"), ("load", "first"), ("load", "second")])
+        self.assertIn("second load: ", done.stderr)
 
     def test_only_selects_rows_of_ops(self):
         self.bench("--parts=kernels,load", "--only", r"(qkv|head) .*, (1|8) rows$|sample", "--json-lines", self.file)

@@ -30,7 +30,7 @@ BenchReport::BenchReport(const BenchReportOptions& options)
       end_(options.limit.has_value() ? absl::Now() + *options.limit : absl::InfiniteFuture()) {}
 
 BenchReport::~BenchReport() {
-  if (file_ > STDERR_FILENO) close(file_);
+  if (file_ >= 0) close(file_);
 }
 
 absl::StatusOr<std::unique_ptr<BenchReport>> BenchReport::Open(const BenchReportOptions& options) {
@@ -39,8 +39,10 @@ absl::StatusOr<std::unique_ptr<BenchReport>> BenchReport::Open(const BenchReport
     ASSIGN_OR_RETURN(report->only_, NamePattern::Compile(*options.only));
   }
   if (options.json_lines == "-") {
-    report->prints_text_ = false;
-    report->file_ = STDOUT_FILENO;
+    std::fflush(stdout);
+    report->file_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    if (report->file_ < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+      return absl::ErrnoToStatus(errno, "cannot keep text out of the lines on stdout");
   } else if (!options.json_lines.empty()) {
     report->file_ = open(options.json_lines.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (report->file_ < 0)
@@ -64,7 +66,6 @@ bool BenchReport::StartsOp(const std::string& part, const std::string& name) {
 }
 
 void BenchReport::Text(absl::string_view line) {
-  if (!prints_text_) return;
   std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
   std::fflush(stdout);
 }

@@ -38,7 +38,9 @@ class NamePattern {
 };
 
 struct BenchReportOptions {
-  std::string json_lines;  // the file, to which lines are appended; "-": stdout, without text; empty: none
+  // The file, to which lines are appended; empty: none. "-": stdout, and whatever else this process prints
+  // there goes to stderr.
+  std::string json_lines;
   nlohmann::ordered_json common;        // fields of every line, behind part and name
   std::optional<std::string> only;      // the rows of ops, by a NamePattern; none: all
   std::optional<absl::Duration> limit;  // no row starts later than that after Open; none: any
@@ -75,7 +77,6 @@ class BenchReport {
   const absl::Time end_;
   std::unique_ptr<NamePattern> only_;
   int file_ = -1;
-  bool prints_text_ = true;
   int num_rows_ = 0;
   bool has_ops_ = false;
   bool has_selected_ops_ = false;

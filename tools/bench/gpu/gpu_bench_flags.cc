@@ -40,9 +40,9 @@ FlagGroup Reports(GpuBenchFlags* f) {
        Flag::Number("seconds", &f->seconds, 0.001, 86400,
                     "start no row later than that; the last line names those that were not measured")
            .Default("no end"),
-       Flag::Text(
-           "json-lines", &f->json_lines,
-           "append a line of JSON to this file as soon as a row is measured; -: to stdout, instead of text")
+       Flag::Text("json-lines", &f->json_lines,
+                  "append a line of JSON to this file as soon as a row is measured; -: to stdout, and text "
+                  "to stderr")
            .Shows("FILE"),
        Flag::Text("model", &f->model, "directory with a config.json: its shape is measured").Shows("PATH"),
        Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU")}};
