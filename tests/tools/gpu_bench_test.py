@@ -77,15 +77,18 @@ class GpuBench(unittest.TestCase):
         self.assertEqual(names, [(part, name) for part, names in ROWS.items() for name in names][:len(names)])
 
     def test_rows_come_while_it_runs(self):
-        with subprocess.Popen([GPU_BENCH, "--parts=kernels,chunks", "--json-lines=-"], cwd=ROOT, stdout=subprocess.PIPE, bufsize=0,
-                              stderr=subprocess.DEVNULL) as process:
-            # The pipe holds less than all rows, so that the benchmark cannot end before they are read.
-            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        read_end, write_end = os.pipe()
+        # The pipe holds less than all rows, so that the benchmark cannot end before they are read.
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        with open(read_end, "rb", buffering=0) as rows, subprocess.Popen(
+                [GPU_BENCH, "--parts=kernels,chunks", "--json-lines=-"], cwd=ROOT, stdout=write_end,
+                stderr=subprocess.DEVNULL) as process:
+            os.close(write_end)
             line = b""
             while not line.endswith(b"\n"):
-                line += process.stdout.read(1)
+                line += rows.read(1)
             self.assertIsNone(process.poll())
-            rest = process.stdout.read()
+            rest = rows.read()
             self.assertEqual(process.wait(), 0)
         lines = [json.loads(text) for text in (line + rest).splitlines()]
         self.assertGreater(len(line + rest), PIPE_BYTES)
