@@ -220,7 +220,7 @@ class KernelBench {
                                           " tokens, ", size.query, " new");
     if (!Starts(name)) return absl::OkStatus();
     const size_t first_region = regions_.size();
-    const int repeats = size.query == 1 ? 50 : 20;
+    const int repeats = std::min(size.query == 1 ? 50 : 20, sizes_.max_repeats);
     ASSIGN_OR_RETURN(AttentionBatch batch, Batch(size));
     ASSIGN_OR_RETURN(const int32_t* kv_head_of_head, KvHeads());
     const int64_t blocks = size.num_seqs * batch.max_blocks_per_seq;
