@@ -130,7 +130,7 @@ class CudaVmmDriver : public VmmDriver {
     ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
     RETURN_IF_ERROR(Enter());
     ASSIGN_OR_RETURN(void* const data, MapResidentPages(bytes, numa_nodes_));
-    // Kernels reach it too: those that swap blocks ask for the device's address of it.
+    // Kernels reach this memory, too: a swap of blocks asks for its address on the device.
     constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
     absl::Status status = Check("cuMemHostRegister", api_.cuMemHostRegister_fn(data, bytes, kFlags));
     if (status.ok()) return data;

@@ -28,8 +28,8 @@
 // The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
 // of sections are in the context lengths. What takes longest comes first.
 //
-// Each file that includes this one compiles it for one head dimension: all of them in one file keep nvcc busy
-// for minutes.
+// attention_prefill_64.cu and so on include this file for one head dimension each: all head dimensions in one
+// file keep nvcc busy for minutes.
 
 #include "kernels/cuda/attention_sections.h"
 #include "kernels/cuda/attention_work.h"

@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 GPU_TESTS = os.path.join(BIN, "tests", "cuda", "gpu_tests_emulated")
 KERNELS = os.path.join(ROOT, "kernels", "cuda")
-# Ranks' kernels wait for each other: tests of their own, which no sanitizer runs.
+# The kernels of ranks wait for kernels of further ranks: separate tests, which no sanitizer runs.
 OF_RANKS = ("all_reduce.cu", "peer_group.cu", "peer_probe.cu")
 CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),", re.MULTILINE)
 ELEMENT_OP = re.compile(r"struct (\w+) \{\s*static constexpr int kWidth")

@@ -78,7 +78,7 @@ class GpuBench(unittest.TestCase):
 
     def test_rows_come_while_it_runs(self):
         read_end, write_end = os.pipe()
-        # The pipe holds less than all rows, so that the benchmark cannot end before they are read.
+        # The pipe holds less than all rows, so that the benchmark cannot end before rows are read.
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with open(read_end, "rb", buffering=0) as rows, subprocess.Popen(
                 [GPU_BENCH, "--parts=kernels,chunks", "--json-lines=-"], cwd=ROOT, stdout=write_end,
@@ -95,7 +95,7 @@ class GpuBench(unittest.TestCase):
         self.assertEqual(self.names(lines), [(part, name) for part in ("ceilings", "kernels", "chunks") for name in ROWS[part]])
 
     def test_lines_on_stdout_are_alone_there(self):
-        done = self.bench("--parts=load", "--json-lines=-")  # whose model logs
+        done = self.bench("--parts=load", "--json-lines=-")  # loading a model logs
         self.assertEqual(self.names(map(json.loads, done.stdout.splitlines())),
                          [("ceilings", "copies"), ("load", "first"), ("load", "second")])
         self.assertIn("second load: ", done.stderr)

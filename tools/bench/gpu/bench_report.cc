@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<NamePattern>> NamePattern::Compile(const std::str
   if (code == 0) return compiled;
   char reason[256];
   regerror(code, &compiled->regex_, reason, sizeof reason);
-  compiled->regex_ = {};  // regfree takes an empty one
+  compiled->regex_ = {};  // regfree takes an empty regex_t
   return absl::InvalidArgumentError(absl::StrCat("is no regular expression: ", reason));
 }
 
@@ -74,7 +74,7 @@ absl::Status BenchReport::WriteLine(const nlohmann::ordered_json& line) {
   if (file_ < 0) return absl::OkStatus();
   const std::string text =
       line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  // One call writes the whole line, but for a signal, a full disk or a pipe.
+  // The first call writes the whole line, but for a signal, a full disk or a pipe.
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(file_, text.data() + done, text.size() - done);
     if (written >= 0) {

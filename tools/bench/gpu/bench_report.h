@@ -38,12 +38,12 @@ class NamePattern {
 };
 
 struct BenchReportOptions {
-  // The file, to which lines are appended; empty: none. "-": stdout, and whatever else this process prints
-  // there goes to stderr.
+  // The file, to which lines are appended; empty: no file. "-": stdout, and text and logs of this process go
+  // to stderr.
   std::string json_lines;
   nlohmann::ordered_json common;        // fields of every line, behind part and name
-  std::optional<std::string> only;      // the rows of ops, by a NamePattern; none: all
-  std::optional<absl::Duration> limit;  // no row starts later than that after Open; none: any
+  std::optional<std::string> only;      // selects rows of ops, as a NamePattern
+  std::optional<absl::Duration> limit;  // from Open to the start of the last row
 };
 
 // Not thread safe.

@@ -1,5 +1,5 @@
 #pragma once
-// What the GPU's memory and its bus do at best.
+// The rates of a GPU's memory and of its bus at best.
 
 namespace somnus {
 

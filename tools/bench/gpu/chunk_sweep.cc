@@ -17,14 +17,14 @@ namespace {
 
 constexpr int kThreads[] = {1, 4};
 
-// One thread's part of the addresses, and the pieces of memory there, of which the last may be smaller.
+// A thread's part of the addresses, and the pieces of memory there, of which the last may be smaller.
 class Slice {
  public:
   Slice(VmmDriver& driver, char* address, int64_t bytes, int64_t piece_bytes)
       : driver_(driver), address_(address), bytes_(bytes), piece_bytes_(piece_bytes) {
     for (int64_t at = 0; at < bytes; at += piece_bytes) sizes_.push_back(std::min(piece_bytes, bytes - at));
   }
-  // Gives back what is still held after an error.
+  // After an error, pieces may still be mapped or held.
   ~Slice() {
     for (size_t i = 0; i < mapped_; ++i) driver_.Unmap(At(i), sizes_[i]).IgnoreError();
     Release().IgnoreError();
@@ -68,7 +68,7 @@ class Sweep {
   Sweep(VmmDriver& driver, char* address, int64_t bytes, BenchReport& report)
       : driver_(driver), address_(address), bytes_(bytes), report_(report) {}
 
-  // Both rows of a size: right after a release, and after the pause.
+  // Adds the rows of a size: right after a release, and after the pause.
   absl::Status Measure(int64_t piece_bytes, int num_threads, absl::Duration pause) {
     for (const bool at_once : {true, false}) {
       const std::string name =
@@ -105,7 +105,7 @@ class Sweep {
     return absl::StrCat(bytes >> (gib ? 30 : 20), gib ? " GiB" : " MiB");
   }
 
-  // The row before may have been left out, or may have ended with a pause behind it.
+  // The row before may have been left out, or may lie a pause back.
   absl::Status ReleaseAMomentAgo() { return Cycle(bytes_, 1).status(); }
 
   absl::StatusOr<Times> Cycle(int64_t piece_bytes, int num_threads) {
@@ -164,11 +164,11 @@ absl::Status SweepChunks(VmmDriver& driver, int64_t wanted_bytes, const ChunkSwe
   Sweep all(driver, static_cast<char*>(address), bytes, report);
   for (const int64_t wanted : sweep.piece_bytes) {
     const int64_t piece_bytes = whole(wanted);
-    if (piece_bytes >= bytes) continue;  // one piece holds all
+    if (piece_bytes >= bytes) continue;  // a single piece holds all bytes
     for (const int num_threads : kThreads)
       RETURN_IF_ERROR(all.Measure(piece_bytes, num_threads, sweep.pause));
   }
-  return all.Measure(bytes, 1, sweep.pause);  // one piece is work for one thread
+  return all.Measure(bytes, 1, sweep.pause);  // a single piece is work for a single thread
 }
 
 }  // namespace somnus

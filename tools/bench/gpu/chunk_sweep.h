@@ -1,5 +1,5 @@
 #pragma once
-// The device's memory in pieces of several sizes: how long they take to create, map, make accessible, unmap
+// The device's memory in pieces of several sizes: how long pieces take to create, map, make accessible, unmap
 // and release. A sleep and a wake-up pay for that beside the copies of weights.
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 namespace somnus {
 
 struct ChunkSweep {
-  // Beside these, all of the memory in one piece.
+  // Beside these sizes, a single piece of all bytes is measured.
   std::vector<int64_t> piece_bytes = {int64_t{2} << 20, int64_t{64} << 20, int64_t{192} << 20,
                                       int64_t{1} << 30};
-  // A driver clears what was released before it gives the memory out again: each size is measured right after
-  // a release, and this long after.
+  // A driver clears released memory before it gives the memory out again: each size is measured right after a
+  // release, and this long after a release.
   absl::Duration pause = absl::Seconds(1);
 };
 
 // Adds rows of the part "chunks" for `bytes` in pieces of each size, by 1 and 4 threads. Each thread has a
-// part of the addresses, for which it makes one call for access and one to unmap. ResourceExhausted: the
-// device has less memory left.
+// part of the addresses, and makes a single call for access and a single call to unmap. ResourceExhausted:
+// the device has less memory left.
 absl::Status SweepChunks(VmmDriver& driver, int64_t bytes, const ChunkSweep& sweep, BenchReport& report);
 
 }  // namespace somnus

@@ -95,7 +95,7 @@ class KernelBench {
   }
 
   absl::Status FreeFrom(size_t first_region) {
-    absl::Status first = device_.Synchronize();  // what fills a region may still be under way
+    absl::Status first = device_.Synchronize();  // the filling of a region may still be under way
     for (; regions_.size() > first_region; regions_.pop_back())
       first.Update(allocator_.Free(regions_.back()));
     return first;

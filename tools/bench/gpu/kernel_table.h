@@ -32,7 +32,7 @@ struct KernelSizes {
 };
 
 // Adds a row of the part "kernels" for each op at the shapes of the model, in bf16. Memory comes from the
-// allocator and goes back to it.
+// allocator and goes back there.
 absl::Status MeasureKernels(const ModelConfig& model, const KernelSizes& sizes, const GpuCeilings& ceilings,
                             Device& device, SleepableAllocator& allocator, BenchReport& report);
 

@@ -142,8 +142,8 @@ absl::Status ModelPhases::RunBesideSleep(DecodeLoop& loop) {
   return loop.Run(kSleepSeqs, SleepPrompt(), kSleepSteps).status();
 }
 
-// The memory that others gave back a moment ago is cleared before it is taken: what a wake-up pays for that
-// shows beside one that waits for `pause`.
+// The driver clears memory that was released a moment ago before it gives the memory out: a wake-up at once
+// pays for that, and a wake-up after `pause` does not.
 absl::Status ModelPhases::SleepOnce(DecodeLoop& loop, const std::string& name, absl::Duration pause) {
   RETURN_IF_ERROR(RunBesideSleep(loop));
   ASSIGN_OR_RETURN(const int64_t before, loop.driver().AvailableBytes());

@@ -1,5 +1,5 @@
 #pragma once
-// What a whole model with random weights does on a GPU: decode, prefill, sleep and wake-up, loading.
+// A whole model with random weights on a GPU: decode, prefill, sleep and wake-up, loading.
 
 #include <functional>
 
@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// Each part loads the model anew, where a row of it starts.
+// Each part loads the model anew before its first row.
 class ModelPhases {
  public:
   using OpenDevice = std::function<absl::StatusOr<LoopDevice>()>;
