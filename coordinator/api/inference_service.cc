@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/bell.h"
 #include "coordinator/api/client_request.h"
@@ -89,11 +90,47 @@ std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const Se
   return std::nullopt;
 }
 
+std::optional<ApiError> CheckBadWords(const v1::SamplingParams& sampling, const ServedModel& model,
+                                      const ApiLimits& limits) {
+  for (const v1::TokenIds& word : sampling.bad_words()) {
+    if (word.ids_size() > limits.max_bad_word_tokens) {
+      return BadRequest("bad_words", absl::StrCat("bad_words must hold words of at most ",
+                                                  limits.max_bad_word_tokens, " tokens"));
+    }
+    for (const int32_t id : word.ids()) {
+      if (id < 0 || id >= model.config.vocab_size)
+        return BadRequest("bad_words", "bad_words must hold token ids");
+    }
+    if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
+  }
+  return std::nullopt;
+}
+
+// The texts of the words that have one. The ids of the rest (control tokens, white space, parts of a
+// character) are never completed as they are.
+Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokenizer) {
+  Json texts = Json::array();
+  for (const v1::TokenIds& word : sampling.bad_words()) {
+    std::string text;
+    bool is_text = true;
+    for (const int32_t id : word.ids()) {
+      is_text = is_text && id < tokenizer.vocab_size() && !tokenizer.IsSpecial(id);
+      if (is_text) text += tokenizer.TokenBytes(id);
+    }
+    if (is_text && IsUtf8(text) && !absl::StripAsciiWhitespace(text).empty())
+      texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 // The HTTP API has the same fields under the same names, so its parser applies the same rules.
 GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel& model,
                            const ApiLimits& limits) {
   if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
+  if (std::optional<ApiError> error = CheckBadWords(request.sampling(), model, limits)) return *error;
   Json json = SamplingFields(request.sampling());
+  if (Json texts = TextsOfBadWords(request.sampling(), *model.tokenizer); !texts.empty())
+    json["bad_words"] = std::move(texts);
   if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
   if (request.prompt_case() == v1::GenerateRequest::kTokenIds)
     json["prompt"] = IdList(request.token_ids().ids());
@@ -106,19 +143,9 @@ GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;
   if (!request.request_id().empty()) params->response_id = request.request_id();
-  for (const v1::TokenIds& word : request.sampling().bad_words()) {
-    if (word.ids_size() > limits.max_bad_word_tokens) {
-      return BadRequest("bad_words", absl::StrCat("bad_words must hold words of at most ",
-                                                  limits.max_bad_word_tokens, " tokens"));
-    }
-    for (const int32_t id : word.ids()) {
-      if (id < 0 || id >= model.config.vocab_size)
-        return BadRequest("bad_words", "bad_words must hold token ids");
-    }
-    if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
-    if (params->sampling.beam_search.has_value()) continue;  // they are checked, and change nothing
+  if (params->sampling.beam_search.has_value()) return parsed;  // bad words are checked, and change nothing
+  for (const v1::TokenIds& word : request.sampling().bad_words())
     params->sampling.bad_words.emplace_back(word.ids().begin(), word.ids().end());
-  }
   return parsed;
 }
 

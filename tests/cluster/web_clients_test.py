@@ -6,6 +6,7 @@ import json
 import re
 import unittest
 
+from cluster import stubs
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
 
 PROMPTS = ("The history of the Roman Empire can be described as", "Photosynthesis is the process by which")
@@ -47,6 +48,27 @@ class BadWords(unittest.TestCase):
         with Cluster(SMOLLM2, "--max-model-len=512", workers=1) as cluster:
             for prompt, bad, text in answers:
                 self.assertEqual(self.text(cluster, prompt, bad_words=bad), text, "speculation changes no token")
+
+
+    def test_over_grpc_too(self):
+        try:
+            import grpc
+        except ImportError as error:
+            raise unittest.SkipTest("grpcio is not installed: tools/setup.sh tests") from error
+        stubs.generate("model", "inference")
+        from proto import inference_pb2 as pb, inference_pb2_grpc as rpc
+        with Cluster(SMOLLM2, "--max-model-len=512", workers=1) as cluster, \
+                grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+            generate = rpc.InferenceServiceStub(channel).Generate
+
+            def ids(word):
+                return cluster.request("POST", "/tokenize", {"prompt": word, "add_special_tokens": False}).json["tokens"]
+            for prompt, bad, text in self.ban_one_after_the_other(cluster, 3):
+                for space in ("", " "):
+                    sampling = pb.SamplingParams(temperature=0, max_tokens=32, ignore_eos=True,
+                                                 bad_words=[pb.TokenIds(ids=ids(space + word)) for word in bad])
+                    answer = generate(pb.GenerateRequest(text=prompt, sampling=sampling), timeout=60)
+                    self.assertEqual("".join(choice.text for part in answer for choice in part.choices), text)
 
 
 class Waiting(unittest.TestCase):
