@@ -10,8 +10,10 @@ namespace {
 // A group of workers takes a few descriptors each; operators have a connection or two.
 constexpr int64_t kForWorkers = 512;
 constexpr int64_t kForOperators = 128;
+constexpr int64_t kForFiles = 64;
 // A process with a small limit reserves at most 1 / kLeastShare of the limit for each use.
 constexpr int64_t kLeastShare = 8;
+constexpr int64_t kLeastShareOfFiles = 32;
 constexpr int64_t kUnlimited = int64_t{1} << 30;
 
 }  // namespace
@@ -32,7 +34,8 @@ DescriptorBounds DivideDescriptors(int64_t limit) {
   const int64_t operators = limit - std::min(kForWorkers, limit / kLeastShare);
   return {.clients = operators - std::min(kForOperators, limit / kLeastShare),
           .operators = operators,
-          .workers = limit};
+          .workers = limit - std::min(kForFiles, limit / kLeastShareOfFiles),
+          .all = limit};
 }
 
 DescriptorBounds RaiseDescriptorLimit() {

@@ -4,8 +4,8 @@
 // Every connection takes a descriptor, and a process without a free descriptor cannot accept, open or start
 // anything. So listeners that strangers reach take no connection whose descriptor is at or beyond the
 // listener's bound: the kernel gives the lowest free number, so a number at or beyond a bound says that so
-// many are taken. Descriptors beyond the clients' bound are for operators; descriptors beyond the operators'
-// bound are for workers and for files.
+// many are taken. Descriptors beyond the clients' bound are for operators, descriptors beyond the operators'
+// bound are for workers, and descriptors beyond the workers' bound are for files and pipes.
 
 #include <cstdint>
 
@@ -16,7 +16,8 @@ enum class DescriptorUse { kClients, kOperators, kWorkers };
 struct DescriptorBounds {
   int64_t clients = 0;
   int64_t operators = 0;
-  int64_t workers = 0;  // all descriptors that the process may have
+  int64_t workers = 0;
+  int64_t all = 0;  // that the process may have
 
   int64_t Of(DescriptorUse use) const;
 };

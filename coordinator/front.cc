@@ -20,7 +20,7 @@
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/grpc_acceptor.h"
+#include "proto/grpc_listener.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/tls.h"
 
@@ -63,8 +63,8 @@ class FrontImpl : public Front {
     http.port = static_cast<uint16_t>(flags_.port);
     http.admin_host = flags_.admin_host;
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
-    http.grpc_port = static_cast<uint16_t>(inference_.port());
-    http.control_port = static_cast<uint16_t>(control_.port());
+    http.grpc_port = static_cast<uint16_t>(inference_->port());
+    http.control_port = static_cast<uint16_t>(control_->port());
     http.output_threads = flags_.output_threads;
     http.api_key = flags_.api_key;
     http.admin_api_key = flags_.admin_api_key;
@@ -99,8 +99,8 @@ class FrontImpl : public Front {
   std::string Addresses() const override {
     return absl::StrCat(Scheme(flags_.tls), HostPort(flags_.host, http_->port()), ", admin ",
                         Scheme(flags_.admin_tls), HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
-                        HostPort(flags_.host, inference_.port()), ", admin gRPC ",
-                        HostPort(flags_.admin_host, control_.port()));
+                        HostPort(flags_.host, inference_->port()), ", admin gRPC ",
+                        HostPort(flags_.admin_host, control_->port()));
   }
 
   int admin_port() const override { return http_->admin_port(); }
@@ -110,23 +110,15 @@ class FrontImpl : public Front {
     if (health_thread_.joinable()) health_thread_.join();
     const auto deadline = absl::ToChronoTime(absl::Now() + grace);
     // Operators can see what is left until the last request has ended.
-    for (const GrpcListener* listener : {&inference_, &control_}) {
-      if (listener->server == nullptr) continue;
-      listener->acceptor->Stop();
-      listener->server->GetHealthCheckService()->SetServingStatus(false);
-      listener->server->Shutdown(deadline);
+    for (GrpcListener* listener : {inference_.get(), control_.get()}) {
+      if (listener == nullptr) continue;
+      listener->server().GetHealthCheckService()->SetServingStatus(false);
+      listener->Shutdown(deadline);
     }
     if (http_ != nullptr) http_->Shutdown(grace);
   }
 
  private:
-  struct GrpcListener {
-    std::unique_ptr<grpc::Server> server;
-    std::unique_ptr<GrpcAcceptor> acceptor;  // ends before the server
-
-    int port() const { return acceptor->port(); }
-  };
-
   absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics) {
     GrpcServicesOptions options;
     options.version = kVersion;
@@ -143,27 +135,19 @@ class FrontImpl : public Front {
                                        DescriptorUse::kClients, Credentials(flags_.tls), &inference));
     ASSIGN_OR_RETURN(control_, Build("--control-port", HostPort(flags_.admin_host, flags_.control_port),
                                      DescriptorUse::kOperators, Credentials(flags_.admin_tls), &control));
-    SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
+    SetHealth(inference_->server().GetHealthCheckService(), /*serving=*/false);
     for (const char* service : {"", v1::ControlService::service_full_name()}) {
-      control_.server->GetHealthCheckService()->SetServingStatus(service, true);
+      control_->server().GetHealthCheckService()->SetServingStatus(service, true);
     }
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address, DescriptorUse use,
-                                            const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                                            grpc::ServerBuilder* builder) {
-    GrpcListener listener;
-    absl::StatusOr<std::unique_ptr<GrpcAcceptor>> acceptor = GrpcAcceptor::Open(address, use);
-    if (!acceptor.ok())
-      return absl::Status(acceptor.status().code(), absl::StrCat(flag, ": ", acceptor.status().message()));
-    listener.acceptor = *std::move(acceptor);
-    listener.acceptor->AddTo(builder, credentials);
-    listener.server = builder->BuildAndStart();
-    if (listener.server == nullptr)
-      return absl::UnavailableError(absl::StrCat(flag, ": gRPC cannot serve ", address));
-    listener.acceptor->Start();
-    return listener;
+  static absl::StatusOr<std::unique_ptr<GrpcListener>> Build(
+      const char* flag, const std::string& address, DescriptorUse use,
+      const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder) {
+    auto listener = GrpcListener::Start(address, use, credentials, builder);
+    if (listener.ok()) return listener;
+    return absl::Status(listener.status().code(), absl::StrCat(flag, ": ", listener.status().message()));
   }
 
   // Called at intervals, too, because a step that hangs changes no state. The lock makes the latest look the
@@ -173,7 +157,7 @@ class FrontImpl : public Front {
     const bool serving =
         std::all_of(engines_.begin(), engines_.end(),
                     [](const std::shared_ptr<Engine>& engine) { return engine->Health().ok(); });
-    SetHealth(inference_.server->GetHealthCheckService(), serving);
+    SetHealth(inference_->server().GetHealthCheckService(), serving);
   }
 
   // The server as a whole and InferenceService are healthy while requests are served. The operators' listener
@@ -186,8 +170,8 @@ class FrontImpl : public Front {
   const Flags flags_;
   std::unique_ptr<ApiServer> http_;
   std::unique_ptr<GrpcServices> services_;  // outlives the listeners
-  GrpcListener inference_;
-  GrpcListener control_;
+  std::unique_ptr<GrpcListener> inference_;
+  std::unique_ptr<GrpcListener> control_;
   absl::Mutex health_mu_;
   std::vector<std::shared_ptr<Engine>> engines_ ABSL_GUARDED_BY(health_mu_);  // empty before SetModels
   StopSignal stop_;

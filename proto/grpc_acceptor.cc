@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <optional>
@@ -15,9 +17,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/threads.h"
 
 namespace somnus {
 namespace {
@@ -77,6 +81,11 @@ int ListenOnWildcard(const addrinfo& found) {
   return fd >= 0 ? fd : Listen(found.ai_addr, found.ai_addrlen, /*dual=*/false);
 }
 
+bool IsSocket(const char* path) {
+  struct stat found;
+  return lstat(path, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
 bool IsShortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
@@ -98,7 +107,30 @@ absl::StatusOr<std::unique_ptr<GrpcAcceptor>> GrpcAcceptor::Open(const std::stri
   return acceptor;
 }
 
+absl::Status GrpcAcceptor::BindSocket(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path))
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address_, "': a socket's path has 1 to ", sizeof(address.sun_path) - 1, " bytes"));
+  path.copy(address.sun_path, path.size());
+  if (IsSocket(address.sun_path)) unlink(address.sun_path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // Nobody can connect before listen, so the mode comes in time.
+  if (fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    socket_path_ = path;
+    listeners_.push_back(fd);
+    if (chmod(address.sun_path, S_IRUSR | S_IWUSR) == 0 && listen(fd, kBacklog) == 0) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", strerror(errno)));
+  }
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address_, ": ", strerror(error)));
+}
+
 absl::Status GrpcAcceptor::Bind() {
+  if (absl::string_view path = address_; absl::ConsumePrefix(&path, "unix:"))
+    return BindSocket(std::string(path));
   const std::optional<HostPort> parts = SplitHostPort(address_);
   if (!parts.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", address_, "' is no host:port"));
   addrinfo hints = {};
@@ -131,8 +163,9 @@ void GrpcAcceptor::AddTo(grpc::ServerBuilder* builder,
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
 }
 
-void GrpcAcceptor::Start() {
-  thread_ = std::thread([this] { Run(); });
+absl::Status GrpcAcceptor::Start() {
+  ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+  return absl::OkStatus();
 }
 
 void GrpcAcceptor::Stop() {
@@ -143,6 +176,7 @@ void GrpcAcceptor::Stop() {
   }
   for (const int fd : listeners_) close(fd);
   listeners_.clear();
+  if (!socket_path_.empty()) unlink(std::exchange(socket_path_, "").c_str());
 }
 
 void GrpcAcceptor::Run() {

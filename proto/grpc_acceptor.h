@@ -8,7 +8,7 @@
 //   ASSIGN_OR_RETURN(auto acceptor, GrpcAcceptor::Open("127.0.0.1:0", DescriptorUse::kClients));
 //   acceptor->AddTo(&builder, credentials);
 //   auto server = builder.BuildAndStart();
-//   acceptor->Start();
+//   RETURN_IF_ERROR(acceptor->Start());
 //   ...
 //   acceptor->Stop();                      // before the server is shut down
 //
@@ -29,18 +29,21 @@ namespace somnus {
 
 class GrpcAcceptor {
  public:
-  // `address`: "host:port". The host may have several addresses, and a wildcard stands for all IPv4 and IPv6
-  // addresses; port 0 stands for any free port. Unavailable says which address cannot be bound, and why.
+  // `address`: "host:port" or "unix:/path". The host may have several addresses, and a wildcard stands for
+  // all IPv4 and IPv6 addresses; port 0 stands for any free port. A Unix socket takes the place of one that
+  // an earlier process has left, and only this process's user can connect. Unavailable says which address
+  // cannot be bound, and why.
   static absl::StatusOr<std::unique_ptr<GrpcAcceptor>> Open(const std::string& address, DescriptorUse use);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return port_; }  // 0 for a Unix socket
   // Hands all connections to the server that `builder` makes.
   void AddTo(grpc::ServerBuilder* builder, const std::shared_ptr<grpc::ServerCredentials>& credentials);
   // From now on connections are accepted, first the connections that have waited since Open.
-  void Start();
-  // No connection is accepted any more, and the port is free. Idempotent.
+  // ResourceExhausted: there is no thread for it.
+  absl::Status Start();
+  // No connection is accepted any more, and the port or the path is free. Idempotent.
   void Stop();
   // The number of connections that were closed at once for lack of a descriptor within the bound.
   int64_t num_refused() const { return num_refused_.load(); }
@@ -49,6 +52,7 @@ class GrpcAcceptor {
   GrpcAcceptor(std::string address, int64_t bound);
 
   absl::Status Bind();
+  absl::Status BindSocket(const std::string& path);
   void Run();
   // Returns whether a further accept may succeed at once.
   bool AcceptOne(int listener);
@@ -58,6 +62,7 @@ class GrpcAcceptor {
   const int64_t bound_;  // descriptors from this number on are kept back
   int port_ = 0;
   std::vector<int> listeners_;
+  std::string socket_path_;  // to remove; empty for TCP
   int wake_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   std::thread thread_;

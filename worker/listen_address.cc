@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -124,11 +123,6 @@ ListenAddress::ListenAddress(ListenAddress&& other) noexcept
 ListenAddress::~ListenAddress() {
   if (!socket_path_.empty()) unlink(socket_path_.c_str());
   if (!directory_.empty()) rmdir(directory_.c_str());
-}
-
-absl::Status ListenAddress::Protect() const {
-  if (socket_path_.empty() || chmod(socket_path_.c_str(), S_IRUSR | S_IWUSR) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", socket_path_));
 }
 
 std::string ListenAddress::Advertised(int port, const std::string& host) const {

@@ -23,9 +23,6 @@ class ListenAddress {
   absl::StatusOr<ListenAddress> Beside(const std::string& suffix) const;
 
   const std::string& bind() const { return bind_; }
-  // To be called once the server has bound it: nobody but this process's user can connect to a socket from
-  // now on, whatever directory it is in.
-  absl::Status Protect() const;
   // What the coordinator is to dial once the server has bound `port` (ignored for a socket). `host`: "" for
   // the bound one.
   std::string Advertised(int port, const std::string& host) const;

@@ -6,9 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "proto/cluster_trust.h"
+#include "proto/grpc_listener.h"
 #include "proto/limits.h"
 #include "proto/weights.grpc.pb.h"
 #include "worker/listen_address.h"
@@ -40,10 +40,6 @@ class ServedPort : public UpdatePort {
  public:
   ServedPort(ListenAddress address, ServeUpdate serve)
       : address_(std::move(address)), service_(std::move(serve)) {}
-  ~ServedPort() override {
-    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
-  }
-
   absl::Status Start(const std::string& token, const std::string& host) {
     TlsIdentity identity;
     CertificateSource shown;
@@ -52,31 +48,26 @@ class ServedPort : public UpdatePort {
       shown = FixedTlsIdentity(identity);
     }
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address_.bind(), UpdatePortListener(address_.bind(), token, shown), &port);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
     builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", address_.bind()));
-    }
-    RETURN_IF_ERROR(address_.Protect());
-    place_.set_address(address_.Advertised(port, host));
+    ASSIGN_OR_RETURN(listener_,
+                     GrpcListener::Start(address_.bind(), DescriptorUse::kClients,
+                                         UpdatePortListener(address_.bind(), token, shown), &builder));
+    place_.set_address(address_.Advertised(listener_->port(), host));
     place_.set_certificate(identity.certificate);
     return absl::OkStatus();
   }
   const v1::UpdatePort& place() const override { return place_; }
 
  private:
-  // Members are destroyed in reverse: the server before what it uses.
+  // Members are destroyed in reverse: the listener before what it uses.
   const ListenAddress address_;
   Service service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcListener> listener_;
   v1::UpdatePort place_;
 };
 

@@ -26,6 +26,7 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "proto/cluster_trust.h"
+#include "proto/grpc_listener.h"
 #include "proto/limits.h"
 #include "worker/choose_device.h"
 #include "worker/comm/nccl_api.h"
@@ -94,13 +95,10 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   return request;
 }
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const ListenAddress& address,
-                                                          const ClusterTrust& trust, grpc::Service* service,
-                                                          int* port) {
+absl::StatusOr<std::unique_ptr<GrpcListener>> StartServer(const ListenAddress& address,
+                                                          const ClusterTrust& trust, grpc::Service* service) {
   RETURN_IF_ERROR(trust.CheckListen(address.bind()));
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(address.bind(), trust.Listener(address.bind()), port);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
   builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
@@ -109,10 +107,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const ListenAddress& a
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
   builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) return absl::UnavailableError(absl::StrCat("cannot listen on ", address.bind()));
-  RETURN_IF_ERROR(address.Protect());
-  return server;
+  return GrpcListener::Start(address.bind(), DescriptorUse::kWorkers, trust.Listener(address.bind()),
+                             &builder);
 }
 
 CoordinatorLinkOptions LinkOptions(const WorkerFlags& flags, const ClusterTrust& trust) {
@@ -175,13 +171,11 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       &worker, [leave] { leave->Leave(0, "the coordinator said so"); },
       UpdatePortsBeside(&address, flags.host));
   ASSIGN_OR_RETURN(const ClusterTrust trust, ClusterTrust::Create(flags.trust));
-  int port = 0;
-  ASSIGN_OR_RETURN(const std::unique_ptr<grpc::Server> server,
-                   StartServer(address, trust, service.get(), &port));
+  ASSIGN_OR_RETURN(const std::unique_ptr<GrpcListener> listener, StartServer(address, trust, service.get()));
 
   const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions(flags, trust));
   const v1::RegisterRequest request =
-      MakeRegisterRequest(address.Advertised(port, flags.host), device, flags);
+      MakeRegisterRequest(address.Advertised(listener->port(), flags.host), device, flags);
   std::thread registration([&] {
     if (absl::Status status = link->Register(request); !status.ok()) {
       TellError(absl::UnavailableError(status.message()));  // a later worker may find a place
@@ -214,7 +208,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
   registration.join();
   worker.Abort(absl::StrCat("rank leaves: ", reason.text));
   const bool idle = worker.WaitIdle(kExitPatience);
-  server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(idle ? 200 : 0)));
+  listener->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(idle ? 200 : 0)));
   // There is no use in waiting for a device that hangs; the system frees everything that the process held.
   if (!idle) {
     LogWarning("the device is still busy: leaving without it");

@@ -132,7 +132,7 @@ class HttpServer : public ApiServer {
     admin_.descriptors = bounds.operators;
     if (options.limits.max_connections <= bounds.clients) return;
     LogWarning("--max-connections: {} are more than this process may have (ulimit -n: {}); {} at most",
-               options.limits.max_connections, bounds.workers, bounds.clients);
+               options.limits.max_connections, bounds.all, bounds.clients);
   }
 
   absl::Status LoadCertificate(const TlsFiles& files, Listener* listener) {

@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "base/socket_dir.h"
 #include "base/status_macros.h"
+#include "base/status_message.h"
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster.grpc.pb.h"
+#include "proto/grpc_listener.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -80,8 +82,8 @@ class ClusterServerImpl : public ClusterServer {
   ~ClusterServerImpl() override {
     stop_.Stop();
     if (watcher_.joinable()) watcher_.join();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-    server_.reset();
+    if (listener_ != nullptr) listener_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    listener_.reset();
   }
 
   absl::Status Listen() {
@@ -93,19 +95,18 @@ class ClusterServerImpl : public ClusterServer {
     }
     if (absl::Status status = options_.trust.CheckListen(listen); !status.ok()) return status;
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(listen, options_.trust.Listener(listen), &port);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.SetMaxReceiveMessageSize(64 << 10);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
     builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr)
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, " for workers"));
+    auto listener =
+        GrpcListener::Start(listen, DescriptorUse::kWorkers, options_.trust.Listener(listen), &builder);
+    if (!listener.ok())
+      return WithMessage(listener.status(), absl::StrCat("for workers: ", listener.status().message()));
+    listener_ = *std::move(listener);
     const bool is_socket = absl::StartsWith(listen, "unix:");
-    address_ = is_socket ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+    address_ = is_socket ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", listener_->port());
     watcher_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
   }
@@ -168,7 +169,7 @@ class ClusterServerImpl : public ClusterServer {
   Service service_;
   std::optional<SocketDir> directory_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcListener> listener_;
   std::thread watcher_;
   StopSignal stop_;
   absl::Mutex mu_;

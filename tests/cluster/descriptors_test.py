@@ -1,11 +1,12 @@
-"""Strangers hold every connection that there is for clients: operators command, workers are replaced, and afterwards every
-port serves again."""
+"""Strangers hold every connection that there is for clients, or for workers: operators command, workers are replaced, and
+afterwards every port serves again."""
 import os
 import signal
 import socket
 import unittest
 
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, free_ports, tiny, wait_until
+from cluster.lifecycle_test import HandStartedWorkers
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -50,6 +51,39 @@ class Descriptors(unittest.TestCase):
             wait_until(lambda: speaks_grpc(cluster.grpc_port), PATIENCE_S, "gRPC serves clients again")
             self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
             self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
+
+    def test_at_the_ports_of_workers(self):
+        """Over TCP strangers reach the port where workers register, and those where workers listen."""
+        cluster_port, = free_ports(1)
+        few = ("prlimit", f"--nofile={LIMIT}")
+        with HandStartedWorkers(cluster_port) as workers, \
+                Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}", "--hang-timeout=5s",
+                        workers=0, wait=False, prefix=few) as cluster:
+            ports = free_ports(3)
+
+            def start(port):
+                return workers.start(f"--listen=127.0.0.1:{port}", prefix=few)
+            first = start(ports[0])
+            start(ports[1])
+            cluster.wait_ready()
+            answer = cluster.tokens(CASE["prompt"])
+            strangers = [connect(port) for _ in range(LIMIT) for port in (cluster_port, ports[1])]
+            try:
+                wait_until(lambda: f"{cluster_port} for now" in cluster.log(), PATIENCE_S, "a shortage in the coordinator's log")
+                wait_until(lambda: f"{ports[1]} for now" in workers.logs()[1], PATIENCE_S, "a shortage in the worker's log")
+                self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
+                first.kill()
+                start(ports[2])  # cannot register yet, and tries again
+                wait_until(lambda: "is lost" in cluster.log() or "has been lost" in cluster.log() or cluster.health() != 200, PATIENCE_S,
+                           cluster.log)
+            finally:
+                for sock in strangers:
+                    sock.close()
+            wait_until(lambda: "the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+            cluster.wait_ready()
+            self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
+            for port in (cluster_port, *ports[1:]):
+                self.assertTrue(speaks_grpc(port), port)
 
 
 if __name__ == "__main__":

@@ -203,9 +203,9 @@ class HandStartedWorkers:
         for log in self._logs:
             log.close()
 
-    def start(self, *flags, env=None):
+    def start(self, *flags, env=None, prefix=()):
         log = tempfile.NamedTemporaryFile(prefix="somnus_worker_", suffix=".log")
-        process = subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{self._cluster_port}", *flags],
+        process = subprocess.Popen([*prefix, WORKER, f"--coordinator=127.0.0.1:{self._cluster_port}", *flags],
                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(env or {})})
         self._logs.append(log)
         self._processes.append(process)

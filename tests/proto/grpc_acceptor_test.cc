@@ -9,13 +9,19 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/cluster.grpc.pb.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -38,13 +44,14 @@ class Limit {
 
 class Server {
  public:
-  explicit Server(DescriptorUse use) {
-    acceptor_ = *GrpcAcceptor::Open("127.0.0.1:0", use);
+  explicit Server(DescriptorUse use, const std::string& address = "127.0.0.1:0") {
+    acceptor_ = *GrpcAcceptor::Open(address, use);
+    address_ = acceptor_->port() > 0 ? absl::StrCat("127.0.0.1:", acceptor_->port()) : address;
     grpc::ServerBuilder builder;
     acceptor_->AddTo(&builder, grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    acceptor_->Start();
+    EXPECT_EQ(acceptor_->Start(), absl::OkStatus());
   }
   ~Server() {
     acceptor_->Stop();
@@ -52,12 +59,12 @@ class Server {
   }
 
   GrpcAcceptor& acceptor() { return *acceptor_; }
+  const std::string& address() const { return address_; }
   // Calls over a connection of its own.
   grpc::StatusCode Call() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto channel = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", acceptor_->port()),
-                                                   grpc::InsecureChannelCredentials(), arguments);
+    const auto channel = grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
     v1::HeartbeatResponse response;
@@ -67,20 +74,32 @@ class Server {
   }
 
  private:
+  std::string address_;
   v1::ClusterService::Service service_;  // answers "unimplemented", which is an answer
   std::unique_ptr<GrpcAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
 };
 
-int Connect(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+int Connect(const sockaddr* address, socklen_t size) {
+  const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
+  EXPECT_EQ(connect(fd, address, size), 0);
+  return fd;
+}
+
+// To "127.0.0.1:port" or "unix:/path".
+int Connect(const std::string& to) {
+  if (absl::string_view path = to; absl::ConsumePrefix(&path, "unix:")) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  }
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(to.substr(to.find(':') + 1))));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
+  return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
 void CloseAll(std::vector<int>* fds) {
@@ -99,14 +118,15 @@ TEST(DescriptorsTest, SomeAreKeptBackOfAnyLimit) {
     EXPECT_GT(bounds.clients, limit / 2);
     EXPECT_LT(bounds.clients, bounds.operators);
     EXPECT_LT(bounds.operators, bounds.workers);
-    EXPECT_EQ(bounds.workers, limit);
+    EXPECT_LT(bounds.workers, limit);
+    EXPECT_EQ(bounds.all, limit);
   }
 }
 
 TEST(DescriptorsTest, TheSoftLimitBecomesTheHardOne) {
   const Limit lowered(64);
   rlimit limit;
-  EXPECT_GE(RaiseDescriptorLimit().workers, 64);
+  EXPECT_GE(RaiseDescriptorLimit().all, 64);
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
 }
@@ -122,25 +142,60 @@ TEST(GrpcAcceptorTest, ServesTheAddressThatItNames) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(GrpcAcceptorTest, ComesBackAfterALackOfDescriptors) {
-  Server server(DescriptorUse::kClients);
+void ExpectToComeBack(DescriptorUse use, const std::string& address) {
+  Server server(use, address);
   EXPECT_EQ(server.Call(), grpc::StatusCode::UNIMPLEMENTED);
   std::vector<int> held;
   {
     // No descriptor is left: no accept of this process succeeds. gRPC's own listener would end here.
     const Limit lowered(256);
-    const int stranger = Connect(server.acceptor().port());
+    const int stranger = Connect(server.address());
     for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) held.push_back(fd);
     close(stranger);
     const int late = held.back();
     held.pop_back();
     close(late);
-    const int another = Connect(server.acceptor().port());  // takes the last descriptor; no accept succeeds
+    const int another = Connect(server.address());  // takes the last descriptor; no accept succeeds
     absl::SleepFor(absl::Milliseconds(300));
     close(another);
     CloseAll(&held);
   }
   AwaitAnswer(&server);
+}
+
+TEST(GrpcAcceptorTest, ComesBackAfterALackOfDescriptors) {
+  ExpectToComeBack(DescriptorUse::kClients, "127.0.0.1:0");
+}
+
+TEST(GrpcAcceptorTest, ASocketForWorkersComesBackToo) {
+  const TempDir directory;
+  ExpectToComeBack(DescriptorUse::kWorkers, absl::StrCat("unix:", directory.path(), "/some.sock"));
+}
+
+TEST(GrpcAcceptorTest, ASocketTakesThePlaceOfOneThatWasLeftAndIsItsUsersAlone) {
+  const TempDir directory;
+  const std::string path = absl::StrCat(directory.path(), "/some.sock"),
+                    address = absl::StrCat("unix:", path);
+  sockaddr_un left = {};
+  left.sun_family = AF_UNIX;
+  path.copy(left.sun_path, sizeof(left.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&left), sizeof(left)), 0);
+  close(fd);
+  {
+    Server server(DescriptorUse::kWorkers, address);
+    EXPECT_EQ(server.Call(), grpc::StatusCode::UNIMPLEMENTED);
+    struct stat found;
+    ASSERT_EQ(lstat(path.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 0777, 0600u);
+  }
+  EXPECT_NE(access(path.c_str(), F_OK), 0) << "it is removed";
+  std::ofstream(path) << "a file";
+  const absl::Status refused = GrpcAcceptor::Open(address, DescriptorUse::kWorkers).status();
+  EXPECT_EQ(refused.message(), absl::StrCat("cannot listen on ", address, ": Address already in use"));
+  EXPECT_EQ(access(path.c_str(), F_OK), 0) << "no file of anybody's is removed";
+  const std::string too_long = absl::StrCat("unix:/", std::string(200, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(GrpcAcceptor::Open(too_long, DescriptorUse::kWorkers).status()));
 }
 
 }  // namespace
