@@ -1,6 +1,5 @@
 #include "worker/worker_service.h"
 
-#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -26,10 +25,12 @@ constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
 constexpr absl::Duration kMaxFencePatience = absl::Minutes(1);
 constexpr absl::Duration kReplyMargin = absl::Milliseconds(50);
 
-// How long the caller still waits, by gRPC's own monotonic clock.
-absl::Duration TimeLeft(const grpc::ServerContext& context) {
-  const gpr_timespec deadline = context.raw_deadline();
-  return absl::Milliseconds(gpr_time_to_millis(gpr_time_sub(deadline, gpr_now(deadline.clock_type))));
+// How long to wait for the device. The caller's deadline does not say it: the caller's own clock may stand
+// still.
+absl::Duration PatienceOf(const v1::FenceRequest& request) {
+  if (request.patience_ms() <= 0) return kMaxFencePatience;
+  return std::clamp(absl::Milliseconds(request.patience_ms()) - kReplyMargin, absl::ZeroDuration(),
+                    kMaxFencePatience);
 }
 
 // Writes progress events, at most one in kProgressInterval.
@@ -63,12 +64,10 @@ class Service : public v1::WorkerService::Service {
         streams_(worker),
         update_streams_(worker, std::move(open_port)) {}
 
-  grpc::Status Fence(grpc::ServerContext* context, const v1::FenceRequest* request,
+  grpc::Status Fence(grpc::ServerContext*, const v1::FenceRequest* request,
                      v1::FenceResponse* response) override {
     const int64_t epoch = request->group_epoch();
-    const absl::Duration patience =
-        std::clamp(TimeLeft(*context) - kReplyMargin, absl::ZeroDuration(), kMaxFencePatience);
-    absl::StatusOr<v1::WorkerSnapshot> snapshot = worker_->Fence(epoch, patience, [this] {
+    absl::StatusOr<v1::WorkerSnapshot> snapshot = worker_->Fence(epoch, PatienceOf(*request), [this] {
       streams_.CancelAll();
       update_streams_.CancelAll();
     });

@@ -213,7 +213,7 @@ void EngineLoop::Send(StepPlan plan, absl::Duration schedule) {
 void EngineLoop::NoteAwaitedStep() {
   absl::MutexLock lock(&mu_);
   awaited_step_ = sent_.empty() ? 0 : sent_.front().step_id;
-  awaited_since_ = options_.monotonic_now();
+  awaited_since_ = options_.running_now();
 }
 
 void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {

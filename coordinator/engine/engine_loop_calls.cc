@@ -148,7 +148,7 @@ absl::Status EngineLoop::Health() const {
           "brought.");
     if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
     // A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
-    const bool stalls = awaited_step_ != 0 && options_.monotonic_now() - awaited_since_ > options_.step_stall;
+    const bool stalls = awaited_step_ != 0 && options_.running_now() - awaited_since_ > options_.step_stall;
     if (stalls && executor_->Progress().ok()) {
       return absl::UnavailableError(absl::StrCat("Step ", awaited_step_,
                                                  " has been under way for longer than ",

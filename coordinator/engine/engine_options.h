@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "base/running_clock.h"
 #include "coordinator/engine/kv_event_log.h"
 #include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/queue_room.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
   int32_t num_mapped_blocks = 0;                // likewise, as of Held
   Weights weights;                              // likewise
   std::function<absl::Time()> now = absl::Now;  // for what is shown: arrivals, metrics
+  MonotonicClock running_now = RunningNow;      // for how long a step is under way: see base/running_clock.h
   MonotonicClock monotonic_now = MonotonicNow;  // for what is decided: deadlines, steps, draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
   std::shared_ptr<KvEventLog> kv_events;        // of the prefix cache; null: nobody wants them

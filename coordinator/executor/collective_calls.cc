@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "absl/time/clock.h"
-#include "base/running_clock.h"
 #include "base/threads.h"
+#include "coordinator/executor/call_deadline.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -14,9 +14,9 @@ constexpr int kMaxAsks = 4;  // of one rank for the result of one operation
 
 // Whether the rank may yet tell the call's outcome: the connection broke, or gRPC's clock ran while this
 // process stood still.
-bool IsUnknown(const grpc::Status& status, MonotonicTime deadline) {
+bool IsUnknown(const grpc::Status& status, MonotonicTime now, MonotonicTime deadline) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && RunningNow() < deadline);
+         (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && now < deadline);
 }
 
 }  // namespace
@@ -26,14 +26,14 @@ std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Cal
 }
 
 std::vector<absl::Status> CollectiveCalls::RunOperation(absl::Duration timeout, const Call& call) const {
-  const MonotonicTime deadline = RunningNow() + timeout;
+  const MonotonicTime deadline = now_() + timeout;
   return Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
     grpc::Status status = call(worker, rank, context);
-    for (int asks = 1; asks < kMaxAsks && IsUnknown(status, deadline); ++asks) {
+    for (int asks = 1; asks < kMaxAsks && IsUnknown(status, now_(), deadline); ++asks) {
       grpc::ClientContext again;
       // A rank that nobody can connect to is lost soon, which cancels the call.
       again.set_wait_for_ready(true);
-      again.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - RunningNow())));
+      again.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - now_())));
       if (!latch_.Register(&again)) break;
       status = call(worker, rank, &again);
       latch_.Unregister(&again);
@@ -50,16 +50,15 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
                                                   const Call& call) const {
   std::vector<absl::Status> statuses(workers_.size());
   std::vector<grpc::ClientContext> contexts(workers_.size());
+  const CallDeadline deadline(timeout, now_, &contexts);
   std::atomic<bool> failed{false};
   const auto run = [&](size_t rank) {
     grpc::ClientContext& context = contexts[rank];
-    // gRPC turns this into a time of its own monotonic clock at once.
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     if (!latch_.Register(&context)) {
       statuses[rank] = latch_.status();
       return;
     }
-    absl::Status status = FromGrpcStatus(call(workers_[rank], rank, &context));
+    absl::Status status = FromGrpcStatus(deadline.Translate(call(workers_[rank], rank, &context)));
     latch_.Unregister(&context);
     if (status.ok()) return;
     const bool is_first = !failed.exchange(true);

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/worker_link.h"
 
@@ -20,10 +22,15 @@ class CollectiveCalls {
  public:
   using Call = std::function<grpc::Status(const WorkerLink&, size_t rank, grpc::ClientContext*)>;
 
-  // Links and latch are borrowed. A failure of the latch cancels every call.
+  // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts: a
+  // time that does not go on while this process stands still (base/running_clock.h).
   CollectiveCalls(int64_t group_epoch, const std::vector<WorkerLink>* workers, FailureLatch* latch,
-                  absl::Duration blame_grace)
-      : group_epoch_(group_epoch), workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {}
+                  absl::Duration blame_grace, MonotonicClock now)
+      : group_epoch_(group_epoch),
+        workers_(*workers),
+        latch_(*latch),
+        blame_grace_(blame_grace),
+        now_(std::move(now)) {}
 
   int64_t group_epoch() const { return group_epoch_; }
   // Returns the id of the epoch's next operation.
@@ -56,6 +63,7 @@ class CollectiveCalls {
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const absl::Duration blame_grace_;
+  const MonotonicClock now_;
   mutable std::atomic<uint64_t> next_operation_{1};
 };
 

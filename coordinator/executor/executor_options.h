@@ -27,7 +27,7 @@ struct ExecutorOptions {
   std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each begins without
   double prefetch_cpu_share = 0.125;              // of one processor, on every rank
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
-  MonotonicClock now = MonotonicNow;              // of step deadlines
+  MonotonicClock now = MonotonicNow;              // of the deadlines of steps and calls
 };
 
 }  // namespace somnus

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "base/host_port.h"
 #include "base/random_hex.h"
+#include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/transition_speeds.h"
 #include "proto/status.h"
@@ -79,6 +80,7 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& 
                                                          absl::Duration timeout) {
   v1::FenceRequest request;
   request.set_group_epoch(calls.group_epoch());
+  request.set_patience_ms(absl::ToInt64Milliseconds(timeout));
   std::vector<v1::FenceResponse> responses(num_workers);
   const std::vector<absl::Status> statuses =
       calls.Run(timeout, [&](const WorkerLink& worker, size_t i, grpc::ClientContext* context) {
@@ -103,7 +105,7 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<W
                                                              int64_t group_epoch, absl::Duration timeout,
                                                              FailureLatch* latch) {
   if (workers.empty()) return {};
-  const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration());
+  const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration(), RunningNow);
   return FenceAll(calls, workers.size(), timeout);
 }
 
@@ -111,7 +113,7 @@ GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const Ex
     : number_(number),
       options_(WithSpeeds(options)),
       workers_(std::move(workers)),
-      calls_(number, &workers_, &latch_, options.blame_grace),
+      calls_(number, &workers_, &latch_, options.blame_grace, options.now),
       sleep_(&calls_, &latch_, &workers_, options_),
       weights_(&calls_, &latch_, &workers_, options),
       streams_(&workers_, &latch_, options.blame_grace),

@@ -341,5 +341,32 @@ TEST_F(GroupEpochTest, LossOfAProcessEndsTheWaitForItsConnection) {
   reporter.join();
 }
 
+// Workers answer late, in a time in which the coordinator stood still: its own clock does not count the time.
+TEST_F(GroupEpochTest, AStandstillOfTheCoordinatorIsNoDelayOfWorkers) {
+  std::atomic<int64_t> now{0};
+  options_.now = [&now] { return absl::Milliseconds(now.load()); };
+  options_.fence_timeout = options_.load_timeout = options_.lifecycle_timeout = absl::Milliseconds(50);
+  Connect(2);
+  const auto join = [this] { return epoch_->JoinGroup("group"); };
+  workers_[1]->HoldCalls();
+  std::thread late([this] {
+    absl::SleepFor(absl::Milliseconds(500));
+    workers_[1]->ReleaseCalls();
+  });
+  EXPECT_EQ(join(), absl::OkStatus());
+  late.join();
+  // What the clock counts is the workers' delay.
+  workers_[1]->HoldCalls();
+  std::thread passes([&now] {
+    absl::SleepFor(absl::Milliseconds(200));
+    now += 60;
+  });
+  const absl::Status status = join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find("rank 1"), absl::string_view::npos) << status;
+  passes.join();
+  workers_[1]->ReleaseCalls();
+}
+
 }  // namespace
 }  // namespace somnus

@@ -10,10 +10,6 @@
 #include "google/protobuf/message_lite.h"
 #include "tests/simulation/network.h"
 
-gpr_timespec gpr_now(gpr_clock_type clock) {
-  return {absl::ToInt64Nanoseconds(somnus::simulation::World::current()->now()), clock};
-}
-
 namespace grpc {
 
 using somnus::simulation::Call;
@@ -59,11 +55,6 @@ void ClientContext::TryCancel() {
 
 bool ServerContext::IsCancelled() const {
   return call_->cancelled || World::current()->now() >= call_->deadline;
-}
-
-gpr_timespec ServerContext::raw_deadline() const {
-  const absl::Duration deadline = std::min(call_->deadline, absl::Hours(24 * 365));
-  return {absl::ToInt64Nanoseconds(deadline), GPR_CLOCK_MONOTONIC};
 }
 
 void ServerContext::TryCancel() {

@@ -12,17 +12,6 @@
 
 #include "absl/time/time.h"
 
-enum gpr_clock_type { GPR_CLOCK_MONOTONIC };
-struct gpr_timespec {
-  int64_t nanoseconds;
-  gpr_clock_type clock_type;
-};
-gpr_timespec gpr_now(gpr_clock_type clock);
-inline gpr_timespec gpr_time_sub(gpr_timespec a, gpr_timespec b) {
-  return {a.nanoseconds - b.nanoseconds, a.clock_type};
-}
-inline int64_t gpr_time_to_millis(gpr_timespec time) { return time.nanoseconds / 1'000'000; }
-
 enum grpc_connectivity_state { GRPC_CHANNEL_IDLE, GRPC_CHANNEL_READY, GRPC_CHANNEL_TRANSIENT_FAILURE };
 #define GRPC_ARG_ENABLE_HTTP_PROXY ""
 #define GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL ""
@@ -108,7 +97,6 @@ class ServerContext {
  public:
   explicit ServerContext(std::shared_ptr<somnus::simulation::Call> call) : call_(std::move(call)) {}
   bool IsCancelled() const;
-  gpr_timespec raw_deadline() const;
   void TryCancel();
 
  private:

@@ -16,7 +16,6 @@
 #define GRPCPP_SUPPORT_STATUS_H
 #define GRPCPP_SUPPORT_SYNC_STREAM_H
 #define GRPCPP_IMPL_SERVICE_TYPE_H
-#define GRPC_SUPPORT_TIME_H
 #define GRPC_proto_2fcluster_2eproto__INCLUDED
 #define GRPC_proto_2fworker_2eproto__INCLUDED
 

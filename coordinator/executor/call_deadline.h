@@ -1,0 +1,39 @@
+#pragma once
+// The deadline of calls to workers, in time in which this process ran: a coordinator that was stopped blames
+// no worker for a reply that waits unread. gRPC's own deadlines go on meanwhile, and cannot be moved, so the
+// calls have none, and a thread of the object cancels them. Where no thread is available, they have gRPC's.
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+
+namespace somnus {
+
+class CallDeadline {
+ public:
+  // `contexts`: of calls that begin after this and end before the object does; borrowed. `now`: RunningNow,
+  // but for tests.
+  CallDeadline(absl::Duration timeout, MonotonicClock now, std::vector<grpc::ClientContext>* contexts);
+  ~CallDeadline();
+  CallDeadline(const CallDeadline&) = delete;
+
+  // `status` of one of the calls, as a caller with a deadline knows it: DEADLINE_EXCEEDED where the object
+  // has cancelled the call.
+  grpc::Status Translate(const grpc::Status& status) const;
+
+ private:
+  void Watch(MonotonicTime deadline);
+
+  const MonotonicClock now_;
+  std::vector<grpc::ClientContext>& contexts_;
+  StopSignal ended_;
+  std::atomic<bool> passed_{false};
+  std::thread thread_;
+};
+
+}  // namespace somnus
