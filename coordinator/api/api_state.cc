@@ -168,8 +168,7 @@ HttpResponse ApiState::Health(absl::string_view query) const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
   const std::vector<std::string> names = QueryValues(query, "model");
-  if (!names.empty() && models_.Find(names.back()) == nullptr)
-    return ErrorResponse({404, "The model does not exist.", "model"});
+  if (!names.empty() && models_.Find(names.back()) == nullptr) return NoModel(names.back(), models);
   for (const SharedModel& model : models) {
     if (!names.empty() && model->name != names.back()) continue;
     const absl::Status health = model->engine->Health();

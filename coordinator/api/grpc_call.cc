@@ -83,9 +83,7 @@ grpc::Status FindModel(const ModelTable& models, const std::string& name, Shared
         grpc::StatusCode::INVALID_ARGUMENT,
         absl::StrCat("model: several models are served (", ModelNames(all), "); name the one that is meant")};
   *model = name.empty() ? all.front() : models.Find(name);
-  if (*model == nullptr)
-    return {grpc::StatusCode::NOT_FOUND,
-            absl::StrCat("model: it does not exist; the server has: ", ModelNames(all))};
+  if (*model == nullptr) return ToGrpcStatus(UnknownModel(name, ModelNames(all)));
   return grpc::Status::OK;
 }
 

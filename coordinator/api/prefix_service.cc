@@ -123,10 +123,7 @@ grpc::Status PrefixServiceImpl::ListPrefixes(grpc::ServerContext* context,
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus();
   const std::vector<SharedModel> models = Models(request->model());
-  if (models.empty()) {
-    return {grpc::StatusCode::NOT_FOUND,
-            absl::StrCat("model: it does not exist; the server has: ", ModelNames(models_->All()))};
-  }
+  if (models.empty()) return ToGrpcStatus(UnknownModel(request->model(), ModelNames(models_->All())));
   for (const SharedModel& model : models) {
     for (const PinnedPrefix& prefix : model->engine->pinned_prefixes().List())
       Fill(*model, prefix, response->add_prefixes());

@@ -178,6 +178,16 @@ TEST_F(GrpcServicesTest, AnErrorNamesItsFieldOnce) {
   EXPECT_EQ(Refused(request).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Refused(request).error_message(),
             "model: The model `other` does not exist. The server has: fake.");
+  const std::string missing = Refused(request).error_message();
+  grpc::ClientContext status_context, sleep_context;
+  v1::GetStatusRequest status;
+  status.set_model("other");
+  v1::GetStatusResponse status_response;
+  EXPECT_EQ(control_->GetStatus(&status_context, status, &status_response).error_message(), missing);
+  v1::SleepRequest sleep;
+  sleep.set_model("other");
+  v1::SleepResponse sleep_response;
+  EXPECT_EQ(control_->Sleep(&sleep_context, sleep, &sleep_response).error_message(), missing);
 }
 
 TEST_F(GrpcServicesTest, SleepLevelsAreZeroToTwo) {

@@ -94,9 +94,14 @@ TEST_F(HttpFormsTest, ErrorsNameWhatIsMissing) {
   EXPECT_EQ(message(Admin("POST", "/sleeep")), "There is no route POST /sleeep.");
   const std::string missing = "The model `other` does not exist. The server has: fake.";
   EXPECT_EQ(message(Complete(R"({"prompt": "a", "model": "other"})")), missing);
-  EXPECT_EQ(message(Send("GET", "/v1/models/other")), missing);
+  for (const char* target : {"/v1/models/other", "/v1/prefixes?model=other", "/health?model=other",
+                             "/readyz?model=other", "/ping?model=other", "/server_info?model=other"}) {
+    const HttpReply reply = Send("GET", target);
+    EXPECT_EQ(reply.status, 404) << target;
+    EXPECT_EQ(message(reply), missing) << target;
+  }
   EXPECT_EQ(message(Admin("POST", "/sleep?model=other")), missing);
-  EXPECT_EQ(message(Send("GET", "/v1/prefixes?model=other")), missing);
+  EXPECT_EQ(message(Admin("GET", "/is_sleeping?model=other")), missing);
 }
 
 TEST_F(HttpFormsTest, TargetsInTheirOtherForms) {

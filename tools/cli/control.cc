@@ -246,8 +246,7 @@ int RunStatus(const std::vector<std::string>& args) {
            "models ModelStatus)"),
        Flag::Switch("ready", &o.ready,
                     "only whether requests are served: exit code 0 when they are, else 1 or 3")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(ShowStatus(o));
+  return RunControl(table, args, [&o] { return ShowStatus(o); });
 }
 
 int RunPause(const std::vector<std::string>& args) {
@@ -257,16 +256,14 @@ int RunPause(const std::vector<std::string>& args) {
       {ModeFlag(&o), Flag::Switch("clear-cache", &o.clear_cache,
                                   "empty the prefix cache; what open requests have computed is computed "
                                   "again")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(PauseEngine(o));
+  return RunControl(table, args, [&o] { return PauseEngine(o); });
 }
 
 int RunResume(const std::vector<std::string>& args) {
   ControlOptions o;
   const FlagTable table =
       ControlTable(&o, "resume", "Ends a pause. An engine that sleeps besides goes on when it is awake.", {});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(ResumeEngine(o));
+  return RunControl(table, args, [&o] { return ResumeEngine(o); });
 }
 
 int RunReloadWeights(const std::vector<std::string>& args) {
@@ -283,9 +280,11 @@ int RunReloadWeights(const std::vector<std::string>& args) {
   table.usage = "somnus reload-weights [PATH] [flags]";
   table.max_positional = 1;
   std::vector<std::string> positional;
-  if (const auto code = ParseCommand(table, args, &positional)) return *code;
-  if (!positional.empty()) o.path = positional[0];
-  return ExitCode(Reload(o));
+  const auto reload = [&] {
+    if (!positional.empty()) o.path = positional[0];
+    return Reload(o);
+  };
+  return RunControl(table, args, reload, &positional);
 }
 
 int RunRevive(const std::vector<std::string>& args) {
@@ -296,8 +295,7 @@ int RunRevive(const std::vector<std::string>& args) {
       "Brings up new workers for a model that has failed for good. One of several models comes back\n"
       "asleep, and the next request wakes it.",
       {});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(ReviveModel(o));
+  return RunControl(table, args, [&o] { return ReviveModel(o); });
 }
 
 int RunAbortCall(const std::vector<std::string>& args) {
@@ -310,8 +308,7 @@ int RunAbortCall(const std::vector<std::string>& args) {
                    "nothing is served until a\n"
                    "reload or an update has brought others. `somnus status` names the call.",
                    {});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(EndCall(o));
+  return RunControl(table, args, [&o] { return EndCall(o); });
 }
 
 int RunRoll(const std::vector<std::string>& args) {
@@ -324,8 +321,7 @@ int RunRoll(const std::vector<std::string>& args) {
       "that are still open at a replica when --grace is over go on at another one, with the same tokens.",
       {Flag::Time("grace", &o.grace, absl::ZeroDuration(), absl::Hours(24),
                   "how long a replica's open requests may finish there")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(RollReplicas(o));
+  return RunControl(table, args, [&o] { return RollReplicas(o); });
 }
 
 }  // namespace somnus::cli

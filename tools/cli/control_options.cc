@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "tools/cli/commands.h"
+#include "tools/cli/terminal.h"
+
 namespace somnus::cli {
 
 FlagTable ControlTable(ControlOptions* o, const std::string& name, std::string about, std::vector<Flag> own) {
@@ -21,6 +24,12 @@ Flag ModeFlag(ControlOptions* o) {
       {{"keep", v1::SLEEP_MODE_KEEP}, {"wait", v1::SLEEP_MODE_WAIT}, {"abort", v1::SLEEP_MODE_ABORT}},
       "open requests go on afterwards, with the same tokens; end first (new ones wait); or "
       "are aborted");
+}
+
+int RunControl(const FlagTable& table, const std::vector<std::string>& args,
+               const std::function<absl::StatusOr<int>()>& command, std::vector<std::string>* positional) {
+  if (const auto code = ParseCommand(table, args, positional)) return *code;
+  return ExitCode(command());
 }
 
 }  // namespace somnus::cli

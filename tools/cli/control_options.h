@@ -2,9 +2,11 @@
 // The flags of commands that operate a server, each over ControlService.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
 #include "proto/control.pb.h"
@@ -32,6 +34,11 @@ struct ControlOptions {
 // The flags of one command: its own, and those that these commands share.
 FlagTable ControlTable(ControlOptions* o, const std::string& name, std::string about, std::vector<Flag> own);
 Flag ModeFlag(ControlOptions* o);
+// Parses `args` into the table's variables and runs the command, unless the arguments end it before. Returns
+// the process's exit code.
+int RunControl(const FlagTable& table, const std::vector<std::string>& args,
+               const std::function<absl::StatusOr<int>()>& command,
+               std::vector<std::string>* positional = nullptr);
 
 // A request about the model that was named.
 template <typename Request>

@@ -169,8 +169,7 @@ int RunSleep(const std::vector<std::string>& args) {
            "force", &o.force,
            "at level 2 also weights that a trainer's update has brought, and that no file has, are dropped"),
        JsonFlag(&o, "SleepResponse")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(PutToSleep(o));
+  return RunControl(table, args, [&o] { return PutToSleep(o); });
 }
 
 int RunWakeUp(const std::vector<std::string>& args) {
@@ -181,8 +180,7 @@ int RunWakeUp(const std::vector<std::string>& args) {
                   "wake only these: weights, kv_cache, workspace; scheduling ends a pause alone")
            .Shows("TAG,..."),
        JsonFlag(&o, "WakeUpResponse")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(Wake(o));
+  return RunControl(table, args, [&o] { return Wake(o); });
 }
 
 }  // namespace somnus::cli
