@@ -145,9 +145,9 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
     while (fd_ < 0 && own_.count(slot) > 0) ++slot;
     if (slot == kSlots) return absl::ResourceExhaustedError("too many reservations of host memory at once");
     if (fd_ >= 0 && pwrite(fd_, &bytes, sizeof(bytes), kTable + 8 * slot) != sizeof(bytes)) {
+      // The file system is full. The bytes are this process's own, as without a file.
       struct flock range = ByteLock(F_UNLCK, 1 + slot);
       fcntl(fd_, F_OFD_SETLK, &range);
-      return absl::ErrnoToStatus(errno, "reserving host memory");
     }
     own_[slot] = bytes;
     own_bytes_ += bytes;

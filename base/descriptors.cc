@@ -38,6 +38,12 @@ DescriptorBounds DivideDescriptors(int64_t limit) {
           .all = limit};
 }
 
+int64_t LeastDescriptors(int64_t clients) {
+  int64_t limit = clients;
+  while (DivideDescriptors(limit).clients < clients) ++limit;
+  return limit;
+}
+
 DescriptorBounds RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return DivideDescriptors(kUnlimited);

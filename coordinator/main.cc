@@ -20,12 +20,18 @@
 #include "coordinator/serve_config.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
+#include "coordinator/start_needs.h"
 #include "proto/handshake.h"
 
 namespace {
 
 // A coordinator under the heaviest load takes a fraction of it.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
+
+int CannotServe(const absl::Status& status) {
+  std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
 
 }  // namespace
 
@@ -40,7 +46,11 @@ int main(int argc, char** argv) {
     return *code;
   absl::Status status = somnus::AddServeConfig({argv + 1, argv + argc}, &flags);
   if (status.ok()) status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
-  if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level, flags.log_queue_bytes);
+  if (status.ok()) {
+    if (const absl::Status limits = somnus::CheckStartLimits(somnus::NeedsOf(flags)); !limits.ok())
+      return CannotServe(limits);
+    status = somnus::InitLogging("coordinator", flags.log_level, flags.log_queue_bytes);
+  }
   if (!status.ok()) return somnus::UsageError(table, status);
   if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
 
@@ -82,6 +92,5 @@ int main(int argc, char** argv) {
     to_stop = nullptr;
   }
   if (status.ok() || absl::IsCancelled(status)) return 0;
-  std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return CannotServe(status);
 }

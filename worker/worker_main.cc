@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,6 +24,7 @@
 #include "base/monotonic.h"
 #include "base/numa.h"
 #include "base/service_manager.h"
+#include "base/start_limits.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "proto/cluster_trust.h"
@@ -161,6 +163,11 @@ WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
           .numa = flags.numa};
 }
 
+// Counted at a worker that serves, with a reserve; a GPU's driver and a checkpoint of many files need more.
+StartNeeds NeedsOf(const WorkerFlags& flags) {
+  return {.descriptors = 24, .threads = 16 + flags.threads, .address_bytes = int64_t{5} << 28};
+}
+
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
                         const WorkerParts& parts) {
@@ -240,6 +247,11 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   if (!found.ok()) return UsageError(table, found.status());
   const std::string name = absl::StrCat(flags.log_name, flags.log_name.empty() ? "" : ": ", "worker",
                                         flags.rank.has_value() ? absl::StrCat(" ", *flags.rank) : "");
+  if (absl::Status status = CheckStartLimits(NeedsOf(flags)); !status.ok()) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), std::string(status.message()).c_str());
+    TellError(status);
+    return 1;
+  }
   if (absl::Status status = InitLogging(name, flags.log_level, flags.log_queue_bytes); !status.ok())
     return UsageError(table, status);
   if (const std::string place = DescribeDiscovery(*found); !place.empty()) LogInfo("{}", place);

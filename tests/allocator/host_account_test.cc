@@ -4,7 +4,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,6 +132,21 @@ TEST_F(HostAccountTest, WithoutAFileTheAccountIsTheProcesssOwn) {
 }
 
 // Eight processes of one host, which has room for three of them: each is refused, or gets pages that exist.
+TEST_F(HostAccountTest, WhereTheFileCannotGrowTheAccountIsTheProcesssOwn) {
+  const std::shared_ptr<HostMemoryAccount> account = Open();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = signal(SIGXFSZ, SIG_IGN);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const auto reserved = account->Reserve(60);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, ignored);
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(account->Reserve(60).status())) << "its own bytes count";
+  EXPECT_TRUE(account->Reserve(40).ok());
+}
+
 TEST_F(HostAccountTest, ProcessesTogetherTakeNoMoreThanThereIs) {
   constexpr int64_t kEach = 16 << 20;
   constexpr int64_t kBudget = 3 * kEach + (1 << 20);

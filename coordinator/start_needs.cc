@@ -1,0 +1,31 @@
+#include "coordinator/start_needs.h"
+
+#include <algorithm>
+
+#include "base/descriptors.h"
+
+namespace somnus {
+namespace {
+
+// Counted at a coordinator that serves, without its workers' descriptors and without connections, and a
+// reserve for files that are open for a moment.
+constexpr int64_t kOwnDescriptors = 28;
+constexpr int64_t kDescriptorsOfGroup = 4;   // where its workers register
+constexpr int64_t kDescriptorsOfWorker = 4;  // two pipes, the process and the connections
+constexpr int64_t kConnections = 4;          // of clients, at once
+// Of the listeners and of gRPC, before any request.
+constexpr int kThreads = 36;
+// Mostly the threads' stacks and the allocator's arenas.
+constexpr int64_t kAddressBytes = int64_t{3} << 29;
+
+}  // namespace
+
+StartNeeds NeedsOf(const Flags& flags) {
+  const auto num_models = static_cast<int64_t>(std::max<size_t>(1, flags.models.size()));
+  const int64_t num_groups = num_models * flags.data_parallel_size;
+  const int64_t for_clients = kOwnDescriptors + num_groups * kDescriptorsOfGroup +
+                              num_groups * flags.world_size * kDescriptorsOfWorker + kConnections;
+  return {.descriptors = LeastDescriptors(for_clients), .threads = kThreads, .address_bytes = kAddressBytes};
+}
+
+}  // namespace somnus

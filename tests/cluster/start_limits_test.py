@@ -1,0 +1,112 @@
+"""Processes that the system gives too little: they say at once, in one line, which limit is too low and what they need, or they work."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from cluster.harness import BIN, WORKER, Cluster, expected, tiny, wait_until
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
+PATIENCE_S = 60
+FEW = re.compile(r"may have (\d+) file descriptors, and needs at least (\d+): raise the hard limit \(ulimit -Hn, LimitNOFILE\)")
+SOMEBODY = 61234  # a user without processes of his own
+
+
+def coordinator(*prefix, binary=COORDINATOR, worker=WORKER, model=None, workers=1, **more):
+    """Its exit code and what it says, in lines."""
+    done = subprocess.run([*prefix, binary, model or tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0", "--control-port=0",
+                           f"--workers=local:{workers}", f"--worker-binary={worker}", "--threads-per-worker=1"],
+                          capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False, **more)
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def mounts_work():
+    return os.geteuid() == 0 and shutil.which("unshare") is not None and subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/dev/shm"], capture_output=True, check=False).returncode == 0
+
+
+class StartLimits(unittest.TestCase):
+    def refusal(self, limit, workers=1):
+        code, lines = coordinator("prlimit", f"--nofile={limit}", workers=workers)
+        self.assertEqual((code, len(lines)), (1, 1), lines)
+        found = FEW.search(lines[0])
+        self.assertTrue(lines[0].startswith("coordinator: ") and found, lines)
+        self.assertEqual(int(found[1]), limit)
+        return int(found[2])
+
+    def test_few_descriptors(self):
+        needed = self.refusal(24)
+        for limit in (12, 16, 20, 28, needed - 1):
+            self.assertEqual(self.refusal(limit), needed)
+        self.assertGreater(self.refusal(24, workers=4), needed)
+
+    def test_as_many_as_it_says_are_enough(self):
+        for workers in (1, 2):
+            needed = self.refusal(24, workers)
+            with self.subTest(workers), Cluster(tiny(MODEL), "--dtype=float32", workers=workers, prefix=("prlimit", f"--nofile={needed}")) as cluster:
+                self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+                os.kill(cluster.worker_pids()[0], signal.SIGKILL)
+                wait_until(lambda: "the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+                cluster.wait_ready()
+                self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+                self.assertNotIn("Too many open files", cluster.log())
+                self.assertEqual(cluster.stop(), 0)
+
+    def test_few_descriptors_of_a_worker(self):
+        for limit in (8, 16):
+            done = subprocess.run(["prlimit", f"--nofile={limit}", WORKER, "--coordinator=127.0.0.1:9"], capture_output=True, text=True,
+                                  timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, f"^worker: this process {FEW.pattern}\n$")
+
+    def test_few_addresses(self):
+        for limit in (300, 1000):
+            code, lines = coordinator("prlimit", f"--as={limit << 20}")
+            self.assertEqual((code, len(lines)), (1, 1), lines)
+            self.assertRegex(lines[0], r"^coordinator: this process may map .* of addresses, and needs at least .* GiB .*ulimit -v")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv (util-linux)")
+    def test_few_threads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            copies = [shutil.copy(path, folder) for path in (COORDINATOR, WORKER)]
+            model = shutil.copytree(tiny(MODEL), os.path.join(folder, "model"))
+            for path in [*copies, model, *(os.path.join(model, name) for name in os.listdir(model))]:
+                os.chmod(path, 0o755)
+            somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", "prlimit")
+            for limit in (5, 20, 38, 46):
+                code, lines = coordinator(*somebody, f"--nproc={limit}", binary=copies[0], worker=copies[1], model=model)
+                self.assertEqual(code, 1, lines)
+                # A coordinator that has all its threads leaves too few for its worker.
+                self.assertRegex(lines[-1], r"^coordinator: .*can start \d+ threads, and needs at least \d+: raise the limit .*ulimit -u")
+                if limit < 30:
+                    self.assertEqual(len(lines), 1, lines)
+                self.assertFalse([line for line in lines if "signal" in line or "terminate" in line], lines)
+
+    @unittest.skipUnless(mounts_work(), "mount namespaces")
+    def test_a_shared_memory_folder_that_is_small_full_or_cannot_be_written(self):
+        for name, mount in (("small", "mount -t tmpfs -o size=4k tmpfs /dev/shm"),
+                            ("full", "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero >/dev/shm/full"),
+                            ("read-only", "mount -t tmpfs -o ro tmpfs /dev/shm")):
+            prefix = ("unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh")
+            with self.subTest(name), Cluster(tiny(MODEL), "--dtype=float32", workers=2, prefix=prefix) as cluster:
+                self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_no_locked_memory(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", workers=2, prefix=("prlimit", "--memlock=0")) as cluster:
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_no_file_may_have_a_byte(self):
+        code, lines = coordinator("prlimit", "--fsize=0", workers=2)
+        self.assertEqual(code, 1, lines)
+        self.assertRegex(lines[-1] if "leaving" not in lines[-1] else "\n".join(lines), "File too large")
+        self.assertFalse([line for line in lines if "signal" in line], lines)
+
+
+if __name__ == "__main__":
+    unittest.main()
