@@ -49,7 +49,7 @@ TEST(StartLimitsTest, Descriptors) {
 TEST(StartLimitsTest, Addresses) {
   const rlim_t most = rlim_t{64} << 30;
   EXPECT_EQ(Under(RLIMIT_AS, most, {.address_bytes = int64_t{65} << 30}),
-            "FAILED_PRECONDITION: this process may map 64.0 GiB of addresses, and needs at least 65.0 GiB "
+            "FAILED_PRECONDITION: this process may map 64.00 GiB of addresses, and needs at least 65.00 GiB "
             "beside its "
             "models: raise the limit (ulimit -v, LimitAS)");
   EXPECT_EQ(Under(RLIMIT_AS, most, {.address_bytes = int64_t{64} << 30}), "OK");
