@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "base/build_id.h"
 #include "base/cpus.h"
+#include "base/descriptors.h"
 #include "base/discovery.h"
 #include "base/last_words.h"
 #include "base/log.h"
@@ -163,9 +164,11 @@ WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
           .numa = flags.numa};
 }
 
-// Counted at a worker that serves, with a reserve; a GPU's driver and a checkpoint of many files need more.
+// Counted at a worker that serves, with a reserve and a trainer's connection; a GPU's driver and a checkpoint
+// of many files need more.
 StartNeeds NeedsOf(const WorkerFlags& flags) {
-  return {.descriptors = 24, .threads = 16 + flags.threads, .address_bytes = int64_t{5} << 28};
+  return {
+      .descriptors = LeastDescriptors(24), .threads = 16 + flags.threads, .address_bytes = int64_t{5} << 28};
 }
 
 // Everything between a good command line and the exit code.
