@@ -40,6 +40,21 @@ TEST_F(GrpcErrorsTest, ABadFieldIsADetail) {
   EXPECT_TRUE(absl::StrContains(bad.field_violations(0).description(), "top_p"));
 }
 
+TEST_F(GrpcErrorsTest, AnUnknownModelIsNamedByEveryCall) {
+  v1::GenerateRequest request = Request("abc", 5);
+  request.set_model("other");
+  const std::string missing = Refused(request).error_message();
+  grpc::ClientContext status_context, sleep_context;
+  v1::GetStatusRequest status;
+  status.set_model("other");
+  v1::GetStatusResponse status_response;
+  EXPECT_EQ(control_->GetStatus(&status_context, status, &status_response).error_message(), missing);
+  v1::SleepRequest sleep;
+  sleep.set_model("other");
+  v1::SleepResponse sleep_response;
+  EXPECT_EQ(control_->Sleep(&sleep_context, sleep, &sleep_response).error_message(), missing);
+}
+
 TEST_F(GrpcErrorsTest, AFullQueueSaysWhenToTryAgain) {
   engine_ = std::make_shared<FakeEngine>(absl::Milliseconds(1), /*max_open=*/0);
   Start(ApiLimits());
