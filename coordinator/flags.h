@@ -156,6 +156,7 @@ struct Flags {
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);
   absl::Duration hang_timeout = absl::Seconds(4);
+  absl::Duration liveness_timeout = absl::Minutes(1);       // zero: loops are not watched
   absl::Duration stale_weights_timeout = absl::Minutes(1);  // zero: none
   int32_t max_recoveries_per_request = 3;
   int32_t max_recoveries = 10;  // within recovery_window

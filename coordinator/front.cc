@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -88,7 +89,9 @@ class FrontImpl : public Front {
       for (const ServedModel& model : models) engines_.push_back(model.engine);
     }
     health_thread_ = std::thread([this] {
+      const Heartbeat heartbeat("", "gRPC health");
       do {
+        heartbeat.Beat();
         UpdateHealth();
       } while (!stop_.WaitFor(kHealthInterval));
     });
@@ -155,6 +158,7 @@ class FrontImpl : public Front {
   void UpdateHealth() {
     absl::MutexLock lock(&health_mu_);
     const bool serving =
+        Heartbeats::OfProcess().Check().ok() &&
         std::all_of(engines_.begin(), engines_.end(),
                     [](const std::shared_ptr<Engine>& engine) { return engine->Health().ok(); });
     SetHealth(inference_->server().GetHealthCheckService(), serving);

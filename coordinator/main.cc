@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -13,9 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/discovery.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/service_manager.h"
 #include "coordinator/flags.h"
+#include "coordinator/liveness_log.h"
 #include "coordinator/livez_probe.h"
 #include "coordinator/serve_config.h"
 #include "coordinator/server.h"
@@ -31,6 +34,14 @@ constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 int CannotServe(const absl::Status& status) {
   std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
   return 1;
+}
+
+// The signs of life of loops that begin later. The engine's loop may wait for a worker that reads nothing
+// until
+// --hang-timeout ends the wait.
+void WatchLoops(const somnus::Flags& flags) {
+  if (flags.liveness_timeout <= absl::ZeroDuration()) return;
+  somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.hang_timeout));
 }
 
 }  // namespace
@@ -70,6 +81,8 @@ int main(int argc, char** argv) {
     requested = somnus::StopRequest{.impatient = count > 1, .leave_workers = leave};
     if (to_stop != nullptr) to_stop->RequestStop(*requested);
   });
+  WatchLoops(flags);
+  const somnus::LivenessLog liveness_log(&somnus::Heartbeats::OfProcess());
   const std::unique_ptr<somnus::Server> server = somnus::Server::Create(flags);
   {
     absl::MutexLock lock(&mu);

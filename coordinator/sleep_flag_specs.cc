@@ -99,6 +99,10 @@ FlagGroup TimeFlags(Flags* f) {
               .Alias("heartbeat-timeout")
               .Alias("heartbeat-timeout-s"),
           Flag::Time(
+              "liveness-timeout", &f->liveness_timeout, absl::ZeroDuration(), kLongestTimeFlag,
+              "/livez fails once a thread that the coordinator serves with has given no sign of life "
+              "for that long, and for twice --hang-timeout, beyond what it waits for a step; 0: never"),
+          Flag::Time(
               "stale-weights-timeout", &f->stale_weights_timeout, absl::ZeroDuration(), kLongestTimeFlag,
               "how long requests wait for weights that a failed change or a lost worker has made stale, "
               "and that only a reload or an update brings; then they are refused; 0: as long as their "

@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/heartbeat.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -29,6 +30,7 @@ namespace {
 constexpr int kBacklog = 4096;
 // The pause after a lack of descriptors, in which connections may end.
 constexpr int kShortageMs = 100;
+constexpr int kTurnMs = 500;  // the longest time without a sign of life
 
 bool Enable(int fd, int level, int option, int value = 1) {
   return setsockopt(fd, level, option, &value, sizeof(value)) == 0;
@@ -180,10 +182,13 @@ void GrpcAcceptor::Stop() {
 }
 
 void GrpcAcceptor::Run() {
+  const Heartbeat heartbeat("", absl::StrCat("gRPC listener ", address_));
   std::vector<pollfd> fds = {{wake_, POLLIN, 0}};
   for (const int fd : listeners_) fds.push_back({fd, POLLIN, 0});
   while (true) {
-    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    heartbeat.Beat();
+    for (pollfd& fd : fds) fd.revents = 0;
+    if (poll(fds.data(), fds.size(), kTurnMs) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
     for (size_t i = 1; i < fds.size(); ++i) {
       if (fds[i].revents == 0 || AcceptOne(fds[i].fd)) continue;

@@ -13,12 +13,14 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <future>
+#include <latch>
 #include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/descriptors.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -90,6 +92,7 @@ class HttpServer : public ApiServer {
     }
     state_.http_port = inference_.port;
     state_.admin_port = admin_.port;
+    WatchRequestThreads();
     thread_ = std::thread([this] { io_.run(); });
     return absl::OkStatus();
   }
@@ -133,6 +136,18 @@ class HttpServer : public ApiServer {
     if (options.limits.max_connections <= bounds.clients) return;
     LogWarning("--max-connections: {} are more than this process may have (ulimit -n: {}); {} at most",
                options.limits.max_connections, bounds.all, bounds.clients);
+  }
+
+  // A task ends only when all of them have begun, so that each thread of the pool takes one.
+  void WatchRequestThreads() {
+    const auto begun = std::make_shared<std::latch>(kRequestThreads);
+    for (int i = 0; i < kRequestThreads; ++i) {
+      asio::post(request_pool_, [this, begun] {
+        thread_local const Heartbeat heartbeat("", "request threads", &request_pool_);
+        thread_local const Heartbeat::Wait rest(absl::InfiniteDuration());
+        begun->arrive_and_wait();
+      });
+    }
   }
 
   absl::Status LoadCertificate(const TlsFiles& files, Listener* listener) {

@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/heartbeat.h"
 #include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/cors_options.h"
@@ -52,6 +53,7 @@ struct ApiServerOptions {
   // Further host names for web_page_guard.h: a request to operators' listener may have these names in Host
   // where the listener has no key.
   std::vector<std::string> admin_allowed_hosts;
+  const Heartbeats* heartbeats = &Heartbeats::OfProcess();  // of the loops that /livez asks
   bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
 };
 

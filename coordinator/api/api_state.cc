@@ -164,7 +164,15 @@ HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
   return JsonResponse(info);
 }
 
+// Before an engine is asked: a loop that hangs may hold the engine's lock.
+std::optional<HttpResponse> ApiState::LoopHangs() const {
+  const absl::Status alive = options.heartbeats->Check();
+  if (alive.ok()) return std::nullopt;
+  return ErrorResponse({503, CleanMessage(alive.message()), ""});
+}
+
 HttpResponse ApiState::Health(absl::string_view query) const {
+  if (std::optional<HttpResponse> hangs = LoopHangs()) return *std::move(hangs);
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
   const std::vector<std::string> names = QueryValues(query, "model");
@@ -180,6 +188,7 @@ HttpResponse ApiState::Health(absl::string_view query) const {
 }
 
 HttpResponse ApiState::Livez() const {
+  if (std::optional<HttpResponse> hangs = LoopHangs()) return *std::move(hangs);
   const std::vector<SharedModel> models = models_.All();
   for (const SharedModel& model : models) {
     if (IsLive(model->engine->state())) return {200, "", "", {}};

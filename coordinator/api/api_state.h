@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -70,6 +71,7 @@ class ApiState {
   HttpResponse Health(absl::string_view query) const;
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
+  std::optional<HttpResponse> LoopHangs() const;  // a 503 that names the loop
   std::string MetricsText() const;
   // `answer` of that model.
   HttpResponse OfModel(const std::vector<std::string>& names,

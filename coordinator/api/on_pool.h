@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "absl/status/statusor.h"
+#include "base/heartbeat.h"
 #include "base/threads.h"
 
 namespace somnus {
@@ -26,7 +27,10 @@ namespace somnus {
 // Runs `work` on `pool`; the coroutine resumes with its result on the I/O thread.
 template <typename Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_pool* pool, Work work) {
-  auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> { co_return work(); };
+  auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> {
+    const Heartbeat::Wait turn(absl::ZeroDuration());  // between two tasks the thread may wait for ever
+    co_return work();
+  };
   co_return co_await boost::asio::co_spawn(*pool, std::move(task), boost::asio::use_awaitable);
 }
 

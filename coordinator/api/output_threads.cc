@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/cpus.h"
+#include "base/heartbeat.h"
 
 namespace somnus {
 
@@ -34,14 +35,21 @@ void OutputThreads::Stop() {
   }
 }
 
+void OutputThreads::AwaitTask() {
+  const Heartbeat::Wait wait(absl::InfiniteDuration());
+  while (tasks_.empty() && !stopping_) posted_.Wait(&mutex_);
+}
+
 void OutputThreads::Run() {
+  const Heartbeat heartbeat("", "output threads", this);
   absl::MutexLock lock(&mutex_);
   for (;;) {
-    while (tasks_.empty() && !stopping_) posted_.Wait(&mutex_);
+    if (tasks_.empty()) AwaitTask();
     if (stopping_) return;
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     mutex_.Unlock();
+    heartbeat.Beat();
     task();
     task = nullptr;
     mutex_.Lock();

@@ -32,6 +32,7 @@ class OutputThreads {
 
  private:
   void Run();
+  void AwaitTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
   absl::CondVar posted_;

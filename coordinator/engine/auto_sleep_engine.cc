@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
@@ -238,7 +239,9 @@ absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
 absl::Status AutoSleepEngine::AbortCall() { return engine_->AbortCall(); }
 
 void AutoSleepEngine::Run() {
+  const Heartbeat heartbeat("", "sleep of an idle engine");
   while (true) {
+    heartbeat.Beat();
     absl::Duration wait = absl::InfiniteDuration();
     Action action;
     {
@@ -246,13 +249,13 @@ void AutoSleepEngine::Run() {
       if (stopped_) return;
       action = NextAction(&wait);
     }
-    if (action == Action::kSleep) {
-      FallAsleep();
-    } else if (action == Action::kWake) {
-      Wake();
-    } else {
+    if (action == Action::kNone) {
       mail_.WaitFor(wait);
+      continue;
     }
+    // The engine's loop is watched itself, and its calls have deadlines.
+    const Heartbeat::Wait call(absl::InfiniteDuration());
+    action == Action::kSleep ? FallAsleep() : Wake();
   }
 }
 

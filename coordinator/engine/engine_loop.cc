@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/null_block.h"
 #include "base/running_clock.h"
@@ -24,8 +25,10 @@ std::array<int32_t, n> Gains(const std::array<int64_t, n>& counters, const std::
 }  // namespace
 
 void EngineLoop::Run() {
+  const Heartbeat heartbeat(options_.log_name, "engine loop");
   QueueSelfCheck();
   while (ProcessMail()) {
+    heartbeat.Beat();
     const bool worked = Step();
     PublishStats();
     if (!worked) WaitForMail();

@@ -1,7 +1,8 @@
 #include "coordinator/engine/loop_mail.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "base/heartbeat.h"
 
 namespace somnus {
 
@@ -65,9 +66,7 @@ LoopMail::Events LoopMail::Take() {
 
 void LoopMail::WaitFor(absl::Duration duration) {
   std::unique_lock<std::mutex> lock(mu_);
-  // A year stands for infinity: the end of the wait must be a time that the clock can represent.
-  const absl::Duration bounded = std::clamp(duration, absl::ZeroDuration(), absl::Hours(24 * 365));
-  arrived_.wait_for(lock, absl::ToChronoNanoseconds(bounded), [this] { return woken_; });
+  WaitBeating(&arrived_, &lock, duration, [this] { return woken_; });
   woken_ = false;
 }
 

@@ -47,7 +47,8 @@ class LoopMail {
   // Returns what was posted since the last call.
   Events Take();
   // Returns as soon as something was posted or Wake was called since the last wait, or after `duration`,
-  // which may be infinite and is measured by a monotonic clock.
+  // which may be infinite and is measured by a monotonic clock. Meanwhile the thread's loop gives signs of
+  // life (base/heartbeat.h).
   void WaitFor(absl::Duration duration);
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 
 namespace somnus {
 namespace {
@@ -43,7 +44,9 @@ void GroupMonitor::StepArrived() {
 }
 
 void GroupMonitor::Run() {
+  const Heartbeat heartbeat("", absl::StrCat("watch of the group of ", workers_.front().name));
   while (!stop_.WaitFor(kInterval)) {
+    heartbeat.Beat();
     if (look_) look_();
     if (absl::Status late = CheckDeadline(); !late.ok()) return latch_.Fail(late);
     if (absl::Status broken = CheckConnections(); !broken.ok()) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/heartbeat.h"
 #include "base/memory_tags.h"
 
 namespace somnus {
@@ -59,6 +60,7 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
 
 absl::StatusOr<v1::StepReply> GrpcExecutor::Wait(absl::Duration timeout) {
   const std::shared_ptr<GroupEpoch> current = epoch();
+  const Heartbeat::Wait wait(timeout);
   absl::StatusOr<v1::StepReply> reply = current->Wait(timeout);
   if (!reply.ok()) return reply;
   absl::MutexLock lock(&mu_);
@@ -126,7 +128,9 @@ void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::fu
     NoteBytes(epoch.get());
     done(std::move(result));
   };
-  if (!lifecycle_.Run(run).ok()) run();
+  if (lifecycle_.Run(run).ok()) return;
+  const Heartbeat::Wait wait(absl::InfiniteDuration());  // the call's own deadlines bound it
+  run();
 }
 
 // A rank that does not say it is lost, and the recovery brings the next news.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/counted.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/running_clock.h"
@@ -101,8 +102,10 @@ std::string WorkerGroup::cpu_isa() const {
 }
 
 void WorkerGroup::HealLoop() {
+  const Heartbeat heartbeat(ReplicaPrefix(flags_), "recovery of the workers");
   while (true) {
     Wanted wanted;
+    const Heartbeat::Wait wait(absl::InfiniteDuration());  // each part of a recovery has a deadline
     {
       absl::MutexLock lock(&mu_);
       const auto asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

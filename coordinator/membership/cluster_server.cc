@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/socket_dir.h"
 #include "base/status_macros.h"
@@ -134,8 +135,10 @@ class ClusterServerImpl : public ClusterServer {
 
  private:
   void Watch() {
+    const Heartbeat heartbeat(options_.log_name, "watch of registered workers");
     absl::Status stall;  // the last one that the callback got
     while (!stop_.WaitFor(std::min(heartbeat_interval_, kLongestWatchInterval))) {
+      heartbeat.Beat();
       absl::MutexLock lock(&mu_);
       const MonotonicTime now = options_.now();
       for (const std::string& worker : membership_.DropSilent(now)) {

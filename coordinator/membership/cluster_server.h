@@ -28,6 +28,7 @@ struct ClusterServerOptions {
   // Workers are told to send four heartbeats in hang_timeout where that is more often.
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   MonotonicClock now = MonotonicNow;
+  std::string log_name;  // "NAME: ", at the front of log lines; empty: none
 };
 
 class ClusterServer {

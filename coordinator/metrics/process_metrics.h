@@ -3,6 +3,7 @@
 // Thread safe.
 
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
@@ -10,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/heartbeat.h"
 #include "base/log_writer.h"
 
 namespace somnus {
@@ -23,6 +25,11 @@ class ProcessMetrics {
                      .Name("somnus:log_lines_dropped_total")
                      .Help("Lines of the coordinator's log that were dropped because nobody read it.")
                      .Register(*registry)
+                     .Add({})),
+        silence_(prometheus::BuildGauge()
+                     .Name("somnus:longest_loop_silence_seconds")
+                     .Help("The longest time for which a loop that serves has given no sign of life.")
+                     .Register(*registry)
                      .Add({})) {}
 
   // Returns all metrics of the registry as Prometheus' text, with present values for the process.
@@ -33,6 +40,7 @@ class ProcessMetrics {
 
  private:
   void Update() {
+    silence_.Set(absl::ToDoubleSeconds(Heartbeats::OfProcess().LongestSilence()));
     const LogWriter* const writer = LogWriter::OfProcess();
     if (writer == nullptr) return;
     absl::MutexLock lock(&mu_);
@@ -43,6 +51,7 @@ class ProcessMetrics {
   const prometheus::Registry& registry_;
   absl::Mutex mu_;
   prometheus::Counter& dropped_;
+  prometheus::Gauge& silence_;
 };
 
 }  // namespace somnus

@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "coordinator/replicas/replica_set.h"
 
 namespace somnus {
 
 void ReplicaSet::Run() {
+  const Heartbeat heartbeat(smallest_.log_name, "queue of the replicas");
   while (true) {
+    heartbeat.Beat();
     const absl::Duration retry = RetryFailed();
     std::vector<Ending> endings;
     MonotonicTime next;

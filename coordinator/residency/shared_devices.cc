@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "base/memory_tags.h"
 #include "coordinator/residency/sharing_engine.h"
 
@@ -131,7 +132,9 @@ void SharedDevices::Stop() {
 }
 
 void SharedDevices::Run() {
+  const Heartbeat heartbeat("", "residency of the models");
   while (true) {
+    heartbeat.Beat();
     absl::Duration wait;
     {
       absl::MutexLock lock(&mu_);
