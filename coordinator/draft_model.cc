@@ -23,10 +23,10 @@ std::vector<std::string> TokensById(const TokenizerData& data, int32_t vocab_siz
   return tokens;
 }
 
-absl::Status CheckTokens(const Checkpoint& draft, const Checkpoint& model) {
+absl::Status CheckTokens(const Checkpoint& draft, const Checkpoint& model, const std::string& log_name) {
   const absl::StatusOr<TokenizerData> own = draft.ReadTokenizer(), wanted = model.ReadTokenizer();
   if (!own.ok() || !wanted.ok()) {
-    LogWarning("--draft-model: its tokenizer is not compared with the model's: {}",
+    LogWarning("{}--draft-model: its tokenizer is not compared with the model's: {}", log_name,
                std::string((own.ok() ? wanted : own).status().message()));
     return absl::OkStatus();
   }
@@ -42,7 +42,8 @@ absl::Status CheckTokens(const Checkpoint& draft, const Checkpoint& model) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFits(const Checkpoint& draft, const Checkpoint& model, int32_t max_model_len) {
+absl::Status CheckFits(const Checkpoint& draft, const Checkpoint& model, int32_t max_model_len,
+                       const std::string& log_name) {
   const ModelConfig& config = draft.config();
   if (config.vocab_size != model.config().vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat("it has a vocabulary of ", config.vocab_size,
@@ -53,17 +54,18 @@ absl::Status CheckFits(const Checkpoint& draft, const Checkpoint& model, int32_t
                                                    " positions, and the model is served with ", max_model_len,
                                                    "; a smaller --max-model-len fits"));
   }
-  return CheckTokens(draft, model);
+  return CheckTokens(draft, model, log_name);
 }
 
 }  // namespace
 
 absl::StatusOr<ModelConfig> CheckDraftModel(const std::string& path, LoadFormat format,
-                                            const Checkpoint& model, int32_t max_model_len) {
+                                            const Checkpoint& model, int32_t max_model_len,
+                                            const std::string& log_name) {
   const std::string context = absl::StrCat("--draft-model: ", path);
   const absl::StatusOr<std::unique_ptr<Checkpoint>> draft = Checkpoint::Open(path, format);
   if (!draft.ok()) return Annotate(draft.status(), context);
-  const absl::Status status = CheckFits(**draft, model, max_model_len);
+  const absl::Status status = CheckFits(**draft, model, max_model_len, log_name);
   if (!status.ok()) return Annotate(status, context);
   return (*draft)->config();
 }

@@ -11,8 +11,10 @@ namespace somnus {
 
 // Opens the draft model at `path` and returns its configuration. An error names --draft-model: as
 // Checkpoint::Open, or InvalidArgument where its vocabulary is another one than `model`'s, or it has no
-// positions for max_model_len tokens. A tokenizer that cannot be read is not compared.
+// positions for max_model_len tokens. A tokenizer that cannot be read is not compared. `log_name` is at the
+// front of log lines.
 absl::StatusOr<ModelConfig> CheckDraftModel(const std::string& path, LoadFormat format,
-                                            const Checkpoint& model, int32_t max_model_len);
+                                            const Checkpoint& model, int32_t max_model_len,
+                                            const std::string& log_name = "");
 
 }  // namespace somnus

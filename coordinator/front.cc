@@ -49,7 +49,8 @@ bool IsLoopback(const std::string& host) {
 
 class FrontImpl : public Front {
  public:
-  explicit FrontImpl(const Flags& flags) : flags_(flags) {}
+  FrontImpl(const Flags& flags, std::function<StateReport()> starting)
+      : flags_(flags), starting_(std::move(starting)) {}
   ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
 
   // gRPC listens first, because the HTTP server tells its clients gRPC's ports.
@@ -73,6 +74,7 @@ class FrontImpl : public Front {
     http.admin_tls = flags_.admin_tls;
     http.certificate_interval = kCertificateInterval;
     http.version = kVersion;
+    http.starting = starting_;
     http.limits = flags_.limits;
     http.cors = flags_.cors;
     http.admin_allowed_hosts = flags_.admin_allowed_hosts;
@@ -128,6 +130,7 @@ class FrontImpl : public Front {
     options.api_key = flags_.api_key;
     options.admin_api_key = flags_.admin_api_key;
     options.limits = flags_.limits;
+    options.starting = starting_;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -172,6 +175,7 @@ class FrontImpl : public Front {
   }
 
   const Flags flags_;
+  const std::function<StateReport()> starting_;
   std::unique_ptr<ApiServer> http_;
   std::unique_ptr<GrpcServices> services_;  // outlives the listeners
   std::unique_ptr<GrpcListener> inference_;
@@ -184,8 +188,9 @@ class FrontImpl : public Front {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Front>> Front::Start(const Flags& flags, std::shared_ptr<Metrics> metrics) {
-  auto front = std::make_unique<FrontImpl>(flags);
+absl::StatusOr<std::unique_ptr<Front>> Front::Start(const Flags& flags, std::shared_ptr<Metrics> metrics,
+                                                    std::function<StateReport()> starting) {
+  auto front = std::make_unique<FrontImpl>(flags, std::move(starting));
   RETURN_IF_ERROR(front->Listen(std::move(metrics)));
   return front;
 }

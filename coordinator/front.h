@@ -2,6 +2,7 @@
 // All listeners for clients and operators: HTTP and gRPC, of each two. They are bound early, and until
 // SetModels they reply that the model is loading. Thread safe.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/time/time.h"
 #include "coordinator/api/served_model.h"
 #include "coordinator/flags.h"
+#include "coordinator/residency/state_report.h"
 
 namespace somnus {
 
@@ -19,7 +21,9 @@ class Front {
  public:
   // Binds all ports. Unavailable names the address that cannot be bound. `metrics`: of the first model, for
   // what belongs to none.
-  static absl::StatusOr<std::unique_ptr<Front>> Start(const Flags& flags, std::shared_ptr<Metrics> metrics);
+  // `starting` is the report until SetModels; it may be called on any thread.
+  static absl::StatusOr<std::unique_ptr<Front>> Start(const Flags& flags, std::shared_ptr<Metrics> metrics,
+                                                      std::function<StateReport()> starting);
   virtual ~Front() = default;
 
   // From now on requests are served by these. Call it once.

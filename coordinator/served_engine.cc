@@ -134,18 +134,19 @@ AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
 // Writes down which weights are served, for the next server.
 class WeightsKeeper : public PassingObserver {
  public:
-  WeightsKeeper(EngineObserver* next, std::string run_dir)
-      : PassingObserver(next), run_dir_(std::move(run_dir)) {}
+  WeightsKeeper(EngineObserver* next, std::string run_dir, std::string log_name)
+      : PassingObserver(next), run_dir_(std::move(run_dir)), log_name_(std::move(log_name)) {}
 
   void OnWeightsChanged(const WeightsEvent& event) override {
     PassingObserver::OnWeightsChanged(event);
     if (run_dir_.empty()) return;
     if (const absl::Status status = RecordWeights(run_dir_, event.version, event.source); !status.ok())
-      LogWarning("--run-dir: {}", std::string(status.message()));
+      LogWarning("{}--run-dir: {}", log_name_, std::string(status.message()));
   }
 
  private:
   const std::string run_dir_;
+  const std::string log_name_;
 };
 
 class ServedEngineImpl : public ServedEngine {
@@ -162,7 +163,8 @@ class ServedEngineImpl : public ServedEngine {
     num_layers_ = config.num_layers;
     if (flags_.has_draft_model()) {
       ASSIGN_OR_RETURN(const ModelConfig draft,
-                       CheckDraftModel(flags_.draft_model, Format(flags_), *checkpoint_, max_model_len_));
+                       CheckDraftModel(flags_.draft_model, Format(flags_), *checkpoint_, max_model_len_,
+                                       ReplicaPrefix(flags_)));
       num_layers_ += draft.num_layers;
     }
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
@@ -181,11 +183,12 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   absl::Status Load(const std::function<absl::Status()>& make_room) override {
-    LogInfo("loading {} from {}{} into {}", name_, flags_.model,
+    LogInfo("{}loading {} from {}{} into {}", LogName(), name_, flags_.model,
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
-    text_ = std::async(std::launch::async, [this] { return ReadTextParts(*checkpoint_, flags_.model); });
+    text_ = std::async(std::launch::async,
+                       [this] { return ReadTextParts(*checkpoint_, flags_.model, LogName()); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -194,7 +197,7 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
-    keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir);
+    keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
     cache.block_size = flags_.block_size;
@@ -235,6 +238,20 @@ class ServedEngineImpl : public ServedEngine {
 
   void Interrupt(const absl::Status& reason) override { workers_.Interrupt(reason); }
   std::vector<v1::RankStatus> RankStatuses() override { return workers_.RankStatuses(); }
+  StateReport Starting() const override {
+    const int expected = flags_.world_size * flags_.data_parallel_size;
+    const int come = workers_.NumCome();
+    StateReport report = {.what = "The model is loading: its workers read the weights.",
+                          .why = "the server has started",
+                          .since = created_,
+                          .way_out = "it ends by itself"};
+    if (come >= expected) return report;
+    report.what = absl::StrCat("The model is loading: ", come, " of ", expected, " workers have come.");
+    if (!flags_.local_workers)
+      report.way_out = absl::StrCat(
+          "the missing workers, started with --coordinator=HOST:", flags_.cluster_port, " of this host");
+    return report;
+  }
 
   void Drain(absl::Duration grace) override {
     if (engine_ == nullptr) return;
@@ -247,6 +264,9 @@ class ServedEngineImpl : public ServedEngine {
   void EndWorkers(bool leave) override { return leave ? workers_.Leave() : workers_.Stop(); }
 
  private:
+  // At the front of lines about the model, where there are several.
+  std::string LogName() const { return flags_.models.empty() ? "" : absl::StrCat(name_, ": "); }
+
   // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than those
   // of every earlier process, which had fewer batches than microseconds.
   std::shared_ptr<KvEventLog> MakeKvEvents() const {
@@ -261,7 +281,7 @@ class ServedEngineImpl : public ServedEngine {
     const Weights weights = workers_.weights(0);
     model->first_weights_version = weights.version;
     model->weights_note = NoteOfOlderWeights(flags_.run_dir, weights.version, weights.source());
-    if (!model->weights_note.empty()) LogWarning("{}: {}", name_, model->weights_note);
+    if (!model->weights_note.empty()) LogWarning("{}{}", LogName(), model->weights_note);
   }
 
   // Logs the checkpoint that a restart goes back to, while the engine still knows the present weights.
@@ -269,8 +289,8 @@ class ServedEngineImpl : public ServedEngine {
     const EngineStats stats = engine_->Stats();
     const bool differ = stats.weights_version > 0 && stats.weights_source != workers_.weights(0).source();
     if (!differ && stats.weights_version <= workers_.weights(0).version) return;
-    LogInfo("{}: version {} of the weights, from {}, ends with this server; the next one begins with {}",
-            name_, stats.weights_version, stats.weights_source, flags_.model);
+    LogInfo("{}version {} of the weights, from {}, ends with this server; the next one begins with {}",
+            LogName(), stats.weights_version, stats.weights_source, flags_.model);
   }
 
   // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
@@ -337,6 +357,7 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   const Flags flags_;
+  const absl::Time created_ = absl::Now();
   std::string name_;
   int32_t max_model_len_ = 0;
   int32_t num_layers_ = 0;  // with those of a draft model

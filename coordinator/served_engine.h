@@ -16,6 +16,7 @@
 #include "coordinator/api/served_model.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/flags.h"
+#include "coordinator/residency/state_report.h"
 #include "proto/control.pb.h"
 
 namespace somnus {
@@ -49,6 +50,8 @@ class ServedEngine {
   // Load, or what the workers do now, ends with `reason`.
   virtual void Interrupt(const absl::Status& reason) = 0;
   virtual std::vector<v1::RankStatus> RankStatuses() = 0;
+  // While the model loads: how far the start is, and what would bring the start further. On any thread.
+  virtual StateReport Starting() const = 0;
 
   // Open requests end within `grace`; then the engine stops, and tells nobody of it.
   virtual void Drain(absl::Duration grace) = 0;

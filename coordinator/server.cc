@@ -1,6 +1,7 @@
 #include "coordinator/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 #include "coordinator/group/run_state.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/served_engine.h"
+#include "coordinator/state_log.h"
 #include "coordinator/taken_ports.h"
 
 namespace somnus {
@@ -53,7 +55,8 @@ class ServerImpl : public Server {
     RETURN_IF_ERROR(CheckPortsAreFree(flags_));
     RETURN_IF_ERROR(Open());
     RETURN_IF_ERROR(OpenRunDir());
-    ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics()));
+    state_log_ = std::make_unique<StateLog>([this] { return Starting(); });
+    ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     std::vector<ServedModel> served(models_.size());
     const std::vector<size_t> order = LoadOrder();
     const absl::Status loaded = Load(order, &served);
@@ -68,6 +71,7 @@ class ServerImpl : public Server {
     if (devices_ != nullptr) RETURN_IF_ERROR(devices_->Start());
     for (const ServedModel& model : served) engines_.push_back(model.engine);
     front_->SetModels(served);
+    state_log_->SetModels(served);
     for (const std::shared_ptr<Engine>& engine : engines_)
       engine->OnStateChange([this, engine = engine.get()] { OnStateChange(*engine); });
     LogInfo("serving {} on {}; ready after {:.2f} s", Names(), front_->Addresses(),
@@ -157,11 +161,20 @@ class ServerImpl : public Server {
       return flags_.device_memory_budget > 0 ? devices_->MakeRoom() : absl::OkStatus();
     };
     for (const size_t i : order) {
+      loads_ = i;
       RETURN_IF_ERROR(models_[i]->Load(make_room));
       if (i == order.back()) break;
       ASSIGN_OR_RETURN((*served)[i], models_[i]->Serve(devices_.get()));
     }
     return absl::OkStatus();
+  }
+
+  // Of the model that is being loaded now. On any thread.
+  StateReport Starting() const {
+    const ServedEngine& model = *models_[loads_];
+    StateReport report = model.Starting();
+    if (models_.size() > 1) report.why = absl::StrCat(report.why, "; now it loads ", model.name());
+    return report;
   }
 
   std::string Names() const {
@@ -172,6 +185,7 @@ class ServerImpl : public Server {
   // Runs on the thread that changed the state.
   void OnStateChange(const Engine& engine) {
     front_->OnStateChange();
+    state_log_->Note();
     absl::MutexLock lock(&mu_);
     if (engine.state() == EngineState::kFailed) {
       failed_.insert(&engine);
@@ -186,6 +200,7 @@ class ServerImpl : public Server {
   // Ends requests first, then connections, then workers.
   void Stop(absl::Duration grace) {
     ForAllModels([grace](ServedEngine* model) { model->Drain(grace); });
+    state_log_.reset();
     if (devices_ != nullptr) devices_->Stop();
     if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
     front_.reset();
@@ -215,8 +230,10 @@ class ServerImpl : public Server {
   const std::unique_ptr<SharedDevices> devices_;  // outlives the engines that it wraps
   std::vector<std::unique_ptr<ServedEngine>> models_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the models'; empty until they are served
+  std::atomic<size_t> loads_{0};                  // the model that is being loaded
   std::unique_ptr<Front> front_;
-  std::optional<RunDir> run_dir_;  // of several models
+  std::unique_ptr<StateLog> state_log_;  // null before Start and after Stop
+  std::optional<RunDir> run_dir_;        // of several models
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool leave_workers_ ABSL_GUARDED_BY(mu_) = false;

@@ -20,21 +20,22 @@ void CompileInto(const std::string& source, std::shared_ptr<const ChatTemplate>*
   *problem = absl::StrCat("it does not compile: ", compiled.status().message());
 }
 
-ModelTemplates CompileTemplates(const TokenizerData& data) {
+ModelTemplates CompileTemplates(const TokenizerData& data, const std::string& log_name) {
   ModelTemplates templates;
   templates.chat_problem = data.chat_template_problem;
   CompileInto(data.chat_template, &templates.chat, &templates.chat_problem);
   CompileInto(data.tool_template, &templates.tools, &templates.tools_problem);
   for (const std::string* problem : {&templates.chat_problem, &templates.tools_problem}) {
     if (problem->empty()) continue;
-    LogWarning("the chat template{} cannot be used, {} will be refused: {}",
+    LogWarning("{}the chat template{} cannot be used, {} will be refused: {}", log_name,
                problem == &templates.chat_problem ? "" : " for tools",
                problem == &templates.chat_problem ? "chat requests" : "requests with tools", *problem);
   }
   return templates;
 }
 
-std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& data) {
+std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& data,
+                               const std::string& log_name) {
   std::vector<int32_t> ids, outside;
   for (const std::vector<int32_t>* named : {&config.eos_token_ids, &data.end_token_ids}) {
     for (const int32_t id : *named) {
@@ -43,7 +44,7 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& d
     }
   }
   for (const int32_t id : outside) {
-    LogWarning("eos_token_id: {} is outside the vocabulary of {} tokens, and ends nothing", id,
+    LogWarning("{}eos_token_id: {} is outside the vocabulary of {} tokens, and ends nothing", log_name, id,
                config.vocab_size);
   }
   return ids;
@@ -51,13 +52,14 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& d
 
 }  // namespace
 
-absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path) {
+absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path,
+                                        const std::string& log_name) {
   absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
   if (!data.ok()) return Annotate(data.status(), path);
-  for (const std::string& warning : data->warnings) LogWarning("{}: {}", path, warning);
+  for (const std::string& warning : data->warnings) LogWarning("{}{}: {}", log_name, path, warning);
   TextParts parts;
-  parts.templates = CompileTemplates(*data);
-  parts.eos_token_ids = EndTokens(checkpoint.config(), *data);
+  parts.templates = CompileTemplates(*data, log_name);
+  parts.eos_token_ids = EndTokens(checkpoint.config(), *data, log_name);
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
   parts.tokenizer = *std::move(tokenizer);

@@ -23,7 +23,9 @@ struct TextParts {
 };
 
 // Reads the tokenizer and compiles the chat templates; logs corrections to the files. A template that
-// cannot be compiled is no error: chat requests are answered with the reason. `path` begins each error.
-absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path);
+// cannot be compiled is no error: chat requests are answered with the reason. `path` begins each error, and
+// `log_name` each line of the log.
+absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path,
+                                        const std::string& log_name = "");
 
 }  // namespace somnus

@@ -13,6 +13,7 @@
 // At the end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/cors_options.h"
 #include "coordinator/api/served_model.h"
+#include "coordinator/residency/state_report.h"
 
 namespace somnus {
 
@@ -53,6 +55,7 @@ struct ApiServerOptions {
   // Further host names for web_page_guard.h: a request to operators' listener may have these names in Host
   // where the listener has no key.
   std::vector<std::string> admin_allowed_hosts;
+  std::function<StateReport()> starting;                    // while models are being loaded, as of ModelTable
   const Heartbeats* heartbeats = &Heartbeats::OfProcess();  // of the loops that /livez asks
   bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
 };

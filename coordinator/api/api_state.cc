@@ -70,6 +70,7 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       created(absl::ToUnixSeconds(absl::Now())),
       cors(options.cors),
       guard_(OwnNames(options)),
+      models_(options.starting),
       call_bounds_(options.limits.max_lifecycle_calls) {}
 
 const std::string& ApiState::KeyOf(bool admin, RouteKey key) const {
@@ -223,6 +224,7 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kPrefixes:
     case Route::kPrefix:
     case Route::kUnpinPrefix:
+      if (loading()) return LoadingResponse();
       return AnswerPrefixes(models_.All(), match, query);
     case Route::kHealth:
     case Route::kReadyz:

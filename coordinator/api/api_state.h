@@ -41,6 +41,7 @@ class ApiState {
   // the body says what is wrong with it. Null while models load. Reads the body where there are several.
   SharedModel ModelOf(absl::string_view body) const;
   bool loading() const { return models_.Get() == nullptr; }
+  HttpResponse LoadingResponse() const { return somnus::LoadingResponse(models_.Starting()); }
   // The model of the last name, which must be there where there are several; else an error's response.
   std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
 

@@ -78,7 +78,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_sleep_level(stats.sleep_level);
   status->set_paused(stats.paused);
   status->set_error(stats.error.empty() ? stats.wake_up_error : stats.error);
-  status->set_not_ready_reason(std::string(model.engine->Health().message()));
+  FillReasons(*model.engine, stats, status);
   status->set_num_requests_running(stats.num_running);
   status->set_num_requests_waiting(stats.num_waiting);
   int64_t resident_bytes = 0, host_bytes = 0;
@@ -146,8 +146,10 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->mutable_process()->set_boot_id(BootId());
   response->set_uptime_s(absl::ToDoubleSeconds(MonotonicNow() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
-  response->set_not_ready_reason(WhyNotReady(EngineState::kLoading));
+  Fill(models_->Starting(), response->mutable_state_report());
+  response->set_not_ready_reason(response->state_report().line());
   if (models_->Get() == nullptr) return grpc::Status::OK;
+  response->clear_state_report();
   // Who does not know that there are several asks about the first.
   SharedModel model = request->model().empty() ? models_->Get() : nullptr;
   if (model == nullptr) {
@@ -161,7 +163,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_state(ToProto(stats.state));
   response->set_sleep_level(stats.sleep_level);
   response->set_error(stats.error.empty() ? stats.wake_up_error : stats.error);
-  response->set_not_ready_reason(std::string(model->engine->Health().message()));
+  FillReasons(*model->engine, stats, response);
   response->set_num_requests_running(stats.num_running);
   response->set_num_requests_waiting(stats.num_waiting);
   response->set_total_blocks(stats.total_blocks);
@@ -370,7 +372,7 @@ grpc::Status ControlServiceImpl::AbortCall(grpc::ServerContext* context, const v
 grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const UpdateMessages& messages,
                                         v1::UpdateWeightsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  if (models_->Get() == nullptr) return LoadingStatus();
+  if (models_->Get() == nullptr) return LoadingStatus(*models_);
   const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter("UpdateWeights", "");
   if (!place.ok()) return EngineRefusal(place.status(), *models_->Get()->engine);
   SharedModel model;

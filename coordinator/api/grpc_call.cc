@@ -62,8 +62,8 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
   }
 }
 
-grpc::Status LoadingStatus() {
-  const grpc::Status status(grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading));
+grpc::Status LoadingStatus(const ModelTable& models) {
+  const grpc::Status status(grpc::StatusCode::UNAVAILABLE, CleanMessage(models.Starting().Line()));
   return WithReason(status, EngineState::kLoading);
 }
 
@@ -77,7 +77,7 @@ Caller CallerOf(grpc::ServerContext* context) {
 
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {
   const std::vector<SharedModel> all = models.All();
-  if (all.empty()) return LoadingStatus();
+  if (all.empty()) return LoadingStatus(models);
   if (name.empty() && all.size() > 1)
     return {
         grpc::StatusCode::INVALID_ARGUMENT,

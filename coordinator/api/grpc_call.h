@@ -25,8 +25,8 @@ grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api
 // message is "field: problem".
 grpc::Status ToGrpcStatus(const ApiError& error);
 
-// UNAVAILABLE: the model is loading.
-grpc::Status LoadingStatus();
+// UNAVAILABLE: the models are being loaded.
+grpc::Status LoadingStatus(const ModelTable& models);
 
 // The client of a call. `context` must outlive the result, in which has_left asks the context.
 Caller CallerOf(grpc::ServerContext* context);

@@ -66,6 +66,7 @@ class GrpcServicesImpl : public GrpcServices {
       : limits_(options.limits),
         write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
         metrics_(std::move(metrics)),
+        models_(options.starting),
         inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
         prefixes_(&models_, options.api_key, options.limits),
         kv_events_(&models_, options.admin_api_key, limits_.max_kv_event_watchers, write_watch_),

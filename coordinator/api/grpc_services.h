@@ -11,6 +11,7 @@
 
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/served_model.h"
+#include "coordinator/residency/state_report.h"
 
 namespace grpc {
 class ServerBuilder;
@@ -26,6 +27,7 @@ struct GrpcServicesOptions {
   std::string api_key;        // InferenceService's and PrefixService's
   std::string admin_api_key;  // ControlService's and KvEventService's
   ApiLimits limits;
+  std::function<StateReport()> starting;  // while models are being loaded, as of ModelTable
 };
 
 class GrpcServices {

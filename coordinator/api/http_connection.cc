@@ -282,7 +282,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
 asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const RouteMatch& match) {
   const Route route = match.spec->route;
   if (route == Route::kTokenize || route == Route::kDetokenize) {
-    if (context_->state->loading()) co_return LoadingResponse();
+    if (context_->state->loading()) co_return context_->state->LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
       try {

@@ -108,7 +108,7 @@ void HttpConnection::PollHangup(uint64_t watch) {
 asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   if (context_->state->loading()) {
     context_->state->metrics->OnRejected("not_serving");
-    HttpResponse response = LoadingResponse();
+    HttpResponse response = context_->state->LoadingResponse();
     co_return co_await SendResponse(*request, std::move(response));
   }
   const auto waker = std::make_shared<ConnectionWaker>(context_->io, this);

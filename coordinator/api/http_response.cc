@@ -27,7 +27,9 @@ std::string WaitingComment(EngineState state) {
   return IsReady(state) ? kSseComment : absl::StrCat(": waiting: ", WhyNotReady(state), "\n\n");
 }
 
-HttpResponse LoadingResponse() { return ErrorResponse({503, WhyNotReady(EngineState::kLoading), ""}); }
+HttpResponse LoadingResponse(const StateReport& starting) {
+  return ErrorResponse({503, CleanMessage(starting.Line()), ""});
+}
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
   std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusPhrase(response.status), "\r\n");

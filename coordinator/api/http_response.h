@@ -8,6 +8,7 @@
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/residency/engine_state.h"
+#include "coordinator/residency/state_report.h"
 
 namespace somnus {
 
@@ -23,8 +24,8 @@ struct HttpResponse {
 // 200 with `body`; bytes that are not UTF-8 become U+FFFD.
 HttpResponse JsonResponse(const nlohmann::ordered_json& body);
 HttpResponse ErrorResponse(const ApiError& error);
-// 503: the model is loading.
-HttpResponse LoadingResponse();
+// 503: the models are being loaded.
+HttpResponse LoadingResponse(const StateReport& starting);
 
 // Server-sent events: what clients ignore, so that proxies do not close a silent stream.
 inline constexpr char kSseComment[] = ": keep-alive\n\n";

@@ -262,7 +262,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   if (model == nullptr) model = models_->Get();  // Resolve says what is wrong with the name
   if (model == nullptr) {
     metrics_->OnRejected("not_serving");
-    return LoadingStatus();
+    return LoadingStatus(*models_);
   }
   GenerateOrError parsed = Resolve(*context, request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
@@ -318,7 +318,7 @@ grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, cons
                                               v1::ListModelsResponse* response) {
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   const std::vector<SharedModel> models = models_->All();
-  if (models.empty()) return LoadingStatus();
+  if (models.empty()) return LoadingStatus(*models_);
   for (const SharedModel& model : models) {
     v1::ModelCard* card = response->add_models();
     card->set_id(model->name);

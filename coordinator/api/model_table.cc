@@ -19,6 +19,16 @@ std::string JoinNames(const std::vector<std::string>& names) {
 
 }  // namespace
 
+ModelTable::ModelTable(std::function<StateReport()> starting) : starting_(std::move(starting)) {}
+
+StateReport ModelTable::Starting() const {
+  if (starting_) return starting_();
+  return {.what = WhyNotReady(EngineState::kLoading),
+          .why = "the server has started",
+          .since = start_,
+          .way_out = "it ends by itself"};
+}
+
 void ModelTable::Set(std::vector<ServedModel> models) {
   std::vector<std::string> all_names;
   for (const ServedModel& model : models) all_names.push_back(model.name);

@@ -26,7 +26,6 @@ HttpResponse ListResponse(const std::vector<SharedModel>& models) {
 
 HttpResponse AnswerPrefixes(std::vector<SharedModel> models, const RouteMatch& match,
                             absl::string_view query) {
-  if (models.empty()) return LoadingResponse();
   if (const std::vector<std::string> names = QueryValues(query, "model"); !names.empty()) {
     const std::vector<SharedModel> all = models;
     std::erase_if(models, [&](const SharedModel& model) { return model->name != names.back(); });

@@ -82,7 +82,7 @@ grpc::Status PrefixServiceImpl::Pin(grpc::ServerContext* context, const v1::PinP
                                     v1::PinnedPrefix* response) {
   SharedModel model = models_->Find(request.model());
   if (model == nullptr) model = models_->Get();  // Resolve says what is wrong with the name
-  if (model == nullptr) return LoadingStatus();
+  if (model == nullptr) return LoadingStatus(*models_);
   GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     model->metrics->OnRejected("bad_request");
@@ -121,7 +121,7 @@ grpc::Status PrefixServiceImpl::ListPrefixes(grpc::ServerContext* context,
                                              const v1::ListPrefixesRequest* request,
                                              v1::ListPrefixesResponse* response) {
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
-  if (models_->Get() == nullptr) return LoadingStatus();
+  if (models_->Get() == nullptr) return LoadingStatus(*models_);
   const std::vector<SharedModel> models = Models(request->model());
   if (models.empty()) return ToGrpcStatus(UnknownModel(request->model(), ModelNames(models_->All())));
   for (const SharedModel& model : models) {
@@ -134,7 +134,7 @@ grpc::Status PrefixServiceImpl::ListPrefixes(grpc::ServerContext* context,
 grpc::Status PrefixServiceImpl::UnpinPrefix(grpc::ServerContext* context,
                                             const v1::UnpinPrefixRequest* request, v1::UnpinPrefixResponse*) {
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
-  if (models_->Get() == nullptr) return LoadingStatus();
+  if (models_->Get() == nullptr) return LoadingStatus(*models_);
   for (const SharedModel& model : Models(request->model())) {
     if (model->engine->pinned_prefixes().Unpin(request->id()).ok()) return grpc::Status::OK;
   }

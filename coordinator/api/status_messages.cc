@@ -5,6 +5,15 @@
 
 namespace somnus {
 
+void Fill(const StateReport& report, v1::StateReport* out) {
+  if (report.serving()) return;
+  out->set_line(CleanMessage(report.Line()));
+  out->set_what(CleanMessage(report.what));
+  out->set_why(CleanMessage(report.why));
+  out->set_since_unix_s(absl::ToUnixSeconds(report.since));
+  out->set_way_out(report.way_out);
+}
+
 void Fill(const LifecycleCallStats& call, v1::GetStatusResponse* response) {
   if (call.name.empty()) return;
   v1::LifecycleCall* const out = response->mutable_lifecycle_call();

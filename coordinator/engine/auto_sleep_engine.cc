@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/residency/declined.h"
 
 namespace somnus {
@@ -136,18 +137,14 @@ void AutoSleepEngine::NoteCallEnd() {
 }
 
 absl::Status AutoSleepEngine::Health() const {
-  const absl::Status health = engine_->Health();
-  if (health.ok()) return health;
+  if (engine_->Health().ok()) return absl::OkStatus();
+  const EngineStats stats = Stats();
+  if (stats.request_wakes && stats.wake_up_error.empty()) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
-  const EngineState state = engine_->state();
-  const bool sleeps =
-      state == EngineState::kFallingAsleep || state == EngineState::kAsleep || state == EngineState::kWaking;
-  if (!sleeps || !ArrivalsWake()) return health;
-  const EngineStats stats = engine_->Stats();
-  if (stats.paused || stats.needs_weights || stats.residency.weights_stale()) return health;
   // Once no request waits any more, and the pause of the retries is over, a request is the next try.
   const bool tries_next = num_open_ == 0 && options_.now() >= retries_.retry_at();
-  return tries_next ? absl::OkStatus() : retries_.error();
+  if (stats.request_wakes && tries_next) return absl::OkStatus();
+  return absl::UnavailableError(ReportState(stats).Line());
 }
 
 void AutoSleepEngine::OnStateChange(std::function<void()> callback) {
@@ -163,6 +160,13 @@ EngineStats AutoSleepEngine::Stats() const {
   stats.num_auto_sleeps = num_auto_sleeps_;
   stats.num_auto_wake_ups = num_auto_wake_ups_;
   stats.wake_up_error = std::string(retries_.error().message());
+  const bool sleeps = stats.state == EngineState::kFallingAsleep || stats.state == EngineState::kAsleep ||
+                      stats.state == EngineState::kWaking;
+  stats.request_wakes =
+      sleeps && ArrivalsWake() && !stats.paused && !stats.needs_weights && !stats.residency.weights_stale();
+  if (sleeps && slept_by_itself_)
+    stats.note.why =
+        absl::StrCat("no request for ", absl::FormatDuration(options_.idle_sleep), " (--idle-sleep-s)");
   return stats;
 }
 

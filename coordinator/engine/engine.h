@@ -24,6 +24,7 @@
 #include "coordinator/block_manager/pin_releases.h"
 #include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/pinned_prefixes.h"
+#include "coordinator/engine/state_history.h"
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/request/request.h"
 #include "coordinator/request/speculation_counts.h"
@@ -154,6 +155,15 @@ struct EngineStats {
   TagBytes sleeping_bytes;
   std::string error;          // why the engine is kFailed
   std::string wake_up_error;  // why the last wake-up for requests failed; empty: no failure
+  // For engine_report.h.
+  StateNote note;
+  bool may_revive = false;             // kFailed, and Revive would start new workers
+  bool gave_up_stale_weights = false;  // requests are refused: kStaleForTooLong
+  absl::Status stall;                  // the step or the rank that hangs
+  absl::Time stalled_since = absl::InfinitePast();
+  bool request_wakes = false;  // asleep, but a request would wake it
+  std::string awaits_room_of;  // models that hold the memory which requests of this one wait for; empty: none
+  std::string model_flag;      // the model's name, where several are served
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
@@ -225,8 +235,8 @@ class Engine {
 
   virtual EngineState state() const = 0;
   // Ok exactly when a request that came now would be served without anybody's doing: the engine is awake, and
-  // no step has been under way for longer than the stall threshold. Unavailable says why not, as a sentence
-  // for clients. Cheap.
+  // no step has been under way for longer than the stall threshold. Unavailable has the line of
+  // engine_report.h.
   virtual absl::Status Health() const = 0;
   // `callback` runs now and after every change of state(), on the thread that made it and one at a time; it
   // reads state() itself and must not block. An empty one removes it: none runs afterwards.

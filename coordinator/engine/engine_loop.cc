@@ -217,6 +217,7 @@ void EngineLoop::NoteAwaitedStep() {
   absl::MutexLock lock(&mu_);
   awaited_step_ = sent_.empty() ? 0 : sent_.front().step_id;
   awaited_since_ = options_.running_now();
+  awaited_at_ = options_.now();
 }
 
 void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
@@ -269,7 +270,7 @@ void EngineLoop::Receive() {
   for (SequenceOutput& output : *outputs) {
     output.output.weights_version = reply->weights_version();
     if (output.output.finish_reason == FinishReason::kError) {
-      LogWarning("request {} ended: {}", output.sequence->request.id,
+      LogWarning("{}request {} ended: {}", options_.log_name, output.sequence->request.id,
                  std::string(output.output.error.message()));
     }
     Deliver(std::move(output), now);
@@ -385,11 +386,11 @@ void EngineLoop::PublishKvEvents() {
 }
 
 // Does nothing when a failure or a drain has come in between. Whoever sees the state sees what came with it.
-void EngineLoop::SwitchState(EngineState to) {
+void EngineLoop::SwitchState(EngineState to, std::string why) {
   PublishStats();
   {
     absl::MutexLock lock(&mu_);
-    if (!ChangeState(to)) return;
+    if (!ChangeState(to, std::move(why))) return;
   }
   ReportStateChange();
 }

@@ -153,7 +153,9 @@ class EngineLoop : public Engine {
 
   // Returns whether the state has changed; the caller then reports it, without the lock. A change that
   // IsAllowedChange forbids is not made: another one (a failure, a drain) has come in between.
-  bool ChangeState(EngineState to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ChangeState(EngineState to, std::string why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  EngineStats StatsNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Stall(absl::Duration awaited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReportStateChange() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The loop thread alone calls these.
@@ -179,7 +181,7 @@ class EngineLoop : public Engine {
   void CheckIdle();
   void PublishStats();
   void PublishKvEvents();
-  void SwitchState(EngineState to) ABSL_LOCKS_EXCLUDED(mu_);
+  void SwitchState(EngineState to, std::string why = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Failures.
   void Fail(const absl::Status& status);
@@ -372,6 +374,7 @@ class EngineLoop : public Engine {
   // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);
+  absl::Time awaited_at_ ABSL_GUARDED_BY(mu_);  // the same moment
   MonotonicTime drain_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
@@ -384,6 +387,7 @@ class EngineLoop : public Engine {
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
   PrefillSpeed prefill_speed_ ABSL_GUARDED_BY(mu_);
   SleepWait sleep_wait_ ABSL_GUARDED_BY(mu_);
+  StateHistory history_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex on_state_change_mu_;
   std::function<void()> on_state_change_ ABSL_GUARDED_BY(on_state_change_mu_);

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/request/request_bytes.h"
 #include "coordinator/residency/declined.h"
 
@@ -24,6 +25,10 @@ absl::Status CheckTags(const std::vector<std::string>& tags) {
         absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
   }
   return absl::OkStatus();
+}
+
+std::string ReasonOf(const LifecycleCallStats& call) {
+  return absl::StrCat(call.client.empty() ? "the server itself" : "an operator", " has called ", call.name);
 }
 
 SchedulerOptions SchedulerOf(const EngineOptions& options) {
@@ -55,6 +60,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
   {
     absl::MutexLock lock(&mu_);
     sleep_wait_.NoteState(state_, options_.monotonic_now());
+    history_.NoteState(state_, options_.now(), "its workers were taken over from an earlier server");
   }
   {
     absl::MutexLock lock(&join_mu_);
@@ -81,10 +87,8 @@ absl::Status EngineLoop::CheckRequests(const EngineOptions& options,
 
 absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
   const EngineState state = state_;
-  if (state == EngineState::kFailed)
-    return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
   if (draining_ || stopped_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
-  if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
+  if (!AdmitsRequests(state)) return absl::UnavailableError(ReportState(StatsNow()).Line());
   if (gave_up_stale_weights_) return absl::UnavailableError(kStaleForTooLong);
   return room_.Check(requests, num_preempted_);
 }
@@ -135,34 +139,32 @@ void EngineLoop::Abort(const std::string& request_id) {
 }
 
 absl::Status EngineLoop::Health() const {
-  {
-    absl::MutexLock lock(&mu_);
-    if (state_ == EngineState::kFailed)
-      return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
-    if (gave_up_stale_weights_) return absl::UnavailableError(kStaleForTooLong);
-    if (state_ == EngineState::kAsleep && stats_.residency.weights_stale())
-      return absl::UnavailableError("The weights are stale; requests wait until others have been brought.");
-    if (state_ == EngineState::kAsleep && stats_.needs_weights)
-      return absl::UnavailableError(
-          "The weights came from an update and were discarded; requests wait until others have been "
-          "brought.");
-    if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
-    // A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
-    const bool stalls = awaited_step_ != 0 && options_.running_now() - awaited_since_ > options_.step_stall;
-    if (stalls && executor_->Progress().ok()) {
-      return absl::UnavailableError(absl::StrCat("Step ", awaited_step_,
-                                                 " has been under way for longer than ",
-                                                 absl::FormatDuration(options_.step_stall), "."));
-    }
-  }
-  return executor_->Progress();
+  const StateReport report = ReportState(Stats());
+  return report.serving() ? absl::OkStatus() : absl::UnavailableError(report.Line());
+}
+
+// A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
+absl::Status EngineLoop::Stall(absl::Duration awaited) const {
+  const absl::Status progress = executor_->Progress();
+  if (!progress.ok() || awaited_step_ == 0 || awaited <= options_.step_stall) return progress;
+  return absl::UnavailableError(absl::StrCat("Step ", awaited_step_, " has been under way for longer than ",
+                                             absl::FormatDuration(options_.step_stall), "."));
 }
 
 EngineStats EngineLoop::Stats() const {
   absl::MutexLock lock(&mu_);
+  return StatsNow();
+}
+
+EngineStats EngineLoop::StatsNow() const {
   EngineStats stats = stats_;
   stats.state = state_;
   stats.error = error_;
+  stats.note = history_.note();
+  stats.may_revive = may_revive_;
+  stats.gave_up_stale_weights = gave_up_stale_weights_;
+  stats.stall = Stall(options_.running_now() - awaited_since_);
+  stats.stalled_since = awaited_at_;
   stats.lifecycle_call = lifecycle_call_;
   stats.num_waiting += static_cast<int32_t>(submitted_.size());
   stats.waiting_tokens = room_.waiting_tokens();
@@ -332,7 +334,7 @@ bool EngineLoop::BeginRevival(LifecycleCommand command) {
     absl::MutexLock lock(&mu_);
     if (state_ != EngineState::kFailed || !may_revive_ || draining_ || stopped_) return false;
     may_revive_ = false;
-    (void)ChangeState(EngineState::kRecovering);
+    (void)ChangeState(EngineState::kRecovering, "new workers take the places of those that were lost");
     arrived_commands_.push_back(std::move(command));
   }
   ReportStateChange();
@@ -346,9 +348,12 @@ void EngineLoop::OnStateChange(std::function<void()> callback) {
   if (on_state_change_) on_state_change_();
 }
 
-bool EngineLoop::ChangeState(EngineState to) {
+bool EngineLoop::ChangeState(EngineState to, std::string why) {
   if (state_ == to || !IsAllowedChange(state_, to)) return false;
   state_ = to;
+  if (why.empty() && !lifecycle_call_.name.empty() && to != EngineState::kAwake)
+    why = ReasonOf(lifecycle_call_);
+  history_.NoteState(to, options_.now(), std::move(why));
   sleep_wait_.NoteState(to, options_.monotonic_now());
   return true;
 }
@@ -364,7 +369,7 @@ void EngineLoop::DrainAndStop(absl::Duration grace) {
     absl::MutexLock lock(&mu_);
     draining_ = true;
     drain_deadline_ = std::min(drain_deadline_, options_.monotonic_now() + grace);
-    changed = ChangeState(EngineState::kDraining);
+    changed = ChangeState(EngineState::kDraining, "the server was told to end");
   }
   mail_->Wake();
   if (changed) ReportStateChange();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/request_bounds.h"
@@ -120,7 +121,8 @@ void EngineLoop::StartRestart() {
     return EndCommand(absl::FailedPreconditionError(
         "the weights came from an update, which new workers could not have; somnus reload-weights first"));
   }
-  SwitchState(EngineState::kRecovering);  // Offer takes no request from now on
+  // Offer takes no request from now on.
+  SwitchState(EngineState::kRecovering, "its workers are restarted, one replica after the other");
   ReceiveAll();
   if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
   scheduler_.Recover();
@@ -230,7 +232,7 @@ void EngineLoop::EndWakeUp(absl::StatusOr<TransitionReport> report) {
     return CallSelfCheck();
   }
   if (report.ok() && (residency_.awake() || command_->ends_pause)) paused_ = false;
-  SwitchState(RestingState());
+  SwitchState(RestingState(), report.ok() ? "" : absl::StrCat("wake_up: ", report.status().message()));
   EndCommand(std::move(report));
 }
 

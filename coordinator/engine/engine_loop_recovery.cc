@@ -16,7 +16,7 @@ void EngineLoop::Fail(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
     error_ = std::string(status.message());
-    ChangeState(EngineState::kFailed);
+    ChangeState(EngineState::kFailed, error_);
     submitted.swap(submitted_);
   }
   ReportStateChange();
@@ -67,7 +67,7 @@ void EngineLoop::Lose(const absl::Status& reason) {
   // Where a group is given up, its requests in flight may go on at another replica, unless a request was in
   // flight at too many losses.
   if (recovers || options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
-  SwitchState(EngineState::kRecovering);
+  SwitchState(EngineState::kRecovering, std::string(reason.message()));
   HandOver();
   if (!recovers) return executor_->Dismiss(reason);
   InterruptCommand(reason);
@@ -143,7 +143,8 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
   PublishStats();  // before the state: whoever looks at its change finds which weights there are
-  SwitchState(RestingState());
+  const bool lacks = NeedsWeights() && !command_.has_value();
+  SwitchState(RestingState(), lacks ? "new workers cannot have the weights of an update" : "");
   if (!checked_.has_value()) QueueSelfCheck();  // those of a replica that was revived
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());
   if (!command_.has_value()) return;

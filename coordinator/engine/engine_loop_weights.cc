@@ -247,7 +247,7 @@ void EngineLoop::EndWeightsChange(const absl::Status& status) {
   NoteStaleWeights();
   if (status.ok()) NoteNewWeights();
   PublishStats();  // before the state: whoever looks at its change finds which weights there are
-  SwitchState(RestingState());
+  SwitchState(RestingState(), status.ok() ? "" : absl::StrCat(command_->Name(), ": ", status.message()));
   WeightsEvent event;
   event.updates = command_->kind == LifecycleCommand::Kind::kUpdate;
   event.duration = options_.monotonic_now() - command_->began;

@@ -70,7 +70,8 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
   }
   ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, request));
   if (plan.max_model_len < max_model_len) {
-    LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
+    LogWarning("{}max_model_len is {}, not {}: the KV cache holds no more", ReplicaPrefix(flags),
+               plan.max_model_len, max_model_len);
   }
   return plan;
 }

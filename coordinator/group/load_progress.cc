@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 
@@ -19,8 +20,9 @@ double MiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
-LoadProgress::LoadProgress()
-    : terminal_(isatty(STDERR_FILENO) == 1),
+LoadProgress::LoadProgress(std::string log_name)
+    : log_name_(std::move(log_name)),
+      terminal_(isatty(STDERR_FILENO) == 1),
       start_(MonotonicNow()),
       next_(start_ + (terminal_ ? kBarInterval : kLineInterval)) {}
 
@@ -34,7 +36,7 @@ void LoadProgress::Update(int64_t bytes_done, int64_t bytes_total) {
   if (finished_ || now < next_ || bytes_total <= 0) return;
   next_ = now + (terminal_ ? kBarInterval : kLineInterval);
   if (terminal_) return Draw(bytes_done, bytes_total);
-  LogInfo("loading weights: {:.0f} of {:.0f} MiB", MiB(bytes_done), MiB(bytes_total));
+  LogInfo("{}loading weights: {:.0f} of {:.0f} MiB", log_name_, MiB(bytes_done), MiB(bytes_total));
 }
 
 void LoadProgress::Draw(int64_t bytes_done, int64_t bytes_total) {
@@ -49,7 +51,7 @@ void LoadProgress::Finish() {
   if (finished_) return;
   if (drawn_) std::fputs("\r\033[K", stderr);
   finished_ = true;
-  LogInfo("weights loaded: {:.0f} MiB in {:.2f} s", MiB(total_),
+  LogInfo("{}weights loaded: {:.0f} MiB in {:.2f} s", log_name_, MiB(total_),
           absl::ToDoubleSeconds(MonotonicNow() - start_));
 }
 

@@ -3,6 +3,7 @@
 // may be called often, by one thread at a time.
 
 #include <cstdint>
+#include <string>
 
 #include "base/monotonic.h"
 
@@ -10,7 +11,8 @@ namespace somnus {
 
 class LoadProgress {
  public:
-  LoadProgress();
+  // `log_name`: "NAME: ", at the front of log lines, or empty.
+  explicit LoadProgress(std::string log_name);
   ~LoadProgress();
   void Update(int64_t bytes_done, int64_t bytes_total);
   // Logs the total and the time; nothing is shown afterwards.
@@ -19,6 +21,7 @@ class LoadProgress {
  private:
   void Draw(int64_t bytes_done, int64_t bytes_total);
 
+  const std::string log_name_;
   const bool terminal_;
   const MonotonicTime start_;
   MonotonicTime next_;

@@ -35,6 +35,12 @@ class ReplicaGroups {
   void Stop();
   void Leave();
   std::vector<v1::RankStatus> RankStatuses();
+  // How many workers of all groups have registered. On any thread.
+  int NumCome() const {
+    int count = 0;
+    for (const std::unique_ptr<WorkerGroup>& group : groups_) count += group->NumCome();
+    return count;
+  }
 
   const Residency& residency(size_t replica) const { return groups_[replica]->residency(); }
   int32_t num_mapped_blocks(size_t replica) const { return groups_[replica]->num_mapped_blocks(); }

@@ -44,9 +44,11 @@ void Append(const std::vector<ProcessId>& more, std::vector<ProcessId>* processe
   processes->insert(processes->end(), more.begin(), more.end());
 }
 
-absl::Status EndUseless(const std::vector<ProcessId>& useless, const std::string& why) {
+absl::Status EndUseless(const std::vector<ProcessId>& useless, const std::string& why,
+                        const std::string& log_name = "") {
   if (!useless.empty())
-    LogInfo("ending {} that were left: {}", Counted(static_cast<int64_t>(useless.size()), "worker"), why);
+    LogInfo("{}ending {} that were left: {}", log_name,
+            Counted(static_cast<int64_t>(useless.size()), "worker"), why);
   return EndProcesses(useless, kEndGrace);
 }
 
@@ -96,10 +98,10 @@ void RemoveEndedModels(const RunDir& directory) {
 
 bool HasLeftWorkers(const std::string& path) { return !LiveProcesses(RunDir::GroupPaths(path)).empty(); }
 
-absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const std::string& path,
-                                                         const v1::GroupFile& group) {
+absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const std::string& path, const v1::GroupFile& group,
+                                                         const std::string& log_name) {
   ASSIGN_OR_RETURN(RunDir directory, RunDir::Open(path));
-  std::unique_ptr<RunState> state(new RunState(std::move(directory), group));
+  std::unique_ptr<RunState> state(new RunState(std::move(directory), group, log_name));
   RETURN_IF_ERROR(state->TakeOver());
   return state;
 }
@@ -118,10 +120,10 @@ absl::Status RunState::TakeOver() {
         useless.push_back(ProcessOf(worker));
       }
     }
-    RETURN_IF_ERROR(EndUseless(useless, why));
+    RETURN_IF_ERROR(EndUseless(useless, why, log_name_));
   } else if (!absl::IsNotFound(left.status())) {
     // Workers that nobody knows of are sent away when they register.
-    LogWarning("--run-dir: {}", std::string(left.status().message()));
+    LogWarning("{}--run-dir: {}", log_name_, std::string(left.status().message()));
   }
   directory_.RemoveDeadSockets();
   return absl::OkStatus();

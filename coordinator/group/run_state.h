@@ -38,8 +38,9 @@ class RunState {
  public:
   // `group` has world_size, model_path and options_digest of this coordinator. Workers that are left and run
   // with others are ended before it returns, which takes up to 5 seconds. Errors are those of RunDir::Open,
-  // and of workers that cannot be ended.
-  static absl::StatusOr<std::unique_ptr<RunState>> Open(const std::string& path, const v1::GroupFile& group);
+  // and of workers that cannot be ended. `log_name` is at the front of log lines.
+  static absl::StatusOr<std::unique_ptr<RunState>> Open(const std::string& path, const v1::GroupFile& group,
+                                                        const std::string& log_name = "");
 
   std::string socket_address() const { return "unix:" + directory_.socket_path(); }
   // As RunDir::KeepSecret.
@@ -57,10 +58,12 @@ class RunState {
   void Clear() { directory_.Clear(); }
 
  private:
-  RunState(RunDir directory, const v1::GroupFile& group) : directory_(std::move(directory)), group_(group) {}
+  RunState(RunDir directory, const v1::GroupFile& group, std::string log_name)
+      : directory_(std::move(directory)), log_name_(std::move(log_name)), group_(group) {}
   absl::Status TakeOver();
 
   const RunDir directory_;
+  const std::string log_name_;
   v1::GroupFile group_;  // as it was written last
   bool written_ = false;
   int64_t left_epoch_ = 0;

@@ -65,6 +65,8 @@ class WorkerGroup {
   std::string cpu_isa() const;
   // Null before a successful Load and after Stop.
   GrpcExecutor* executor() { return executor_.get(); }
+  // How many workers have registered. On any thread.
+  int NumCome() const { return pool_.NumCome(); }
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
   // not reply within 2 seconds has `error` set.
   std::vector<v1::RankStatus> RankStatuses();

@@ -274,7 +274,7 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
   const std::set<std::string>& asleep = held_.residency.asleep();
   request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());
   request.set_sleep_level(held_.residency.level());
-  LoadProgress progress;
+  LoadProgress progress(ReplicaPrefix(flags_));
   loading_ = true;
   ASSIGN_OR_RETURN(
       const std::vector<v1::LoadModelEvent> events,
@@ -316,7 +316,7 @@ absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snaps
                                             " has read other files than its group (fingerprints ",
                                             own.substr(0, 12), " and ", fingerprint_.substr(0, 12), ")");
     if (executor_ == nullptr || flags_.local_workers) return absl::FailedPreconditionError(reason);
-    LogWarning("{}: it is refused", reason);
+    LogWarning("{}{}: it is refused", ReplicaPrefix(flags_), reason);
     refused_newcomer_ = true;
     pool_.Discard(rank, absl::UnavailableError(reason));
     if (first.ok()) first = absl::UnavailableError(reason);

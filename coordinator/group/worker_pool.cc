@@ -57,8 +57,7 @@ absl::StatusOr<std::string> WorkerPool::FindBinary() const {
 absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) {
   terms_ = std::move(terms);
   ClusterTrustOptions trust = flags_.trust;
-  ClusterServerOptions options;
-  options.now = RunningNow;
+  ClusterServerOptions options = {.now = RunningNow, .log_name = ReplicaPrefix(flags_)};
   std::string binary;
   if (flags_.local_workers) {
     ASSIGN_OR_RETURN(binary, FindBinary());
@@ -72,7 +71,7 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
     options.address = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port);
   }
   if (!flags_.run_dir.empty()) {
-    ASSIGN_OR_RETURN(run_state_, RunState::Open(flags_.run_dir, group));
+    ASSIGN_OR_RETURN(run_state_, RunState::Open(flags_.run_dir, group, ReplicaPrefix(flags_)));
     if (flags_.trust.secret.empty()) {
       ASSIGN_OR_RETURN(trust.secret, run_state_->KeepSecret(trust.secret));
     }
@@ -177,7 +176,7 @@ void WorkerPool::Record(int64_t group_epoch) {
       running[rank] = *process;
   }
   if (const absl::Status status = run_state_->Record(group_epoch, running); !status.ok())
-    LogWarning("--run-dir: {}", std::string(status.message()));
+    LogWarning("{}--run-dir: {}", ReplicaPrefix(flags_), std::string(status.message()));
 }
 
 void WorkerPool::OnExit(int rank, pid_t pid, const absl::Status& status) {

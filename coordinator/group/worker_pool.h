@@ -7,6 +7,7 @@
 // local workers. Thread safety: Start, Record, ReplaceLost, Discard, DiscardAbsent, Survivors and Await are
 // for one thread at a time; Interrupt and Members are for any.
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -85,6 +86,14 @@ class WorkerPool {
   void Interrupt(const absl::Status& reason);
   // By rank, as they registered; empty before the first Await has returned.
   std::vector<v1::RegisterRequest> Members() const;
+  // How many workers have registered and were not lost. On any thread.
+  int NumCome() const {
+    absl::MutexLock lock(&mu_);
+    if (cluster_ == nullptr) return 0;
+    const auto members = cluster_->Members();
+    return static_cast<int>(
+        std::count_if(members.begin(), members.end(), [](const auto& member) { return member.has_value(); }));
+  }
   // No callback runs afterwards; ends local workers by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
   // As Stop, but local workers stay for the next coordinator, as after a kill of this one.

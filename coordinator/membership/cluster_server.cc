@@ -29,8 +29,12 @@ constexpr int kHandshakeTimeoutMs = 10'000;
 
 class Service : public v1::ClusterService::Service {
  public:
-  Service(Membership* membership, absl::Duration heartbeat_interval, const MonotonicClock& now)
-      : membership_(membership), heartbeat_interval_(heartbeat_interval), now_(now) {}
+  Service(Membership* membership, absl::Duration heartbeat_interval, const MonotonicClock& now,
+          std::string log_name)
+      : membership_(membership),
+        heartbeat_interval_(heartbeat_interval),
+        now_(now),
+        log_name_(std::move(log_name)) {}
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
@@ -43,10 +47,10 @@ class Service : public v1::ClusterService::Service {
     response->set_action(adoption.action);
     response->set_reason(adoption.reason);
     if (adoption.action != v1::REGISTER_ACTION_ADOPT) {
-      LogInfo("worker {} has to leave: {}", request->worker_id(), adoption.reason);
+      LogInfo("{}worker {} has to leave: {}", log_name_, request->worker_id(), adoption.reason);
       return grpc::Status::OK;
     }
-    LogDebug("worker {} at {} has registered", request->worker_id(), request->address());
+    LogDebug("{}worker {} at {} has registered", log_name_, request->worker_id(), request->address());
     response->set_heartbeat_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(heartbeat_interval_)));
     return grpc::Status::OK;
   }
@@ -58,18 +62,19 @@ class Service : public v1::ClusterService::Service {
   }
 
  private:
-  static void LogRefusal(const v1::RegisterRequest& worker, const absl::Status& status) {
+  void LogRefusal(const v1::RegisterRequest& worker, const absl::Status& status) const {
     const std::string reason(status.message());
     if (absl::IsUnavailable(status)) {
-      LogDebug("worker {} has to wait: {}", worker.worker_id(), reason);  // it asks every second
+      LogDebug("{}worker {} has to wait: {}", log_name_, worker.worker_id(), reason);  // it asks every second
     } else {
-      LogWarning("worker {} was refused: {}", worker.worker_id(), reason);
+      LogWarning("{}worker {} was refused: {}", log_name_, worker.worker_id(), reason);
     }
   }
 
   Membership* const membership_;
   const absl::Duration heartbeat_interval_;
   const MonotonicClock now_;
+  const std::string log_name_;
 };
 
 class ClusterServerImpl : public ClusterServer {
@@ -78,7 +83,7 @@ class ClusterServerImpl : public ClusterServer {
       : options_(options),
         heartbeat_interval_(std::min(options.heartbeat_interval, options.membership.hang_timeout / 4)),
         membership_(options.membership),
-        service_(&membership_, heartbeat_interval_, options.now) {}
+        service_(&membership_, heartbeat_interval_, options.now, options.log_name) {}
 
   ~ClusterServerImpl() override {
     stop_.Stop();
@@ -142,7 +147,7 @@ class ClusterServerImpl : public ClusterServer {
       absl::MutexLock lock(&mu_);
       const MonotonicTime now = options_.now();
       for (const std::string& worker : membership_.DropSilent(now)) {
-        LogWarning("{} has been silent for {}: its place is free again", worker,
+        LogWarning("{}{} has been silent for {}: its place is free again", options_.log_name, worker,
                    absl::FormatDuration(options_.membership.hang_timeout));
       }
       if (absl::Status progress = membership_.CheckProgress(now); on_stall_ && progress != stall) {

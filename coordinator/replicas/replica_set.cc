@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/replicas/replica_prefixes.h"
 #include "coordinator/request/request_bytes.h"
 
@@ -82,6 +83,17 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->decode_step_time = std::max(sum->decode_step_time, one.decode_step_time);
   sum->num_recoveries += one.num_recoveries;
   sum->group_epoch = std::max(sum->group_epoch, one.group_epoch);
+}
+
+// For the report of the set's state: the reasons of a replica that is in this state, where there is one.
+void AddReasons(const EngineStats& one, EngineStats* sum) {
+  if (sum->note.why.empty() || (one.state == sum->state && !one.note.why.empty()))
+    sum->note.why = one.note.why;
+  if (sum->lifecycle_call.name.empty()) sum->lifecycle_call = one.lifecycle_call;
+  sum->may_revive |= one.state == EngineState::kFailed && one.may_revive;
+  if (one.state != EngineState::kAwake || one.stall.ok() || !sum->stall.ok()) return;
+  sum->stall = one.stall;
+  sum->stalled_since = one.stalled_since;
 }
 
 }  // namespace
@@ -161,10 +173,8 @@ absl::Status ReplicaSet::SubmitAll(std::vector<EngineRequest> requests) {
   {
     absl::MutexLock lock(&mu_);
     const EngineState state = state_;
-    if (state == EngineState::kFailed)
-      return absl::UnavailableError(absl::StrCat("the engine failed: ", Errors()));
     if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
-    if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
+    if (!AdmitsRequests(state)) return absl::UnavailableError(ReportState(StatsOfReplicas()).Line());
     if (GaveUpStaleWeights()) return absl::UnavailableError(kStaleForTooLong);
     RETURN_IF_ERROR(room_.Check(requests, NumPreempted()));
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -203,17 +213,8 @@ void ReplicaSet::Abort(const std::string& request_id) {
 }
 
 absl::Status ReplicaSet::Health() const {
-  const EngineState state = state_;
-  if (state == EngineState::kFailed)
-    return absl::UnavailableError(absl::StrCat("The engine has failed: ", Errors()));
-  if (!IsReady(state)) return absl::UnavailableError(WhyNotReady(state));
-  absl::Status first;
-  for (const Replica& replica : replicas_) {
-    absl::Status health = replica.loop->Health();
-    if (health.ok()) return health;
-    if (first.ok() && replica.loop->state() == EngineState::kAwake) first = std::move(health);
-  }
-  return first.ok() ? absl::UnavailableError(WhyNotReady(EngineState::kRecovering)) : first;
+  const StateReport report = ReportState(StatsOfReplicas());
+  return report.serving() ? absl::OkStatus() : absl::UnavailableError(report.Line());
 }
 
 std::string ReplicaSet::Errors() const {
@@ -225,9 +226,10 @@ std::string ReplicaSet::Errors() const {
   return errors;
 }
 
-EngineStats ReplicaSet::Stats() const {
+EngineStats ReplicaSet::StatsOfReplicas() const {
   EngineStats sum;
   sum.state = state_;
+  bool one_serves = false;
   sum.sleep_level = std::numeric_limits<int>::max();
   sum.paused = true;
   for (const Replica& replica : replicas_) {
@@ -244,6 +246,8 @@ EngineStats ReplicaSet::Stats() const {
       sum.only_copy |= one.only_copy;
       sum.needs_weights |= one.needs_weights;
     }
+    one_serves |= one.state == EngineState::kAwake && one.stall.ok();
+    AddReasons(one, &sum);
     sum.paused = sum.paused && (one.paused || one.state == EngineState::kFailed);
     AddSums(one, &sum);
     sum.replicas.push_back({.state = one.state,
@@ -258,6 +262,20 @@ EngineStats ReplicaSet::Stats() const {
     sum.paused = false;
     sum.error = Errors();
   }
+  sum.gave_up_stale_weights = GaveUpStaleWeights();
+  absl::MutexLock wait_lock(&wait_mu_);
+  sum.note.since = history_.note().since;
+  if (one_serves) {
+    sum.stall = absl::OkStatus();
+  } else if (sum.stall.ok()) {  // of a set that was awake a moment ago
+    sum.stall = absl::UnavailableError(WhyNotReady(EngineState::kRecovering));
+    sum.stalled_since = sum.note.since;
+  }
+  return sum;
+}
+
+EngineStats ReplicaSet::Stats() const {
+  EngineStats sum = StatsOfReplicas();
   absl::MutexLock lock(&mu_);
   sum.num_waiting += static_cast<int32_t>(queue_.size());
   sum.num_moved = num_moved_;
@@ -283,6 +301,7 @@ void ReplicaSet::UpdateState() {
   {
     absl::MutexLock wait_lock(&wait_mu_);
     sleep_wait_.NoteState(state, smallest_.monotonic_now());
+    if (state != state_) history_.NoteState(state, smallest_.now(), "");
   }
   if (state == state_) return;
   state_ = state;
@@ -302,7 +321,8 @@ void ReplicaSet::OnReplicaStateChange(size_t replica) {
     if (replicas_[replica].loop->may_revive() && retry.due() == absl::InfiniteDuration()) {
       const absl::Duration pause = retry.NoteFailed(smallest_.monotonic_now());
       if (pause < absl::InfiniteDuration())
-        LogInfo("replica {} is tried again in {}", replica, absl::FormatDuration(pause));
+        LogInfo("{}replica {} is tried again in {}", smallest_.log_name, replica,
+                absl::FormatDuration(pause));
     }
   }
   mail_.Wake();

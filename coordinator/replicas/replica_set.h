@@ -265,6 +265,8 @@ class ReplicaSet : public Engine {
   bool AnotherServes(size_t replica) const;
   bool NobodyServes() const;
   std::string Errors() const;
+  // Stats without what mu_ guards.
+  EngineStats StatsOfReplicas() const;
 
   const EngineOptions smallest_;  // what every replica can serve
   const ReplicaRetry retry_;
@@ -310,6 +312,7 @@ class ReplicaSet : public Engine {
 
   mutable absl::Mutex wait_mu_;  // never held for long
   SleepWait sleep_wait_ ABSL_GUARDED_BY(wait_mu_);
+  StateHistory history_ ABSL_GUARDED_BY(wait_mu_);
 
   absl::Mutex join_mu_;
   std::thread thread_ ABSL_GUARDED_BY(join_mu_);

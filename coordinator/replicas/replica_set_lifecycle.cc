@@ -78,7 +78,8 @@ absl::Status ReplicaSet::Undo(const absl::Status& error, const Results& results,
   for (size_t i = 0; i < undone.size(); ++i) {
     if (undone[i].ok()) continue;
     const std::string reason(undone[i].status().message());
-    LogError("replica {} is not what it was before the call that failed: {}", i, reason);
+    LogError("{}replica {} is not what it was before the call that failed: {}", smallest_.log_name, i,
+             reason);
     absl::StrAppend(&left, "; replica ", i,
                     " is not what it was before, since it could not be brought back: ", reason);
   }

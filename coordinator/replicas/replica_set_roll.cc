@@ -118,8 +118,8 @@ absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace, LifecycleLo
     RETURN_IF_ERROR(AwaitSettled());
     RETURN_IF_ERROR(MayEmpty(replica));
     replicas_[replica].is_rolling = true;
-    LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
-            replicas_[replica].num_open, absl::FormatDuration(grace));
+    LogInfo("{}roll: replica {} has {} open requests, which may finish within {}", smallest_.log_name,
+            replica, replicas_[replica].num_open, absl::FormatDuration(grace));
   }
   lifecycle->Give();
   absl::Status waited;
@@ -169,10 +169,11 @@ absl::Status ReplicaSet::RollAll(absl::Duration grace, LifecycleLock* lifecycle)
     for (const size_t i : *part) {
       const absl::Status status = part == &failed ? ReviveAndWait(i) : RollOne(i, grace, lifecycle);
       if (status.ok()) {
-        LogInfo("roll: replica {} is back, {} of {} are done", i, ++num_done, replicas_.size());
+        LogInfo("{}roll: replica {} is back, {} of {} are done", smallest_.log_name, i, ++num_done,
+                replicas_.size());
         continue;
       }
-      LogError("the roll ends at replica {}: {}", i, std::string(status.message()));
+      LogError("{}the roll ends at replica {}: {}", smallest_.log_name, i, std::string(status.message()));
       return OfReplica(i, status);
     }
   }

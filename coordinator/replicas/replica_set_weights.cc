@@ -112,8 +112,8 @@ Weights ReplicaSet::WeightsOfOthers(size_t replica) const {
 void ReplicaSet::MakeStale(size_t replica) {
   const auto update = replicas_[replica].loop->BeginWeightUpdate({.mode = SleepMode::kKeep});
   if (update.ok()) return;
-  LogError("replica {} has kept the weights from which nothing should be served: {}", replica,
-           std::string(update.status().message()));
+  LogError("{}replica {} has kept the weights from which nothing should be served: {}", smallest_.log_name,
+           replica, std::string(update.status().message()));
 }
 
 bool ReplicaSet::GaveUpStaleWeights() const {

@@ -169,6 +169,7 @@ class SharedDevices {
     bool level_is_asked = false;              // as of ModelView
     bool prefetched = false;                  // since it fell asleep
     bool stay_told = false;                   // since it woke
+    std::string sleeps_for;                   // the reason of the last decision by which it sleeps
     absl::Duration sleep_time, wake_up_time;  // as last measured
     MonotonicTime waiting_since = absl::InfiniteDuration();
     MonotonicTime last_used;
@@ -247,6 +248,8 @@ class SharedDevices {
   void NoteStage(Model* model, bool was_held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Health(const Model& model) const;
   EngineStats Stats(const Model& model) const;
+  // Names of the models that hold device memory.
+  std::string AwakeModels() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The revival of engines that have failed (shared_devices_transitions.cc).
   void NoteRevival(Model* model, EngineState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -8,6 +8,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/caller.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/residency/declined.h"
 #include "coordinator/residency/host_memory.h"
 #include "coordinator/residency/shared_devices.h"
@@ -205,27 +206,40 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
 }
 
 absl::Status SharedDevices::Health(const Model& model) const {
-  const absl::Status health = model.engine->Health();
-  if (health.ok()) return health;
+  if (model.engine->Health().ok()) return absl::OkStatus();
+  const EngineStats stats = Stats(model);
+  if (stats.request_wakes && stats.wake_up_error.empty()) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
-  const EngineState state = model.engine->state();
-  const bool sleeps =
-      state == EngineState::kFallingAsleep || state == EngineState::kAsleep || state == EngineState::kWaking;
-  const bool drains = model.decision.has_value() && state == EngineState::kPausing;
-  if ((!sleeps && !drains) || model.held_asleep) return health;
-  const EngineStats stats = model.engine->Stats();
-  const bool replaced = stats.needs_weights || (model.staged && stats.residency.weights_stale());
-  if (stats.paused || replaced) return health;
   // Once no request waits and the pause is over, the next request is a new try.
   const bool tries_next = model.num_open == 0 && options_.now() >= model.retries->retry_at();
-  return tries_next ? absl::OkStatus() : model.retries->error();
+  if (stats.request_wakes && tries_next) return absl::OkStatus();
+  return absl::UnavailableError(ReportState(stats).Line());
 }
 
 EngineStats SharedDevices::Stats(const Model& model) const {
   EngineStats stats = model.engine->Stats();
   absl::MutexLock lock(&mu_);
+  stats.model_flag = model.options.name;
   stats.wake_up_error = std::string(model.retries->error().message());
+  const bool sleeps = stats.state == EngineState::kFallingAsleep || stats.state == EngineState::kAsleep ||
+                      stats.state == EngineState::kWaking;
+  const bool drains = model.decision.has_value() && stats.state == EngineState::kPausing;
+  const bool replaced = stats.needs_weights || (model.staged && stats.residency.weights_stale());
+  stats.request_wakes = (sleeps || drains) && !model.held_asleep && !stats.paused && !replaced;
+  if ((sleeps || drains) && !model.held_asleep && !model.sleeps_for.empty())
+    stats.note.why = model.sleeps_for;
+  const bool waits = model.num_open > 0 || (model.wanted.has_value() && !IsCarriedOut(model));
+  if (stats.state == EngineState::kAsleep && waits) stats.awaits_room_of = AwakeModels();
   return stats;
+}
+
+std::string SharedDevices::AwakeModels() const {
+  std::string names;
+  for (const std::unique_ptr<Model>& one : models_) {
+    if (one->engine != nullptr && IsResident(one->engine->state()))
+      absl::StrAppend(&names, names.empty() ? "" : ", ", one->options.name);
+  }
+  return names;
 }
 
 }  // namespace somnus

@@ -19,15 +19,20 @@ std::optional<int64_t> MaxKept(const ResidencyDecision& decision) {
   return decision.max_kept_bytes;
 }
 
+bool PutsToSleep(ResidencyAction action) {
+  return action == ResidencyAction::kSleepIfIdle || action == ResidencyAction::kDrain ||
+         action == ResidencyAction::kPreempt || action == ResidencyAction::kRelease;
+}
+
 }  // namespace
 
 void SharedDevices::Begin(const ResidencyDecision& decision) {
   Model* const model = models_[decision.model].get();
-  LogInfo("{}: {} ({}{})", model->options.name, ResidencyActionName(decision.action),
-          ResidencyReasonName(decision.reason),
-          decision.for_model == decision.model
-              ? ""
-              : absl::StrCat(", for ", models_[decision.for_model]->options.name));
+  const std::string text = absl::StrCat(
+      ResidencyActionName(decision.action), " (", ResidencyReasonName(decision.reason),
+      decision.for_model == decision.model ? "" : ", for " + models_[decision.for_model]->options.name, ")");
+  LogInfo("{}: {}", model->options.name, text);
+  if (PutsToSleep(decision.action)) model->sleeps_for = "residency: " + text;
   if (model->options.on_decision) model->options.on_decision(decision);
   if (decision.action == ResidencyAction::kStay) {
     model->stay_told = true;

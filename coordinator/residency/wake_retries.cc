@@ -16,7 +16,7 @@ void WakeRetries::Pause(MonotonicTime now) {
 
 void WakeRetries::NoteFailed(MonotonicTime now, const absl::Status& error) {
   if (MissingOf(error).shortages_size() == 0) ++num_failures_;
-  error_ = absl::UnavailableError(absl::StrCat("The model sleeps and could not be woken: ", error.message()));
+  error_ = absl::UnavailableError(absl::StrCat(kCouldNotBeWoken, error.message()));
   Pause(now);
 }
 

@@ -12,6 +12,9 @@
 
 namespace somnus {
 
+// The beginning of WakeRetries::error.
+inline constexpr char kCouldNotBeWoken[] = "The model sleeps and could not be woken: ";
+
 struct WakeRetryOptions {
   absl::Duration first_pause = absl::Seconds(1);
   // No flags: operators mend the cause of failures, and all these pauses are short beside such repairs.

@@ -17,6 +17,7 @@
 #include "coordinator/api/served_model.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/engine/prefix_book.h"
 #include "tests/api/byte_tokenizer.h"
 #include "tests/api/fake_outputs.h"
@@ -58,14 +59,10 @@ class FakeEngine : public Engine {
     }
   }
 
-  EngineState state() const override {
-    absl::MutexLock lock(&mutex_);
-    return state_;
-  }
+  EngineState state() const override { return Stats().state; }
   absl::Status Health() const override {
-    absl::MutexLock lock(&mutex_);
-    if (state_ != EngineState::kAwake) return absl::UnavailableError(WhyNotReady(state_));
-    return stall_;
+    const StateReport report = ReportState(Stats());
+    return report.serving() ? absl::OkStatus() : absl::UnavailableError(report.Line());
   }
   void OnStateChange(std::function<void()> callback) override {
     if (callback) callback();
@@ -74,6 +71,9 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     EngineStats stats;
     stats.state = state_;
+    stats.stall = stall_;
+    stats.note = {.since = absl::FromUnixSeconds(1'700'000'000), .why = "the test has said so"};
+    if (state_ == EngineState::kFailed) stats.error = "the test has said so";
     stats.sleep_level = sleep_level_;
     stats.paused = paused_;
     stats.num_running = static_cast<int32_t>(open_.size());

@@ -28,7 +28,8 @@ class Probes(unittest.TestCase):
             wait_until(lambda: cluster.health() == 503, PATIENCE_S, "it listens")
             self.assertEqual(self.probe(cluster), (200, 503))
             shown = cluster.cli("status").stdout
-            self.assertRegex(shown, r"^state     loading\nwhy       The model is loading\.\naddress   .*\nversion   .*, up \d+.*s\n$")
+            self.assertRegex(shown, r"^state     loading\nwhy       The model is loading: 0 of 1 workers have come\.[^\n]*\naddress   "
+                             r".*\nversion   .*, up \d+.*s\n$")
             self.assertEqual(cluster.cli("status", "--ready", check=False).returncode, 1)
             self.assertEqual(cluster.stop(), 0)
 

@@ -120,8 +120,9 @@ class Sleep(unittest.TestCase):
         for port in (self.cluster.port, self.cluster.admin_port):
             self.assertEqual(self.cluster.request("GET", "/livez", port=port).status, 200)
             ready = self.cluster.request("GET", "/readyz", port=port)
-            self.assertEqual((ready.status, ready.json["error"]["message"]),
-                             (503, "The engine is asleep; requests wait until it is woken."))
+            self.assertEqual(ready.status, 503)
+            self.assertRegex(ready.json["error"]["message"], r"^The engine is asleep at level 1 \(kv_cache, weights, workspace\); requests "
+                             r"wait until it is woken\. Why: an operator has called sleep\. Since: .*Z\. Way out: somnus wake-up\.$")
         self.assertIn("asleep", self.cluster.status()["not_ready_reason"])
         self.cluster.cli("wake-up")
         self.assertEqual(self.cluster.request("GET", "/readyz").status, 200)

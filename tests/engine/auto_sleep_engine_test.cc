@@ -146,7 +146,8 @@ TEST_F(AutoSleepEngineTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   EXPECT_EQ(executor_->lifecycle_calls().size(), 1u + 3u) << "tries are bounded";
   // Until the next try requests are refused with the reason.
   Await([&] { return engine_->Stats().num_waiting == 0; });
-  EXPECT_EQ(engine_->Health(), first.sink->error());
+  EXPECT_EQ(What(engine_->Health()), "The engine is asleep, and could not be woken.");
+  EXPECT_EQ(Why(engine_->Health()), "rank 1: the checkpoint has changed");
   EXPECT_EQ(engine_->Submit(MakeTicket("b", 5, 5).request), first.sink->error());
   EXPECT_EQ(engine_->Stats().wake_up_error, first.sink->error().message());
   // Later the next request causes a single try.
@@ -239,7 +240,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
   ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   EXPECT_EQ(engine_->Stats().sleep_level, 2);
   EXPECT_EQ(
-      engine_->Health().message(),
+      What(engine_->Health()),
       "The weights came from an update and were discarded; requests wait until others have been brought.");
 }
 

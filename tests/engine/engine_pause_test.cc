@@ -86,7 +86,7 @@ TEST_F(EnginePauseTest, WhatIsOpenStopsAndGoesOnWithTheSameTokens) {
     const int64_t preemptions = engine_.Stats().num_preemptions;
     const Ticket open = PauseWhileOpen({.clear_cache = clear_cache});
     EXPECT_EQ(engine_.state(), EngineState::kPaused);
-    EXPECT_EQ(engine_.Health().message(), "The engine is paused; requests wait until it is resumed.");
+    EXPECT_EQ(What(engine_.Health()), "The engine is paused; requests wait until it is resumed.");
     EXPECT_EQ(engine_.Stats().num_preemptions > preemptions, clear_cache);
     const int64_t steps = executor_.num_steps_sent();
     const Ticket arrived = Submit("arrived", 5, 50);
@@ -116,7 +116,7 @@ TEST_F(EnginePauseTest, AbortEndsWhatIsOpen) {
 
 TEST_F(EnginePauseTest, WaitLetsWhatIsOpenEndAndHoldsBackWhatArrives) {
   Waiting waiting = StartWaitingPause();
-  EXPECT_EQ(engine_.Health().message(), "The engine is about to pause; requests wait until it is resumed.");
+  EXPECT_EQ(What(engine_.Health()), "The engine is about to pause; requests wait until it is resumed.");
   const Ticket arrived = Submit("arrived", 5, 50);
   const Ticket aborted = Submit("aborted", 5);
   Ticket expired = MakeTicket("expired", 5, 5);

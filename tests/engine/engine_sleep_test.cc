@@ -64,7 +64,10 @@ TEST(EngineTest, AGroupThatWasAdoptedAsleepSleepsOn) {
   EngineLoop engine(options, &executor, nullptr);
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
   EXPECT_EQ(engine.Stats().sleep_level, 2);
-  EXPECT_EQ(engine.Health().message(), "The engine is asleep; requests wait until it is woken.");
+  EXPECT_EQ(
+      What(engine.Health()),
+      "The engine is asleep at level 2 (kv_cache, weights, workspace); requests wait until it is woken.");
+  EXPECT_EQ(Why(engine.Health()), "its workers were taken over from an earlier server");
   Ticket ticket = MakeTicket("a", 5, 5);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
   EXPECT_FALSE(engine.Sleep({.level = 1})->changed()) << "it sleeps deeper already";
@@ -85,7 +88,7 @@ TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
   std::thread sleeping([&] { EXPECT_TRUE(engine.Sleep({.level = 1}).ok()); });
   while (engine.state() == EngineState::kAwake) std::this_thread::yield();
   EXPECT_EQ(engine.state(), EngineState::kFallingAsleep);
-  EXPECT_EQ(engine.Health().message(), "The engine is falling asleep; requests wait until it is woken.");
+  EXPECT_EQ(What(engine.Health()), "The engine is falling asleep; requests wait until it is woken.");
   ASSERT_TRUE(engine.Submit(a.request).ok());
   executor.HoldLifecycle(false);
   sleeping.join();
@@ -95,7 +98,7 @@ TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
   std::thread waking([&] { EXPECT_TRUE(engine.WakeUp({}).ok()); });
   while (engine.state() == EngineState::kAsleep) std::this_thread::yield();
   EXPECT_EQ(engine.state(), EngineState::kWaking);
-  EXPECT_EQ(engine.Health().message(), "The engine is waking up; requests wait until it is awake.");
+  EXPECT_EQ(What(engine.Health()), "The engine is waking up; requests wait until it is awake.");
   ASSERT_TRUE(engine.Submit(b.request).ok());
   executor.HoldLifecycle(false);
   waking.join();
@@ -163,7 +166,8 @@ TEST(EngineTest, ARankLostOnTheWayFailsTheEngineWithTheReason) {
     executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
     call.join();
     EXPECT_EQ(engine.state(), EngineState::kFailed);
-    EXPECT_EQ(engine.Health().message(), "The engine has failed: rank 0 (pid 5) was killed by signal 9");
+    EXPECT_EQ(What(engine.Health()), "The engine has failed.");
+    EXPECT_EQ(Why(engine.Health()), "rank 0 (pid 5) was killed by signal 9");
     EXPECT_EQ(engine.Stats().error, "rank 0 (pid 5) was killed by signal 9");
   }
 }

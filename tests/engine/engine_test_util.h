@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -218,5 +219,17 @@ class RecordingObserver : public EngineObserver {
   absl::Duration recovery_time_ ABSL_GUARDED_BY(mu_);
   bool times_are_ordered_ ABSL_GUARDED_BY(mu_) = true;
 };
+
+// Of the line of a state that is not "serving" (coordinator/residency/state_report.h): the sentence for
+// clients, and the reason.
+inline std::string What(const absl::Status& health) {
+  const std::string line(health.message());
+  return line.substr(0, line.find(" Why: "));
+}
+inline std::string Why(const absl::Status& health) {
+  const std::string line(health.message());
+  const size_t begin = std::min(line.find(" Why: ") + 6, line.size());
+  return line.substr(begin, line.find(". Since: ") - begin);
+}
 
 }  // namespace somnus

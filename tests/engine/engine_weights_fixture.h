@@ -44,7 +44,7 @@ class EngineWeightsTest : public ::testing::Test {
     EXPECT_EQ(stats.weights_version, 0);
     EXPECT_EQ(stats.weights_source, "");
     EXPECT_EQ(stats.residency.state("weights"), TagState::kStale);
-    EXPECT_EQ(engine_->Health().message(),
+    EXPECT_EQ(What(engine_->Health()),
               "The weights are stale; requests wait until others have been brought.");
   }
 

@@ -236,7 +236,8 @@ TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   const absl::Status error =
       absl::UnavailableError("The model sleeps and could not be woken: rank 0: the checkpoint has changed");
   EXPECT_EQ(waits.sink->error(), error);
-  EXPECT_EQ(engine(0)->Health(), error);
+  EXPECT_EQ(What(engine(0)->Health()), "The engine is asleep, and could not be woken.");
+  EXPECT_EQ(Why(engine(0)->Health()), "rank 0: the checkpoint has changed");
   EXPECT_EQ(engine(0)->Stats().wake_up_error, error.message());
   const auto num_wake_ups = [this] {
     absl::MutexLock lock(&mu_);

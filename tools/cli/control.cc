@@ -94,7 +94,9 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   PrintField("state",
              absl::StrCat(StateText(status.state()), level, status.paused() && !says_so ? ", paused" : ""));
   if (!status.error().empty()) PrintField("error", status.error());
-  if (!status.not_ready_reason().empty()) PrintField("why", status.not_ready_reason());
+  const std::string& line = status.state_report().line();
+  if (!line.empty() || !status.not_ready_reason().empty())
+    PrintField("why", line.empty() ? status.not_ready_reason() : line);
   if (status.has_lifecycle_call()) PrintField("call", CallText(status.lifecycle_call()));
   if (status.num_recoveries() > 0) {
     PrintField("epoch", absl::StrCat(status.group_epoch(), ", recoveries ", status.num_recoveries()));

@@ -99,7 +99,7 @@ std::string WhyNotServing(const std::string& flags, const v1::GetStatusResponse&
     case v1::ENGINE_STATE_RECOVERING:
       return status.not_ready_reason();
     default:
-      return absl::StrCat("the engine has failed", status.error().empty() ? "" : ": ", status.error());
+      return status.state_report().line();
   }
 }
 

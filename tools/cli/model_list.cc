@@ -172,6 +172,16 @@ std::string SchedulingTable(const v1::ListModelStatusResponse& models,
   return table.Text(columns);
 }
 
+// As --json of status prints the report; null while requests are served.
+static nlohmann::ordered_json ReportJson(const v1::StateReport& report) {
+  if (report.line().empty()) return nullptr;
+  return {{"line", report.line()},
+          {"what", report.what()},
+          {"why", report.why()},
+          {"since_unix_s", report.since_unix_s()},
+          {"way_out", report.way_out()}};
+}
+
 std::string ModelsJson(const v1::ListModelStatusResponse& models) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const v1::ModelStatus& model : models.models()) {
@@ -181,6 +191,7 @@ std::string ModelsJson(const v1::ListModelStatusResponse& models) {
                     {"paused", model.paused()},
                     {"error", model.error()},
                     {"not_ready_reason", model.not_ready_reason()},
+                    {"state_report", ReportJson(model.state_report())},
                     {"num_requests_running", model.num_requests_running()},
                     {"num_requests_waiting", model.num_requests_waiting()},
                     {"oldest_wait_s", model.oldest_wait_s()},
