@@ -61,16 +61,15 @@ void StateLog::LookAtStart() {
 void StateLog::Look(Entry* entry) {
   const EngineStats stats = entry->engine->Stats();
   const StateReport report = ReportState(stats);
-  const std::string seen = absl::StrCat(report.what, report.why);
-  if (seen == entry->seen) return;
-  entry->seen = seen;
+  const std::string line = CleanMessage(report.Line());
+  if (line == entry->seen) return;
+  entry->seen = line;
   if (report.serving()) {
     if (std::exchange(entry->logged, false)) LogInfo("{}The engine serves.", entry->prefix);
     return;
   }
   const LogLevel level = LevelOf(stats);
   entry->logged |= level != LogLevel::kDebug;
-  const std::string line = CleanMessage(report.Line());
   Log(level, "{}{}", fmt::make_format_args(entry->prefix, line));
 }
 

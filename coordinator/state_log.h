@@ -36,7 +36,7 @@ class StateLog {
   struct Entry {
     std::string prefix;
     std::shared_ptr<Engine> engine;
-    std::string seen;     // the last report, without its time
+    std::string seen;     // the line of the last report
     bool logged = false;  // a line above debug tells the state
   };
 

@@ -144,7 +144,9 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
   PublishStats();  // before the state: whoever looks at its change finds which weights there are
   const bool lacks = NeedsWeights() && !command_.has_value();
-  SwitchState(RestingState(), lacks ? "new workers cannot have the weights of an update" : "");
+  SwitchState(
+      RestingState(),
+      lacks ? "the last change of the weights has not ended, or new workers cannot have its weights" : "");
   if (!checked_.has_value()) QueueSelfCheck();  // those of a replica that was revived
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());
   if (!command_.has_value()) return;

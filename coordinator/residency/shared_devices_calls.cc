@@ -123,6 +123,7 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
       model->retries->Restart();  // a level 2 has given up the backup that could not be read
       model->held_asleep = options_.arrivals != SleepArrivals::kWake;  // a wake-up before it has ended that
       model->level_is_asked = request.level == 1;
+      model->sleeps_for.clear();
       NoteSleep(model, report, model->sleep_time);
     } else {
       model->held_asleep = was_held && !IsResident(model->engine->state());
