@@ -38,33 +38,14 @@ int CannotServe(const absl::Status& status) {
 
 // The signs of life of loops that begin later. The engine's loop may wait for a worker that reads nothing
 // until
-// --hang-timeout ends the wait.
+// --hang-timeout ends that wait.
 void WatchLoops(const somnus::Flags& flags) {
   if (flags.liveness_timeout <= absl::ZeroDuration()) return;
   somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.hang_timeout));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  // gRPC's own log repeats, over several lines, what our errors say in one.
-  setenv("GRPC_VERBOSITY", "NONE", 0);
-  somnus::LogFailedHandshakes();
-  somnus::Flags flags;
-  const somnus::FlagTable table = somnus::CoordinatorFlags(&flags);
-  std::vector<std::string> positional;
-  if (const auto code = somnus::ParseCommandLine(table, argc, argv, &positional); code.has_value())
-    return *code;
-  absl::Status status = somnus::AddServeConfig({argv + 1, argv + argc}, &flags);
-  if (status.ok()) status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
-  if (status.ok()) {
-    if (const absl::Status limits = somnus::CheckStartLimits(somnus::NeedsOf(flags)); !limits.ok())
-      return CannotServe(limits);
-    status = somnus::InitLogging("coordinator", flags.log_level, flags.log_queue_bytes);
-  }
-  if (!status.ok()) return somnus::UsageError(table, status);
-  if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
-
+// Until it is told to stop; returns the exit code.
+int Serve(const somnus::Flags& flags) {
   // Before there are other threads, too.
   const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();
   somnus::Server* to_stop = nullptr;
@@ -89,7 +70,7 @@ int main(int argc, char** argv) {
     to_stop = server.get();
     if (requested.has_value()) server->RequestStop(*requested);
   }
-  status = server->Start();
+  absl::Status status = server->Start();
   if (status.ok()) {
     const std::string what =
         flags.models.empty() ? flags.model : absl::StrCat(flags.models.size(), " models");
@@ -106,4 +87,28 @@ int main(int argc, char** argv) {
   }
   if (status.ok() || absl::IsCancelled(status)) return 0;
   return CannotServe(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // gRPC's own log repeats, over several lines, what our errors say in one.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
+  somnus::LogFailedHandshakes();
+  somnus::Flags flags;
+  const somnus::FlagTable table = somnus::CoordinatorFlags(&flags);
+  std::vector<std::string> positional;
+  if (const auto code = somnus::ParseCommandLine(table, argc, argv, &positional); code.has_value())
+    return *code;
+  absl::Status status = somnus::AddServeConfig({argv + 1, argv + argc}, &flags);
+  if (status.ok()) status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
+  if (status.ok()) {
+    if (const absl::Status limits = somnus::CheckStartLimits(somnus::NeedsOf(flags)); !limits.ok())
+      return CannotServe(limits);
+    status = somnus::InitLogging("coordinator", flags.log_level, flags.log_queue_bytes);
+  }
+  if (!status.ok()) return somnus::UsageError(table, status);
+  if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
+
+  return Serve(flags);
 }
