@@ -26,16 +26,17 @@ GpuBenchMachine Emulated() {
   machine.kernel_sizes.linear_rows = {1, 8, 64};
   machine.kernel_sizes.activation_rows = {1, 32};
   machine.kernel_sizes.attention = {{1, 64, 1}, {4, 32, 1}, {1, 64, 16}, {2, 32, 32}};
-  machine.kernel_sizes.sampled_rows = {1, 4};
+  machine.kernel_sizes.sampled_rows = {1};
   machine.kernel_sizes.kv_bytes = kMiB;
   machine.kernel_sizes.max_repeats = 2;
+  machine.chunk_sweep.piece_bytes = {2 * kMiB, 4 * kMiB};
   machine.chunk_sweep.pause = absl::Milliseconds(1);
   machine.defaults.model = "tests/data/tiny/qwen3";
   machine.defaults.batches = {1, 2};
   machine.defaults.prompt_tokens = 16;
   machine.defaults.new_tokens = 4;
   machine.defaults.prefill_tokens = 32;
-  machine.defaults.chunk_sweep_bytes = 256 * kMiB;
+  machine.defaults.chunk_sweep_bytes = 8 * kMiB;
   return machine;
 }
 
@@ -44,7 +45,7 @@ GpuBenchMachine Emulated() {
 
 int main(int argc, char** argv) {
   somnus::cuda_emulated::emulator::Options options = somnus::cuda_emulated::emulator::GetOptions();
-  options.device_bytes = int64_t{1} << 30;  // a share of these bytes becomes the KV cache, which is cleared
+  options.device_bytes = int64_t{1} << 28;  // a share of these bytes becomes the KV cache, which is cleared
   somnus::cuda_emulated::emulator::SetOptions(options);
   return somnus::GpuBenchMain(argc, argv, somnus::Emulated());
 }
