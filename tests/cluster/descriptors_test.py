@@ -71,11 +71,8 @@ class Descriptors(unittest.TestCase):
             try:
                 wait_until(lambda: f"{cluster_port} for now" in cluster.log(), PATIENCE_S, "a shortage in the coordinator's log")
                 wait_until(lambda: f"{ports[1]} for now" in workers.logs()[1], PATIENCE_S, "a shortage in the worker's log")
-                self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
                 first.kill()
-                start(ports[2])  # cannot register yet, and tries again
-                wait_until(lambda: "is lost" in cluster.log() or "has been lost" in cluster.log() or cluster.health() != 200, PATIENCE_S,
-                           cluster.log)
+                start(ports[2])  # may have to try again until strangers who say nothing are cut off
             finally:
                 for sock in strangers:
                     sock.close()
