@@ -307,7 +307,7 @@ class LibraryPath(Folder):
 @unittest.skipUnless(all(map(os.path.exists, EMULATED)), "the emulator's programs are not built")
 class Rehearsal(Folder):
     def test_every_item_runs_over_the_emulator(self):
-        done = subprocess.run([SCRIPT, "--rehearse", "--out", self.out, "--seconds", "5000"], capture_output=True, text=True, timeout=580,
+        done = subprocess.run([SCRIPT, "--rehearse", "--out", self.out], capture_output=True, text=True, timeout=580,
                               env={**os.environ, "SOMNUS_BIN": BIN})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assert_files()

@@ -20,12 +20,15 @@ import machine
 import runner
 import table as tables
 
+SECONDS = 540
+
 
 def arguments(argv, table):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="the bundle, unpacked, or a rehearsal's")
     parser.add_argument("--out", required=True, help="the folder of the four files")
-    parser.add_argument("--seconds", type=float, default=540, help="of the whole day; an item starts only if its budget is left of them")
+    parser.add_argument("--seconds", type=float, help="of the whole day (540; of a rehearsal ten times that); an item starts only "
+                        "if its budget is left of them")
     parser.add_argument("--items", help="only these, separated by commas")
     parser.add_argument("--resume", metavar="DAY.JSONL", help="of an earlier call: run what has not ended in it")
     parser.add_argument("--begun", type=float, default=time.time(), help="when the day began, as date +%%s has it")
@@ -38,6 +41,9 @@ def arguments(argv, table):
         parser.error(str(error))
     if args.resume:
         args.table = tables.unfinished(args.table, args.earlier)
+    if args.rehearse:
+        args.table = tables.rehearsed(args.table)
+    args.seconds = args.seconds or SECONDS * (tables.REHEARSAL_FACTOR if args.rehearse else 1)
     return args
 
 
