@@ -26,7 +26,7 @@ programs=(//worker:worker //coordinator:coordinator //tools:somnus //tools/bench
 
 # Builds, and makes $1 a folder that runs elsewhere.
 make_bundle() {
-  local dir=$1 tests target path
+  local dir=$1 tests
   # shellcheck source=env.sh
   source "$here/env.sh"
   cd "$SOMNUS_ROOT" || exit 1
