@@ -163,7 +163,8 @@ EngineStats EngineLoop::StatsNow() const {
   stats.note = history_.note();
   stats.may_revive = may_revive_;
   stats.gave_up_stale_weights = gave_up_stale_weights_;
-  stats.stall = Stall(options_.running_now() - awaited_since_);
+  // An engine that ends may have outlived its workers, and the executor with them.
+  if (IsReady(state_)) stats.stall = Stall(options_.running_now() - awaited_since_);
   stats.stalled_since = awaited_at_;
   stats.lifecycle_call = lifecycle_call_;
   stats.num_waiting += static_cast<int32_t>(submitted_.size());
