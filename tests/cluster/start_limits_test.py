@@ -79,7 +79,7 @@ class StartLimits(unittest.TestCase):
             for path in [*copies, model, *(os.path.join(model, name) for name in os.listdir(model))]:
                 os.chmod(path, 0o755)
             somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", "prlimit")
-            for limit in (5, 20, 46):
+            for limit in (5, 20, 40):
                 code, lines = coordinator(*somebody, f"--nproc={limit}", binary=copies[0], worker=copies[1], model=model)
                 self.assertEqual(code, 1, lines)
                 # A coordinator that has all its threads leaves too few for its worker.
@@ -87,7 +87,6 @@ class StartLimits(unittest.TestCase):
                 self.assertEqual(len(said), 1, lines)
                 if limit < 30:
                     self.assertEqual(len(lines), 1, lines)
-                self.assertFalse([line for line in lines if "signal" in line or "terminate" in line], lines)
 
     @unittest.skipUnless(mounts_work(), "mount namespaces")
     def test_a_shared_memory_folder_that_is_small_full_or_cannot_be_written(self):
