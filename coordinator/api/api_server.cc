@@ -5,6 +5,9 @@
 #include <utility>
 // clang-format on
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -168,14 +171,36 @@ class HttpServer : public ApiServer {
         co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ec));
         continue;
       }
-      if (listener->connections >= state_.options.limits.max_connections ||
-          socket.native_handle() >= listener->descriptors) {
-        state_.metrics->OnRejected("too_many_connections");
-        if (!CloseLongestWaiting(listener->admin)) continue;
-      }
+      if (!MakeRoom(*listener, &socket)) continue;
       ++listener->connections;
       asio::co_spawn(io_, Serve(std::move(socket), listener), asio::detached);
     }
+  }
+
+  // Whether the listener may have another connection. The connection that waits longest makes way where there
+  // are too many.
+  bool MakeRoom(const Listener& listener, tcp::socket* socket) {
+    const bool is_low = socket->native_handle() < listener.descriptors;
+    if (is_low && listener.connections < state_.options.limits.max_connections) return true;
+    state_.metrics->OnRejected("too_many_connections");
+    return CloseLongestWaiting(listener.admin) && (is_low || MoveBelow(listener.descriptors, socket));
+  }
+
+  // Gives the socket the lowest free descriptor, which was another connection's a moment ago. False where the
+  // listener for gRPC has taken that one meanwhile: a socket that kept its high descriptor would take it from
+  // operators and workers.
+  bool MoveBelow(int64_t bound, tcp::socket* socket) {
+    error_code ec;
+    const tcp::endpoint endpoint = socket->local_endpoint(ec);
+    if (ec) return false;
+    const int high = socket->release(ec);
+    if (ec) return false;
+    const int low = fcntl(high, F_DUPFD_CLOEXEC, 0);
+    close(high);
+    if (low < 0) return false;
+    socket->assign(endpoint.protocol(), low, ec);
+    if (ec) close(low);
+    return !ec && low < bound;
   }
 
   asio::awaitable<void> Serve(tcp::socket socket, Listener* listener) {
