@@ -28,7 +28,7 @@ while (($#)); do
 done
 
 targets=(//worker:worker //coordinator:coordinator //tools:somnus //tools/bench:gpu_bench //tests/cuda:gpu_tests
-  //tests/cuda:all_reduce_gpu_test //tests/cuda:fused_norm_gpu_test //tests/cuda:peer_processes_gpu_test)
+  //tests/cuda:{steady_state,graph_sleep,batch_invariance,runner,all_reduce,fused_norm,peer_processes}_gpu_test)
 
 # Builds, and makes $1 the folder that is packed.
 make_kit() {

@@ -1,20 +1,24 @@
-"""The GPU's tests of one rank, in the order of their value."""
+"""The GPU's tests of kernels and of the runner, in the order of their value."""
 import gtest
 
 GROUPS = (
     "*Decode*:*Prefill*:*Sections*:*Attention*:*Gemv*:*Linear*:*Norm*:*Qk*:*ByteCache*",
-    "*Sampling*:*LogProbs*:*Swap*:*Runner*:*GraphSleep*:*SteadyState*:*BatchInvariance*",
+    "*Sampling*:*LogProbs*:*Swap*",
     "*",
 )
 REHEARSED = ("ArgMaxTest.Small*", "BlocksTest.Small*")
+# Tests of the runner have ranks, and so a process each.
+PROGRAMS = ("steady_state_gpu_test", "graph_sleep_gpu_test", "batch_invariance_gpu_test", "runner_gpu_test")
 
 
 def run(kit):
     program, seen, results = kit.path("tests", "cuda", "gpu_tests"), [], {}
-    for number, group in enumerate(kit.pick(GROUPS, REHEARSED), 1):
+    for group in kit.pick(GROUPS, REHEARSED):
         pattern = group + ("-" + ":".join(seen) if seen else "")
         seen.append(group)
-        verdicts, status = gtest.run(kit, f"kernels.{number}", [program, f"--gtest_filter={pattern}"])
-        results[number] = (verdicts, status)
-    for number, (verdicts, status) in results.items():
-        gtest.must_pass(verdicts, status, f"group {number}")
+        name = f"group {len(seen)}"
+        results[name] = gtest.run(kit, f"kernels.{len(seen)}", [program, f"--gtest_filter={pattern}"])
+    for name in kit.pick(PROGRAMS, ()):
+        results[name] = gtest.run(kit, f"kernels.{name}", [kit.path("tests", "cuda", name)])
+    for name, (verdicts, status) in results.items():
+        gtest.must_pass(verdicts, status, name)
