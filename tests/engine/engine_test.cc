@@ -187,8 +187,8 @@ TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
   pass(absl::Seconds(1));
   EXPECT_EQ(What(engine.Health()), "Step 1 has been under way for longer than 1m.");
   EXPECT_EQ(engine.state(), EngineState::kAwake) << "it may still end";
-  executor.SetProgress(absl::UnavailableError("rank 1 (pid 7) has been in step 1 for longer than 1m."));
-  EXPECT_EQ(What(engine.Health()), "rank 1 (pid 7) has been in step 1 for longer than 1m");
+  executor.SetProgress(absl::UnavailableError("rank 1 (pid 7) has been in step 1 for longer than 1m"));
+  EXPECT_EQ(What(engine.Health()), "rank 1 (pid 7) has been in step 1 for longer than 1m.");
   executor.SetProgress(absl::OkStatus());
   executor.Hold(false);
   ASSERT_TRUE(ticket.sink->Wait());
