@@ -16,18 +16,26 @@ constexpr absl::Duration kShort = absl::Seconds(1);
 class GroupSpeedTest : public GroupEpochTest {
  protected:
   std::string Health() { return std::string(epoch_->Health().message()); }
-  // A load that takes so long by the group's clock, which Connect must have got before.
+  // A load takes so long by the group's clock, which Connect must have got before. After the first load the
+  // clock goes on by itself, so that calls have deadlines.
   void UseClock() {
-    options_.now = [this] { return absl::Microseconds(clock_us_.load()); };
+    options_.now = [this] {
+      const MonotonicTime loaded = absl::Nanoseconds(loaded_ns_.load());
+      const bool goes_on = loaded > absl::ZeroDuration();
+      return absl::Microseconds(clock_us_.load()) +
+             (goes_on ? MonotonicNow() - loaded : absl::ZeroDuration());
+    };
   }
   void LoadWithin(int world_size, absl::Duration time) {
     const int64_t end = clock_us_ + absl::ToInt64Microseconds(time);
     const auto loaded = epoch_->LoadModel(All(world_size), v1::LoadModelRequest(),
                                           [&](int64_t, int64_t) { clock_us_ = end; });
     ASSERT_TRUE(loaded.ok()) << loaded.status();
+    loaded_ns_ = absl::ToInt64Nanoseconds(MonotonicNow());
   }
 
   std::atomic<int64_t> clock_us_{0};
+  std::atomic<int64_t> loaded_ns_{0};
 };
 
 // Without the measurement it would have the two hours of a load.
