@@ -89,9 +89,14 @@ class Waiting(unittest.TestCase):
         with Cluster(tiny("qwen3"), "--sleep-arrivals=queue", workers=1) as cluster:
             def aborted():
                 return cluster.metric("vllm:request_success_total", finished_reason="abort") or 0
-            running = cluster.open_stream([5, 6, 7], max_tokens=100, n=2, temperature=1)
-            next(iter(running.events()))
-            cluster.admin("/sleep?level=1")
+            for _ in range(100):  # a fast model may have answered before it falls asleep
+                running = cluster.open_stream([5, 6, 7], max_tokens=400, n=2, temperature=1, ignore_eos=True)
+                next(iter(running.events()))
+                cluster.admin("/sleep?level=1")
+                if cluster.metric("vllm:num_requests_running") + cluster.metric("vllm:num_requests_waiting") == 2:
+                    break
+                running.close()
+                cluster.admin("/wake_up")
             waiting = cluster.open_stream([5, 6, 7])
             running.drop()
             waiting.drop()
