@@ -36,7 +36,8 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   EXPECT_GT(summary.num_pins, kSeedsOfOneTest / 2);
   EXPECT_GT(summary.num_swapped_blocks, kSeedsOfOneTest / 10);
   EXPECT_GT(summary.num_host_hit_tokens, 0u);
-  EXPECT_GT(summary.num_spill_writes, kSeedsOfOneTest / 5);
+  // A newcomer to a group that sleeps spills nothing: its backup is the checkpoint.
+  EXPECT_GT(summary.num_spill_writes, kSeedsOfOneTest / 6);
   EXPECT_GT(summary.num_disk_errors, kSeedsOfOneTest / 50);
 }
 
