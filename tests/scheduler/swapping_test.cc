@@ -73,50 +73,49 @@ TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
   EXPECT_EQ(NumSwapOuts(harness), 0);
 }
 
-// A rank on a GPU takes the memory beside its steps: those that come a little later find it.
+// Two sequences that do not fit together, on a host that refuses to swap: they are computed again.
+void RunRefused(Harness* harness, absl::StatusCode code) {
+  harness->worker.RefuseSwaps(true, code);
+  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
+  harness->Add(a);
+  harness->Add(b);
+  harness->RunToEnd();
+  EXPECT_EQ(harness->answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness->answers["b"].tokens, Reference(b));
+  EXPECT_EQ(harness->scheduler.stats().swaps.refusals, 1);
+  EXPECT_EQ(harness->scheduler.blocks().used_host_blocks(), 0);
+  harness->worker.RefuseSwaps(false);
+}
+
+// Of two more such sequences one is swapped out and in.
+void RunSwapped(Harness* harness) {
+  const EngineRequest d = MakeRequest("d", 15, 30, 100);
+  harness->Add(MakeRequest("c", 15, 30));
+  harness->Add(d);
+  harness->RunToEnd();
+  EXPECT_EQ(harness->answers["d"].tokens, Reference(d));
+  EXPECT_GT(harness->worker.num_swapped_in(), 0);
+}
+
+// A rank on a GPU takes the memory beside its steps, so that a later step finds the memory.
 TEST_P(SwappingTest, AHostThatIsTakingTheMemoryIsAskedAgainSoon) {
   Harness harness(SwappingOptions(13), depth());
-  harness.worker.RefuseSwaps(true, absl::StatusCode::kUnavailable);
-  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
-  harness.Add(a);
-  harness.Add(b);
-  harness.RunToEnd();
+  RunRefused(&harness, absl::StatusCode::kUnavailable);
   ASSERT_FALSE(HasFatalFailure());
-  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
-  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
-  EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
-  harness.worker.RefuseSwaps(false);
   harness.Add(MakeRequest("long", 1, 40, 1000));
   harness.RunToEnd();
-  harness.Add(MakeRequest("c", 15, 30));
-  harness.Add(MakeRequest("d", 15, 30, 100));
-  harness.RunToEnd();
-  EXPECT_EQ(harness.answers["d"].tokens, Reference(b));
-  EXPECT_GT(harness.worker.num_swapped_in(), 0);
+  RunSwapped(&harness);
 }
 
 TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) {
   Harness harness(SwappingOptions(13), depth());
-  harness.worker.RefuseSwaps(true);
-  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
-  harness.Add(a);
-  harness.Add(b);
-  harness.RunToEnd();
+  RunRefused(&harness, absl::StatusCode::kResourceExhausted);
   ASSERT_FALSE(HasFatalFailure());
-  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
-  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
-  EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
-  harness.worker.RefuseSwaps(false);
   for (int i = 0; i < 14; ++i) {
     harness.Add(MakeRequest("long" + std::to_string(i), 1, 40, 1000 + i));
     harness.RunToEnd();
   }
-  harness.Add(MakeRequest("c", 15, 30));
-  harness.Add(MakeRequest("d", 15, 30, 100));
-  harness.RunToEnd();
-  EXPECT_EQ(harness.answers["d"].tokens, Reference(b));
-  EXPECT_GT(harness.worker.num_swapped_in(), 0);
+  RunSwapped(&harness);
   EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
 }
 

@@ -116,6 +116,16 @@ Row SchedulingRow(const v1::ModelStatus& model, const v1::SchedulingCounters& th
           CausesCell(now, then)};
 }
 
+// The report as `somnus status --json` prints reports; null while requests are served.
+nlohmann::ordered_json ReportJson(const v1::StateReport& report) {
+  if (report.line().empty()) return nullptr;
+  return {{"line", report.line()},
+          {"what", report.what()},
+          {"why", report.why()},
+          {"since_unix_s", report.since_unix_s()},
+          {"way_out", report.way_out()}};
+}
+
 }  // namespace
 
 std::string StateName(v1::EngineState state) {
@@ -170,16 +180,6 @@ std::string SchedulingTable(const v1::ListModelStatusResponse& models,
   for (const v1::ModelStatus& model : models.models())
     table.Add(SchedulingRow(model, earlier[model.model()], passed));
   return table.Text(columns);
-}
-
-// As --json of status prints the report; null while requests are served.
-static nlohmann::ordered_json ReportJson(const v1::StateReport& report) {
-  if (report.line().empty()) return nullptr;
-  return {{"line", report.line()},
-          {"what", report.what()},
-          {"why", report.why()},
-          {"since_unix_s", report.since_unix_s()},
-          {"way_out", report.way_out()}};
 }
 
 std::string ModelsJson(const v1::ListModelStatusResponse& models) {
