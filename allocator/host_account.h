@@ -5,7 +5,7 @@
 // A process reserves bytes before it makes them resident and releases the reservation once they are;
 // meanwhile other processes count them as taken. Reservations are in a file in memory that all processes
 // open. A kernel lock on a byte of its own holds each, so that those of a process that ended count no longer.
-// Nobody keeps a reservation while waiting for another one. Where the file cannot be had, or its file system
+// A process that waits for a reservation holds none. Where the file cannot be had, or its file system
 // is full, the account is the process's own.
 //
 // Thread safe.

@@ -24,7 +24,7 @@ struct DescriptorBounds {
 
 // The bounds of a process that may have `limit` descriptors.
 DescriptorBounds DivideDescriptors(int64_t limit);
-// The least limit whose bound for clients is `clients` or more.
+// The least limit with a bound for clients of `clients` or more.
 int64_t LeastDescriptors(int64_t clients);
 // Raises the soft limit to a higher hard limit, and returns the bounds that follow. Idempotent.
 DescriptorBounds RaiseDescriptorLimit();

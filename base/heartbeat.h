@@ -3,13 +3,13 @@
 //
 // A loop makes a Heartbeat on its thread, and calls Beat in every turn. A loop that has given no sign for
 // longer than the limit hangs: in a deadlock, an endless loop, or a system call that does not return. A loop
-// that waits for work is alive: WaitBeating wakes up at intervals to say so. Around a call whose own bound is
-// longer than a turn, the loop makes a Heartbeat::Wait.
+// that waits for work is alive: WaitBeating gives a sign of life at intervals. Around a call that may take
+// longer than a turn, up to a bound of its own, the loop makes a Heartbeat::Wait.
 //
 //   const Heartbeat beat(options.log_name, "engine loop");
 //   while (TakeTurn()) beat.Beat();
 //
-// Threads of one pool do the same work: the pool lives while one of its threads does.
+// Threads of a pool do the same work: the pool lives as long as any of its threads.
 //
 // The time is RunningNow (running_clock.h): a process that is stopped and goes on has not hung.
 
@@ -38,7 +38,8 @@ class Heartbeats {
 
   static Heartbeats& OfProcess();
 
-  // Loops that begin from now on are watched, with this limit; zero, as at first: they are not.
+  // Loops that begin from now on are watched, with this limit. At first the limit is zero: no loop is
+  // watched.
   void Watch(absl::Duration limit);
   // Unavailable names the loop that has been silent for longest beyond the limit, and since when.
   absl::Status Check() const;
@@ -49,7 +50,7 @@ class Heartbeats {
   friend class Heartbeat;
   struct Silence {
     std::string loop;
-    absl::Duration late;   // beyond what the loop has announced
+    absl::Duration late;   // beyond the bound that the loop has announced
     absl::Duration since;  // the last sign
   };
   Silence Longest() const;
@@ -60,12 +61,12 @@ class Heartbeats {
   std::set<const Heartbeat*> loops_;
 };
 
-// The signs of one loop, from the thread that constructs and destroys the object. A later object on the same
-// thread takes the place of an earlier one for as long as the later one exists.
+// The signs of a loop, from the thread that constructs and destroys the object. Of several objects of a
+// thread the latest counts.
 class Heartbeat {
  public:
-  // `of`: "NAME: ", the model, or empty. `pool`: by which the threads of a pool know each other; null: the
-  // loop is on its own. The thread gets the loop's name, as far as 15 bytes go.
+  // `of`: "NAME: ", the model, or empty. `pool`: the same address for all threads of a pool; null: the loop
+  // is on its own. The thread gets the loop's name, as far as 15 bytes go.
   Heartbeat(absl::string_view of, absl::string_view loop, const void* pool = nullptr,
             Heartbeats* all = &Heartbeats::OfProcess());
   ~Heartbeat();
@@ -73,13 +74,13 @@ class Heartbeat {
 
   // A turn begins or ends.
   void Beat() const;
-  // The heartbeat of this thread; null: the thread has none, or loops are not watched.
+  // The heartbeat of this thread; null: the thread runs no loop, or loops are not watched.
   static const Heartbeat* OfThread();
   // The longest time between two signs of a loop that waits for work.
   absl::Duration tick() const;
 
-  // For as long as the object exists, this thread's loop is in a call that takes up to `bound`: a wait for
-  // work, or for a peer whose silence another deadline ends. Infinite: for as long as the call takes.
+  // As long as the object exists, this thread's loop is in a call that may take up to `bound`: a wait for
+  // work, or for a peer that a deadline of the call watches. Infinite: for as long as the call takes.
   class Wait {
    public:
     explicit Wait(absl::Duration bound);
@@ -102,7 +103,7 @@ class Heartbeat {
   mutable std::atomic<int64_t> bound_ns_{0};  // how much longer than a turn the call under way may take
 };
 
-// As changed->wait_for, with signs of life of this thread's loop meanwhile. The time may be infinite.
+// Waits like changed->wait_for, with signs of life of this thread's loop meanwhile. The time may be infinite.
 template <typename Done>
 void WaitBeating(std::condition_variable* changed, std::unique_lock<std::mutex>* lock, absl::Duration time,
                  Done done) {

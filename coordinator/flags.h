@@ -134,8 +134,9 @@ struct Flags {
   int32_t max_wake_up_tries = 4;         // 0: without a bound
   std::optional<bool> keep_kv_on_sleep;  // not set: one of several models keeps that of open requests
   bool wake_self_check = false;
-  int64_t swap_space_bytes = int64_t{4} << 30;        // host memory of each worker for KV blocks
-  int64_t swap_space_ahead_bytes = int64_t{1} << 30;  // of it: what a worker on a GPU has ready
+  int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
+  int64_t swap_space_ahead_bytes = int64_t{1}
+                                   << 30;  // the part of swap_space_bytes that a worker on a GPU has ready
   // Several models.
   int64_t device_memory_budget = 0;  // 0: no bound
   int64_t host_memory_budget = 0;    // likewise

@@ -21,7 +21,7 @@ class Front {
  public:
   // Binds all ports. Unavailable names the address that cannot be bound. `metrics`: of the first model, for
   // what belongs to none.
-  // `starting` is the report until SetModels; it may be called on any thread.
+  // `starting` makes the report until SetModels, on any thread.
   static absl::StatusOr<std::unique_ptr<Front>> Start(const Flags& flags, std::shared_ptr<Metrics> metrics,
                                                       std::function<StateReport()> starting);
   virtual ~Front() = default;

@@ -36,15 +36,14 @@ int CannotServe(const absl::Status& status) {
   return 1;
 }
 
-// The signs of life of loops that begin later. The engine's loop may wait for a worker that reads nothing
-// until
-// --hang-timeout ends that wait.
+// Watches the loops that begin later. The engine's loop may wait for a worker that reads nothing until
+// --hang-timeout ends the wait, so the limit is no shorter than two of these.
 void WatchLoops(const somnus::Flags& flags) {
   if (flags.liveness_timeout <= absl::ZeroDuration()) return;
   somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.hang_timeout));
 }
 
-// Until it is told to stop; returns the exit code.
+// Serves until a signal tells the server to stop; returns the exit code.
 int Serve(const somnus::Flags& flags) {
   // Before there are other threads, too.
   const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();

@@ -169,7 +169,7 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
-  // Of the model that is being loaded now. On any thread.
+  // The report of the model that is being loaded now. On any thread.
   StateReport Starting() const {
     const ServedEngine& model = *models_[loads_];
     StateReport report = model.Starting();

@@ -10,7 +10,7 @@ namespace somnus {
 
 namespace {
 
-// Of the host tier.
+// The flags of the host tier of the KV cache.
 std::vector<Flag> SwapSpaceFlags(Flags* f) {
   const auto set_swap_space = [f](const std::string& value) { return SetSwapSpace(value, f); };
   return {

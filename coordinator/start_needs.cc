@@ -13,7 +13,7 @@ constexpr int64_t kOwnDescriptors = 28;
 constexpr int64_t kDescriptorsOfGroup = 4;   // where its workers register
 constexpr int64_t kDescriptorsOfWorker = 4;  // two pipes, the process and the connections
 constexpr int64_t kConnections = 4;          // of clients, at once
-// Of the listeners and of gRPC, before any request.
+// The threads of the listeners and of gRPC, before any request.
 constexpr int kThreads = 36;
 // Mostly the threads' stacks and the allocator's arenas.
 constexpr int64_t kAddressBytes = int64_t{3} << 29;

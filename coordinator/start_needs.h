@@ -1,5 +1,5 @@
 #pragma once
-// What a coordinator needs of the system to serve what its flags say.
+// The limits of the system that a coordinator with these flags needs.
 
 #include "base/start_limits.h"
 #include "coordinator/flags.h"

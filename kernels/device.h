@@ -152,7 +152,8 @@ class Device {
   virtual bool asynchronous() const = 0;
 
   // Allocates host memory, aligned to 64 bytes, from and to which copies are fastest and asynchronous.
-  // ResourceExhausted without memory. Both calls are for any thread, while the device's own goes on queueing.
+  // ResourceExhausted without memory. AllocatePinned and FreePinned are for any thread, also while the runner
+  // queues ops.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
 

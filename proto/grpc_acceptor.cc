@@ -118,7 +118,7 @@ absl::Status GrpcAcceptor::BindSocket(const std::string& path) {
   path.copy(address.sun_path, path.size());
   if (IsSocket(address.sun_path)) unlink(address.sun_path);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  // Nobody can connect before listen, so the mode comes in time.
+  // No client can connect before listen, so the mode comes in time.
   if (fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     socket_path_ = path;
     listeners_.push_back(fd);

@@ -30,9 +30,9 @@ namespace somnus {
 class GrpcAcceptor {
  public:
   // `address`: "host:port" or "unix:/path". The host may have several addresses, and a wildcard stands for
-  // all IPv4 and IPv6 addresses; port 0 stands for any free port. A Unix socket takes the place of one that
-  // an earlier process has left, and only this process's user can connect. Unavailable says which address
-  // cannot be bound, and why.
+  // all IPv4 and IPv6 addresses; port 0 stands for any free port. A Unix socket takes the place of a
+  // socket that an earlier process has left, and only this process's user can connect. Unavailable says which
+  // address cannot be bound, and why.
   static absl::StatusOr<std::unique_ptr<GrpcAcceptor>> Open(const std::string& address, DescriptorUse use);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
@@ -41,7 +41,7 @@ class GrpcAcceptor {
   // Hands all connections to the server that `builder` makes.
   void AddTo(grpc::ServerBuilder* builder, const std::shared_ptr<grpc::ServerCredentials>& credentials);
   // From now on connections are accepted, first the connections that have waited since Open.
-  // ResourceExhausted: there is no thread for it.
+  // ResourceExhausted: no thread can be started.
   absl::Status Start();
   // No connection is accepted any more, and the port or the path is free. Idempotent.
   void Stop();

@@ -1,8 +1,8 @@
 #pragma once
-// A gRPC server with one address, which outlives a lack of descriptors (grpc_acceptor.h).
+// A gRPC server at an address, which outlives a lack of descriptors (grpc_acceptor.h).
 //
 // Not thread safe. The services that the builder has must outlive the listener. The destructor ends open
-// calls at once; Shutdown gives them time.
+// calls at once; Shutdown gives open calls time.
 
 #include <grpcpp/grpcpp.h>
 
@@ -17,8 +17,8 @@ namespace somnus {
 
 class GrpcListener {
  public:
-  // Serves what `builder` has at `address`, "host:port" or "unix:/path". Unavailable says why nothing can
-  // listen there.
+  // Serves the services of `builder` at `address`, "host:port" or "unix:/path". Unavailable says why the
+  // process cannot listen there.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Start(
       const std::string& address, DescriptorUse use,
       const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder);
@@ -26,7 +26,7 @@ class GrpcListener {
 
   virtual int port() const = 0;  // 0 for a Unix socket
   virtual grpc::Server& server() = 0;
-  // Accepts no connection any more, and ends what is still open at `deadline`. Idempotent.
+  // Accepts no connection any more, and ends calls that are still open at `deadline`. Idempotent.
   virtual void Shutdown(std::chrono::system_clock::time_point deadline) = 0;
 };
 

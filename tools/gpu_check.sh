@@ -87,7 +87,7 @@ start() {
   check "$@" &
 }
 
-# A process for each suite: one that hangs, or leaves CUDA with an error, does not take the others along.
+# A process for each suite: a suite that hangs, or leaves CUDA with an error, ends alone.
 together=tests/cuda/gpu_tests
 while read -r suite; do start "gpu_tests ${suite%.}" "./$together" --gtest_filter="$suite*"; done \
   < <("./$together" --gtest_list_tests | sed -n 's/^\([^ ]*\.\)\( .*\)*$/\1/p')
@@ -96,9 +96,9 @@ wait
 while read -r test; do check "$test" "./$test"; done < <(grep -vx "$together" gpu_tests.txt)
 sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
 if [[ -n $tools && -x $sanitize ]]; then
-  # It takes a hundred times as long, and runs one kernel at a time: ranks, whose kernels wait for each other, would hang.
+  # compute-sanitizer takes a hundred times as long, and runs kernels one by one: ranks with kernels that wait for each other would hang.
   for tool in $tools; do
-    # What calls of CUDA return is the tests' affair, which make some of them fail.
+    # Errors that calls of CUDA return are the tests' affair: tests make some calls fail.
     quiet=$([[ $tool != memcheck ]] || echo --report-api-errors=no)
     # shellcheck disable=SC2086  # empty, or one word
     start "$tool, small cases" "$sanitize" --tool "$tool" $quiet --error-exitcode 9 "./$together" --gtest_filter='*Small*'

@@ -89,7 +89,7 @@ with tarfile.open(sys.argv[1], "r:xz") as archive:
 UNPACK
 fi
 python3 "$kit/tools/gpu_day/day.py" --root "$kit" --begun "$begun" "${day[@]}" &
-# A signal to this script is one to the day, which ends its item, its servers and its files first.
+# A signal to this script goes on to the day, which ends its item and its servers and completes its files first.
 trap 'kill -TERM $!' TERM INT
 wait $!
 code=$?

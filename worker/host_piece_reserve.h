@@ -3,9 +3,9 @@
 // about half a second for a GiB of pinned memory, and a step that waited for the driver would hold up every
 // sequence. A step gets pieces that are ready, or none, and its thread never calls the driver.
 //
-// The reserve keeps `num_ahead` pieces ready beside those that it has given out, more where a step has found
-// too few, and never more than `num_most` in all. It begins with Start; Stop gives the ready pieces back to
-// the host. An error of the driver is kept and told to whoever asks for pieces; the reserve asks the driver
+// The reserve keeps `num_ahead` pieces ready beside the pieces that steps have, more where a step has found
+// too few, and never more than `num_most` in all. Start begins to take pieces; Stop gives the ready pieces
+// back to the host. An error of the driver is kept, and Get returns the error; the reserve asks the driver
 // again after `retry`.
 //
 // Thread safe. `take` and `free` are called on the reserve's thread, `free` also on that of Stop and
@@ -50,13 +50,13 @@ class HostPieceReserve {
   // the driver has returned it.
   void Stop();
 
-  // For a step: exactly `count` pieces, or an error and none. Unavailable: they are being taken, so that a
-  // later call will have them; another code is the driver's last error.
+  // For a step: exactly `count` pieces, or an error and no piece. Unavailable: the pieces are being taken,
+  // and a later call will succeed; any other code is the driver's last error.
   absl::StatusOr<std::vector<void*>> Get(int64_t count);
   // For a sleep: a piece that is ready, or nullptr. Never makes the reserve take more.
   void* GetReady();
-  // A piece of Get or GetReady is not needed any more. It is ready again, or the reserve's thread frees it;
-  // where the reserve is stopped, the caller's thread does.
+  // A piece of Get or GetReady is not needed any more. The piece is ready again, or the reserve's thread
+  // frees the piece; where the reserve is stopped, the caller's thread does.
   void GiveBack(void* piece);
   // The reserve's thread frees host memory that was not taken from the reserve.
   void FreeLater(void* memory);

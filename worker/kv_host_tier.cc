@@ -15,8 +15,8 @@ namespace somnus {
 namespace {
 
 constexpr char kPieceTag[] = "kv_host";
-// How long the reserve waits for bytes of the host's account that another process is making resident, before
-// it asks again: whoever ends the tier waits for it.
+// How long the reserve waits for bytes of the host's account while other processes make memory resident,
+// before the reserve asks again. The end of the tier waits for a call that is under way.
 constexpr absl::Duration kReservePatience = absl::Seconds(1);
 
 // Pinned memory is resident when the call returns.
@@ -227,7 +227,7 @@ absl::StatusOr<KvHostTier::Piece> KvHostTier::TakePiece(int64_t num_blocks) {
   if (num_blocks == piece_blocks_ && reserve_ != nullptr) piece.data = reserve_->GetReady();
   piece.of_reserve = piece.data != nullptr;
   if (!piece.of_reserve) {
-    StopReserve();  // the sleep's blocks may need what steps do not need any more
+    StopReserve();  // steps need no memory any more, and the sleep's blocks may need all
     ASSIGN_OR_RETURN(piece.data, TakePinned(account_.get(), device_, bytes));
   }
   return piece;

@@ -9,10 +9,10 @@
 // pieces, which stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds
 // nothing there that is still wanted. On a GPU the pieces come from a reserve (host_piece_reserve.h) that is
 // filled beside the steps, from the first step after a load or a wake-up until the cache sleeps: a step calls
-// no driver for memory. On a CPU a step takes them itself, since copying into new memory costs as much. Only
-// the coordinator knows when a block that was swapped out is not wanted any more: it says with such a
-// transition which ones are, and until then a block counts as swapped, also when a step has brought it back,
-// which others may do again.
+// no driver for memory. On a CPU a step takes the pieces itself, since copying into new memory costs as much.
+// Only the coordinator knows when a block that was swapped out is not wanted any more: such a transition
+// names the blocks that are wanted, and until then a block counts as swapped, also when a step has brought
+// the block back, since further steps may read it again.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -48,7 +48,7 @@ struct KvHostTierOptions {
   bool retains_memory = false;  // beyond the wake-up, so that the next sleep need not take it again
   int64_t piece_bytes = 32 << 20;
   int64_t ahead_bytes = 0;  // of a GPU: host memory that is ready before steps swap blocks out
-  std::atomic<int64_t>* ready_bytes = nullptr;  // what of it is ready, for other threads; may be null
+  std::atomic<int64_t>* ready_bytes = nullptr;  // the bytes that are ready, for other threads; may be null
   ByteMeter* meter = nullptr;                   // of the bytes that are copied, piece by piece; may be null
 };
 
@@ -79,14 +79,14 @@ class KvHostTier {
   // A step's swaps, before the rest of the step is queued. SwapOut: ResourceExhausted, without memory for all
   // of them, or Unavailable, while the reserve takes that memory; nothing was copied then. SwapIn:
   // FailedPrecondition, when no step has swapped that block out. `written`: device blocks that the step may
-  // write. Those of them that are swapped out are copied first, and the step waits for them; the others are
-  // copied beside the step, and the next one must be queued behind Device::AwaitSwaps.
+  // write. Written blocks that are swapped out are copied first, and the step waits for these copies; all
+  // further blocks are copied beside the step, and the next step must be queued behind Device::AwaitSwaps.
   absl::Status SwapOut(absl::Span<const BlockSwap> swaps, const absl::flat_hash_set<int32_t>& written);
   absl::Status SwapIn(absl::Span<const BlockSwap> swaps);
 
   // Bytes of the blocks that are held.
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
-  // Host memory that the tier has now, without what is ready for steps to come.
+  // Host memory that the tier has now, without the pieces that are ready for steps to come.
   int64_t host_bytes() const;
   // 1 + the highest device block of them; 0 where there is none.
   int32_t end_of_held() const;
@@ -109,7 +109,7 @@ class KvHostTier {
   absl::Status CheckSwap(const BlockSwap& swap) const;
   int64_t NumPieces(int64_t num_blocks) const { return (num_blocks + piece_blocks_ - 1) / piece_blocks_; }
   absl::StatusOr<Piece> TakePiece(int64_t num_blocks);
-  // What these blocks need: their places in their pieces, or the whole pieces.
+  // The memory that these blocks need: their places in their pieces, or the whole pieces.
   Needs NeedsOf(absl::Span<const BlockSwap> swaps, bool whole_pieces) const;
   // For a sleep, and for a step where there is no reserve.
   absl::Status TakeMemory(const Needs& needs);

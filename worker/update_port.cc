@@ -64,7 +64,7 @@ class ServedPort : public UpdatePort {
   const v1::UpdatePort& place() const override { return place_; }
 
  private:
-  // Members are destroyed in reverse: the listener before what it uses.
+  // Members are destroyed in reverse: the listener before the service and the address.
   const ListenAddress address_;
   Service service_;
   std::unique_ptr<GrpcListener> listener_;

@@ -25,8 +25,8 @@ constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
 constexpr absl::Duration kMaxFencePatience = absl::Minutes(1);
 constexpr absl::Duration kReplyMargin = absl::Milliseconds(50);
 
-// How long to wait for the device. The caller's deadline does not say it: the caller's own clock may stand
-// still.
+// How long to wait for the device. gRPC's deadline does not tell: the caller counts only time in which its
+// process ran.
 absl::Duration PatienceOf(const v1::FenceRequest& request) {
   if (request.patience_ms() <= 0) return kMaxFencePatience;
   return std::clamp(absl::Milliseconds(request.patience_ms()) - kReplyMargin, absl::ZeroDuration(),

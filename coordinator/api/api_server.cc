@@ -141,7 +141,7 @@ class HttpServer : public ApiServer {
                options.limits.max_connections, bounds.all, bounds.clients);
   }
 
-  // A task ends only when all of them have begun, so that each thread of the pool takes one.
+  // A task ends only when all tasks have begun, so that each thread of the pool takes a task.
   void WatchRequestThreads() {
     const auto begun = std::make_shared<std::latch>(kRequestThreads);
     for (int i = 0; i < kRequestThreads; ++i) {
@@ -177,8 +177,8 @@ class HttpServer : public ApiServer {
     }
   }
 
-  // Whether the listener may have another connection. The connection that waits longest makes way where there
-  // are too many.
+  // Whether the listener may have a further connection. Where there are too many, the connection that waits
+  // longest for a request makes way.
   bool MakeRoom(const Listener& listener, tcp::socket* socket) {
     const bool is_low = socket->native_handle() < listener.descriptors;
     if (is_low && listener.connections < state_.options.limits.max_connections) return true;
@@ -186,9 +186,9 @@ class HttpServer : public ApiServer {
     return CloseLongestWaiting(listener.admin) && (is_low || MoveBelow(listener.descriptors, socket));
   }
 
-  // Gives the socket the lowest free descriptor, which was another connection's a moment ago. False where the
-  // listener for gRPC has taken that one meanwhile: a socket that kept its high descriptor would take it from
-  // operators and workers.
+  // Gives the socket the lowest free descriptor: a connection that made way has just left a low one. False
+  // where the listener for gRPC has taken that descriptor meanwhile. A socket that kept its high descriptor
+  // would leave fewer to operators and workers.
   bool MoveBelow(int64_t bound, tcp::socket* socket) {
     error_code ec;
     const tcp::endpoint endpoint = socket->local_endpoint(ec);

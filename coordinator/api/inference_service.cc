@@ -106,8 +106,8 @@ std::optional<ApiError> CheckBadWords(const v1::SamplingParams& sampling, const 
   return std::nullopt;
 }
 
-// The texts of the words that have one. The ids of the rest (control tokens, white space, parts of a
-// character) are never completed as they are.
+// The texts of the words that are text. Words of control tokens, of white space or of parts of a character
+// are held by their ids alone.
 Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokenizer) {
   Json texts = Json::array();
   for (const v1::TokenIds& word : sampling.bad_words()) {

@@ -163,7 +163,7 @@ EngineStats EngineLoop::StatsNow() const {
   stats.note = history_.note();
   stats.may_revive = may_revive_;
   stats.gave_up_stale_weights = gave_up_stale_weights_;
-  // An engine that ends may have outlived its workers, and the executor with them.
+  // An engine that ends may have outlived its workers and the executor.
   if (IsReady(state_)) stats.stall = Stall(options_.running_now() - awaited_since_);
   stats.stalled_since = awaited_at_;
   stats.lifecycle_call = lifecycle_call_;

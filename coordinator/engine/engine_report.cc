@@ -22,7 +22,7 @@ std::string BringWeights(const EngineStats& stats) {
   return absl::StrCat(Somnus(stats, "reload-weights"), ", or an update");
 }
 
-// "at level 1 (kv_cache, weights)"; of stale weights nothing sleeps.
+// "at level 1 (kv_cache, weights)"; without tags where the weights are stale.
 std::string Depth(const EngineStats& stats) {
   const std::string tags = absl::StrJoin(stats.residency.asleep(), ", ");
   return absl::StrCat(" at level ", stats.sleep_level, tags.empty() ? "" : absl::StrCat(" (", tags, ")"));
@@ -48,7 +48,7 @@ StateReport OfAwake(const EngineStats& stats) {
               "replaced"};
 }
 
-// Of weights that only others can replace.
+// The engine lacks weights, and only an update or a reload can bring weights.
 StateReport OfMissingWeights(const EngineStats& stats) {
   StateReport report = {.why = stats.note.why, .way_out = BringWeights(stats)};
   if (stats.gave_up_stale_weights) {

@@ -16,8 +16,8 @@ struct StateNote {
 
 class StateHistory {
  public:
-  // To be called at every change of the state. `why` is empty where the change goes on with what has led to
-  // the state before, as from falling_asleep to asleep. After a recovery the state of before goes on.
+  // To be called at every change of the state. `why` is empty where the reason of the state before still
+  // holds, as from falling_asleep to asleep. After a recovery the state before the recovery goes on.
   void NoteState(EngineState to, absl::Time now, std::string why) {
     const bool recovered = state_ == EngineState::kRecovering && to == before_;
     if (to == EngineState::kRecovering && state_ != EngineState::kRecovering) {

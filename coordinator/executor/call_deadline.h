@@ -1,7 +1,8 @@
 #pragma once
 // The deadline of calls to workers, in time in which this process ran: a coordinator that was stopped blames
-// no worker for a reply that waits unread. gRPC's own deadlines go on meanwhile, and cannot be moved, so the
-// calls have none, and a thread of the object cancels them. Where no thread is available, they have gRPC's.
+// no worker for a reply that waits unread. gRPC's own deadlines go on meanwhile, and cannot be moved, so a
+// thread of the object cancels calls that have no deadline of gRPC. Where no thread can be started, the calls
+// have gRPC's deadline.
 
 #include <grpcpp/grpcpp.h>
 
@@ -22,8 +23,8 @@ class CallDeadline {
   ~CallDeadline();
   CallDeadline(const CallDeadline&) = delete;
 
-  // `status` of one of the calls, as a caller with a deadline knows it: DEADLINE_EXCEEDED where the object
-  // has cancelled the call.
+  // The status of a call with a deadline: DEADLINE_EXCEEDED where the object has cancelled the call, else
+  // `status`.
   grpc::Status Translate(const grpc::Status& status) const;
 
  private:

@@ -1,7 +1,6 @@
 #pragma once
-// The local workers that an earlier coordinator left: which of them have registered at this coordinator, and
-// which of those go on with it. Workers may register as soon as the listener is open, and so before Await is
-// called.
+// The local workers that an earlier coordinator left: which workers have registered at this coordinator, and
+// which workers go on. Workers may register as soon as the listener is open, and so before Await is called.
 //
 // Thread safe: workers register on gRPC's threads.
 
@@ -26,9 +25,9 @@ class LeftWorkers {
   // `left`: the processes that run, from the group file. Called once, before any other call.
   void Expect(const ProcessesByRank& left);
 
-  // The process `pid` registers. `decide` tells from its rank whether it goes on; it is called under the
-  // lock, so that no worker is adopted after Await has returned without it. nullopt: the process is neither
-  // expected nor adopted.
+  // The process `pid` registers. `decide` tells from the rank whether the worker goes on, and is called under
+  // the lock, so that no worker is adopted that Await has already counted among the others. nullopt: the
+  // process was not left, or comes too late.
   std::optional<Adoption> Decide(pid_t pid, const std::function<Adoption(int rank)>& decide);
 
   struct Outcome {
@@ -46,7 +45,7 @@ class LeftWorkers {
   ProcessesByRank left_ ABSL_GUARDED_BY(mu_);
   ProcessesByRank missing_ ABSL_GUARDED_BY(mu_);  // have not registered
   ProcessesByRank adopted_ ABSL_GUARDED_BY(mu_);
-  StopSignal all_came_;  // stopped when nobody is missing
+  StopSignal all_came_;  // stopped when no worker is missing
 };
 
 }  // namespace somnus

@@ -26,7 +26,7 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
 
 // The blocks of the host tier, as the flags ask for it; as PlanHostBlocks.
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks);
-// Bytes of it that a rank on a GPU has ready; 0 where steps never swap.
+// Bytes of the host tier that a rank on a GPU has ready; 0 where steps never swap.
 int64_t SwapSpaceAhead(const Flags& flags);
 
 }  // namespace somnus

@@ -265,7 +265,7 @@ class ReplicaSet : public Engine {
   bool AnotherServes(size_t replica) const;
   bool NobodyServes() const;
   std::string Errors() const;
-  // Stats without what mu_ guards.
+  // Stats without the members that mu_ guards.
   EngineStats StatsOfReplicas() const;
 
   const EngineOptions smallest_;  // what every replica can serve

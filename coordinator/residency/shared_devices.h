@@ -169,7 +169,7 @@ class SharedDevices {
     bool level_is_asked = false;              // as of ModelView
     bool prefetched = false;                  // since it fell asleep
     bool stay_told = false;                   // since it woke
-    std::string sleeps_for;                   // the reason of the last decision by which it sleeps
+    std::string sleeps_for;                   // the reason of the last decision to let the model sleep
     absl::Duration sleep_time, wake_up_time;  // as last measured
     MonotonicTime waiting_since = absl::InfiniteDuration();
     MonotonicTime last_used;

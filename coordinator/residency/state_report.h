@@ -1,6 +1,6 @@
 #pragma once
-// What a state that is not "serving" means for whoever meets it: the one line that /readyz, status, the log
-// and gRPC show alike.
+// The meaning of a state in which requests are not served: a line that /readyz, status, the log and gRPC show
+// alike.
 
 #include <string>
 
@@ -11,9 +11,9 @@ namespace somnus {
 // Plain data. While requests are served all parts are empty.
 struct StateReport {
   std::string what;     // a sentence for clients: "The engine is paused; requests wait until it is resumed."
-  std::string why;      // what has led to the state: "an operator has called pause"
+  std::string why;      // the cause of the state: "an operator has called pause"
   absl::Time since;     // when the state began
-  std::string way_out;  // the command that ends the state, or what ends the state by itself
+  std::string way_out;  // the command that ends the state, or the event that ends the state by itself
 
   bool serving() const { return what.empty(); }
   // "WHAT Why: WHY. Since: 2026-01-31T12:00:00Z. Way out: WAY_OUT." A long reason is cut, so that the way out

@@ -1,5 +1,5 @@
 #pragma once
-// What the attention kernels are given, and the functions that start them. Internal to attention*.
+// The arguments of the attention kernels, and the functions that start the kernels. Internal to attention*.
 
 #include <cstdint>
 

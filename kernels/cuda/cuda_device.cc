@@ -35,7 +35,7 @@ class CudaEvent final : public DeviceEvent {
   CudaEvent(CudaDevice& device, cudaEvent_t event) : device_(device), event_(event) {}
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void Record() override { device_.Record(cudaEventRecord(event_, device_.stream()), "recording an event"); }
-  // Called from any thread: one that has chosen no device would create a context on device 0.
+  // Called from any thread: a thread that has chosen no device would create a context on device 0.
   absl::Status Wait() override {
     ++calls_of_this_thread.waits;
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_.index()), "choosing the CUDA device"));
@@ -207,7 +207,7 @@ bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
 absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
   ++calls_of_this_thread.waits;
   void* data = nullptr;
-  // Called from any thread: one that has chosen no device would create a context on device 0.
+  // Called from any thread: a thread that has chosen no device would create a context on device 0.
   cudaError_t error = cudaSetDevice(index_);
   if (error == cudaSuccess)
     error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);

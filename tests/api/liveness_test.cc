@@ -15,7 +15,8 @@ class LivenessTest : public ApiServerTest {
     options.heartbeats = &all_;
     Serve(options);
   }
-  // What all probes say, on both listeners: 200 without a body, or 503 with a message.
+  // The answers of all probes, on the listeners for clients and for operators: 200 without a body, or 503
+  // with a message.
   std::string Probe(const char* path) {
     const HttpReply reply = Send("GET", path);
     const HttpReply of_operators = Admin("GET", path);
@@ -45,7 +46,7 @@ TEST_F(LivenessTest, ProbesNameTheLoopThatHangsUntilItGoesOn) {
   for (const char* path : {"/livez", "/readyz", "/health", "/ping"}) EXPECT_EQ(Probe(path), "");
 }
 
-// The engine's lock may be held by the loop that hangs, so /livez must not take it.
+// The loop that hangs may hold the engine's lock, so /livez must not take the lock.
 TEST_F(LivenessTest, TheLoopIsNamedBeforeAnEngineIsAsked) {
   ServeWatched();
   engine_->set_stall(absl::UnavailableError("rank 1 (pid 7) has been in step 3 for longer than 1m"));

@@ -123,11 +123,11 @@ TEST_F(HeartbeatTest, WithoutALimitNobodyIsWatched) {
   EXPECT_EQ(off.LongestSilence(), absl::ZeroDuration());
 }
 
-// A loop that waits for work gives signs meanwhile, and its wait ends as any other one does.
+// A loop that waits for work gives signs meanwhile, and the wait ends with its condition.
 TEST(WaitBeatingTest, GivesSignsWhileItWaits) {
   std::atomic<int> looks{0};
   Heartbeats all([&looks] { return absl::Nanoseconds(++looks); });
-  all.Watch(absl::Milliseconds(4));  // a tick is a quarter of it
+  all.Watch(absl::Milliseconds(4));  // a tick is a quarter of the limit
   std::mutex mu;
   std::condition_variable changed;
   bool done = false;

@@ -1,4 +1,4 @@
-// A process that the system gives too little says so in one line, before it does anything.
+// A process with too low a limit names the limit in a line before the process does anything.
 #include "base/start_limits.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr bool kSanitized = true;  // a sanitizer maps terabytes
 constexpr bool kSanitized = false;
 #endif
 
-// What a child process of this one says under a limit of its own.
+// The message of a child process with a limit of its own.
 std::string Under(int resource, rlim_t most, const StartNeeds& needs) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);

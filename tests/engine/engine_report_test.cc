@@ -42,7 +42,7 @@ struct Case {
   const char* way_out;
 };
 
-// What makes different states of an engine that is asleep.
+// The values that make different reports of an engine that is asleep.
 std::vector<Case> CasesOfSleep() {
   const std::vector<std::string> all = {"kv_cache", "weights", "workspace"};
   return {

@@ -355,7 +355,7 @@ TEST_F(GroupEpochTest, AStandstillOfTheCoordinatorIsNoDelayOfWorkers) {
   });
   EXPECT_EQ(join(), absl::OkStatus());
   late.join();
-  // What the clock counts is the workers' delay.
+  // Time that the clock counts is the workers' delay.
   workers_[1]->HoldCalls();
   std::thread passes([&now] {
     absl::SleepFor(absl::Milliseconds(200));

@@ -21,8 +21,8 @@ class FakeMember {
  public:
   using Prepare = std::function<void(FakeWorkerService&)>;
 
-  // `id` is its worker_id; the socket is `directory`/`id`. It prefers rank `rank`. `prepare` sets up the
-  // service before the coordinator can call.
+  // `id` is its worker_id; the socket is `directory`/`id`. The member prefers rank `rank`. `prepare` sets up
+  // the service before the coordinator can call.
   FakeMember(
       const std::string& coordinator, const std::string& directory, const std::string& id, int rank,
       const Prepare& prepare = [](FakeWorkerService&) {})

@@ -1,4 +1,4 @@
-// Which workers of an earlier coordinator go on, whenever they register.
+// The workers of an earlier coordinator that go on, at whichever moment a worker registers.
 
 #include "coordinator/group/left_workers.h"
 
@@ -17,7 +17,7 @@ constexpr ProcessId kSecond{.pid = 200, .start_time = 8};
 class LeftWorkersTest : public testing::Test {
  protected:
   LeftWorkersTest() { workers_.Expect({{0, kFirst}, {1, kSecond}}); }
-  // The rank of a process that registers, where it is known.
+  // The rank of a process that registers, where the process is known.
   std::optional<int> Register(const ProcessId& process, v1::RegisterAction action) {
     std::optional<int> known;
     workers_.Decide(process.pid, [&](int rank) {
@@ -31,7 +31,7 @@ class LeftWorkersTest : public testing::Test {
   LeftWorkers workers_;
 };
 
-// A fast worker registers between the listener's opening and the wait for those that were left.
+// A fast worker registers between the listener's opening and the wait for workers that were left.
 TEST_F(LeftWorkersTest, WhoRegistersBeforeTheWaitGoesOn) {
   EXPECT_EQ(Adopt(kSecond), 1);
   EXPECT_EQ(Adopt(kFirst), 0);

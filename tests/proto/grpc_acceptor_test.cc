@@ -75,7 +75,7 @@ class Server {
 
  private:
   std::string address_;
-  v1::ClusterService::Service service_;  // answers "unimplemented", which is an answer
+  v1::ClusterService::Service service_;  // each call is answered, with UNIMPLEMENTED
   std::unique_ptr<GrpcAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
 };

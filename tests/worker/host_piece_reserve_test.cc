@@ -1,4 +1,4 @@
-// Memory that is taken ahead: never on the caller's thread, never more than the bound, and none that is lost.
+// Memory that is taken ahead: never on the caller's thread, never beyond the bound, and never lost.
 #include "worker/host_piece_reserve.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// A driver that counts what is taken and freed, by thread, and that can be held in the middle of a call.
+// A driver that counts pieces taken and freed, by thread, and that can be held in the middle of a call.
 class Driver {
  public:
   absl::StatusOr<void*> Take() {

@@ -1,4 +1,5 @@
-// The host tier of a rank on a GPU: a step never waits for host memory, and a sleep gives all of it back.
+// The host tier of a rank on a GPU: a step never waits for host memory, and a sleep gives all the memory
+// back.
 #include "worker/kv_host_tier.h"
 
 #include <gtest/gtest.h>
@@ -258,7 +259,7 @@ TEST_F(KvHostTierTest, ANewEpochKeepsWhatItsStepsWillNeed) {
   EXPECT_EQ(ready_, 4 * kBlock);
 }
 
-// Steps swap at random, sleeps keep or forget, and every block that comes back is what it was.
+// Steps swap at random, sleeps keep or forget, and every block comes back unchanged.
 TEST_F(KvHostTierTest, RandomSwapsAndSleepsLoseNothing) {
   Make(23, 1);  // the last piece has three blocks
   uint32_t random = 1;

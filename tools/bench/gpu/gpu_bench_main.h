@@ -1,5 +1,5 @@
 #pragma once
-// gpu_bench: its flags and parts, over the machine that it measures.
+// gpu_bench: the flags and the parts, over the machine that is measured.
 
 #include <functional>
 

@@ -25,7 +25,7 @@ struct KernelSizes {
                                       {1, 16384, 2048}, {1, 32768, 64}, {1, 131072, 16}, {4, 512, 512},
                                       {16, 1024, 128}};
   std::vector<int64_t> sampled_rows = {1, 32, 256};
-  // K and V of a case lie there as often as they fit, and calls take turns: in a model, the weights have
+  // K and V of a case lie there as often as there is room, and calls take turns: in a model, the weights have
   // thrown them out of the L2 cache when the next step comes. Several times the largest L2 cache.
   int64_t kv_bytes = int64_t{256} << 20;
   int max_repeats = 200;  // of an op in a graph
