@@ -1,6 +1,6 @@
 #pragma once
 // A tokenizer as data, read from a Hugging Face directory or from GGUF metadata. The tokenizer itself is
-// coordinator/tokenizer.
+// text/tokenizer.
 
 #include <cstdint>
 #include <string>

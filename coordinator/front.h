@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/api/served_model.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
+#include "coordinator/openai/served_model.h"
 #include "coordinator/residency/state_report.h"
 
 namespace somnus {

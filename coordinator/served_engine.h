@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/api/served_model.h"
 #include "coordinator/engine/auto_sleep_engine.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
+#include "coordinator/openai/served_model.h"
 #include "coordinator/residency/state_report.h"
 #include "proto/control.pb.h"
 

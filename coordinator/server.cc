@@ -17,8 +17,8 @@
 #include "base/threads.h"
 #include "coordinator/front.h"
 #include "coordinator/group/run_state.h"
-#include "coordinator/residency/shared_devices.h"
 #include "coordinator/served_engine.h"
+#include "coordinator/several_models/shared_devices.h"
 #include "coordinator/state_log.h"
 #include "coordinator/taken_ports.h"
 

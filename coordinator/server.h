@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 

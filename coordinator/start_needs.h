@@ -2,7 +2,7 @@
 // The limits of the system that a coordinator with these flags needs.
 
 #include "base/start_limits.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 

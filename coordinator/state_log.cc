@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "coordinator/api/api_error.h"
 #include "coordinator/engine/engine_report.h"
+#include "coordinator/http/api_error.h"
 
 namespace somnus {
 namespace {

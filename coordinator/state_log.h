@@ -14,8 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/monotonic.h"
-#include "coordinator/api/served_model.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/openai/served_model.h"
 #include "coordinator/residency/state_report.h"
 
 namespace somnus {

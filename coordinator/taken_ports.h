@@ -2,7 +2,7 @@
 // The check for ports that other processes have taken, before a coordinator binds its ports.
 
 #include "absl/status/status.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 

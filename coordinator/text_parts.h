@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
-#include "coordinator/api/served_model.h"
-#include "coordinator/jinja/chat_template.h"
-#include "coordinator/tokenizer/tokenizer.h"
+#include "coordinator/openai/served_model.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 

@@ -18,30 +18,58 @@ ARROWS = {
     "kernels": [],
     "checkpoint": ["proto"],
     "worker": ["proto", "checkpoint", "kernels", "allocator"],
-    "coordinator": ["proto", "checkpoint"],
+    # Text to token ids and back, and chat templates.
+    "text": ["checkpoint"],
+    # A language of its own, independent of models.
+    "text/jinja": [],
+    "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
+    # Values that say what sleeps, in which state an engine is, and why.
+    "coordinator/residency": ["proto"],
+    # The engine and all that it needs know neither clients nor the command line.
+    "coordinator/executor": ["proto", "coordinator/block_manager", "coordinator/residency"],
+    "coordinator/engine": ["proto", "coordinator/block_manager", "coordinator/executor", "coordinator/request",
+                           "coordinator/residency", "coordinator/scheduler"],
+    "coordinator/metrics": ["proto", "coordinator/block_manager", "coordinator/engine", "coordinator/request"],
     # Several engines behind one queue: they know neither processes nor clients.
     "coordinator/replicas": ["coordinator/block_manager", "coordinator/engine", "coordinator/executor", "coordinator/request",
                              "coordinator/residency", "coordinator/scheduler"],
-    # A language of its own, independent of models.
-    "coordinator/jinja": [],
+    # Several models that share devices: one Engine each, and the policy that says which is awake.
+    "coordinator/several_models": ["proto", "coordinator/engine", "coordinator/replicas", "coordinator/request",
+                                   "coordinator/residency"],
+    # HTTP messages, from which the rooms of clients' and operators' requests are built; the server stands on all.
+    "coordinator/http": ["proto", "coordinator/residency"],
+    "coordinator/openai": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/metrics",
+                           "coordinator/request", "coordinator/residency"],
+    "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+                              "coordinator/residency"],
+    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+                         "coordinator/operators", "coordinator/residency"],
+    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+                                "coordinator/operators", "coordinator/residency"],
+    "coordinator/flags": ["proto", "checkpoint", "coordinator/http", "coordinator/several_models"],
+    "coordinator/membership": ["proto"],
+    "coordinator/group": ["proto", "checkpoint", "coordinator/block_manager", "coordinator/executor", "coordinator/flags",
+                          "coordinator/membership", "coordinator/residency"],
     "tools": ["proto"],
+    # What a machine is and can do: for benchmarks and the doctor.
+    "tools/probe": [],
     # Benchmarks run kernels, the model, the scheduler and the trace of its steps in process, beside the served ones.
-    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "coordinator/request",
+    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "tools/probe", "coordinator/request",
                     "coordinator/scheduler", "coordinator/block_manager", "coordinator/metrics"],
     # What a worker would choose on this host, by the worker's own rules.
-    "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/bench"],
+    "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/probe"],
     # The command line asks servers, and the doctor.
     "tools/cli": ["proto", "checkpoint", "tools/http", "tools/doctor"],
     # Policies alone, in virtual time.
     "tools/simulator": ["proto", "coordinator/request", "coordinator/scheduler", "coordinator/block_manager",
-                        "coordinator/residency", "coordinator/replicas"],
+                        "coordinator/several_models", "coordinator/replicas"],
 }
-ROOMS = ("base", "proto", "allocator", "kernels", "checkpoint", "worker", "coordinator", "tools", "tests")
+ROOMS = ("base", "proto", "allocator", "kernels", "checkpoint", "text", "worker", "coordinator", "tools", "tests")
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 

@@ -30,7 +30,7 @@ compile() {
   for source in "$@"; do
     object="$folder/$(basename "$source" .cc).o"
     if [[ ! -e "$object" || "$source" -nt "$object" ||
-          -n "$(find base checkpoint coordinator/tokenizer coordinator/jinja tests/checkpoint tests/tokenizer -newer "$object" -name '*.h')" ]]; then
+          -n "$(find base checkpoint text/tokenizer text/jinja tests/checkpoint tests/tokenizer -newer "$object" -name '*.h')" ]]; then
       clang++-14 "${flags[@]}" -c "$source" -o "$object"
     fi
   done
@@ -46,7 +46,7 @@ link() {
     compile checkpoint base/utf8.cc checkpoint/*.cc checkpoint/families/*.cc tests/checkpoint/fuzz/entries.cc
     source=tests/checkpoint/fuzz/fuzz_$1.cc
   else
-    compile tokenizer base/utf8.cc coordinator/tokenizer/*.cc coordinator/jinja/*.cc tests/tokenizer/fuzz_entries.cc
+    compile tokenizer base/utf8.cc text/tokenizer/*.cc text/jinja/*.cc tests/tokenizer/fuzz_entries.cc
     source=tests/tokenizer/fuzz_$1.cc
     extra=(-lpcre2-8 -licuuc)
   fi

@@ -6,8 +6,8 @@
 #include "base/log.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
-#include "coordinator/kv_cache_dtype.h"
-#include "coordinator/quantization.h"
+#include "coordinator/flags/kv_cache_dtype.h"
+#include "coordinator/flags/quantization.h"
 #include "proto/limits.h"
 
 namespace somnus {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/model_config.h"
 #include "coordinator/block_manager/kv_plan.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {

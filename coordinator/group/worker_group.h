@@ -25,7 +25,7 @@
 #include "checkpoint/model_config.h"
 #include "coordinator/block_manager/kv_plan.h"
 #include "coordinator/executor/grpc_executor.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 #include "coordinator/group/worker_pool.h"
 #include "proto/control.pb.h"
 

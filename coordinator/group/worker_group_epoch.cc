@@ -12,12 +12,12 @@
 #include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/transition_speeds.h"
+#include "coordinator/flags/kv_cache_dtype.h"
 #include "coordinator/group/device_name.h"
 #include "coordinator/group/held_state.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/load_progress.h"
 #include "coordinator/group/worker_group.h"
-#include "coordinator/kv_cache_dtype.h"
 
 namespace somnus {
 namespace {

@@ -21,7 +21,7 @@
 #include "base/monotonic.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/executor/worker_process.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 #include "coordinator/group/left_workers.h"
 #include "coordinator/group/run_state.h"
 #include "coordinator/membership/adoption.h"

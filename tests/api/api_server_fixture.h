@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "coordinator/api/api_server.h"
+#include "coordinator/http_server/api_server.h"
 #include "coordinator/metrics/metrics.h"
 #include "tests/api/fakes.h"
 #include "tests/api/http_client.h"

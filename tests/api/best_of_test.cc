@@ -1,6 +1,6 @@
 // best_of: more candidates than choices.
 
-#include "coordinator/api/best_of.h"
+#include "coordinator/openai/best_of.h"
 
 #include <gtest/gtest.h>
 

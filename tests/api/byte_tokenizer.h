@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/api/json_body.h"
-#include "coordinator/jinja/chat_template.h"
+#include "coordinator/http/json_body.h"
 #include "tests/api/api_server_fixture.h"
+#include "text/jinja/chat_template.h"
 
 namespace somnus {
 namespace {

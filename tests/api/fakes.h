@@ -14,11 +14,11 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "coordinator/api/served_model.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/engine_report.h"
 #include "coordinator/engine/prefix_book.h"
+#include "coordinator/openai/served_model.h"
 #include "tests/api/byte_tokenizer.h"
 #include "tests/api/fake_outputs.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "coordinator/api/grpc_services.h"
+#include "coordinator/grpc/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"

@@ -1,6 +1,6 @@
 // Both gRPC services over a real channel, above a fake engine.
 
-#include "coordinator/api/grpc_services.h"
+#include "coordinator/grpc/grpc_services.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

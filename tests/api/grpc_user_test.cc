@@ -1,6 +1,6 @@
 // Whose request it is, over gRPC.
 
-#include "coordinator/api/api_key.h"
+#include "coordinator/http/api_key.h"
 #include "tests/api/grpc_services_fixture.h"
 
 namespace somnus {

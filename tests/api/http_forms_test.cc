@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "coordinator/api/content_coding.h"
-#include "coordinator/api/request_target.h"
+#include "coordinator/http/content_coding.h"
+#include "coordinator/http/request_target.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

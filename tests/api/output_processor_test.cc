@@ -1,4 +1,4 @@
-#include "coordinator/api/output_processor.h"
+#include "coordinator/openai/output_processor.h"
 
 #include <gtest/gtest.h>
 

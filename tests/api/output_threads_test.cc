@@ -1,6 +1,6 @@
 // Responses are made on the output threads, and one that is stuck there holds up no other.
 
-#include "coordinator/api/output_threads.h"
+#include "coordinator/openai/output_threads.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "coordinator/api/output_queue.h"
-#include "coordinator/api/response_producer.h"
+#include "coordinator/openai/output_queue.h"
+#include "coordinator/openai/response_producer.h"
 #include "tests/api/api_server_fixture.h"
 #include "tests/api/gated_tokenizer.h"
 

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "coordinator/jinja/chat_template.h"
 #include "tests/api/api_server_fixture.h"
+#include "text/jinja/chat_template.h"
 
 namespace somnus {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "base/utf8.h"
-#include "coordinator/api/api_error.h"
+#include "coordinator/http/api_error.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

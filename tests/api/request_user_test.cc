@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
-#include "coordinator/api/api_key.h"
+#include "coordinator/http/api_key.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

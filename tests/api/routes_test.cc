@@ -4,7 +4,7 @@
 
 #include <future>
 
-#include "coordinator/api/api_key.h"
+#include "coordinator/http/api_key.h"
 #include "proto/control.pb.h"
 #include "proto/missing_memory.h"
 #include "tests/api/api_server_fixture.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "coordinator/api/api_limits.h"
+#include "coordinator/http/api_limits.h"
 #include "tests/api/grpc_services_fixture.h"
 
 namespace somnus {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "coordinator/api/cors.h"
-#include "coordinator/api/web_page_guard.h"
+#include "coordinator/http/cors.h"
+#include "coordinator/http/web_page_guard.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

@@ -1,6 +1,6 @@
 // Every spelling of a word with a vocabulary's tokens, compared with a search in the tokens' text.
 
-#include "coordinator/api/word_speller.h"
+#include "coordinator/openai/word_speller.h"
 
 #include <gtest/gtest.h>
 

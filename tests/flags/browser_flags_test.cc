@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/engine_config.h"
+#include "coordinator/flags/engine_config.h"
 
 #include <gtest/gtest.h>
 

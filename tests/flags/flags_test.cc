@@ -1,6 +1,6 @@
 // The coordinator's flags: names, defaults, and rules over several flags.
 
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "coordinator/kv_cache_dtype.h"
+#include "coordinator/flags/kv_cache_dtype.h"
 #include "worker/worker_flags.h"
 
 namespace somnus {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 
 namespace somnus {
 namespace {

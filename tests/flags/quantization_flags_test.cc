@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/flags.h"
-#include "coordinator/quantization.h"
+#include "coordinator/flags/flags.h"
+#include "coordinator/flags/quantization.h"
 
 namespace somnus {
 namespace {

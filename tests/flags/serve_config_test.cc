@@ -1,6 +1,6 @@
 // --config: models from a file, and flags that are theirs alone.
 
-#include "coordinator/serve_config.h"
+#include "coordinator/flags/serve_config.h"
 
 #include <gtest/gtest.h>
 

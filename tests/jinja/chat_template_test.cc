@@ -1,4 +1,4 @@
-#include "coordinator/jinja/chat_template.h"
+#include "text/jinja/chat_template.h"
 
 #include <gtest/gtest.h>
 

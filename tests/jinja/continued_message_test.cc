@@ -1,6 +1,6 @@
 // Prompts that end inside of the last message, compared with the prompts of transformers
 // (tests/data/make_continue_goldens.py).
-#include "coordinator/jinja/continued_message.h"
+#include "text/jinja/continued_message.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "coordinator/jinja/chat_template.h"
+#include "text/jinja/chat_template.h"
 
 namespace somnus {
 namespace {

@@ -19,7 +19,7 @@ SETS = ("avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_vbmi
 FROM_OUTSIDE = {"memcpy", "memset", "memmove", "memcmp", "erff", "erf", "log", "logf", "exp", "expf", "sqrt", "sqrtf",
                 "tanh", "tanhf", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
 # Functions with instructions of their own, called once the CPU was asked: conversions of a load (kernels/float_convert.cc),
-# and the loops that measure peaks (tools/bench/machine_peak.cc).
+# and the loops that measure peaks (tools/probe/machine_peak.cc).
 ASKED_BEFORE = {"ToBf16Avx2", "ToF16Avx2", "FmaLoop", "PairBytesLoop", "DotBytesLoop", "WideFmaLoop", "WidePairBytesLoop",
                 "WideDotBytesLoop", "WideDotBf16Loop", "LoadTiles", "TileBf16Loop", "TileBytesLoop"}
 KERNEL = re.compile(f"3cpu(?:{'|'.join(f'{len(name)}{name}' for name in SETS)})")

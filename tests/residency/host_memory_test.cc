@@ -1,4 +1,4 @@
-#include "coordinator/residency/host_memory.h"
+#include "coordinator/several_models/host_memory.h"
 
 #include <gtest/gtest.h>
 

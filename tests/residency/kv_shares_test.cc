@@ -1,4 +1,4 @@
-#include "coordinator/residency/kv_shares.h"
+#include "coordinator/several_models/kv_shares.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "coordinator/residency/host_memory.h"
-#include "coordinator/residency/residency_policy.h"
+#include "coordinator/several_models/host_memory.h"
+#include "coordinator/several_models/residency_policy.h"
 #include "tests/residency/policy_decisions.h"
 
 namespace somnus {

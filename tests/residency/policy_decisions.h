@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "coordinator/residency/residency_policy.h"
+#include "coordinator/several_models/residency_policy.h"
 
 namespace somnus {
 

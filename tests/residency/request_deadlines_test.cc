@@ -1,4 +1,4 @@
-#include "coordinator/residency/request_deadlines.h"
+#include "coordinator/several_models/request_deadlines.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "coordinator/residency/residency_policy.h"
+#include "coordinator/several_models/residency_policy.h"
 
 #include <gtest/gtest.h>
 
-#include "coordinator/residency/host_memory.h"
+#include "coordinator/several_models/host_memory.h"
 #include "tests/residency/policy_decisions.h"
 
 namespace somnus {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coordinator/engine/engine_loop.h"
-#include "coordinator/residency/shared_devices.h"
+#include "coordinator/several_models/shared_devices.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {

@@ -3,7 +3,7 @@
 
 #include "coordinator/block_manager/kv_plan.h"
 #include "coordinator/engine/engine_options.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 #include "tests/simulation/site.h"
 
 namespace somnus::simulation {

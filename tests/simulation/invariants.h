@@ -9,7 +9,7 @@
 
 #include "coordinator/engine/engine.h"
 #include "coordinator/executor/grpc_executor.h"
-#include "coordinator/flags.h"
+#include "coordinator/flags/flags.h"
 #include "proto/model.pb.h"
 #include "tests/simulation/faults.h"
 #include "tests/simulation/site.h"

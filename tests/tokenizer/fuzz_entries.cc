@@ -9,10 +9,10 @@
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/utf8.h"
-#include "coordinator/jinja/chat_template.h"
-#include "coordinator/tokenizer/regex.h"
-#include "coordinator/tokenizer/tokenizer.h"
-#include "coordinator/tokenizer/unicode.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer/regex.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/unicode.h"
 
 namespace somnus {
 namespace {

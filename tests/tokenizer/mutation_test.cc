@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/jinja/chat_template.h"
 #include "tests/tokenizer/fuzz_entries.h"
 #include "tests/tokenizer/golden_files.h"
+#include "text/jinja/chat_template.h"
 
 namespace somnus {
 namespace {

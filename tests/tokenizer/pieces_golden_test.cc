@@ -16,8 +16,8 @@
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/sentencepiece_model.h"
-#include "coordinator/tokenizer/tokenizer.h"
 #include "tests/checkpoint/writers.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 namespace {

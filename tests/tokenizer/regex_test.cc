@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/regex.h"
+#include "text/tokenizer/regex.h"
 
 #include <gtest/gtest.h>
 

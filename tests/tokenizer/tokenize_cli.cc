@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "coordinator/tokenizer/tokenizer.h"
 #include "tests/tokenizer/load_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 namespace {

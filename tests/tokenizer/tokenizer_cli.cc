@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
-#include "coordinator/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 namespace {

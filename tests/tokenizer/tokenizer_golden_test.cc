@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "coordinator/tokenizer/tokenizer.h"
 #include "tests/tokenizer/golden_files.h"
 #include "tests/tokenizer/load_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "base/utf8.h"
-#include "coordinator/tokenizer/tokenizer.h"
 #include "tests/tokenizer/load_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace somnus {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "coordinator/tokenizer/unicode.h"
+#include "text/tokenizer/unicode.h"
 
 namespace somnus {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/kv_cache_dtype.h"
+#include "coordinator/flags/kv_cache_dtype.h"
 
 namespace somnus {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "checkpoint/checkpoint.h"
-#include "tools/bench/machine_peak.h"
-#include "tools/bench/machine_probe.h"
-#include "tools/bench/probe_thread.h"
 #include "tools/doctor/report_text.h"
+#include "tools/probe/machine_peak.h"
+#include "tools/probe/machine_probe.h"
+#include "tools/probe/probe_thread.h"
 
 namespace somnus {
 namespace {

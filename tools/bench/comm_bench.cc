@@ -22,7 +22,7 @@
 #include "base/monotonic.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
-#include "tools/bench/machine_probe.h"
+#include "tools/probe/machine_probe.h"
 #include "worker/comm/tcp_communicator.h"
 
 namespace somnus {

@@ -27,9 +27,9 @@
 #include "tools/bench/decode/decode_loop.h"
 #include "tools/bench/decode/decode_report.h"
 #include "tools/bench/decode/step_work.h"
-#include "tools/bench/machine_peak.h"
-#include "tools/bench/machine_probe.h"
-#include "tools/bench/probe_thread.h"
+#include "tools/probe/machine_peak.h"
+#include "tools/probe/machine_probe.h"
+#include "tools/probe/probe_thread.h"
 
 namespace somnus {
 namespace {

@@ -18,9 +18,9 @@
 #include "base/flags.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tools/bench/kernel_bench_cases.h"
-#include "tools/bench/machine_peak.h"
-#include "tools/bench/machine_probe.h"
-#include "tools/bench/probe_thread.h"
+#include "tools/probe/machine_peak.h"
+#include "tools/probe/machine_probe.h"
+#include "tools/probe/probe_thread.h"
 
 namespace somnus {
 namespace {

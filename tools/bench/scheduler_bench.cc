@@ -21,10 +21,10 @@
 #include "base/monotonic.h"
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/scheduler/ngram_lookup.h"
-#include "tools/bench/machine_probe.h"
 #include "tools/bench/median.h"
 #include "tools/bench/scheduler/block_ops.h"
 #include "tools/bench/scheduler/decode_steps.h"
+#include "tools/probe/machine_probe.h"
 
 namespace somnus {
 namespace {

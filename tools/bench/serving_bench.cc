@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/bench/machine_probe.h"
 #include "tools/bench/serving/load_client.h"
 #include "tools/bench/serving/options.h"
 #include "tools/bench/serving/report.h"
 #include "tools/bench/serving/workload.h"
+#include "tools/probe/machine_probe.h"
 
 namespace somnus::bench {
 namespace {

@@ -27,10 +27,10 @@
 #include "base/cpus.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
-#include "tools/bench/machine_probe.h"
 #include "tools/bench/sleep/allocator_phases.h"
 #include "tools/bench/sleep/engine_phases.h"
 #include "tools/bench/sleep/memory_floors.h"
+#include "tools/probe/machine_probe.h"
 
 namespace somnus {
 namespace {

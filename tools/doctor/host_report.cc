@@ -17,7 +17,7 @@
 #include "base/first_line.h"
 #include "base/status_macros.h"
 #include "kernels/device.h"
-#include "tools/bench/machine_probe.h"
+#include "tools/probe/machine_probe.h"
 
 namespace somnus {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/numa.h"
-#include "tools/bench/machine_peak.h"
-#include "tools/bench/probe_thread.h"
+#include "tools/probe/machine_peak.h"
+#include "tools/probe/probe_thread.h"
 #include "worker/placement.h"
 
 namespace somnus {

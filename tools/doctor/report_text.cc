@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/bytes_text.h"
 #include "base/counted.h"
-#include "tools/bench/machine_peak.h"
+#include "tools/probe/machine_peak.h"
 
 namespace somnus {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
-#include "coordinator/residency/residency_policy.h"
+#include "coordinator/several_models/residency_policy.h"
 
 namespace somnus {
 

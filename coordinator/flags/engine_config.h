@@ -1,0 +1,25 @@
+#pragma once
+// The settings that an engine runs with, under the names that vLLM's configuration has for them, for
+// GET /server_info. Pure functions.
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/flags/flags.h"
+#include "proto/model.pb.h"
+
+namespace somnus {
+
+// What flags leave to the model, or to the workers.
+struct ResolvedSettings {
+  std::string served_model_name;
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of weights and activations
+  int32_t max_model_len = 0;
+  int64_t num_blocks = 0;  // of the KV cache, of all replicas
+};
+
+// Returns a JSON object with an object for each part: {"model_config": {"model": ...}, "cache_config": ...}.
+// Keys, addresses and what is about other models are not in it. `flags`: of this model.
+std::string EngineConfigJson(const Flags& flags, const ResolvedSettings& resolved);
+
+}  // namespace somnus

@@ -1,0 +1,20 @@
+#pragma once
+// What the values of flags mean that no simple type covers. InvalidArgument says what is wrong with a value,
+// without the flag's name.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/flags/flags.h"
+
+namespace somnus {
+
+// "local:N", "remote:N", "auto", or N, which means local:N.
+absl::Status SetWorkers(const std::string& value, Flags* flags);
+absl::Status SetKvCacheDType(const std::string& value, Flags* flags);
+// "auto", "off" or a node's number.
+absl::Status SetNuma(const std::string& value, Flags* flags);
+// As ParseBytes reads it; a bare number is vLLM's, which counts GiB, up to a size that no host has.
+absl::Status SetSwapSpace(const std::string& value, Flags* flags);
+
+}  // namespace somnus

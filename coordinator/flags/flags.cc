@@ -1,0 +1,193 @@
+#include "coordinator/flags/flags.h"
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "coordinator/flags/serve_config.h"
+
+namespace somnus {
+namespace {
+
+// Where flags are not private: `ps` shows them.
+constexpr char kKeyVariable[] = "SOMNUS_API_KEY";
+constexpr char kAdminKeyVariable[] = "SOMNUS_ADMIN_API_KEY";
+
+void FillKey(const Environment& environment, const char* variable, std::string* key) {
+  const auto found = environment.find(variable);
+  if (key->empty() && found != environment.end()) *key = found->second;
+}
+
+void TakeAnyPorts(Flags* flags) {
+  if (flags->port != 0) return;
+  if (flags->given_ports.count("admin-port") == 0) flags->admin_port = 0;
+  if (flags->given_ports.count("grpc-port") == 0) flags->grpc_port = 0;
+  if (flags->given_ports.count("control-port") == 0) flags->control_port = 0;
+}
+
+// Listeners on one address need ports of their own. Port 0 is the system's choice.
+absl::Status CheckPorts(const Flags& flags) {
+  struct Listener {
+    const char* flag;
+    const std::string& host;
+    int32_t port;
+  };
+  std::vector<Listener> listeners = {{"--port", flags.host, flags.port},
+                                     {"--admin-port", flags.admin_host, flags.admin_port},
+                                     {"--grpc-port", flags.host, flags.grpc_port},
+                                     {"--control-port", flags.admin_host, flags.control_port}};
+  for (int32_t i = 0; !flags.local_workers && i < flags.data_parallel_size; ++i) {
+    const int32_t port = OfReplica(flags, i).cluster_port;
+    if (port > 65535)
+      return absl::InvalidArgumentError(absl::StrCat("--cluster-port: replica ", i, " has no port"));
+    listeners.push_back({"--cluster-port", flags.cluster_host, port});
+  }
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (listeners[i].port == 0 || listeners[i].port != listeners[j].port) continue;
+      if (listeners[i].host != listeners[j].host) continue;
+      return absl::InvalidArgumentError(absl::StrCat(listeners[i].flag, ": ", listeners[i].port,
+                                                     " is the port of ", listeners[j].flag, " already"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// --workers=auto: as many workers as the environment says, which will dial the address that it says.
+absl::Status DiscoverWorkers(const Environment& environment, Flags* flags) {
+  ASSIGN_OR_RETURN(Discovery found, Discover(environment));
+  // These are about a worker.
+  found.rank.reset();
+  found.device_index.reset();
+  found.host.reset();
+  if (!found.world_size.has_value()) {
+    const std::string known = DescribeDiscovery(found);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workers: auto: the environment tells no number of workers; set SOMNUS_WORLD_SIZE",
+                     known.empty() ? "" : "; it tells ", known));
+  }
+  if (found.world_size->value > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(found.world_size->variable, ": ", found.world_size->value,
+                                                   " is more than ", kMaxWorkers, " workers"));
+  }
+  flags->local_workers = false;
+  flags->world_size = found.world_size->value;
+  if (flags->cluster_port >= 0 && !flags->cluster_host.empty()) found.coordinator.reset();
+  if (found.coordinator.has_value()) {
+    const CoordinatorAddress& address = found.coordinator->value;
+    if (address.port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(found.coordinator->variable, ": --workers=auto needs host:port"));
+    }
+    if (flags->cluster_port < 0) flags->cluster_port = address.port;
+    if (flags->cluster_host.empty()) flags->cluster_host = address.ListenHost();
+  }
+  flags->discovered = DescribeDiscovery(found);
+  return absl::OkStatus();
+}
+
+// What does not go together with several replicas.
+absl::Status CheckReplicas(const Flags& flags) {
+  if (flags.data_parallel_size == 1) return absl::OkStatus();
+  if (flags.discover_workers) {
+    return absl::InvalidArgumentError(
+        "--data-parallel-size: needs --workers=local:N or remote:N, N workers for each replica; auto knows "
+        "one group");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpeculation(const Flags& flags) {
+  if (flags.prompt_lookup_min > flags.prompt_lookup_max) {
+    return absl::InvalidArgumentError(absl::StrCat("--prompt-lookup-min: ", flags.prompt_lookup_min,
+                                                   " is more than --prompt-lookup-max (",
+                                                   flags.prompt_lookup_max, ")"));
+  }
+  if (flags.speculative != "draft") {
+    if (flags.draft_model.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--draft-model: is for --speculative=draft");
+  }
+  if (flags.draft_model.empty())
+    return absl::InvalidArgumentError("--speculative: draft needs --draft-model");
+  if (flags.num_speculative_tokens > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("--speculative: draft needs --num-speculative-tokens");
+}
+
+// What does not go together in the flags of one model.
+absl::Status CheckModel(const Flags& flags) {
+  if (flags.max_num_batched_tokens < flags.max_num_seqs) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-num-batched-tokens: ", flags.max_num_batched_tokens,
+                                                   " is less than --max-num-seqs (", flags.max_num_seqs,
+                                                   ")"));
+  }
+  if (flags.max_long_partial_prefills > flags.max_num_partial_prefills) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
+                     " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
+  }
+  RETURN_IF_ERROR(CheckSpeculation(flags));
+  if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
+    return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
+  if (!flags.local_workers && !flags.device_indices.empty()) {
+    return absl::InvalidArgumentError(
+        "--device-indices: remote workers are told their GPU where they are started, by worker "
+        "--device-index");
+  }
+  if (!flags.local_workers && !flags.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
+        "says");
+  }
+  if (flags.preemption == "swap" && !MaySwap(flags)) {
+    return absl::InvalidArgumentError(
+        "--preemption: swap needs --swap-space, and no --host-memory-budget, which it could not keep");
+  }
+  if (flags.prefix_cache_on_host != "off" && !CachesOnHost(flags)) {
+    return absl::InvalidArgumentError(
+        "--prefix-cache-on-host: needs --enable-prefix-caching and --swap-space, and no "
+        "--host-memory-budget, which it could not keep");
+  }
+  if (!flags.spill_dir.empty() && flags.backup != v1::BACKUP_POLICY_FILE)
+    return absl::InvalidArgumentError("--spill-dir: is for --backup=file");
+  return CheckReplicas(flags);
+}
+
+}  // namespace
+
+absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
+                         Flags* flags) {
+  for (const std::string& model : positional) {
+    if (!flags->model.empty())
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
+    flags->model = model;
+  }
+  TakeAnyPorts(flags);
+  RETURN_IF_ERROR(FinishModels(flags));
+  if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
+  if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
+  if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
+  RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
+  RETURN_IF_ERROR(CheckTlsFiles(flags->tls, {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"}));
+  RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));
+  FillKey(environment, kKeyVariable, &flags->api_key);
+  FillKey(environment, kAdminKeyVariable, &flags->admin_api_key);
+  const std::vector<Flags> each = OfEachModel(*flags);
+  for (size_t i = 0; i < each.size(); ++i) {
+    const absl::Status status = CheckModel(each[i]);
+    const std::string source = flags->models.empty() ? "" : flags->models[i].source;
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(source, status.message()));
+  }
+  return CheckPorts(*flags);
+}
+
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args, const Environment& environment) {
+  Flags flags;
+  ASSIGN_OR_RETURN(const ParsedArgs parsed, ParseArgs(CoordinatorFlags(&flags), args));
+  RETURN_IF_ERROR(AddServeConfig(args, &flags));
+  RETURN_IF_ERROR(FinishFlags(parsed.positional, environment, &flags));
+  return flags;
+}
+
+}  // namespace somnus

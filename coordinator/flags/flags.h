@@ -1,0 +1,225 @@
+#pragma once
+// The coordinator's command line. A flag that vLLM has, too, is named as vLLM names it.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/discovery.h"
+#include "base/flags.h"
+#include "base/tls_files.h"
+#include "coordinator/flags/quantization.h"
+#include "coordinator/http/api_limits.h"
+#include "coordinator/http/cors_options.h"
+#include "coordinator/several_models/residency_policy.h"
+#include "proto/cluster_trust.h"
+#include "proto/model.pb.h"
+
+namespace somnus {
+
+// The most workers of a group, and the most groups.
+inline constexpr int32_t kMaxWorkers = 64;
+inline constexpr int32_t kMaxReplicas = 64;
+
+inline constexpr size_t kMaxModels = 1024;
+
+struct ModelPath {
+  std::string name;  // empty: the model's own
+  std::string path;
+  std::vector<std::string> flags;  // its own alone, as of a command line; the table has taken them
+  std::string source;              // of these, for error messages: "--config: models.textproto:7: "
+};
+
+struct Flags {
+  std::string model;              // HF directory or GGUF file; of several models OfEachModel says which
+  std::vector<ModelPath> models;  // after FinishFlags: empty unless there are several
+  std::string config;             // file with models and flags (serve_config.h); empty: none
+  std::string served_model_name;  // empty: the model's directory or file name
+  v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  std::optional<bool> dequantize;  // not given: as --quantization says (DequantizesAtLoad)
+  Quantization quantization = Quantization::kNone;
+  int32_t max_model_len = 0;      // 0: the model's own
+  bool generation_config = true;  // sampling defaults are the model's
+  uint64_t seed = 0;
+  // Listeners.
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::string admin_host = "127.0.0.1";
+  int32_t admin_port = 8001;
+  int32_t grpc_port = 50051;
+  int32_t control_port = 50054;       // on admin_host
+  std::set<std::string> given_ports;  // flags given for the last three; with `port` 0 ports not given are 0
+  TlsFiles tls;                       // of clients' HTTP and gRPC; empty: no TLS
+  TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
+  std::string api_key;                // empty: no key is required
+  std::string admin_api_key;          // likewise
+  CorsOptions cors;                   // of clients' HTTP
+  std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
+  bool request_id_headers = false;
+  int32_t output_threads = 0;  // 0: chosen from the number of CPUs
+  int32_t max_trace_steps = 8192;
+  int32_t max_trace_spans = 1024;
+  // Workers.
+  bool local_workers = true;
+  bool discover_workers = false;   // remote ones, as the environment says
+  int32_t world_size = 1;          // of each replica
+  int32_t data_parallel_size = 1;  // replicas
+  int32_t replica = 0;             // that these flags are for (OfReplica)
+  std::string worker_binary;       // empty: beside this binary
+  std::string run_dir;             // empty: local workers leave with their coordinator
+  std::string cluster_host;        // where remote workers register; empty until FinishFlags
+  int32_t cluster_port = -1;       // likewise -1
+  ClusterTrustOptions trust;       // by what workers and the coordinator know each other
+  std::string discovered;          // what the environment told, for the log; empty: nothing was asked
+  // How workers run. LoadModel carries all of these to them, except device_indices.
+  v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
+  std::string numa;                // of workers: "off" or a node's number; empty: each chooses
+  int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
+  double memory_utilization = 0;   // 0: the device's default
+  bool enforce_eager = false;
+  std::vector<int32_t> graph_sizes;  // empty: the worker's default
+  absl::Duration max_tune_time = absl::Seconds(5);
+  bool batch_invariant = false;
+  int64_t device_chunk_bytes = int64_t{1} << 30;
+  v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED;  // unspecified: the device's default
+  std::string spill_dir;                                    // on each worker's host
+  std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i
+  // KV cache.
+  int32_t block_size = 16;
+  int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
+  int64_t min_kv_cache_memory_bytes = 0;             // likewise, of an elastic cache
+  v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
+  std::string kv_cache_dtype_name = "auto";          // as it was given
+  bool enable_prefix_caching = true;
+  double max_pinned_prefix_share = 0.25;  // of the cache
+  int32_t max_pinned_prefixes = 64;
+  int32_t max_kv_events = 0;  // blocks; 0: there are none
+  // Scheduling.
+  int32_t max_num_seqs = 128;
+  int32_t max_num_batched_tokens = 512;
+  std::string scheduling_policy = "fcfs";
+  bool async_scheduling = true;
+  int32_t max_num_partial_prefills = 2;
+  int32_t max_long_partial_prefills = 1;
+  int32_t long_prefill_token_threshold = 0;  // 0: half of max_num_batched_tokens
+  int32_t priority_aging_steps = 512;        // 0: no aging
+  std::string fairness = "none";
+  int32_t max_fair_users = 4096;
+  double max_user_queue_share = 0.5;
+  std::string preemption = "auto";
+  std::string prefix_cache_on_host = "off";
+  int32_t prefix_cache_step_blocks = 16;
+  int32_t max_num_waiting = 1024;
+  int64_t max_num_waiting_tokens = 4 << 20;
+  int64_t max_waiting_bytes = 256 << 20;
+  // Speculative decoding.
+  int32_t num_speculative_tokens = 0;  // 0: none
+  std::string speculative = "ngram";
+  std::string draft_model;  // of --speculative=draft
+  bool has_draft_model() const { return speculative == "draft" && num_speculative_tokens > 0; }
+  bool drafts_must_pay = true;
+  int32_t prompt_lookup_min = 2;
+  int32_t prompt_lookup_max = 5;
+  // Sleep.
+  std::string sleep_arrivals = "queue";
+  absl::Duration idle_sleep;  // 0: never
+  int32_t idle_sleep_level = 1;
+  int32_t max_wake_up_tries = 4;         // 0: without a bound
+  std::optional<bool> keep_kv_on_sleep;  // not set: one of several models keeps that of open requests
+  bool wake_self_check = false;
+  int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
+  int64_t swap_space_ahead_bytes = int64_t{1}
+                                   << 30;  // the part of swap_space_bytes that a worker on a GPU has ready
+  // Several models.
+  int64_t device_memory_budget = 0;  // 0: no bound
+  int64_t host_memory_budget = 0;    // likewise
+  ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
+  absl::Duration residency_turn = absl::Seconds(2);
+  absl::Duration residency_max_wait = absl::Seconds(20);
+  absl::Duration model_wake_timeout = absl::Minutes(2);
+  double prefetch_cpu_share = 0.125;  // of one processor
+  bool elastic_kv_cache = true;
+  absl::Duration kv_cache_hold = absl::Seconds(5);
+  absl::Duration kv_cache_patience = absl::Seconds(1);
+  std::set<std::string> pinned_models;
+  std::map<std::string, int32_t> model_priorities;
+  // By a model's name; the empty one stands for all that have none of their own.
+  std::map<std::string, absl::Duration> model_ttft_targets;
+  std::map<std::string, absl::Duration> model_tpot_targets;
+  // Times.
+  absl::Duration step_timeout = absl::Minutes(5);
+  absl::Duration step_stall = absl::Minutes(1);
+  absl::Duration hang_timeout = absl::Seconds(4);
+  absl::Duration liveness_timeout = absl::Minutes(1);       // zero: loops are not watched
+  absl::Duration stale_weights_timeout = absl::Minutes(1);  // zero: none
+  int32_t max_recoveries_per_request = 3;
+  int32_t max_recoveries = 10;  // within recovery_window
+  absl::Duration recovery_window = absl::Minutes(10);
+  absl::Duration replica_retry_pause = absl::Seconds(30);  // zero: a failed replica is not tried again
+  absl::Duration register_timeout = absl::Minutes(1);
+  absl::Duration replacement_timeout = absl::Minutes(10);
+  absl::Duration worker_grace = absl::Minutes(5);  // of local workers, with run_dir
+  absl::Duration shutdown_timeout = absl::Seconds(10);
+  bool stay_after_failure = false;  // a failed engine does not end the process
+  std::string log_level = "info";
+  int64_t log_queue_bytes = 1 << 20;
+  ApiLimits limits;
+};
+
+// The flags of one replica's group of workers: where remote workers register is a port of each replica's own,
+// --cluster-port and those after it; its run directory is one within --run-dir, where there are several.
+Flags OfReplica(const Flags& flags, int32_t replica);
+// The place of a replica's rank among all local workers, replica by replica: it decides CPUs and GPU.
+inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
+  return flags.replica * flags.world_size + rank;
+}
+// The flags of each model, in their order: `model` is its path, and served_model_name its name; of several
+// each has a run directory within --run-dir.
+std::vector<Flags> OfEachModel(const Flags& flags);
+// Of a model by its name; zero: it has none.
+absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name);
+// The names that flags about single models have, each with its flag.
+std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags);
+// Whether a sleep of level 1 keeps anything of the KV cache, where the flags are one model's.
+inline bool KeepsKvOnSleep(const Flags& flags) {
+  return flags.keep_kv_on_sleep.value_or(!flags.models.empty());
+}
+// Whether preempted sequences may be swapped out. With a budget for the host's memory they are not: what they
+// take there comes between two steps, and nobody could make room for it.
+inline bool MaySwap(const Flags& flags) {
+  return flags.preemption != "recompute" && flags.swap_space_bytes > 0 && flags.host_memory_budget == 0;
+}
+// Whether the prefix cache goes on in host memory, for which the same holds.
+inline bool CachesOnHost(const Flags& flags) {
+  return flags.prefix_cache_on_host != "off" && flags.enable_prefix_caching && flags.swap_space_bytes > 0 &&
+         flags.host_memory_budget == 0;
+}
+// For log lines: "replica 1: ", or nothing where there is one replica.
+std::string ReplicaPrefix(const Flags& flags);
+
+// Of the table, model_flags.cc has --model and what is about several of them.
+Flag ModelFlag(Flags* flags);
+FlagGroup SeveralModelsFlags(Flags* flags);
+// The part of FinishFlags that is about models.
+absl::Status FinishModels(Flags* flags);
+
+// Returns the table of all flags (flag_specs.h). Parsing writes into `flags`, which is borrowed.
+FlagTable CoordinatorFlags(Flags* flags);
+
+// To be called after the table was parsed, and AddServeConfig: takes the model from the positional argument,
+// asks `environment` where --workers=auto is given, and checks flags against each other. InvalidArgument
+// names the flag or the variable.
+absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
+                         Flags* flags);
+
+// Parses and finishes `args`, which do not include the program's name. InvalidArgument names the flag.
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args, const Environment& environment = {});
+
+}  // namespace somnus

@@ -1,0 +1,43 @@
+#pragma once
+// Functions that the gRPC services share: the check of the key, and errors as grpc::Status. Internal to
+// coordinator/grpc.
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/engine/caller.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/http/api_error.h"
+#include "coordinator/openai/model_table.h"
+
+namespace somnus {
+
+// What the call says of itself as HTTP's header of that name does; empty: nothing. It is the context's.
+absl::string_view AuthorizationOf(const grpc::ServerContext& context);
+// UNAUTHENTICATED unless the call carries the key.
+grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
+
+// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, others as INTERNAL; the
+// message is "field: problem".
+grpc::Status ToGrpcStatus(const ApiError& error);
+
+// UNAVAILABLE: the models are being loaded.
+grpc::Status LoadingStatus(const ModelTable& models);
+
+// The client of a call. `context` must outlive the result, in which has_left asks the context.
+Caller CallerOf(grpc::ServerContext* context);
+
+// The model of an operator's call: that of this name, which may be empty where one is served.
+grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model);
+
+// Returns what the engine has refused a call with: a full queue or missing memory with RetryInfo, a state in
+// which it does not serve with ErrorInfo, and also with RetryInfo where it is well but has no room
+// (error_details.h); and MissingMemory (proto/missing_memory.h), where the error has it. The message goes
+// through CleanMessage.
+grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine);
+
+}  // namespace somnus

@@ -1,0 +1,46 @@
+#pragma once
+// InferenceService over a served model. Sync gRPC: each open call has a thread, which parses and tokenizes
+// the request, turns its outputs into text and writes the responses; at most ApiLimits::max_open_calls are
+// open. A call whose client does not read for write_timeout, or of which more than max_stream_backlog_bytes
+// of outputs wait, is ended. The candidates of best_of, which wait for the last of them, have a
+// ResponseBudget. The engine's thread only queues outputs. Thread safe. Internal to coordinator/grpc.
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "coordinator/grpc/write_watch.h"
+#include "coordinator/http/api_limits.h"
+#include "coordinator/openai/model_table.h"
+#include "coordinator/openai/response_budget.h"
+#include "proto/inference.grpc.pb.h"
+
+namespace somnus {
+
+class Metrics;
+
+class InferenceServiceImpl final : public v1::InferenceService::Service {
+ public:
+  // `models` must outlive the service.
+  InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
+                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch);
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
+                          v1::ListModelsResponse* response) override;
+
+ private:
+  grpc::Status Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
+                     grpc::ServerWriter<v1::GenerateResponse>* writer);
+
+  const ModelTable* const models_;
+  const std::shared_ptr<Metrics> metrics_;
+  const std::string api_key_;
+  const ApiLimits limits_;
+  std::atomic<int32_t> open_calls_{0};
+  ResponseBudget held_responses_;
+  const std::shared_ptr<WriteWatch> write_watch_;
+};
+
+}  // namespace somnus

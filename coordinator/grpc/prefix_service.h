@@ -1,0 +1,43 @@
+#pragma once
+// PrefixService over the served models, on clients' listener. Sync gRPC: a call that computes a prompt blocks
+// its thread until that is done. Thread safe. Internal to coordinator/grpc.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/http/api_limits.h"
+#include "coordinator/openai/model_table.h"
+#include "proto/prefixes.grpc.pb.h"
+
+namespace somnus {
+
+class PrefixServiceImpl final : public v1::PrefixService::Service {
+ public:
+  // Calls of PinPrefix that may be open; RESOURCE_EXHAUSTED above.
+  static constexpr int32_t kMaxOpenCalls = 16;
+
+  // `models` must outlive the service.
+  PrefixServiceImpl(const ModelTable* models, std::string api_key, const ApiLimits& limits);
+
+  grpc::Status PinPrefix(grpc::ServerContext* context, const v1::PinPrefixRequest* request,
+                         v1::PinnedPrefix* response) override;
+  grpc::Status UnpinPrefix(grpc::ServerContext* context, const v1::UnpinPrefixRequest* request,
+                           v1::UnpinPrefixResponse* response) override;
+  grpc::Status ListPrefixes(grpc::ServerContext* context, const v1::ListPrefixesRequest* request,
+                            v1::ListPrefixesResponse* response) override;
+
+ private:
+  grpc::Status Pin(grpc::ServerContext* context, const v1::PinPrefixRequest& request,
+                   v1::PinnedPrefix* response);
+  // All, or the one with this name, if it is there.
+  std::vector<SharedModel> Models(const std::string& name) const;
+
+  const ModelTable* const models_;
+  const std::string api_key_;
+  const ApiLimits limits_;
+  std::atomic<int32_t> open_calls_{0};
+};
+
+}  // namespace somnus

@@ -1,0 +1,75 @@
+#include "coordinator/http/web_page_guard.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "coordinator/http/shown_text.h"
+
+namespace somnus {
+namespace {
+
+// Zones without an owner on the Internet: RFC 6761, 6762, 8375, ICANN's .internal, and Kubernetes' names.
+constexpr absl::string_view kPrivateZones[] = {".localhost", ".local", ".internal",
+                                               ".home.arpa", ".svc",   ".cluster.local"};
+
+bool IsAddress(const std::string& name) {
+  std::array<char, sizeof(in6_addr)> address;
+  return ::inet_pton(AF_INET, name.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, name.c_str(), address.data()) == 1;
+}
+
+ApiError Refusal(absl::string_view header, absl::string_view value, const char* way_out) {
+  return {403,
+          absl::StrCat("This may come from a web page (", header, ": ", ShownText(value),
+                       "), and operators' port, which has no key, takes no such requests: ", way_out),
+          ""};
+}
+
+}  // namespace
+
+std::string HostName(absl::string_view authority) {
+  if (absl::ConsumePrefix(&authority, "[")) {
+    authority = authority.substr(0, authority.find(']'));
+    authority = authority.substr(0, authority.find('%'));  // the zone id of a link-local address
+  } else if (std::count(authority.begin(), authority.end(), ':') == 1) {
+    authority = authority.substr(0, authority.find(':'));
+  }
+  absl::ConsumeSuffix(&authority, ".");
+  return absl::AsciiStrToLower(authority);
+}
+
+bool WebPageGuard::IsKnownHost(absl::string_view authority) const {
+  const std::string name = HostName(authority);
+  if (name.find('.') == std::string::npos || IsAddress(name)) return true;
+  if (std::any_of(std::begin(kPrivateZones), std::end(kPrivateZones),
+                  [&](absl::string_view zone) { return absl::EndsWith(name, zone); }))
+    return true;
+  return std::any_of(allowed_hosts_.begin(), allowed_hosts_.end(),
+                     [&](const std::string& allowed) { return allowed == "*" || HostName(allowed) == name; });
+}
+
+std::optional<ApiError> WebPageGuard::Check(absl::string_view host, absl::string_view origin,
+                                            absl::string_view fetch_site) const {
+  const char* key = "--admin-api-key gives it one.";
+  if (!fetch_site.empty() && !absl::EqualsIgnoreCase(fetch_site, "same-origin") &&
+      !absl::EqualsIgnoreCase(fetch_site, "none"))
+    return Refusal("Sec-Fetch-Site", fetch_site, key);
+  if (!origin.empty()) {
+    // "null" is the origin of sandboxed pages and files.
+    const size_t scheme = origin.find("://");
+    const bool own = scheme != absl::string_view::npos &&
+                     absl::EqualsIgnoreCase(origin.substr(scheme + 3), host) && !host.empty();
+    if (!own) return Refusal("Origin", origin, key);
+  }
+  if (!IsKnownHost(host))
+    return Refusal("Host", host, "--admin-allowed-hosts lists names, --admin-api-key gives it a key.");
+  return std::nullopt;
+}
+
+}  // namespace somnus

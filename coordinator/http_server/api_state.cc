@@ -1,0 +1,294 @@
+#include "coordinator/http_server/api_state.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/http/api_key.h"
+#include "coordinator/http/json_body.h"
+#include "coordinator/http/query_string.h"
+#include "coordinator/operators/lifecycle_routes.h"
+#include "coordinator/operators/prefix_routes.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Older OpenAI clients read this object. It allows everything that this server can do.
+Json Permission(int64_t created) {
+  return {{"id", "modelperm-somnus"},
+          {"object", "model_permission"},
+          {"created", created},
+          {"allow_create_engine", false},
+          {"allow_sampling", true},
+          {"allow_logprobs", true},
+          {"allow_search_indices", false},
+          {"allow_view", true},
+          {"allow_fine_tuning", false},
+          {"organization", "*"},
+          {"group", nullptr},
+          {"is_blocking", false}};
+}
+
+Json PortOrNull(uint16_t port) { return port == 0 ? Json(nullptr) : Json(port); }
+
+// As JSON, or as text: "name=value, name=value". Null: it is not known.
+Json ConfigJson(const std::string& engine_config, bool as_text) {
+  if (engine_config.empty()) return nullptr;
+  Json config = Json::parse(engine_config);
+  if (!as_text) return config;
+  std::string text;
+  for (const auto& [part, settings] : config.items()) {
+    for (const auto& [name, value] : settings.items())
+      absl::StrAppend(&text, text.empty() ? "" : ", ", name, "=", value.dump());
+  }
+  return text;
+}
+
+HttpResponse NoModel(absl::string_view name, const std::vector<SharedModel>& models) {
+  return ErrorResponse(UnknownModel(name, ModelNames(models)));
+}
+
+// The host names of operators' listener: the names that flags give, and this machine's own host name.
+std::vector<std::string> OwnNames(const ApiServerOptions& options) {
+  std::vector<std::string> names = options.admin_allowed_hosts;
+  names.push_back(options.admin_host);
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) == 0) names.emplace_back(name);
+  return names;
+}
+
+}  // namespace
+
+ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics_in)
+    : options(std::move(options_in)),
+      metrics(std::move(metrics_in)),
+      created(absl::ToUnixSeconds(absl::Now())),
+      cors(options.cors),
+      guard_(OwnNames(options)),
+      models_(options.starting),
+      call_bounds_(options.limits.max_lifecycle_calls) {}
+
+const std::string& ApiState::KeyOf(bool admin, RouteKey key) const {
+  const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_key.empty());
+  return operators ? options.admin_api_key : options.api_key;
+}
+
+bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorization) const {
+  if (key == RouteKey::kNone) return true;
+  const std::string& bearer = KeyOf(admin, key);
+  if (admin && key == RouteKey::kClients && bearer.empty()) return options.tls.authority.empty();
+  return BearerMatches(authorization, bearer);
+}
+
+std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
+                                                absl::string_view origin,
+                                                absl::string_view fetch_site) const {
+  // Probes use any host name, and a web page cannot read the response to a probe.
+  if (!admin || key == RouteKey::kNone || !KeyOf(admin, key).empty()) return std::nullopt;
+  return guard_.Check(host, origin, fetch_site);
+}
+
+void ApiState::SetModels(std::vector<ServedModel> models) {
+  for (ServedModel& model : models) {
+    if (model.metrics == nullptr) model.metrics = metrics;
+  }
+  models_.Set(std::move(models));
+}
+
+SharedModel ApiState::ModelOf(absl::string_view body) const {
+  if (models_.All().size() > 1) {
+    const ApiLimits& limits = options.limits;
+    const std::string name = FindModelName(body, {limits.max_json_depth, limits.max_json_values});
+    if (SharedModel model = models_.Find(name)) return model;
+  }
+  return models_.Get();
+}
+
+std::string ApiState::MetricsText() const {
+  const std::vector<SharedModel> models = models_.All();
+  if (models.empty()) return metrics->Serialize(EngineStats{});
+  // All are in one registry.
+  for (const SharedModel& model : models) model->metrics->Update(model->engine->Stats());
+  return metrics->Serialize();
+}
+
+HttpResponse ApiState::Models(absl::string_view name) const {
+  const std::vector<SharedModel> models = models_.All();
+  if (models.empty()) return LoadingResponse();
+  Json cards = Json::array();
+  for (const SharedModel& model : models) {
+    Json card = {{"id", model->name},
+                 {"object", "model"},
+                 {"created", created},
+                 {"owned_by", "somnus"},
+                 {"root", model->name},
+                 {"parent", nullptr},
+                 {"max_model_len", model->engine->max_model_len()},
+                 {"permission", Json::array({Permission(created)})}};
+    if (models.size() > 1) card["state"] = EngineStateName(model->engine->state());
+    if (name == model->name) return JsonResponse(card);
+    cards.push_back(std::move(card));
+  }
+  if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", std::move(cards)}});
+  return NoModel(name, models);
+}
+
+// A client that has one address learns the others from it, also while models load.
+HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
+  const std::vector<std::string> formats = QueryValues(query, "config_format");
+  const std::string format = formats.empty() ? "text" : formats.back();
+  if (admin && format != "text" && format != "json")
+    return ErrorResponse(BadRequest("config_format", "config_format must be text or json"));
+  SharedModel served = models_.Get();
+  if (const std::vector<std::string> names = QueryValues(query, "model"); !loading() && !names.empty()) {
+    served = models_.Find(names.back());
+    if (served == nullptr) return NoModel(names.back(), models_.All());
+  }
+  const int64_t version = served == nullptr ? 0 : served->engine->Stats().weights_version;
+  Json info = {{"version", options.version},
+               {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
+               {"weight_version", version == 0 ? Json(nullptr) : Json(version)},
+               {"http_port", http_port},
+               {"admin_port", admin_port},
+               {"grpc_port", PortOrNull(options.grpc_port)},
+               {"control_port", PortOrNull(options.control_port)},
+               {"tls", !options.tls.certificate.empty()},
+               {"admin_tls", !options.admin_tls.certificate.empty()}};
+  if (admin)
+    info["vllm_config"] =
+        served == nullptr ? Json(nullptr) : ConfigJson(served->engine_config, format == "text");
+  return JsonResponse(info);
+}
+
+// Before an engine is asked: a loop that hangs may hold the engine's lock.
+std::optional<HttpResponse> ApiState::LoopHangs() const {
+  const absl::Status alive = options.heartbeats->Check();
+  if (alive.ok()) return std::nullopt;
+  return ErrorResponse({503, CleanMessage(alive.message()), ""});
+}
+
+HttpResponse ApiState::Health(absl::string_view query) const {
+  if (std::optional<HttpResponse> hangs = LoopHangs()) return *std::move(hangs);
+  const std::vector<SharedModel> models = models_.All();
+  if (models.empty()) return LoadingResponse();
+  const std::vector<std::string> names = QueryValues(query, "model");
+  if (!names.empty() && models_.Find(names.back()) == nullptr) return NoModel(names.back(), models);
+  for (const SharedModel& model : models) {
+    if (!names.empty() && model->name != names.back()) continue;
+    const absl::Status health = model->engine->Health();
+    if (health.ok()) continue;
+    const std::string whose = models.size() > 1 ? absl::StrCat(model->name, ": ") : "";
+    return ErrorResponse({503, CleanMessage(absl::StrCat(whose, health.message())), ""});
+  }
+  return {200, "", "", {}};
+}
+
+HttpResponse ApiState::Livez() const {
+  if (std::optional<HttpResponse> hangs = LoopHangs()) return *std::move(hangs);
+  const std::vector<SharedModel> models = models_.All();
+  for (const SharedModel& model : models) {
+    if (IsLive(model->engine->state())) return {200, "", "", {}};
+  }
+  if (models.empty()) return {200, "", "", {}};
+  return ErrorResponse({503, CleanMessage(models.front()->engine->Health().message()), ""});
+}
+
+std::variant<SharedModel, HttpResponse> ApiState::Named(const std::vector<std::string>& names) const {
+  const std::vector<SharedModel> models = models_.All();
+  if (models.empty()) return LoadingResponse();
+  if (names.empty() && models.size() == 1) return models.front();
+  if (names.empty())
+    return ErrorResponse(BadRequest("model", absl::StrCat("several models are served (", ModelNames(models),
+                                                          "): ?model= says which is meant")));
+  if (SharedModel model = models_.Find(names.back())) return model;
+  return NoModel(names.back(), models);
+}
+
+HttpResponse ApiState::OfModel(const std::vector<std::string>& names,
+                               const std::function<HttpResponse(const ServedModel&)>& answer) const {
+  std::variant<SharedModel, HttpResponse> named = Named(names);
+  if (auto* error = std::get_if<HttpResponse>(&named)) return std::move(*error);
+  return answer(*std::get<SharedModel>(named));
+}
+
+HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_view query) const {
+  switch (match.spec->route) {
+    case Route::kModels:
+    case Route::kModel:
+      return Models(match.detail);
+    case Route::kPrefixes:
+    case Route::kPrefix:
+    case Route::kUnpinPrefix:
+      if (loading()) return LoadingResponse();
+      return AnswerPrefixes(models_.All(), match, query);
+    case Route::kHealth:
+    case Route::kReadyz:
+    case Route::kPing:
+      return Health(query);
+    case Route::kLivez:
+      return Livez();
+    case Route::kVersion:
+      return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
+    case Route::kServerInfo:
+      return ServerInfo(admin, query);
+    case Route::kLoad:
+      return JsonResponse(Json{{"server_load", load.load()}});
+    case Route::kMetrics:
+      return {200, "text/plain; version=0.0.4; charset=utf-8", MetricsText(), {}};
+    case Route::kIsSleeping:
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
+        const EngineStats stats = model.engine->Stats();
+        return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level, stats.paused)}});
+      });
+    case Route::kIsPaused:
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
+        const EngineStats stats = model.engine->Stats();
+        return JsonResponse(Json{{"is_paused", IsPaused(stats.state, stats.sleep_level, stats.paused)}});
+      });
+    case Route::kWeightInfo:
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
+        const int64_t version = model.engine->Stats().weights_version;
+        return JsonResponse(Json{{"weight_version", version == 0 ? Json(nullptr) : Json(version)}});
+      });
+    case Route::kGetWorldSize:
+      return WorldSize(*match.spec, query);
+    case Route::kResetOtherCache:
+      return {200, "", "", {}};
+    default:
+      return ErrorResponse({500, "internal error", ""});
+  }
+}
+
+HttpResponse ApiState::WorldSize(const RouteSpec& spec, absl::string_view query) const {
+  const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, "");
+  if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
+  const auto& parameters = std::get<LifecycleParameters>(read);
+  bool of_all_replicas = true;
+  if (const auto error = parameters.ReadBool("include_dp", &of_all_replicas)) return ErrorResponse(*error);
+  return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
+    const size_t num_replicas = std::max<size_t>(1, model.engine->Stats().replicas.size());
+    return JsonResponse(
+        Json{{"world_size", model.world_size * static_cast<int64_t>(of_all_replicas ? num_replicas : 1)}});
+  });
+}
+
+HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view query,
+                                       absl::string_view body) const {
+  if (loading()) return LoadingResponse();
+  const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, body);
+  if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
+  const auto& parameters = std::get<LifecycleParameters>(read);
+  return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
+    if (WaitsForNobody(spec.route)) return somnus::AnswerLifecycle(spec, model, parameters, body);
+    const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter(spec.path, model.name);
+    if (!place.ok()) return ErrorResponse(FromStatus(place.status()));
+    return somnus::AnswerLifecycle(spec, model, parameters, body);
+  });
+}
+
+}  // namespace somnus

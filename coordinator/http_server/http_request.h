@@ -1,0 +1,43 @@
+#pragma once
+// The fields of an HTTP request, read from head and body. Internal to coordinator/http_server; includes
+// Boost.
+
+// Boost 1.74's headers use std::exchange without including <utility>.
+// clang-format off
+#include <utility>
+// clang-format on
+
+#include <boost/beast/http/message.hpp>
+#include <optional>
+#include <string>
+
+#include "base/monotonic.h"
+#include "coordinator/http/http_response.h"
+
+namespace somnus {
+
+struct HttpRequest {
+  std::string method;
+  std::string target;  // path and query, for MatchRoute of routes.h
+  std::string host;    // with the port; empty: an HTTP/1.0 client sent no Host
+  std::string content_type, content_encoding, authorization, id;
+  std::string last_event_id;                 // of a client that comes back to a stream of events
+  std::optional<std::string> timeout, ttft;  // headers of request_times.h
+  // Headers that browsers add, for cors.h and web_page_guard.h.
+  std::string origin, fetch_site, preflight_method, preflight_headers;
+  bool expects_continue = false;
+  int64_t num_fields = 0, num_hosts = 0;  // of the head
+  MonotonicTime received;                 // when the whole request had come
+  std::string body;
+  bool keep_alive = false;
+  bool http_1_0 = false;
+  HttpHeaders response_headers;  // of every response to the request, also of errors and streams
+};
+
+// Reads a request's head, which may be incomplete; keep_alive and response_headers are the caller's.
+void ReadHead(const boost::beast::http::request_header<>& head, HttpRequest* request);
+
+// Whether an id may stand in a response's header: not empty, printable ASCII, and at most kMaxRequestIdBytes.
+bool IsSafeId(absl::string_view id);
+
+}  // namespace somnus

@@ -1,0 +1,208 @@
+#include "coordinator/openai/client_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/openai/best_of.h"
+
+namespace somnus {
+namespace {
+
+std::string NextEngineId() {
+  static std::atomic<uint64_t> counter{0};
+  return absl::StrCat("r", counter.fetch_add(1, std::memory_order_relaxed));
+}
+
+// The bytes that a client can make large in `params` and in the choices that are made from it.
+int64_t ParamsBytes(const GenerateParams& params) {
+  size_t bytes = params.prompt_text.size() + params.response_id.size();
+  for (const GenerateParams::Prompt& prompt : params.prompts)
+    bytes += prompt.ids.size() * sizeof(int32_t) + prompt.echo_text.size();
+  // Each choice has a copy of the stop strings.
+  size_t stop_bytes = 0;
+  for (const std::string& stop : params.output.stop) stop_bytes += sizeof(std::string) + stop.size();
+  bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.num_candidates()));
+  return static_cast<int64_t>(bytes);
+}
+
+// Puts an answer of a beam search into the fields that other outputs have.
+void UnfoldBeam(RequestOutput* output) {
+  if (output->beams.empty()) return;
+  Beam& beam = output->beams[0];
+  output->token_ids = std::move(beam.outputs);
+  for (const std::shared_ptr<const Logprobs>& logprobs : beam.logprobs) output->logprobs.push_back(*logprobs);
+  output->finish_reason = beam.finish_reason;
+  output->stop_token_id = beam.stop_token_id;
+}
+
+}  // namespace
+
+class ClientRequest::Sink : public OutputSink {
+ public:
+  Sink(std::shared_ptr<OutputQueue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
+  void OnOutput(RequestOutput output) override { queue_->Push(index_, std::move(output)); }
+
+ private:
+  const std::shared_ptr<OutputQueue> queue_;
+  const int32_t index_;
+};
+
+// Of a beam search: its answers come with the last output, which is that of each choice.
+class ClientRequest::BeamSink : public OutputSink {
+ public:
+  BeamSink(std::shared_ptr<OutputQueue> queue, int32_t first, int32_t count)
+      : queue_(std::move(queue)), first_(first), count_(count) {}
+  void OnOutput(RequestOutput output) override {
+    if (output.finish_reason == FinishReason::kNone) return;  // a step of the search
+    std::vector<Beam> beams = std::exchange(output.beams, {});
+    OutputQueue::Outputs answers;
+    for (int32_t i = 0; i < count_; ++i) {
+      RequestOutput answer = output;
+      if (static_cast<size_t>(i) < beams.size()) answer.beams.push_back(std::move(beams[i]));
+      answers.emplace_back(first_ + i, std::move(answer));
+    }
+    queue_->PushAll(std::move(answers));
+  }
+
+ private:
+  const std::shared_ptr<OutputQueue> queue_;
+  const int32_t first_, count_;
+};
+
+ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const GenerateParams* params,
+                             std::shared_ptr<Metrics> metrics, int64_t max_queued_bytes)
+    : model_(std::move(model)),
+      params_(params),
+      metrics_(std::move(metrics)),
+      max_queued_bytes_(max_queued_bytes) {
+  for (const GenerateParams::Prompt& prompt : params_->prompts) {
+    prompt_tokens_ += prompt.ids.size();
+    const bool at_start = BeginsText(*model_->tokenizer, prompt.ids, params_->output.skip_special_tokens);
+    for (int32_t i = 0; i < params_->num_candidates(); ++i) {
+      choices_.push_back(Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
+                                OutputProcessor(model_->tokenizer.get(), params_->output, at_start)});
+    }
+  }
+  open_ = static_cast<int32_t>(choices_.size());
+  if (params_->num_candidates() > params_->n) {
+    best_of_ = std::make_unique<BestOf>(static_cast<int32_t>(params_->prompts.size()), params_->n,
+                                        params_->num_candidates());
+  }
+}
+
+int64_t ClientRequest::held_bytes() const { return best_of_ == nullptr ? 0 : best_of_->held_bytes(); }
+
+ClientRequest::~ClientRequest() {
+  LeaveOpenRequests();
+  if (open_ == 0) return;
+  Abort();
+  if (metrics_ == nullptr || queue_ == nullptr) return;
+  // The ends of aborted sequences arrive after this object is gone, and so are counted here.
+  for (; open_ > 0; --open_) metrics_->OnSequenceEnd(FinishReason::kAbort);
+}
+
+void ClientRequest::LeaveOpenRequests() {
+  if (const int64_t key = std::exchange(open_request_, 0); key != 0) model_->open_requests->Remove(key);
+}
+
+EngineRequest ClientRequest::MakeRequest(int32_t index,
+                                         const std::shared_ptr<const SamplingParams>& sampling) const {
+  const int32_t num_candidates = params_->num_candidates(), candidate = index % num_candidates;
+  const GenerateParams::Prompt& prompt = params_->prompts[index / num_candidates];
+  EngineRequest request;
+  request.id = choices_[index].engine_id;
+  request.prompt = prompt.ids;
+  request.sampling = sampling;
+  request.max_tokens = prompt.max_tokens;
+  request.seed = params_->seed + candidate;
+  request.cache_salt = params_->cache_salt;
+  request.user = params_->user;
+  if (candidate > 0) request.fork_of = choices_[index - candidate].engine_id;
+  request.priority = params_->priority;
+  request.deadline = params_->times.deadline;
+  request.first_token_by = params_->times.first_token_by;
+  request.sink = HasBeams()
+                     ? std::shared_ptr<OutputSink>(std::make_shared<BeamSink>(queue_, index, params_->n))
+                     : std::make_shared<Sink>(queue_, index);
+  return request;
+}
+
+absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
+  queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
+  const absl::Time now = absl::Now();
+  auto sampling = std::make_shared<SamplingParams>(params_->sampling);
+  if (best_of_ != nullptr) sampling->num_logprobs = std::max(0, sampling->num_logprobs);
+  const auto num_choices = static_cast<int32_t>(choices_.size());
+  const int64_t num_requests = HasBeams() ? num_choices / params_->n : num_choices;
+  const int64_t held_bytes = ParamsBytes(*params_) / num_requests;
+  std::vector<EngineRequest> requests;
+  std::vector<std::string> engine_ids;
+  for (int32_t index = 0; index < num_choices; ++index) {
+    if (choices_[index].engine_id.empty()) continue;
+    EngineRequest request = MakeRequest(index, sampling);
+    request.arrival = now;
+    request.held_bytes = held_bytes;
+    engine_ids.push_back(request.id);
+    requests.push_back(std::move(request));
+  }
+  open_request_ = model_->open_requests->Add(params_->response_id, std::move(engine_ids));
+  const absl::Status status = model_->engine->SubmitAll(std::move(requests));
+  if (!status.ok()) {
+    open_ = 0;
+    LeaveOpenRequests();
+    return status;
+  }
+  if (metrics_ != nullptr) {
+    for (const GenerateParams::Prompt& prompt : params_->prompts)
+      metrics_->OnRequestParams(params_->n, prompt.max_tokens);
+  }
+  return absl::OkStatus();
+}
+
+void ClientRequest::Abort() {
+  if (aborted_.exchange(true)) return;
+  for (const Choice& choice : choices_) {
+    if (!choice.engine_id.empty()) model_->engine->Abort(choice.engine_id);
+  }
+}
+
+std::vector<ChoiceUpdate> ClientRequest::Take() {
+  std::vector<ChoiceUpdate> updates;
+  for (auto& [index, output] : queue_->TakeAll()) {
+    if (choices_[index].processor.finished()) continue;  // made before the engine saw the abort
+    ChoiceUpdate update = Process(index, std::move(output));
+    best_of_ == nullptr ? updates.push_back(std::move(update)) : best_of_->Add(std::move(update), &updates);
+  }
+  if (queue_->overflowed()) Abort();
+  return updates;
+}
+
+ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
+  Choice& choice = choices_[index];
+  UnfoldBeam(&output);
+  ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
+  const OutputDelta& delta = update.delta;
+  if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
+  if (index % params_->num_candidates() == 0 && !choice.counted_cache) {
+    choice.counted_cache = true;
+    cached_tokens_ += delta.num_cached_tokens;
+  }
+  if (!delta.token_ids.empty()) {
+    const absl::Time now = absl::Now();
+    if (metrics_ != nullptr && choice.last_output != absl::InfinitePast()) {
+      metrics_->OnInterTokenLatency(absl::ToDoubleSeconds(now - choice.last_output) / delta.token_ids.size());
+    }
+    choice.last_output = now;
+  }
+  if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
+  if (delta.finish_reason != FinishReason::kNone) {
+    if (--open_ == 0) LeaveOpenRequests();
+    if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
+  }
+  return update;
+}
+
+}  // namespace somnus

@@ -1,0 +1,69 @@
+#include "coordinator/openai/model_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/openai/word_speller.h"
+
+namespace somnus {
+namespace {
+
+constexpr size_t kMaxNames = 8;
+
+std::string JoinNames(const std::vector<std::string>& names) {
+  const auto end = names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), kMaxNames));
+  return absl::StrCat(absl::StrJoin(names.begin(), end, ", "), names.size() > kMaxNames ? ", ..." : "");
+}
+
+}  // namespace
+
+ModelTable::ModelTable(std::function<StateReport()> starting) : starting_(std::move(starting)) {}
+
+StateReport ModelTable::Starting() const {
+  if (starting_) return starting_();
+  return {.what = WhyNotReady(EngineState::kLoading),
+          .why = "the server has started",
+          .since = start_,
+          .way_out = "it ends by itself"};
+}
+
+void ModelTable::Set(std::vector<ServedModel> models) {
+  std::vector<std::string> all_names;
+  for (const ServedModel& model : models) all_names.push_back(model.name);
+  const std::string listed = JoinNames(all_names);
+  std::vector<SharedModel> shared;
+  for (ServedModel& model : models) {
+    model.max_token_bytes = LongestToken(*model.tokenizer);
+    model.all_names = listed;
+    if (model.word_speller == nullptr) model.word_speller = std::make_shared<WordSpeller>(model.tokenizer);
+    shared.push_back(std::make_shared<const ServedModel>(std::move(model)));
+  }
+  absl::MutexLock lock(&mutex_);
+  models_ = std::move(shared);
+}
+
+SharedModel ModelTable::Get() const {
+  absl::MutexLock lock(&mutex_);
+  return models_.empty() ? nullptr : models_.front();
+}
+
+SharedModel ModelTable::Find(absl::string_view name) const {
+  absl::MutexLock lock(&mutex_);
+  for (const SharedModel& model : models_) {
+    if (model->name == name) return model;
+  }
+  return nullptr;
+}
+
+std::vector<SharedModel> ModelTable::All() const {
+  absl::MutexLock lock(&mutex_);
+  return models_;
+}
+
+std::string ModelNames(const std::vector<SharedModel>& models) {
+  return models.empty() ? "" : models.front()->all_names;
+}
+
+}  // namespace somnus

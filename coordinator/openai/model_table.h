@@ -1,0 +1,45 @@
+#pragma once
+// Holds the models that a server serves: none while they load, then the same ones for good. Thread safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/openai/served_model.h"
+#include "coordinator/residency/state_report.h"
+
+namespace somnus {
+
+using SharedModel = std::shared_ptr<const ServedModel>;
+
+class ModelTable {
+ public:
+  // `starting`: the report of a server whose models are being loaded; null: a report without details.
+  explicit ModelTable(std::function<StateReport()> starting = nullptr);
+
+  // Until Set.
+  StateReport Starting() const;
+  // To be called once. Sets max_token_bytes, all_names and word_speller of each.
+  void Set(std::vector<ServedModel> models);
+  // The one that a request gets that names none: the first. Null while they load.
+  SharedModel Get() const;
+  SharedModel Find(absl::string_view name) const;  // null: there is no such model, or they load
+  std::vector<SharedModel> All() const;
+
+ private:
+  const std::function<StateReport()> starting_;
+  const absl::Time start_ = absl::Now();
+  mutable absl::Mutex mutex_;
+  std::vector<SharedModel> models_ ABSL_GUARDED_BY(mutex_);
+};
+
+// "a, b, c": the names for a message of all models that a server has, or the first few of many.
+std::string ModelNames(const std::vector<SharedModel>& models);
+
+}  // namespace somnus

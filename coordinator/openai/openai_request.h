@@ -1,0 +1,81 @@
+#pragma once
+// Parses the JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: the result is
+// validated and complete, or an error that names the field. Tokenizing takes time, so this is not for an I/O
+// thread. Thread safe.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/http/api_error.h"
+#include "coordinator/http/api_limits.h"
+#include "coordinator/openai/output_processor.h"
+#include "coordinator/openai/request_times.h"
+#include "coordinator/openai/served_model.h"
+#include "coordinator/request/request.h"
+
+namespace somnus {
+
+class PrefixClaim;  // prefix_request.h
+
+// The longest id of a request, given in the body or as a header.
+constexpr size_t kMaxRequestIdBytes = 1024;
+
+struct GenerateParams {
+  bool chat = false;
+  std::string response_id;  // "cmpl-..." or "chatcmpl-..."
+  struct Prompt {
+    std::vector<int32_t> ids;
+    std::string echo_text;  // with echo: the text before the output
+    int32_t max_tokens = 0;
+  };
+  std::vector<Prompt> prompts;
+  int32_t n = 1;
+  // Of each prompt as many are computed, and the n likeliest are the choices (best_of.h), which needs the
+  // log-probabilities of their tokens; not above n: all that are computed are the choices.
+  int32_t best_of = 1;
+  SamplingParams sampling;
+  uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
+  OutputOptions output;
+  bool echo = false;
+  bool echo_only = false;        // max_tokens 0: the response leaves out the one token that the engine makes
+  bool logprobs = false;         // the response has log-probabilities of its tokens
+  int32_t num_top_logprobs = 0;  // alternatives per token
+  bool prompt_logprobs = false;  // the response has prompt_logprobs
+  bool return_token_ids = false;
+  bool tokens_as_ids = false;  // logprobs name tokens "token_id:17"
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  int32_t stream_interval = 1;  // tokens per event, except for the first and the last event of a choice
+  std::string role;             // chat: the role of the response's message
+  bool return_prompt_text = false;
+  std::string prompt_text;  // chat, with return_prompt_text: the rendered messages
+  int32_t priority = 0;     // lower is served first
+  std::string cache_salt;
+  std::string user;  // as UserOfField or UserOfKey (api_key.h) make it; empty: nobody is named
+  RequestTimes times;
+  std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
+
+  // That are computed of each prompt.
+  int32_t num_candidates() const { return std::max(n, best_of); }
+};
+
+using GenerateOrError = std::variant<GenerateParams, ApiError>;
+
+GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
+                                       const ApiLimits& limits);
+// `generation_prompt`: what add_generation_prompt is where it is not given.
+GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
+                                 bool generation_prompt = true);
+
+// Both return the response's body.
+using BodyOrError = std::variant<std::string, ApiError>;
+BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+
+}  // namespace somnus

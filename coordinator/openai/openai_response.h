@@ -1,0 +1,46 @@
+#pragma once
+// Writes what clients read: the JSON of a whole response, or its SSE events. It gets the updates of one
+// ClientRequest, in order. Not thread safe; no I/O.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/openai/client_request.h"
+#include "coordinator/openai/openai_request.h"
+
+namespace somnus {
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+  // Streaming: returns the bytes to send now ("data: {...}\n\n" events, maybe none). Not streaming: always
+  // empty.
+  virtual std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) = 0;
+  // To be called after every choice has finished. Returns the JSON body, or the stream's last events with
+  // [DONE].
+  virtual std::string Finish(const UsageCounts& usage) = 0;
+  // From now on the last event of every choice has weight_version. 0: it has none.
+  void TellWeightsVersion(int64_t version) { weights_version_ = version; }
+  // About how many bytes of JSON this object holds for Finish, or for a stream's next event.
+  int64_t held_bytes() const { return held_bytes_; }
+
+ protected:
+  int64_t held_bytes_ = 0;
+  int64_t weights_version_ = 0;
+};
+
+// `params` and `model` must outlive the writer.
+std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model);
+
+// Returns the end of a stream that failed: "data: {"error": ...}\n\ndata: [DONE]\n\n".
+std::string StreamError(const ApiError& error);
+
+}  // namespace somnus

@@ -1,0 +1,67 @@
+#pragma once
+// What the APIs need of the model that they serve. Plain data; the pointees are shared and thread safe.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "checkpoint/model_config.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/openai/open_requests.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace somnus {
+
+class ChatTemplate;
+class KvEventLog;
+class Metrics;
+class StepTrace;
+class WordSpeller;
+namespace v1 {
+class RankStatus;
+}
+
+// Compiled chat templates. A null template has a problem, which clients are shown, or does not exist.
+struct ModelTemplates {
+  std::shared_ptr<const ChatTemplate> chat;  // null: chat requests are refused with a 400
+  std::string chat_problem;
+  std::shared_ptr<const ChatTemplate> tools;  // of requests with tools; null without a problem: use `chat`
+  std::string tools_problem;
+};
+
+struct ServedModel {
+  std::string name;       // the name that clients use (--served-model-name)
+  std::string all_names;  // of all served models, for messages; set by ModelTable
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
+  std::shared_ptr<const Tokenizer> tokenizer;
+  ModelTemplates templates;
+  std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
+  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
+  std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
+  // The note of GetStatus as long as the weights have first_weights_version (served_weights.h); or empty.
+  std::string weights_note;
+  int64_t first_weights_version = 1;
+  // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
+  std::function<std::vector<v1::RankStatus>()> rank_status;
+  ModelConfig config;
+  int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
+  std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null
+  std::string kv_cache_dtype;                       // for GetStatus
+  std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
+  int32_t world_size = 1;     // of each replica
+  // Of several models, for ListModelStatus. Targets: 0 is none.
+  bool pinned = false;
+  int32_t priority = 0;
+  absl::Duration ttft_target, tpot_target;
+  bool generation_defaults =
+      true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
+};
+
+// Returns the most bytes of text that one token can stand for; it bounds a prompt before it is tokenized.
+int32_t LongestToken(const Tokenizer& tokenizer);
+
+}  // namespace somnus

@@ -1,0 +1,14 @@
+#pragma once
+// POST /collective_rpc: calls on all ranks by name. Only the methods of a fixed list can be called, each with
+// parameters of fixed types. Thread safe; blocks as the call does.
+
+#include "absl/strings/string_view.h"
+#include "coordinator/http/http_response.h"
+#include "coordinator/openai/served_model.h"
+
+namespace somnus {
+
+// Returns {"results": [one for each rank]}: of get_status the rank's status, of the others null.
+HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view body);
+
+}  // namespace somnus

@@ -1,0 +1,82 @@
+#pragma once
+// Sleep, wake-up, pause, roll and reload for operators: the rules that HTTP and gRPC share. Thread safe.
+// SleepEngine, WakeUpEngine, PauseEngine, ReviveEngine, RollEngine and ReloadEngine block until all ranks
+// have replied; their errors are the engine's.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/http/api_error.h"
+#include "coordinator/openai/served_model.h"
+
+namespace somnus {
+
+struct SleepResult {
+  int level = 0;  // the engine's level after the call, which may be deeper than the requested one
+  bool already_asleep = false;  // it was asleep at that level or a deeper one: nothing was done
+  TransitionReport report;
+  absl::Duration duration;
+};
+
+struct WakeUpResult {
+  bool awake = false;             // every tag is resident
+  bool already_resident = false;  // the requested tags were resident: nothing was done
+  TransitionReport report;
+  absl::Duration duration;
+};
+
+struct RollResult {
+  int num_replicas = 0;
+  absl::Duration duration;
+};
+
+struct WeightsResult {
+  WeightsChange change;
+  absl::Duration duration;
+};
+
+// For requests that are open at a replica which is restarted.
+inline constexpr absl::Duration kDefaultRollGrace = absl::Seconds(10);
+inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
+
+// Returns what is wrong with a level, or with tags; nullopt: nothing.
+std::optional<ApiError> CheckSleepLevel(int64_t level);
+// Level 0 releases nothing, so it takes no tags.
+std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags);
+std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
+// "abort", "wait" or "keep"; nullopt for another word.
+std::optional<SleepMode> ParseSleepMode(absl::string_view word);
+ApiError BadSleepMode();
+std::optional<ApiError> CheckRollGrace(double seconds);
+std::optional<ApiError> CheckWeightsVersion(int64_t version);
+
+// The HTTP error of a call that the engine has refused or could not do. Its status is FromStatus', but that a
+// call which fails again until an operator has done something else is a 409, where the engine itself is well,
+// and that missing memory or disk is a 500, as vLLM has it: nobody has sent too many requests. It says how
+// much of them which rank lacks.
+ApiError LifecycleError(const absl::Status& status, const Engine& engine);
+
+// Level 0 is a pause that keeps the prefix cache.
+absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
+// Empty `tags`: all of them. `load_weights`: as of Engine::WakeUp.
+absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights);
+
+absl::StatusOr<absl::Duration> PauseEngine(Engine* engine, const PauseRequest& request);
+
+// The requests of clients with these ids in their responses, or all of them, end with finish_reason "abort".
+// Does not wait for their ends. Returns how many there were.
+int AbortRequests(const ServedModel& model, const std::optional<std::vector<std::string>>& response_ids);
+
+absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
+
+// Engine::Revive to the state before the failure, unless the engine shares its devices.
+absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
+absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
+
+}  // namespace somnus

@@ -1,0 +1,201 @@
+#include "coordinator/operators/lifecycle_routes.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/http/json_body.h"
+#include "coordinator/operators/collective_rpc.h"
+#include "coordinator/operators/lifecycle_calls.h"
+#include "coordinator/operators/report_json.h"
+#include "coordinator/operators/trace_route.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+HttpResponse SleepResponse(Engine* engine, const LifecycleParameters& parameters) {
+  SleepRequest request;
+  if (const auto levels = parameters.Values("level"); !levels.empty()) {
+    if (!absl::SimpleAtoi(levels.back(), &request.level)) request.level = -1;
+    if (const std::optional<ApiError> error = CheckSleepLevel(request.level)) return ErrorResponse(*error);
+  }
+  if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
+  request.tags = parameters.Tags();
+  if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
+  if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
+  const absl::StatusOr<SleepResult> result = SleepEngine(engine, request);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  return JsonResponse(Json{{"status", "sleeping"},
+                           {"level", result->level},
+                           {"already_asleep", result->already_asleep},
+                           {"freed_bytes", ToJson(result->report.freed_bytes())},
+                           {"tag_states", TagStatesJson(result->report)},
+                           {"ranks", RanksJson(result->report)},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
+HttpResponse WakeUpResponse(Engine* engine, const LifecycleParameters& parameters) {
+  const std::vector<std::string> tags = parameters.Tags();
+  if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ErrorResponse(*error);
+  std::optional<bool> load_weights;
+  if (!parameters.Values("load_weights").empty()) {
+    if (const auto error = parameters.ReadBool("load_weights", &load_weights.emplace()))
+      return ErrorResponse(*error);
+  }
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(engine, tags, load_weights);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
+                           {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
+                           {"already_resident", result->already_resident},
+                           {"mapped_bytes", ToJson(result->report.mapped_bytes())},
+                           {"tag_states", TagStatesJson(result->report)},
+                           {"ranks", RanksJson(result->report)},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
+HttpResponse PauseResponse(Engine* engine, const LifecycleParameters& parameters) {
+  PauseRequest request;
+  bool waits = false;  // vLLM's older word for the mode
+  if (const auto error = parameters.ReadBool("wait_for_inflight_requests", &waits))
+    return ErrorResponse(*error);
+  if (waits) request.mode = SleepMode::kWait;
+  if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
+  if (const auto error = parameters.ReadBool("clear_cache", &request.clear_cache))
+    return ErrorResponse(*error);
+  const absl::StatusOr<absl::Duration> paused = PauseEngine(engine, request);
+  if (!paused.ok()) return ErrorResponse(LifecycleError(paused.status(), *engine));
+  return JsonResponse(Json{{"status", "paused"}, {"seconds", absl::ToDoubleSeconds(*paused)}});
+}
+
+HttpResponse ResetPrefixCacheResponse(Engine* engine, const LifecycleParameters& parameters) {
+  bool preempt_running = false;
+  bool external = false;  // there is no other tier: nothing is left there
+  if (const auto error = parameters.ReadBool("reset_running_requests", &preempt_running))
+    return ErrorResponse(*error);
+  if (const auto error = parameters.ReadBool("reset_external", &external)) return ErrorResponse(*error);
+  const absl::Status status = engine->ResetPrefixCache(preempt_running);
+  if (!status.ok()) return ErrorResponse(LifecycleError(status, *engine));
+  return JsonResponse(Json{{"success", true}});
+}
+
+// Reads {"request_ids": [...]}; without the field, all requests.
+HttpResponse AbortResponse(const ServedModel& model, absl::string_view body) {
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits{.max_values = 100'000});
+  if (!object.ok()) return ErrorResponse(BadRequest("body", object.status().message()));
+  for (const auto& [name, value] : object->items()) {
+    if (name != "request_ids")
+      return ErrorResponse(BadRequest(CleanMessage(name), "the only field is request_ids"));
+  }
+  std::optional<std::vector<std::string>> ids;
+  if (const nlohmann::json value = object->value("request_ids", nlohmann::json()); !value.is_null()) {
+    const bool are_words = value.is_array() && std::all_of(value.begin(), value.end(),
+                                                           [](const auto& id) { return id.is_string(); });
+    if (!are_words) return ErrorResponse(BadRequest("request_ids", "request_ids must be a list of strings"));
+    ids = value.get<std::vector<std::string>>();
+  }
+  return JsonResponse(Json{{"status", "aborted"}, {"aborted", AbortRequests(model, ids)}});
+}
+
+HttpResponse ReviveResponse(Engine* engine) {
+  const absl::StatusOr<absl::Duration> revived = ReviveEngine(engine);
+  if (!revived.ok()) return ErrorResponse(LifecycleError(revived.status(), *engine));
+  return JsonResponse(Json{{"status", "revived"},
+                           {"state", EngineStateName(engine->state())},
+                           {"seconds", absl::ToDoubleSeconds(*revived)}});
+}
+
+HttpResponse RollResponse(Engine* engine, const LifecycleParameters& parameters) {
+  double grace = absl::ToDoubleSeconds(kDefaultRollGrace);
+  if (const auto graces = parameters.Values("grace_s"); !graces.empty()) {
+    if (!absl::SimpleAtod(graces.back(), &grace)) grace = -1;
+    if (const std::optional<ApiError> error = CheckRollGrace(grace)) return ErrorResponse(*error);
+  }
+  const absl::StatusOr<RollResult> result = RollEngine(engine, absl::Seconds(grace));
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  return JsonResponse(Json{{"status", "rolled"},
+                           {"num_replicas", result->num_replicas},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
+HttpResponse ReloadResponse(Engine* engine, const LifecycleParameters& parameters) {
+  WeightsRequest request;
+  if (const auto paths = parameters.Values("path"); !paths.empty()) request.path = paths.back();
+  if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
+  if (const auto versions = parameters.Values("weight_version"); !versions.empty()) {
+    if (!absl::SimpleAtoi(versions.back(), &request.version)) request.version = 0;
+    if (const auto error = CheckWeightsVersion(request.version)) return ErrorResponse(*error);
+  }
+  const absl::StatusOr<WeightsResult> result = ReloadEngine(engine, request);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  return JsonResponse(Json{{"status", "reloaded"},
+                           {"weight_version", result->change.version},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
+// vLLM has a name for its weights there. Here the version says which weights every token was computed with,
+// so what changes the weights gives them another one, and nothing else does.
+HttpResponse UpdateVersionResponse(const Engine& engine, const LifecycleParameters& parameters) {
+  const std::vector<std::string>& versions = parameters.Values("new_version");
+  int64_t version = 0;
+  if (versions.empty() || !absl::SimpleAtoi(versions.back(), &version) || version < 1)
+    return ErrorResponse(BadRequest("new_version", "new_version must be a whole number, at least 1"));
+  const int64_t current = engine.Stats().weights_version;
+  if (version == current) return JsonResponse(Json{{"success", true}, {"new_version", version}});
+  const std::string held =
+      current == 0 ? "there are no weights" : absl::StrCat("the weights are those of version ", current);
+  return ErrorResponse({409,
+                        absl::StrCat(held, "; weight_version of a reload or an update says the next one"),
+                        "new_version"});
+}
+
+}  // namespace
+
+HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
+                             const LifecycleParameters& parameters, absl::string_view body) {
+  Engine* const engine = model.engine.get();
+  switch (spec.route) {
+    case Route::kSleep:
+      return SleepResponse(engine, parameters);
+    case Route::kWakeUp:
+      return WakeUpResponse(engine, parameters);
+    case Route::kPause:
+      return PauseResponse(engine, parameters);
+    case Route::kResume: {
+      const absl::Status status = engine->Resume();
+      return status.ok() ? JsonResponse(Json{{"status", "resumed"}})
+                         : ErrorResponse(LifecycleError(status, *engine));
+    }
+    case Route::kResetPrefixCache:
+      return ResetPrefixCacheResponse(engine, parameters);
+    case Route::kAbortRequests:
+      return AbortResponse(model, body);
+    case Route::kCollectiveRpc:
+      return AnswerCollectiveRpc(model, body);
+    case Route::kRevive:
+      return ReviveResponse(engine);
+    case Route::kAbortCall: {
+      const absl::Status status = engine->AbortCall();
+      return status.ok() ? JsonResponse(Json{{"status", "ended"}})
+                         : ErrorResponse(LifecycleError(status, *engine));
+    }
+    case Route::kRoll:
+      return RollResponse(engine, parameters);
+    case Route::kReloadWeights:
+      return ReloadResponse(engine, parameters);
+    case Route::kUpdateWeightVersion:
+      return UpdateVersionResponse(*engine, parameters);
+    case Route::kTrace:
+      return TraceResponse(model, parameters);
+    default:
+      return ErrorResponse({500, "internal error", ""});
+  }
+}
+
+}  // namespace somnus

@@ -1,0 +1,17 @@
+#pragma once
+// GET /v1/prefixes, and GET and DELETE /v1/prefixes/{id}. They do not block. Thread safe.
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/http/http_response.h"
+#include "coordinator/http/routes.h"
+#include "coordinator/openai/model_table.h"
+
+namespace somnus {
+
+// `models`: all that are served; ?model= chooses one of them.
+HttpResponse AnswerPrefixes(std::vector<SharedModel> models, const RouteMatch& match,
+                            absl::string_view query);
+
+}  // namespace somnus
