@@ -40,7 +40,7 @@ int CannotServe(const absl::Status& status) {
 // --hang-timeout ends the wait, so the limit is no shorter than two of these.
 void WatchLoops(const somnus::Flags& flags) {
   if (flags.liveness_timeout <= absl::ZeroDuration()) return;
-  somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.hang_timeout));
+  somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.engine.hang_timeout));
 }
 
 // Serves until a signal tells the server to stop; returns the exit code.

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
 #include "coordinator/draft_model.h"
+#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/engine/kv_event_log.h"
 #include "coordinator/flags/engine_config.h"
@@ -37,71 +38,30 @@ LoadFormat Format(const Flags& flags) {
   return flags.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
-PreemptionMode PreemptionOf(const Flags& flags) {
-  if (!MaySwap(flags)) return PreemptionMode::kRecompute;
-  return flags.preemption == "swap" ? PreemptionMode::kSwap : PreemptionMode::kAuto;
-}
-
-SpeculationOptions MakeSpeculationOptions(const Flags& flags) {
-  SpeculationOptions options;
-  options.num_speculative_tokens = flags.num_speculative_tokens;
-  options.asks_workers = flags.has_draft_model();
-  options.must_pay = flags.drafts_must_pay;
-  if (options.asks_workers) {
-    options.make_drafter = [] { return std::make_unique<WorkerDrafts>(); };
-  } else {
-    options.make_drafter = [min = flags.prompt_lookup_min, max = flags.prompt_lookup_max] {
-      return std::make_unique<NgramLookup>(min, max);
-    };
-  }
-  return options;
-}
-
-HostPrefixCaching HostPrefixCachingOf(const Flags& flags) {
-  if (!CachesOnHost(flags)) return HostPrefixCaching::kOff;
-  return flags.prefix_cache_on_host == "on" ? HostPrefixCaching::kOn : HostPrefixCaching::kAuto;
+MakeDrafter MakeDrafterOf(const Flags& flags) {
+  if (flags.has_draft_model()) return [] { return std::make_unique<WorkerDrafts>(); };
+  return [min = flags.prompt_lookup_min, max = flags.prompt_lookup_max] {
+    return std::make_unique<NgramLookup>(min, max);
+  };
 }
 
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
-  EngineOptions options;
+  EngineOptions options = flags.engine;
   if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
-  options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
   options.scheduler.max_model_len = plan.max_model_len;
-  options.scheduler.policy =
-      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-  options.scheduler.preemption = PreemptionOf(flags);
-  options.scheduler.host_prefix_caching = HostPrefixCachingOf(flags);
-  options.scheduler.max_step_stores = flags.prefix_cache_step_blocks;
-  options.scheduler.max_num_partial_prefills = flags.max_num_partial_prefills;
-  options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
-  options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
-  options.scheduler.priority_aging_steps = flags.priority_aging_steps;
-  options.scheduler.speculation = MakeSpeculationOptions(flags);
+  if (!MaySwap(flags)) options.scheduler.preemption = PreemptionMode::kRecompute;
+  if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
+  options.scheduler.speculation.asks_workers = flags.has_draft_model();
+  options.scheduler.speculation.make_drafter = MakeDrafterOf(flags);
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
-  options.scheduler.blocks.block_size = flags.block_size;
-  options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
-  options.async_scheduling = flags.async_scheduling;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
   options.kv_block_bytes = plan.kv_block_bytes;
   options.world_size = flags.world_size;
-  options.wake_self_check = flags.wake_self_check;
-  options.batch_invariant = flags.batch_invariant;
-  options.pins = {flags.max_pinned_prefix_share, flags.max_pinned_prefixes};
-  options.queue.max_num_waiting = flags.max_num_waiting;
-  options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
-  options.queue.max_waiting_bytes = flags.max_waiting_bytes;
   if (flags.fairness == "user") options.queue.max_user_share = flags.max_user_queue_share;
-  options.step_timeout = flags.step_timeout;
-  options.step_stall = flags.step_stall;
-  options.hang_timeout = flags.hang_timeout;
-  if (flags.stale_weights_timeout > absl::ZeroDuration())
-    options.stale_weights_timeout = flags.stale_weights_timeout;
-  options.max_recoveries_per_request = flags.max_recoveries_per_request;
-  options.max_recoveries = flags.max_recoveries;
-  options.recovery_window = flags.recovery_window;
+  if (options.stale_weights_timeout == absl::ZeroDuration())
+    options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = config.vocab_size;
   return options;
 }
@@ -120,15 +80,6 @@ absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig
   return absl::InvalidArgumentError(absl::StrCat("--max-model-len: ", flags.max_model_len,
                                                  " is more than the model's ", config.max_position_embeddings,
                                                  " positions"));
-}
-
-AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
-  AutoSleepOptions options;
-  options.arrivals = SleepArrivalsOf(flags);
-  options.idle_sleep = flags.idle_sleep;
-  options.idle_level = flags.idle_sleep_level;
-  options.retry.max_tries = flags.max_wake_up_tries;
-  return options;
 }
 
 // Writes down which weights are served, for the next server.
@@ -169,9 +120,7 @@ class ServedEngineImpl : public ServedEngine {
     }
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
-    trace_ =
-        std::make_shared<StepTrace>(metrics_.get(), TraceLimits{static_cast<size_t>(flags_.max_trace_steps),
-                                                                static_cast<size_t>(flags_.max_trace_spans)});
+    trace_ = std::make_shared<StepTrace>(metrics_.get(), flags_.trace);
     return absl::OkStatus();
   }
 
@@ -200,10 +149,10 @@ class ServedEngineImpl : public ServedEngine {
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
-    cache.block_size = flags_.block_size;
+    cache.block_size = flags_.engine.scheduler.blocks.block_size;
     for (const KvPlan& plan : plans_)
       cache.total_blocks += static_cast<int32_t>(TotalBlocks(plan.num_blocks));
-    cache.enable_prefix_caching = flags_.enable_prefix_caching;
+    cache.enable_prefix_caching = flags_.engine.scheduler.blocks.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
     kv_events_ = MakeKvEvents();
@@ -270,11 +219,12 @@ class ServedEngineImpl : public ServedEngine {
   // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than those
   // of every earlier process, which had fewer batches than microseconds.
   std::shared_ptr<KvEventLog> MakeKvEvents() const {
-    if (flags_.max_kv_events == 0 || !flags_.enable_prefix_caching) return nullptr;
-    return std::make_shared<KvEventLog>(KvEventLogOptions{.max_events = flags_.max_kv_events,
-                                                          .block_size = flags_.block_size,
-                                                          .num_replicas = static_cast<int32_t>(plans_.size()),
-                                                          .first_sequence = absl::ToUnixMicros(absl::Now())});
+    if (flags_.max_kv_events == 0 || !flags_.engine.scheduler.blocks.enable_prefix_caching) return nullptr;
+    return std::make_shared<KvEventLog>(
+        KvEventLogOptions{.max_events = flags_.max_kv_events,
+                          .block_size = flags_.engine.scheduler.blocks.block_size,
+                          .num_replicas = static_cast<int32_t>(plans_.size()),
+                          .first_sequence = absl::ToUnixMicros(absl::Now())});
   }
 
   void NoteWeights(ServedModel* model) const {
@@ -297,7 +247,7 @@ class ServedEngineImpl : public ServedEngine {
   // that and the API.
   std::shared_ptr<Engine> MakeEngine() {
     const auto make = [&](EngineObserver* observer) { return MakeReplicas(observer); };
-    const AutoSleepOptions options = MakeAutoSleepOptions(flags_);
+    const AutoSleepOptions& options = flags_.auto_sleep;
     if (options.arrivals == SleepArrivals::kQueue && options.idle_sleep == absl::ZeroDuration())
       return make(keeper_.get());
     return std::make_shared<AutoSleepEngine>(options, keeper_.get(), make);
@@ -329,8 +279,8 @@ class ServedEngineImpl : public ServedEngine {
     if (priority != flags_.model_priorities.end()) model.priority = priority->second;
     model.targets = {.ttft = TargetOf(flags_.model_ttft_targets, name_),
                      .tpot = TargetOf(flags_.model_tpot_targets, name_)};
-    if (flags_.idle_sleep > absl::ZeroDuration()) model.idle_sleep = flags_.idle_sleep;
-    model.idle_level = flags_.idle_sleep_level;
+    if (flags_.auto_sleep.idle_sleep > absl::ZeroDuration()) model.idle_sleep = flags_.auto_sleep.idle_sleep;
+    model.idle_level = flags_.auto_sleep.idle_level;
     if (flags_.backup == v1::BACKUP_POLICY_FILE)
       model.backup_memory = flags_.spill_dir.empty() ? BackupMemory::kOnlyCopy : BackupMemory::kNever;
     const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
@@ -373,11 +323,6 @@ class ServedEngineImpl : public ServedEngine {
 };
 
 }  // namespace
-
-SleepArrivals SleepArrivalsOf(const Flags& flags) {
-  if (flags.sleep_arrivals == "wake") return SleepArrivals::kWake;
-  return flags.sleep_arrivals == "reject" ? SleepArrivals::kReject : SleepArrivals::kQueue;
-}
 
 std::unique_ptr<ServedEngine> ServedEngine::Create(const Flags& flags) {
   return std::make_unique<ServedEngineImpl>(flags);

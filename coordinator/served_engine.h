@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/flags/flags.h"
 #include "coordinator/openai/served_model.h"
 #include "coordinator/residency/state_report.h"
@@ -23,9 +22,6 @@ namespace somnus {
 
 class Metrics;
 class SharedDevices;
-
-// What --sleep-arrivals says.
-SleepArrivals SleepArrivalsOf(const Flags& flags);
 
 class ServedEngine {
  public:

@@ -28,18 +28,12 @@ namespace {
 // Null: one model has the devices for itself.
 std::unique_ptr<SharedDevices> MakeSharedDevices(const Flags& flags) {
   if (flags.models.empty()) return nullptr;
-  SharedDevicesOptions options;
-  options.residency.policy = flags.residency_policy;
+  SharedDevicesOptions options = flags.devices;
   if (flags.device_memory_budget > 0) options.residency.device_memory_budget = flags.device_memory_budget;
   if (flags.host_memory_budget > 0) options.residency.host_memory_budget = flags.host_memory_budget;
-  options.residency.turn = flags.residency_turn;
-  options.residency.max_wait = flags.residency_max_wait;
-  options.operator_wait = flags.model_wake_timeout;
-  options.retry.max_tries = flags.max_wake_up_tries;
+  options.arrivals = flags.auto_sleep.arrivals;
+  options.retry = flags.auto_sleep.retry;
   if (flags.replica_retry_pause > absl::ZeroDuration()) options.revival_pause = flags.replica_retry_pause;
-  options.kv_hold = flags.kv_cache_hold;
-  options.kv_patience = flags.kv_cache_patience;
-  options.arrivals = SleepArrivalsOf(flags);
   return std::make_unique<SharedDevices>(std::move(options));
 }
 

@@ -31,21 +31,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/monotonic.h"
+#include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/residency/wake_retries.h"
 
 namespace somnus {
-
-enum class SleepArrivals { kQueue, kReject, kWake };
-
-struct AutoSleepOptions {
-  SleepArrivals arrivals = SleepArrivals::kQueue;
-  absl::Duration idle_sleep;  // 0: never
-  int idle_level = 1;
-  WakeRetryOptions retry;  // of wake-ups for requests
-  MonotonicClock now = MonotonicNow;
-};
 
 class AutoSleepEngine : public Engine {
  public:

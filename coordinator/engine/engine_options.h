@@ -36,7 +36,7 @@ struct EngineOptions {
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
   absl::Duration step_stall = absl::Seconds(60);
   // How long requests wait for weights that no wake-up brings, after a change that failed or a recovery.
-  absl::Duration stale_weights_timeout = absl::InfiniteDuration();
+  absl::Duration stale_weights_timeout = absl::Minutes(1);
   absl::Duration hang_timeout = absl::Seconds(4);  // no step has less (step_deadline.h), but for step_timeout
   int32_t max_recoveries_per_request = 3;
   int32_t max_recoveries = 10;  // of the group, in a row without a token, within recovery_window

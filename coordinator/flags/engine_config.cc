@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "coordinator/flags/choice_names.h"
 #include "coordinator/flags/kv_cache_dtype.h"
 
 namespace somnus {
@@ -33,27 +34,33 @@ Json ModelPart(const Flags& flags, const ResolvedSettings& resolved) {
 
 Json CachePart(const Flags& flags, const ResolvedSettings& resolved) {
   const v1::DType dtype = ResolveKvCacheDType(flags.kv_cache_dtype, resolved.dtype);
-  return {{"block_size", flags.block_size},
+  const SchedulerOptions& scheduler = flags.engine.scheduler;
+  return {{"block_size", scheduler.blocks.block_size},
           {"cache_dtype", KvCacheDTypeName(dtype)},
           {"num_blocks", resolved.num_blocks},
-          {"enable_prefix_caching", flags.enable_prefix_caching},
-          {"prefix_cache_on_host", CachesOnHost(flags) ? flags.prefix_cache_on_host : "off"},
+          {"enable_prefix_caching", scheduler.blocks.enable_prefix_caching},
+          {"prefix_cache_on_host",
+           NameOf(HostPrefixCachingNames(),
+                  CachesOnHost(flags) ? scheduler.host_prefix_caching : HostPrefixCaching::kOff)},
           {"swap_space_bytes", flags.swap_space_bytes}};
 }
 
 Json SchedulerPart(const Flags& flags) {
-  return {{"max_num_seqs", flags.max_num_seqs},
-          {"max_num_batched_tokens", flags.max_num_batched_tokens},
-          {"policy", flags.scheduling_policy},
-          {"preemption_mode", MaySwap(flags) ? flags.preemption : "recompute"},
-          {"async_scheduling", flags.async_scheduling},
-          {"max_num_partial_prefills", flags.max_num_partial_prefills},
-          {"max_long_partial_prefills", flags.max_long_partial_prefills},
-          {"long_prefill_token_threshold", flags.long_prefill_token_threshold}};
+  const SchedulerOptions& scheduler = flags.engine.scheduler;
+  return {{"max_num_seqs", scheduler.max_num_seqs},
+          {"max_num_batched_tokens", scheduler.max_num_batched_tokens},
+          {"policy", NameOf(SchedulingPolicyNames(), scheduler.policy)},
+          {"preemption_mode",
+           NameOf(PreemptionModeNames(), MaySwap(flags) ? scheduler.preemption : PreemptionMode::kRecompute)},
+          {"async_scheduling", flags.engine.async_scheduling},
+          {"max_num_partial_prefills", scheduler.max_num_partial_prefills},
+          {"max_long_partial_prefills", scheduler.max_long_partial_prefills},
+          {"long_prefill_token_threshold", scheduler.long_prefill_token_threshold}};
 }
 
 Json SpeculationPart(const Flags& flags) {
-  Json part = {{"method", flags.speculative}, {"num_speculative_tokens", flags.num_speculative_tokens}};
+  Json part = {{"method", flags.speculative},
+               {"num_speculative_tokens", flags.engine.scheduler.speculation.num_speculative_tokens}};
   if (flags.has_draft_model()) {
     part["model"] = flags.draft_model;
   } else {

@@ -115,9 +115,9 @@ FlagGroup ListenerFlags(Flags* f) {
           Flag::Bytes("log-queue-bytes", &f->log_queue_bytes, kMinBytesFlag, kMaxBytesFlag,
                       "of lines that wait for a slow reader of the log, in the coordinator and in each local "
                       "worker; lines beyond are dropped and counted"),
-          Flag::Int("max-trace-steps", &f->max_trace_steps, 1, 1 << 17,
+          Flag::Int("max-trace-steps", &f->trace.max_steps, 1, 1 << 17,
                     "steps that GET /trace remembers of each model; each takes about 200 bytes"),
-          Flag::Int("max-trace-spans", &f->max_trace_spans, 1, 1 << 17,
+          Flag::Int("max-trace-spans", &f->trace.max_spans, 1, 1 << 17,
                     "sleeps, wake-ups, recoveries and other such events that it remembers"),
       }};
 }
@@ -183,7 +183,7 @@ FlagGroup WorkerFlags(Flags* f) {
               "for measuring a GPU's ways of multiplying matrices at the start; 0: the library's choice")
               .Alias("max-tune-seconds"),
           Flag::Switch(
-              "batch-invariant", &f->batch_invariant,
+              "batch-invariant", &f->engine.batch_invariant,
               "on GPUs: a request's tokens depend on no other request, bit for bit, at some speed, with "
               "all ranks on one host; on CPUs it is always so"),
       }};

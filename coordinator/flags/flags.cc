@@ -111,21 +111,21 @@ absl::Status CheckSpeculation(const Flags& flags) {
   }
   if (flags.draft_model.empty())
     return absl::InvalidArgumentError("--speculative: draft needs --draft-model");
-  if (flags.num_speculative_tokens > 0) return absl::OkStatus();
+  if (flags.engine.scheduler.speculation.num_speculative_tokens > 0) return absl::OkStatus();
   return absl::InvalidArgumentError("--speculative: draft needs --num-speculative-tokens");
 }
 
 // What does not go together in the flags of one model.
 absl::Status CheckModel(const Flags& flags) {
-  if (flags.max_num_batched_tokens < flags.max_num_seqs) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-num-batched-tokens: ", flags.max_num_batched_tokens,
-                                                   " is less than --max-num-seqs (", flags.max_num_seqs,
-                                                   ")"));
-  }
-  if (flags.max_long_partial_prefills > flags.max_num_partial_prefills) {
+  if (flags.engine.scheduler.max_num_batched_tokens < flags.engine.scheduler.max_num_seqs) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
-                     " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
+        absl::StrCat("--max-num-batched-tokens: ", flags.engine.scheduler.max_num_batched_tokens,
+                     " is less than --max-num-seqs (", flags.engine.scheduler.max_num_seqs, ")"));
+  }
+  if (flags.engine.scheduler.max_long_partial_prefills > flags.engine.scheduler.max_num_partial_prefills) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-long-partial-prefills: ", flags.engine.scheduler.max_long_partial_prefills,
+        " is more than --max-num-partial-prefills (", flags.engine.scheduler.max_num_partial_prefills, ")"));
   }
   RETURN_IF_ERROR(CheckSpeculation(flags));
   if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
@@ -140,11 +140,11 @@ absl::Status CheckModel(const Flags& flags) {
         "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
         "says");
   }
-  if (flags.preemption == "swap" && !MaySwap(flags)) {
+  if (flags.engine.scheduler.preemption == PreemptionMode::kSwap && !MaySwap(flags)) {
     return absl::InvalidArgumentError(
         "--preemption: swap needs --swap-space, and no --host-memory-budget, which it could not keep");
   }
-  if (flags.prefix_cache_on_host != "off" && !CachesOnHost(flags)) {
+  if (flags.engine.scheduler.host_prefix_caching != HostPrefixCaching::kOff && !CachesOnHost(flags)) {
     return absl::InvalidArgumentError(
         "--prefix-cache-on-host: needs --enable-prefix-caching and --swap-space, and no "
         "--host-memory-budget, which it could not keep");

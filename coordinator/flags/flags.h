@@ -14,10 +14,13 @@
 #include "base/discovery.h"
 #include "base/flags.h"
 #include "base/tls_files.h"
+#include "coordinator/engine/auto_sleep_options.h"
+#include "coordinator/engine/engine_options.h"
 #include "coordinator/flags/quantization.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
-#include "coordinator/several_models/residency_policy.h"
+#include "coordinator/metrics/step_trace.h"
+#include "coordinator/several_models/shared_devices_options.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
 
@@ -64,8 +67,11 @@ struct Flags {
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
-  int32_t max_trace_steps = 8192;
-  int32_t max_trace_spans = 1024;
+  TraceLimits trace;
+  // What the engine loop of each replica is made with, but for the values that depend on the model and on the
+  // size of the KV cache, which are known once the workers have loaded (served_engine.cc). A
+  // stale_weights_timeout of zero means "as long as clients wait".
+  EngineOptions engine;
   // Workers.
   bool local_workers = true;
   bool discover_workers = false;   // remote ones, as the environment says
@@ -86,82 +92,47 @@ struct Flags {
   bool enforce_eager = false;
   std::vector<int32_t> graph_sizes;  // empty: the worker's default
   absl::Duration max_tune_time = absl::Seconds(5);
-  bool batch_invariant = false;
   int64_t device_chunk_bytes = int64_t{1} << 30;
   v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED;  // unspecified: the device's default
   std::string spill_dir;                                    // on each worker's host
   std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i
   // KV cache.
-  int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
   int64_t min_kv_cache_memory_bytes = 0;             // likewise, of an elastic cache
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
   std::string kv_cache_dtype_name = "auto";          // as it was given
-  bool enable_prefix_caching = true;
-  double max_pinned_prefix_share = 0.25;  // of the cache
-  int32_t max_pinned_prefixes = 64;
-  int32_t max_kv_events = 0;  // blocks; 0: there are none
+  int32_t max_kv_events = 0;                         // blocks; 0: there are none
   // Scheduling.
-  int32_t max_num_seqs = 128;
-  int32_t max_num_batched_tokens = 512;
-  std::string scheduling_policy = "fcfs";
-  bool async_scheduling = true;
-  int32_t max_num_partial_prefills = 2;
-  int32_t max_long_partial_prefills = 1;
-  int32_t long_prefill_token_threshold = 0;  // 0: half of max_num_batched_tokens
-  int32_t priority_aging_steps = 512;        // 0: no aging
   std::string fairness = "none";
   int32_t max_fair_users = 4096;
   double max_user_queue_share = 0.5;
-  std::string preemption = "auto";
-  std::string prefix_cache_on_host = "off";
-  int32_t prefix_cache_step_blocks = 16;
-  int32_t max_num_waiting = 1024;
-  int64_t max_num_waiting_tokens = 4 << 20;
-  int64_t max_waiting_bytes = 256 << 20;
   // Speculative decoding.
-  int32_t num_speculative_tokens = 0;  // 0: none
   std::string speculative = "ngram";
   std::string draft_model;  // of --speculative=draft
-  bool has_draft_model() const { return speculative == "draft" && num_speculative_tokens > 0; }
-  bool drafts_must_pay = true;
+  bool has_draft_model() const {
+    return speculative == "draft" && engine.scheduler.speculation.num_speculative_tokens > 0;
+  }
   int32_t prompt_lookup_min = 2;
   int32_t prompt_lookup_max = 5;
   // Sleep.
-  std::string sleep_arrivals = "queue";
-  absl::Duration idle_sleep;  // 0: never
-  int32_t idle_sleep_level = 1;
-  int32_t max_wake_up_tries = 4;         // 0: without a bound
-  std::optional<bool> keep_kv_on_sleep;  // not set: one of several models keeps that of open requests
-  bool wake_self_check = false;
+  AutoSleepOptions auto_sleep;
+  std::optional<bool> keep_kv_on_sleep;         // not set: one of several models keeps that of open requests
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
   int64_t swap_space_ahead_bytes = int64_t{1}
                                    << 30;  // the part of swap_space_bytes that a worker on a GPU has ready
   // Several models.
-  int64_t device_memory_budget = 0;  // 0: no bound
-  int64_t host_memory_budget = 0;    // likewise
-  ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
-  absl::Duration residency_turn = absl::Seconds(2);
-  absl::Duration residency_max_wait = absl::Seconds(20);
-  absl::Duration model_wake_timeout = absl::Minutes(2);
+  SharedDevicesOptions devices;       // without its budgets, `arrivals` and `retry`
+  int64_t device_memory_budget = 0;   // 0: no bound
+  int64_t host_memory_budget = 0;     // likewise
   double prefetch_cpu_share = 0.125;  // of one processor
   bool elastic_kv_cache = true;
-  absl::Duration kv_cache_hold = absl::Seconds(5);
-  absl::Duration kv_cache_patience = absl::Seconds(1);
   std::set<std::string> pinned_models;
   std::map<std::string, int32_t> model_priorities;
   // By a model's name; the empty one stands for all that have none of their own.
   std::map<std::string, absl::Duration> model_ttft_targets;
   std::map<std::string, absl::Duration> model_tpot_targets;
   // Times.
-  absl::Duration step_timeout = absl::Minutes(5);
-  absl::Duration step_stall = absl::Minutes(1);
-  absl::Duration hang_timeout = absl::Seconds(4);
-  absl::Duration liveness_timeout = absl::Minutes(1);       // zero: loops are not watched
-  absl::Duration stale_weights_timeout = absl::Minutes(1);  // zero: none
-  int32_t max_recoveries_per_request = 3;
-  int32_t max_recoveries = 10;  // within recovery_window
-  absl::Duration recovery_window = absl::Minutes(10);
+  absl::Duration liveness_timeout = absl::Minutes(1);      // zero: loops are not watched
   absl::Duration replica_retry_pause = absl::Seconds(30);  // zero: a failed replica is not tried again
   absl::Duration register_timeout = absl::Minutes(1);
   absl::Duration replacement_timeout = absl::Minutes(10);
@@ -194,11 +165,13 @@ inline bool KeepsKvOnSleep(const Flags& flags) {
 // Whether preempted sequences may be swapped out. With a budget for the host's memory they are not: what they
 // take there comes between two steps, and nobody could make room for it.
 inline bool MaySwap(const Flags& flags) {
-  return flags.preemption != "recompute" && flags.swap_space_bytes > 0 && flags.host_memory_budget == 0;
+  return flags.engine.scheduler.preemption != PreemptionMode::kRecompute && flags.swap_space_bytes > 0 &&
+         flags.host_memory_budget == 0;
 }
 // Whether the prefix cache goes on in host memory, for which the same holds.
 inline bool CachesOnHost(const Flags& flags) {
-  return flags.prefix_cache_on_host != "off" && flags.enable_prefix_caching && flags.swap_space_bytes > 0 &&
+  return flags.engine.scheduler.host_prefix_caching != HostPrefixCaching::kOff &&
+         flags.engine.scheduler.blocks.enable_prefix_caching && flags.swap_space_bytes > 0 &&
          flags.host_memory_budget == 0;
 }
 // For log lines: "replica 1: ", or nothing where there is one replica.

@@ -70,7 +70,7 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
   if (!flags.local_workers || flags.discover_workers)
     return refuse("--workers", "several models need workers of this host: local:N");
-  const bool slo = flags.residency_policy == ResidencyPolicy::kSlo;
+  const bool slo = flags.devices.residency.policy == ResidencyPolicy::kSlo;
   if (!slo && !flags.model_ttft_targets.empty())
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
   if (!slo && !flags.model_tpot_targets.empty())
@@ -118,18 +118,19 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
        Flag::Bytes("host-memory-budget", &f->host_memory_budget, 0, kMost,
                    "of all workers, that models which sleep at level 1 may take: beyond it what their KV "
                    "caches keep is computed again, and then models sleep at level 2; 0: whatever they take"),
-       Flag::OneOf("residency-policy", &f->residency_policy,
+       Flag::OneOf("residency-policy", &f->devices.residency.policy,
                    {{"fifo", ResidencyPolicy::kFifo}, {"slo", ResidencyPolicy::kSlo}},
                    "fifo: what is open at a model is finished, within bounds, before another one takes its "
                    "place; slo: models with open requests take turns, between two tokens"),
        Flag::Time(
-           "residency-turn", &f->residency_turn, absl::Milliseconds(1), absl::Hours(24),
+           "residency-turn", &f->devices.residency.turn, absl::Milliseconds(1), absl::Hours(24),
            "so long may a model with open requests run while others wait; slo makes turns shorter where "
            "targets ask for it"),
-       Flag::Time("residency-max-wait", &f->residency_max_wait, absl::Milliseconds(1), absl::Hours(24),
+       Flag::Time("residency-max-wait", &f->devices.residency.max_wait, absl::Milliseconds(1),
+                  absl::Hours(24),
                   "a model whose requests have waited for longer comes before all others, and under fifo "
                   "others are preempted for it"),
-       Flag::Time("model-wake-timeout", &f->model_wake_timeout, absl::Milliseconds(1), absl::Hours(24),
+       Flag::Time("model-wake-timeout", &f->devices.operator_wait, absl::Milliseconds(1), absl::Hours(24),
                   "an operator's wake-up, or sleep at level 1, waits for room for that long at most"),
        Flag::Number("prefetch-cpu-share", &f->prefetch_cpu_share, 0.001, 1,
                     "of one processor, that each worker may take to bring the weights of the model that is "
@@ -138,10 +139,10 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
                     "KV caches of models that are awake together share --device-memory-budget: one that has "
                     "little to do shrinks for a busy one, or for a model that is to wake, and grows again"),
        Flag::Time(
-           "kv-cache-hold", &f->kv_cache_hold, absl::Milliseconds(1), absl::Hours(24),
+           "kv-cache-hold", &f->devices.kv_hold, absl::Milliseconds(1), absl::Hours(24),
            "so long a model is taken to need as much of its KV cache as it has needed: longer for load "
            "that comes in bursts"),
-       Flag::Time("kv-cache-patience", &f->kv_cache_patience, absl::ZeroDuration(), absl::Hours(24),
+       Flag::Time("kv-cache-patience", &f->devices.kv_patience, absl::ZeroDuration(), absl::Hours(24),
                   "so long a model that is to wake waits for what other models' KV caches can give; then "
                   "models are put to sleep for it"),
        Flag::Custom(

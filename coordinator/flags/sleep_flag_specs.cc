@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/request_bounds.h"
+#include "coordinator/flags/choice_names.h"
 #include "coordinator/flags/flag_setters.h"
 #include "coordinator/flags/flag_specs.h"
 
@@ -23,12 +24,12 @@ std::vector<Flag> SwapSpaceFlags(Flags* f) {
                   "of it: pinned memory that a worker on a GPU takes beside its steps before one of them "
                   "swaps blocks out; a step that finds too little has them computed again, and the worker "
                   "takes as much as that step needed"),
-      Flag::OneOf<std::string>(
-          "prefix-cache-on-host", &f->prefix_cache_on_host, {{"off", "off"}, {"auto", "auto"}, {"on", "on"}},
+      Flag::OneOf(
+          "prefix-cache-on-host", &f->engine.scheduler.host_prefix_caching, HostPrefixCachingNames(),
           "cached prefixes go to host memory, as far as --swap-space has room, before others take their "
           "blocks, and come back for prompts that begin with them; auto: where copying costs less than "
           "computing again, by the times of steps"),
-      Flag::Int("prefix-cache-step-blocks", &f->prefix_cache_step_blocks, 1, 65536,
+      Flag::Int("prefix-cache-step-blocks", &f->engine.scheduler.max_step_stores, 1, 65536,
                 "blocks of cached prefixes that one step copies to host memory"),
   };
 }
@@ -53,18 +54,17 @@ FlagGroup SleepFlags(Flags* f) {
               "directory of --backup=file on each worker's host, on a disk with room for the weights; the "
               "files have no names, and end with the workers. Without it the checkpoint is the backup")
               .Shows("DIR"),
-          Flag::OneOf<std::string>(
-              "sleep-arrivals", &f->sleep_arrivals,
-              {{"queue", "queue"}, {"reject", "reject"}, {"wake", "wake"}},
+          Flag::OneOf(
+              "sleep-arrivals", &f->auto_sleep.arrivals, SleepArrivalsNames(),
               "a request that comes while the engine sleeps waits until it is woken, is refused (503, "
               "FAILED_PRECONDITION), or wakes it"),
-          Flag::Time("idle-sleep-s", &f->idle_sleep, absl::ZeroDuration(), kLongestTimeFlag,
+          Flag::Time("idle-sleep-s", &f->auto_sleep.idle_sleep, absl::ZeroDuration(), kLongestTimeFlag,
                      "an engine that has had no request for that long goes to sleep, and the next request "
                      "wakes it; 0: never")
               .Alias("idle-sleep"),
-          Flag::Int("idle-sleep-level", &f->idle_sleep_level, kMinSleepLevel, kMaxSleepLevel,
+          Flag::Int("idle-sleep-level", &f->auto_sleep.idle_level, kMinSleepLevel, kMaxSleepLevel,
                     "how deep it sleeps then"),
-          Flag::Int("max-wake-up-tries", &f->max_wake_up_tries, 0, 1000,
+          Flag::Int("max-wake-up-tries", &f->auto_sleep.retry.max_tries, 0, 1000,
                     "wake-ups for requests, one after the other, that may fail before the requests that wait "
                     "end with the error (503), and later ones until the next try; one that only lacks memory "
                     "does not count; 0: they are tried as long as requests wait"),
@@ -73,7 +73,7 @@ FlagGroup SleepFlags(Flags* f) {
                        "--host-memory-budget have room: open requests and cached prefixes are not computed "
                        "again")
               .Default("false; of several models: open requests alone"),
-          Flag::Switch("wake-self-check", &f->wake_self_check,
+          Flag::Switch("wake-self-check", &f->engine.wake_self_check,
                        "after a wake-up a fixed prompt is computed, and nothing is served unless its logits "
                        "are bit for bit what they were before the sleep (on CPUs, and with "
                        "--batch-invariant)"),
@@ -86,13 +86,13 @@ FlagGroup TimeFlags(Flags* f) {
   return {
       "Times and failures",
       {
-          Flag::Time("step-timeout", &f->step_timeout, kShortestTimeFlag, kLongestTimeFlag,
+          Flag::Time("step-timeout", &f->engine.step_timeout, kShortestTimeFlag, kLongestTimeFlag,
                      "a step without a reply for that long is a failure, whatever steps take otherwise")
               .Alias("step-timeout-s"),
-          Flag::Time("step-stall", &f->step_stall, kShortestTimeFlag, kLongestTimeFlag,
+          Flag::Time("step-stall", &f->engine.step_stall, kShortestTimeFlag, kLongestTimeFlag,
                      "while a step is under way for longer, /health says so")
               .Alias("step-stall-s"),
-          Flag::Time("hang-timeout", &f->hang_timeout, absl::Seconds(1), kLongestTimeFlag,
+          Flag::Time("hang-timeout", &f->engine.hang_timeout, absl::Seconds(1), kLongestTimeFlag,
                      "a worker without heartbeats for that long is lost; a step has at least that long, and "
                      "more where such steps take longer")
               .Alias("hang-timeout-s")
@@ -103,17 +103,18 @@ FlagGroup TimeFlags(Flags* f) {
               "/livez fails once a thread that the coordinator serves with has given no sign of life "
               "for that long, and for twice --hang-timeout, beyond what it waits for a step; 0: never"),
           Flag::Time(
-              "stale-weights-timeout", &f->stale_weights_timeout, absl::ZeroDuration(), kLongestTimeFlag,
+              "stale-weights-timeout", &f->engine.stale_weights_timeout, absl::ZeroDuration(),
+              kLongestTimeFlag,
               "how long requests wait for weights that a failed change or a lost worker has made stale, "
               "and that only a reload or an update brings; then they are refused; 0: as long as their "
               "clients do"),
-          Flag::Int("max-recoveries-per-request", &f->max_recoveries_per_request, 0, 1000,
+          Flag::Int("max-recoveries-per-request", &f->engine.max_recoveries_per_request, 0, 1000,
                     "a request that was in a step at that many failures of the workers, and got no further, "
                     "runs alone from then on, and ends with an error when they fail again"),
-          Flag::Int("max-recoveries", &f->max_recoveries, 0, 1 << 20,
+          Flag::Int("max-recoveries", &f->engine.max_recoveries, 0, 1 << 20,
                     "recoveries of the workers within --recovery-window that led to no token; the next "
                     "failure is final"),
-          Flag::Time("recovery-window", &f->recovery_window, kShortestTimeFlag, kLongestTimeFlag,
+          Flag::Time("recovery-window", &f->engine.recovery_window, kShortestTimeFlag, kLongestTimeFlag,
                      "see --max-recoveries")
               .Alias("recovery-window-s"),
           Flag::Time("replica-retry-pause", &f->replica_retry_pause, absl::ZeroDuration(), absl::Hours(1),

@@ -9,7 +9,8 @@ FlagGroup SpeculationFlags(Flags* f) {
       "Speculative decoding",
       {
           Flag::Int(
-              "num-speculative-tokens", &f->num_speculative_tokens, 0, kMaxSpeculativeTokens,
+              "num-speculative-tokens", &f->engine.scheduler.speculation.num_speculative_tokens, 0,
+              kMaxSpeculativeTokens,
               "tokens that one step guesses of a sequence and checks, at most; the answers are the same; "
               "0: none"),
           Flag::OneOf<std::string>(
@@ -20,7 +21,7 @@ FlagGroup SpeculationFlags(Flags* f) {
                      "of --speculative=draft: Hugging Face directory or GGUF file of a small model with the "
                      "model's tokenizer, which the workers run beside it")
               .Shows("PATH"),
-          Flag::Switch("drafts-must-pay", &f->drafts_must_pay,
+          Flag::Switch("drafts-must-pay", &f->engine.scheduler.speculation.must_pay,
                        "a sequence has no guesses for a while where they take more time than they save, as "
                        "measured"),
           Flag::Int("prompt-lookup-min", &f->prompt_lookup_min, 1, 64,

@@ -25,11 +25,11 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
   request.set_dequantize(DequantizesAtLoad(flags.dequantize, flags.quantization));
   request.set_quantization(WeightQuantizationOf(flags.quantization));
-  request.set_max_num_seqs(flags.max_num_seqs);
-  request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
+  request.set_max_num_seqs(flags.engine.scheduler.max_num_seqs);
+  request.set_max_num_batched_tokens(flags.engine.scheduler.max_num_batched_tokens);
   request.set_max_model_len(max_model_len);
-  request.set_block_size(flags.block_size);
-  request.set_batch_invariant(flags.batch_invariant);
+  request.set_block_size(flags.engine.scheduler.blocks.block_size);
+  request.set_batch_invariant(flags.engine.batch_invariant);
   request.set_device(flags.device);
   request.set_num_threads(flags.threads_per_worker);
   request.set_memory_utilization(flags.memory_utilization);
@@ -49,7 +49,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_numa(flags.numa);
   if (flags.has_draft_model()) {
     request.set_draft_model_path(flags.draft_model);
-    request.set_num_speculative_tokens(flags.num_speculative_tokens);
+    request.set_num_speculative_tokens(flags.engine.scheduler.speculation.num_speculative_tokens);
   }
   return request;
 }
@@ -58,8 +58,8 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
                                   const std::vector<int64_t>& kv_block_bytes,
                                   const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len) {
   KvPlanRequest request;
-  request.block_size = flags.block_size;
-  request.max_num_seqs = flags.max_num_seqs;
+  request.block_size = flags.engine.scheduler.blocks.block_size;
+  request.max_num_seqs = flags.engine.scheduler.max_num_seqs;
   request.max_model_len = max_model_len;
   request.max_model_len_is_fixed = flags.max_model_len > 0;
   request.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;

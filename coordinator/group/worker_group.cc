@@ -27,8 +27,8 @@ ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   options.now = RunningNow;  // without the time for which this process stood still: no rank's fault
   // Whoever may be silent for longer may be busy for longer, too.
-  options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
-  options.measured_timeout = std::max(options.measured_timeout, flags.hang_timeout);
+  options.fence_timeout = std::max(options.fence_timeout, flags.engine.hang_timeout);
+  options.measured_timeout = std::max(options.measured_timeout, flags.engine.hang_timeout);
   options.speeds = std::make_shared<TransitionSpeeds>();
   options.prefetch_cpu_share = flags.prefetch_cpu_share;
   // No exit status of a remote worker will follow its broken connection, so there is little to wait for.

@@ -66,7 +66,7 @@ void SetAsGroup(const Residency& held, v1::WorkerSnapshot* snapshot) {
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
   const bool is_first = executor_ == nullptr && flags_.local_workers && pool_.last_epoch() == 0;
-  const int attempts_of_flag = flags_.max_recoveries + 1;
+  const int attempts_of_flag = flags_.engine.max_recoveries + 1;
   const int max_attempts = is_first ? std::min(attempts_of_flag, kFirstStarts) : attempts_of_flag;
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
@@ -185,7 +185,8 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   SetCache({.num_blocks = num_blocks,
             .num_host_blocks = NumHostBlocksOf(snapshots, num_host_blocks),
             .max_model_len =
-                std::min<int32_t>(load_request_.max_model_len(), TotalBlocks(num_blocks) * flags_.block_size),
+                std::min<int32_t>(load_request_.max_model_len(),
+                                  TotalBlocks(num_blocks) * flags_.engine.scheduler.blocks.block_size),
             .kv_block_bytes = SumBlockBytes(KvBlockBytes(snapshots))});
   LogInfo("{}{} workers hold weights and {} KV blocks of an earlier coordinator, {}", ReplicaPrefix(flags_),
           std::count_if(snapshots.begin(), snapshots.end(),
@@ -196,7 +197,7 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
 
 void WorkerGroup::SetCache(const KvPlan& plan) {
   plan_ = plan;
-  cache_.set_block_size(flags_.block_size);
+  cache_.set_block_size(flags_.engine.scheduler.blocks.block_size);
   cache_.set_dtype(load_request_.kv_cache_dtype());
   cache_.set_num_blocks(plan.num_blocks);
   cache_.set_num_host_blocks(plan.num_host_blocks);
@@ -351,8 +352,8 @@ absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshot
   plan.kv_block_bytes = SumBlockBytes(kv_block_bytes);
   SetCache(plan);
   LogInfo("{}KV cache: {} blocks of {} tokens in {}, {} on rank 0", ReplicaPrefix(flags_),
-          TotalBlocks(plan_.num_blocks), flags_.block_size, KvCacheDTypeName(cache_.dtype()),
-          FormatMib(plan_.num_blocks * kv_block_bytes[0]));
+          TotalBlocks(plan_.num_blocks), flags_.engine.scheduler.blocks.block_size,
+          KvCacheDTypeName(cache_.dtype()), FormatMib(plan_.num_blocks * kv_block_bytes[0]));
   return absl::OkStatus();
 }
 

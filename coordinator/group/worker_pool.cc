@@ -83,9 +83,9 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   options.membership.world_size = flags_.world_size;
   options.membership.version = kVersion;
   options.membership.device = flags_.device;
-  options.membership.hang_timeout = flags_.hang_timeout;
+  options.membership.hang_timeout = flags_.engine.hang_timeout;
   options.membership.confirm_members = !flags_.local_workers;
-  options.membership.stall_threshold = flags_.step_stall;
+  options.membership.stall_threshold = flags_.engine.step_stall;
   options.membership.adopt = [this](const v1::RegisterRequest& worker) { return Decide(worker); };
   ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
   {

@@ -18,7 +18,7 @@ enum class PreemptionMode { kAuto, kSwap, kRecompute };
 enum class HostPrefixCaching { kOff, kAuto, kOn };
 
 struct SchedulerOptions {
-  int32_t max_num_seqs = 64;             // slots
+  int32_t max_num_seqs = 128;            // slots
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
   int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused

@@ -32,7 +32,7 @@ TEST(CacheFlagsTest, TheHostTierOfTheKvCache) {
 
 TEST(CacheFlagsTest, PreemptionBySwapNeedsRoomThatNobodyElseCountsOn) {
   const auto defaults = ParseFlags({"m"});
-  EXPECT_EQ(defaults->preemption, "auto");
+  EXPECT_EQ(defaults->engine.scheduler.preemption, PreemptionMode::kAuto);
   EXPECT_TRUE(MaySwap(*defaults));
   EXPECT_FALSE(MaySwap(*ParseFlags({"m", "--preemption=recompute"})));
   EXPECT_FALSE(MaySwap(*ParseFlags({"m", "--swap-space=0"})));

@@ -14,7 +14,7 @@ TEST(EngineConfigTest, HasTheSettingsOfFlagsAndModel) {
   flags.model = "/models/small";
   flags.world_size = 2;
   flags.data_parallel_size = 3;
-  flags.max_num_seqs = 7;
+  flags.engine.scheduler.max_num_seqs = 7;
   flags.device = v1::DEVICE_TYPE_CPU;
   const Json config = Json::parse(EngineConfigJson(
       flags,
@@ -35,7 +35,7 @@ TEST(EngineConfigTest, HasTheSettingsOfFlagsAndModel) {
 
 TEST(EngineConfigTest, SaysWhereDraftsComeFrom) {
   Flags flags;
-  flags.num_speculative_tokens = 4;
+  flags.engine.scheduler.speculation.num_speculative_tokens = 4;
   const auto speculation = [&flags] {
     return Json::parse(EngineConfigJson(flags, {}))["speculative_config"];
   };

@@ -35,9 +35,9 @@ TEST(FlagsTest, OneModelHoweverItIsGiven) {
     const auto flags = ParseFlags(args);
     ASSERT_TRUE(flags.ok()) << flags.status();
     EXPECT_EQ(flags->model, "m");
-    EXPECT_EQ(flags->max_num_seqs, 7);
+    EXPECT_EQ(flags->engine.scheduler.max_num_seqs, 7);
     EXPECT_EQ(flags->kv_cache_memory_bytes, int64_t{4} << 30);
-    EXPECT_FALSE(flags->enable_prefix_caching);
+    EXPECT_FALSE(flags->engine.scheduler.blocks.enable_prefix_caching);
     EXPECT_TRUE(flags->local_workers);
     EXPECT_EQ(flags->world_size, 3);
   }
@@ -51,9 +51,9 @@ TEST(FlagsTest, Defaults) {
   EXPECT_EQ(flags->admin_port, 8001);
   EXPECT_EQ(flags->grpc_port, 50051);
   EXPECT_EQ(flags->control_port, 50054);
-  EXPECT_TRUE(flags->async_scheduling);
-  EXPECT_TRUE(flags->enable_prefix_caching);
-  EXPECT_FALSE(flags->batch_invariant);
+  EXPECT_TRUE(flags->engine.async_scheduling);
+  EXPECT_TRUE(flags->engine.scheduler.blocks.enable_prefix_caching);
+  EXPECT_FALSE(flags->engine.batch_invariant);
   EXPECT_EQ(flags->max_tune_time, absl::Seconds(5));
   EXPECT_EQ(flags->kv_cache_dtype, v1::DTYPE_UNSPECIFIED);
   EXPECT_EQ(flags->kv_cache_dtype_name, "auto");
@@ -63,10 +63,10 @@ TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
   const auto flags = ParseFlags({"m", "--max-num-partial-prefills=5", "--max_long_partial_prefills=3",
                                  "--long-prefill-token-threshold=100", "--priority-aging-steps=0"});
   ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_EQ(flags->max_num_partial_prefills, 5);
-  EXPECT_EQ(flags->max_long_partial_prefills, 3);
-  EXPECT_EQ(flags->long_prefill_token_threshold, 100);
-  EXPECT_EQ(flags->priority_aging_steps, 0);
+  EXPECT_EQ(flags->engine.scheduler.max_num_partial_prefills, 5);
+  EXPECT_EQ(flags->engine.scheduler.max_long_partial_prefills, 3);
+  EXPECT_EQ(flags->engine.scheduler.long_prefill_token_threshold, 100);
+  EXPECT_EQ(flags->engine.scheduler.priority_aging_steps, 0);
   const auto refused = ParseFlags({"m", "--max-long-partial-prefills=3"});
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
   EXPECT_NE(refused.status().message().find("--max-long-partial-prefills"), absl::string_view::npos);
@@ -113,10 +113,10 @@ TEST(FlagsTest, OldNames) {
   EXPECT_TRUE(flags->local_workers);
   EXPECT_EQ(flags->memory_utilization, 0.8);
   EXPECT_EQ(flags->kv_cache_memory_bytes, 1 << 30);
-  EXPECT_FALSE(flags->async_scheduling);
+  EXPECT_FALSE(flags->engine.async_scheduling);
   EXPECT_EQ(flags->max_tune_time, absl::ZeroDuration());
-  EXPECT_EQ(flags->step_timeout, absl::Seconds(7));
-  EXPECT_EQ(flags->hang_timeout, absl::Seconds(8));
+  EXPECT_EQ(flags->engine.step_timeout, absl::Seconds(7));
+  EXPECT_EQ(flags->engine.hang_timeout, absl::Seconds(8));
   EXPECT_EQ(flags->register_timeout, absl::Seconds(9));
   EXPECT_EQ(flags->limits.idle_timeout, absl::Milliseconds(500));
   EXPECT_EQ(flags->limits.linger_silence, absl::Milliseconds(250));
@@ -126,18 +126,18 @@ TEST(FlagsTest, Recovery) {
   const auto flags = ParseFlags({"m", "--hang-timeout-s=6", "--max-recoveries-per-request=1",
                                  "--max-recoveries=0", "--recovery-window-s=60", "--sse-keepalive-s=0"});
   ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_EQ(flags->hang_timeout, absl::Seconds(6));
-  EXPECT_EQ(flags->max_recoveries_per_request, 1);
-  EXPECT_EQ(flags->max_recoveries, 0);
-  EXPECT_EQ(flags->recovery_window, absl::Minutes(1));
+  EXPECT_EQ(flags->engine.hang_timeout, absl::Seconds(6));
+  EXPECT_EQ(flags->engine.max_recoveries_per_request, 1);
+  EXPECT_EQ(flags->engine.max_recoveries, 0);
+  EXPECT_EQ(flags->engine.recovery_window, absl::Minutes(1));
   EXPECT_EQ(flags->limits.sse_keepalive, absl::ZeroDuration());
-  EXPECT_EQ(ParseFlags({"m", "--heartbeat-timeout=7s"})->hang_timeout, absl::Seconds(7));
+  EXPECT_EQ(ParseFlags({"m", "--heartbeat-timeout=7s"})->engine.hang_timeout, absl::Seconds(7));
   EXPECT_FALSE(ParseFlags({"m", "--hang-timeout=900ms"}).ok());
   const auto defaults = ParseFlags({"m"});
-  EXPECT_EQ(defaults->hang_timeout, absl::Seconds(4));
-  EXPECT_EQ(defaults->max_recoveries_per_request, 3);
-  EXPECT_EQ(defaults->max_recoveries, 10);
-  EXPECT_EQ(defaults->recovery_window, absl::Seconds(600));
+  EXPECT_EQ(defaults->engine.hang_timeout, absl::Seconds(4));
+  EXPECT_EQ(defaults->engine.max_recoveries_per_request, 3);
+  EXPECT_EQ(defaults->engine.max_recoveries, 10);
+  EXPECT_EQ(defaults->engine.recovery_window, absl::Seconds(600));
   EXPECT_EQ(defaults->limits.sse_keepalive, absl::Seconds(15));
 }
 
@@ -156,7 +156,7 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_TRUE(flags->enforce_eager);
   EXPECT_EQ(flags->graph_sizes, (std::vector<int32_t>{1, 8}));
   EXPECT_EQ(flags->max_tune_time, absl::Milliseconds(500));
-  EXPECT_TRUE(flags->batch_invariant);
+  EXPECT_TRUE(flags->engine.batch_invariant);
   EXPECT_EQ(flags->device_chunk_bytes, 64 << 20);
   EXPECT_EQ(flags->backup, v1::BACKUP_POLICY_FILE);
   EXPECT_EQ(flags->spill_dir, "/disk");
@@ -283,7 +283,7 @@ TEST(FlagsTest, LimitsOfTheFront) {
   EXPECT_EQ(flags->limits.linger_silence, absl::Milliseconds(250));
   EXPECT_EQ(flags->limits.max_linger_bytes, 1 << 20);
   EXPECT_EQ(flags->limits.max_stop_strings, 16);
-  EXPECT_EQ(flags->max_num_waiting_tokens, 77);
+  EXPECT_EQ(flags->engine.queue.max_num_waiting_tokens, 77);
 }
 
 TEST(FlagsTest, EveryMistakeNamesItsFlag) {

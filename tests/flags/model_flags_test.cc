@@ -37,7 +37,7 @@ TEST(ModelFlagsTest, ModelsHaveNames) {
   EXPECT_EQ(TargetOf(flags->model_ttft_targets, "b"), absl::Milliseconds(500)) << "that of all";
   EXPECT_EQ(TargetOf(flags->model_tpot_targets, "a"), absl::ZeroDuration());
   EXPECT_EQ(TargetOf(flags->model_tpot_targets, "b"), absl::Milliseconds(100));
-  EXPECT_EQ(flags->residency_policy, ResidencyPolicy::kSlo);
+  EXPECT_EQ(flags->devices.residency.policy, ResidencyPolicy::kSlo);
   EXPECT_EQ(flags->device_memory_budget, int64_t{2} << 30);
 }
 

@@ -44,7 +44,7 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->device_memory_budget, int64_t{3} << 30);
   EXPECT_EQ(flags->host_memory_budget, int64_t{1} << 30);
-  EXPECT_EQ(flags->residency_policy, ResidencyPolicy::kSlo);
+  EXPECT_EQ(flags->devices.residency.policy, ResidencyPolicy::kSlo);
   EXPECT_EQ(flags->port, 9000);
   EXPECT_EQ(flags->pinned_models, std::set<std::string>{"a"});
   EXPECT_EQ(flags->model_priorities.at("b"), -3);
@@ -57,8 +57,8 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[0].world_size, 2);
   EXPECT_EQ(each[0].dtype, v1::DTYPE_FLOAT32);
   EXPECT_EQ(each[0].max_model_len, 512);
-  EXPECT_FALSE(each[0].async_scheduling);
-  EXPECT_EQ(each[0].idle_sleep, absl::Seconds(60));
+  EXPECT_FALSE(each[0].engine.async_scheduling);
+  EXPECT_EQ(each[0].auto_sleep.idle_sleep, absl::Seconds(60));
   EXPECT_EQ(each[1].served_model_name, "b");
   EXPECT_EQ(each[1].world_size, 1);
   EXPECT_EQ(each[1].dtype, v1::DTYPE_UNSPECIFIED) << "that is of the other one";
@@ -67,11 +67,11 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[1].dequantize, false);
   EXPECT_EQ(each[1].quantization, Quantization::kInt8);
   EXPECT_EQ(each[0].quantization, Quantization::kNone);
-  EXPECT_EQ(each[1].max_num_seqs, 7);
-  EXPECT_EQ(each[1].block_size, 32);
-  EXPECT_EQ(each[1].idle_sleep, absl::Seconds(5));
-  EXPECT_EQ(each[1].idle_sleep_level, 2);
-  EXPECT_TRUE(each[1].async_scheduling) << "a model's word goes before that for all";
+  EXPECT_EQ(each[1].engine.scheduler.max_num_seqs, 7);
+  EXPECT_EQ(each[1].engine.scheduler.blocks.block_size, 32);
+  EXPECT_EQ(each[1].auto_sleep.idle_sleep, absl::Seconds(5));
+  EXPECT_EQ(each[1].auto_sleep.idle_level, 2);
+  EXPECT_TRUE(each[1].engine.async_scheduling) << "a model's word goes before that for all";
 }
 
 TEST_F(ServeConfigTest, TheCommandLineIsBetweenAllModelsAndOne) {
@@ -106,7 +106,7 @@ TEST_F(ServeConfigTest, OneModel) {
   EXPECT_TRUE(flags->models.empty());
   EXPECT_EQ(flags->model, "x");
   EXPECT_EQ(flags->served_model_name, "a");
-  EXPECT_EQ(flags->max_num_seqs, 3);
+  EXPECT_EQ(flags->engine.scheduler.max_num_seqs, 3);
 }
 
 TEST_F(ServeConfigTest, OneModelMayHaveRemoteWorkers) {
@@ -187,7 +187,7 @@ TEST_F(ServeConfigTest, TheExampleIsRight) {
   EXPECT_EQ(each[1].max_model_len, 8192);
   EXPECT_EQ(each[1].dequantize, true);
   EXPECT_EQ(each[2].world_size, 2);
-  EXPECT_FALSE(each[2].enable_prefix_caching);
+  EXPECT_FALSE(each[2].engine.scheduler.blocks.enable_prefix_caching);
 }
 
 TEST_F(ServeConfigTest, APathMayBeginAtHome) {

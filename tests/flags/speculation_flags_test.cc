@@ -11,11 +11,11 @@ namespace somnus {
 namespace {
 
 TEST(SpeculationFlagsTest, SpeculationIsOffAndComesFromPromptLookup) {
-  EXPECT_EQ(ParseFlags({"m"})->num_speculative_tokens, 0);
+  EXPECT_EQ(ParseFlags({"m"})->engine.scheduler.speculation.num_speculative_tokens, 0);
   const auto flags = ParseFlags({"m", "--num-speculative-tokens=8", "--speculative=ngram",
                                  "--prompt-lookup-min=3", "--prompt_lookup_max=3"});
   ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_EQ(flags->num_speculative_tokens, 8);
+  EXPECT_EQ(flags->engine.scheduler.speculation.num_speculative_tokens, 8);
   EXPECT_EQ(flags->prompt_lookup_min, 3);
   EXPECT_EQ(flags->prompt_lookup_max, 3);
   const std::vector<std::string> refused[] = {{"m", "--prompt-lookup-min=6"},

@@ -28,7 +28,7 @@ class RefusedStartTest : public testing::Test {
     flags.model = "model";
     flags.world_size = 1;
     flags.worker_binary = path;
-    flags.preemption = "recompute";
+    flags.engine.scheduler.preemption = PreemptionMode::kRecompute;
     ModelConfig config;
     config.stored_type = StorageType::kF32;
     group_ = std::make_unique<WorkerGroup>(flags);

@@ -26,8 +26,8 @@ class WorkerGroupTest : public ::testing::Test {
     flags_.world_size = 2;
     flags_.cluster_host = "127.0.0.1";
     flags_.cluster_port = 0;
-    flags_.max_num_seqs = 4;
-    flags_.preemption = "recompute";
+    flags_.engine.scheduler.max_num_seqs = 4;
+    flags_.engine.scheduler.preemption = PreemptionMode::kRecompute;
     config_.stored_type = StorageType::kF32;
   }
   void TearDown() override {
@@ -152,7 +152,7 @@ TEST_F(WorkerGroupTest, EveryRankGetsAsLargeAHostTier) {
 }
 
 TEST_F(WorkerGroupTest, SequencesThatAreSwappedOutMayHaveMoreBlocksThanTheCache) {
-  flags_.preemption = "auto";
+  flags_.engine.scheduler.preemption = PreemptionMode::kAuto;
   Launch();
   EXPECT_EQ(CallsOf(0).back(), absl::StrCat(Allocate(), " and ", 8 * (num_blocks_ - 1), " on the host"));
 }
@@ -284,7 +284,7 @@ TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
 }
 
 TEST_F(WorkerGroupTest, ANewcomerWithOtherFilesIsRefusedAndAnotherOneAwaited) {
-  flags_.max_recoveries = 0;  // it is no attempt that has failed
+  flags_.engine.max_recoveries = 0;  // it is no attempt that has failed
   Launch();
   Join("c", 1,
        [](FakeWorkerService& service) { service.SetFingerprint("beef"); });  // a spare, until there is a loss
@@ -365,7 +365,7 @@ TEST_F(WorkerGroupTest, ANewcomerJoinsAdoptedWorkers) {
 
 TEST_F(WorkerGroupTest, WorkersWithOtherOptionsAreSentAway) {
   Launch();
-  flags_.max_num_seqs = 8;
+  flags_.engine.scheduler.max_num_seqs = 8;
   Restart();
   Join("c", 0);
   Join("d", 1);

@@ -44,7 +44,7 @@ class Cluster {
         deaths_(&site_, &faults_, plan_.num_coordinator_deaths) {
     world_.SetVerbose(verbose);
     // What the logits were before the sleep no coordinator knows that has come since.
-    if (flags_.wake_self_check && plan_.num_coordinator_deaths == 0) faults_.DamageBackups();
+    if (flags_.engine.wake_self_check && plan_.num_coordinator_deaths == 0) faults_.DamageBackups();
     if (site_.spills) faults_.BreakDisk();
   }
 
@@ -65,18 +65,16 @@ class Cluster {
 
  private:
   bool sleeps_by_itself() const {
-    return flags_.sleep_arrivals == "wake" || flags_.idle_sleep > absl::ZeroDuration();
+    return flags_.auto_sleep.arrivals == SleepArrivals::kWake ||
+           flags_.auto_sleep.idle_sleep > absl::ZeroDuration();
   }
 
   std::shared_ptr<Engine> MakeEngine(const EngineOptions& options) {
     const auto make = [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options, executor_, observer);
     };
-    if (flags_.sleep_arrivals == "queue" && !sleeps_by_itself()) return make(nullptr);
-    AutoSleepOptions automatic;
-    if (flags_.sleep_arrivals == "wake") automatic.arrivals = SleepArrivals::kWake;
-    if (flags_.sleep_arrivals == "reject") automatic.arrivals = SleepArrivals::kReject;
-    automatic.idle_sleep = flags_.idle_sleep;
+    if (flags_.auto_sleep.arrivals == SleepArrivals::kQueue && !sleeps_by_itself()) return make(nullptr);
+    AutoSleepOptions automatic = flags_.auto_sleep;
     automatic.idle_level = plan_.idle_level;
     return std::make_shared<AutoSleepEngine>(automatic, nullptr, make);
   }
@@ -267,7 +265,7 @@ class Cluster {
     EngineRequest request = client->MakeRequest();
     request.sink = client;
     absl::Status status = engine_->Submit(request);
-    while (absl::IsFailedPrecondition(status) && flags_.sleep_arrivals == "reject") {
+    while (absl::IsFailedPrecondition(status) && flags_.auto_sleep.arrivals == SleepArrivals::kReject) {
       world_.Sleep(random_.Between(absl::Milliseconds(10), absl::Milliseconds(200)));
       status = engine_->Submit(request);
     }

@@ -24,20 +24,21 @@ void DrawGroup(Random* random, Flags* flags) {
 
 void DrawSteps(Site* site, Flags* flags) {
   Random& random = site->world.random();
-  flags->block_size = site->model.block_size;
+  flags->engine.scheduler.blocks.block_size = site->model.block_size;
   flags->max_model_len = 64;
   flags->kv_cache_memory_bytes = random.Between(20, 48) * FakeVmmDriver::kUnit;
-  flags->max_num_seqs = static_cast<int32_t>(random.Between(2, site->model.max_num_seqs));
-  flags->max_num_batched_tokens = static_cast<int32_t>(random.Between(8, 48));
-  flags->num_speculative_tokens = 2 * (flags->max_num_batched_tokens % 4);
-  if (flags->max_num_seqs % 2 == 0) flags->speculative = "draft";
+  flags->engine.scheduler.max_num_seqs = static_cast<int32_t>(random.Between(2, site->model.max_num_seqs));
+  flags->engine.scheduler.max_num_batched_tokens = static_cast<int32_t>(random.Between(8, 48));
+  flags->engine.scheduler.speculation.num_speculative_tokens =
+      2 * (flags->engine.scheduler.max_num_batched_tokens % 4);
+  if (flags->engine.scheduler.max_num_seqs % 2 == 0) flags->speculative = "draft";
   if (flags->has_draft_model()) {
     flags->draft_model = "draft";
-    site->model.max_proposals = flags->num_speculative_tokens;
+    site->model.max_proposals = flags->engine.scheduler.speculation.num_speculative_tokens;
     site->model.wrong_period = 7;
   }
-  flags->async_scheduling = random.Chance(0.7);
-  flags->scheduling_policy = random.Chance(0.3) ? "priority" : "fcfs";
+  flags->engine.async_scheduling = random.Chance(0.7);
+  flags->engine.scheduler.policy = random.Chance(0.3) ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
 }
 
 // Where backups and blocks are that have no memory.
@@ -54,8 +55,9 @@ void DrawMemory(Site* site, Flags* flags) {
   if (site->spills) flags->spill_dir = std::string(Disk::kDir);
   flags->keep_kv_on_sleep = random.Chance(0.5);
   flags->swap_space_bytes = random.Between(1, 24) * FakeVmmDriver::kUnit;
-  flags->preemption = random.Chance(0.6) ? "swap" : "recompute";
-  if (cache_units % 3 == 0) flags->prefix_cache_on_host = "on";
+  flags->engine.scheduler.preemption =
+      random.Chance(0.6) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+  if (cache_units % 3 == 0) flags->engine.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
 }
 
 }  // namespace
@@ -67,9 +69,11 @@ ClusterPlan DrawPlan(Site* site) {
   DrawGroup(&random, &flags);
   DrawSteps(site, &flags);
   DrawMemory(site, &flags);
-  flags.wake_self_check = random.Chance(0.5);
-  if (random.Chance(0.2)) flags.sleep_arrivals = random.Chance(0.5) ? "wake" : "reject";
-  if (random.Chance(0.2)) flags.idle_sleep = random.Between(absl::Milliseconds(50), absl::Seconds(1));
+  flags.engine.wake_self_check = random.Chance(0.5);
+  if (random.Chance(0.2))
+    flags.auto_sleep.arrivals = random.Chance(0.5) ? SleepArrivals::kWake : SleepArrivals::kReject;
+  if (random.Chance(0.2))
+    flags.auto_sleep.idle_sleep = random.Between(absl::Milliseconds(50), absl::Seconds(1));
   plan.keeps_cached_blocks = random.Chance(0.7);
   plan.resizes = random.Chance(0.5);
   plan.idle_level = random.Chance(0.5) ? 1 : 2;
@@ -84,13 +88,8 @@ ClusterPlan DrawPlan(Site* site) {
 
 EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site) {
   const Flags& flags = plan.flags;
-  EngineOptions options;
-  options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
+  EngineOptions options = flags.engine;
   options.scheduler.max_model_len = cache.max_model_len;
-  options.scheduler.policy =
-      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-  options.scheduler.speculation.num_speculative_tokens = flags.num_speculative_tokens;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
   options.scheduler.speculation.make_drafter = [asks = flags.has_draft_model(),
                                                 site]() -> std::unique_ptr<Drafter> {
@@ -98,15 +97,12 @@ EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Si
     return std::make_unique<Foreseer>(site);
   };
   options.scheduler.preemption = MaySwap(flags) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
-  if (CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
+  if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
   options.scheduler.blocks.num_blocks = cache.num_blocks;
   options.scheduler.blocks.num_host_blocks = cache.num_host_blocks;
-  options.scheduler.blocks.block_size = flags.block_size;
-  options.async_scheduling = flags.async_scheduling;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = plan.keeps_cached_blocks;
-  options.wake_self_check = flags.wake_self_check;
-  options.hang_timeout = flags.hang_timeout;
+  options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = site->model.vocab_size;
   return options;
 }

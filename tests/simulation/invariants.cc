@@ -105,7 +105,7 @@ void Invariants::CheckTags(const Member& member, const EngineStats& stats) {
 // Weights that are replaced or stale are mapped, and so is memory that has not been checked.
 bool Invariants::MayBeAwake(const Member& member, EngineState state) const {
   if (state != EngineState::kAsleep) return false;
-  return flags_.wake_self_check || changes_weights_() || member.snapshot.weights_stale();
+  return flags_.engine.wake_self_check || changes_weights_() || member.snapshot.weights_stale();
 }
 
 // All ranks that serve together have the same weights.
