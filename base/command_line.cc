@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -118,6 +119,33 @@ std::string HelpRow(const Flag& flag) {
   return absl::StrCat(absl::StrFormat("%-*s", static_cast<int>(kHelpColumn), left), Wrapped(help), "\n");
 }
 
+// The help of the flags that `shown` chooses.
+template <typename Shown>
+std::string HelpOf(const FlagTable& table, const Shown& shown) {
+  std::string text = absl::StrCat("usage: ", table.usage, "\n\n", table.about, "\n");
+  bool times = false, bytes = false;
+  size_t num_flags = 0, num_shown = 0;
+  for (const FlagGroup& group : table.groups) {
+    bool has_title = false;
+    for (const Flag& flag : group.flags) {
+      ++num_flags;
+      if (!shown(flag)) continue;
+      ++num_shown;
+      if (!std::exchange(has_title, true)) absl::StrAppend(&text, "\n", group.title, ":\n");
+      absl::StrAppend(&text, HelpRow(flag));
+      times |= flag.value_name == "TIME";
+      bytes |= flag.value_name == "BYTES";
+    }
+  }
+  absl::StrAppend(&text, "\n  --help, --version\n");
+  if (num_shown < num_flags)
+    absl::StrAppend(&text, "  --help=all                        every flag: ", num_flags, "\n");
+  if (times) absl::StrAppend(&text, "\nTIME is like 10s, 500ms or 2m; a plain number is seconds.\n");
+  if (bytes)
+    absl::StrAppend(&text, times ? "" : "\n", "BYTES is like 512MiB or 2G; a plain number is bytes.\n");
+  return text;
+}
+
 // The number of edits (insert, delete, replace) that make `a` into `b`.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -148,8 +176,8 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
         return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arg, "'"));
       }
       parsed.positional.push_back(arg);
-    } else if (arg == "--help" || arg == "-h" || arg == "--version") {
-      (arg == "--version" ? parsed.version : parsed.help) = true;
+    } else if (arg == "--help" || arg == "-h" || arg == "--help=all" || arg == "--version") {
+      (arg == "--version" ? parsed.version : arg == "--help=all" ? parsed.help_all : parsed.help) = true;
       return parsed;
     } else if (const absl::Status status = ParseFlag(table, args, &i); !status.ok()) {
       return status;
@@ -158,22 +186,15 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
   return parsed;
 }
 
+std::string FullHelpText(const FlagTable& table) {
+  return HelpOf(table, [](const Flag&) { return true; });
+}
+
 std::string HelpText(const FlagTable& table) {
-  std::string text = absl::StrCat("usage: ", table.usage, "\n\n", table.about, "\n");
-  bool times = false, bytes = false;
-  ForEach(table, [&](const Flag& flag) {
-    times |= flag.value_name == "TIME";
-    bytes |= flag.value_name == "BYTES";
+  if (table.common.empty()) return FullHelpText(table);
+  return HelpOf(table, [&](const Flag& flag) {
+    return std::find(table.common.begin(), table.common.end(), flag.name) != table.common.end();
   });
-  for (const FlagGroup& group : table.groups) {
-    absl::StrAppend(&text, "\n", group.title, ":\n");
-    for (const Flag& flag : group.flags) absl::StrAppend(&text, HelpRow(flag));
-  }
-  absl::StrAppend(&text, "\n  --help, --version\n");
-  if (times) absl::StrAppend(&text, "\nTIME is like 10s, 500ms or 2m; a plain number is seconds.\n");
-  if (bytes)
-    absl::StrAppend(&text, times ? "" : "\n", "BYTES is like 512MiB or 2G; a plain number is bytes.\n");
-  return text;
 }
 
 std::string VersionText(const FlagTable& table) {
@@ -185,7 +206,10 @@ std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char
                                     std::vector<std::string>* positional) {
   absl::StatusOr<ParsedArgs> parsed = ParseArgs(table, std::vector<std::string>(argv + 1, argv + argc));
   if (!parsed.ok()) return UsageError(table, parsed.status());
-  if (parsed->help) return std::fputs(HelpText(table).c_str(), stdout) < 0 ? 1 : 0;
+  if (parsed->help || parsed->help_all) {
+    const std::string text = parsed->help_all ? FullHelpText(table) : HelpText(table);
+    return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
+  }
   if (parsed->version) return std::printf("%s\n", VersionText(table).c_str()) < 0 ? 1 : 0;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;

@@ -92,17 +92,22 @@ struct FlagGroup {
   std::vector<Flag> flags;
 };
 
-// Every table has --help (-h) and --version without rows for them.
+// Every table has --help (-h), --help=all and --version without rows for them.
 struct FlagTable {
   std::string program;  // "coordinator"
   std::string usage;    // "coordinator [--model] PATH [flags]"
   std::string about;    // what it does, before the flags
   std::vector<FlagGroup> groups;
   size_t max_positional = 0;
+  // Names of the flags that most users need: --help prints these flags alone, and --help=all every flag.
+  // Empty: both print every flag.
+  std::vector<std::string> common;
 };
 
 struct ParsedArgs {
-  bool help = false;  // help or version: parsing stopped there
+  // Parsing stops at help, help_all or version.
+  bool help = false;
+  bool help_all = false;
   bool version = false;
   std::vector<std::string> positional;
 };
@@ -112,7 +117,9 @@ struct ParsedArgs {
 // one: "unknown flag --prot: did you mean --port?". Flags before the wrong one have been set.
 absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<std::string>& args);
 
-// Returns what --help prints: usage, about, then every row with its default and bounds.
+// Returns what --help=all prints: usage, about, then every row with its default and bounds.
+std::string FullHelpText(const FlagTable& table);
+// Returns what --help prints: the same with the rows of table.common alone, and the number of all flags.
 std::string HelpText(const FlagTable& table);
 
 // Returns "somnus coordinator 0.1.0".

@@ -172,7 +172,22 @@ TEST(FlagsTest, HelpAndVersionStopTheParsing) {
     EXPECT_FALSE(parsed->version);
   }
   EXPECT_TRUE(Parse(&o, {"--port=3", "--version"})->version);
+  EXPECT_TRUE(Parse(&o, {"--help=all", "--bogus"})->help_all);
   EXPECT_EQ(VersionText(Table(&o)), std::string("somnus program ") + kVersion);
+}
+
+TEST(FlagsTest, HelpShowsCommonFlagsAloneWhereATableNamesThem) {
+  Options o;
+  FlagTable table = Table(&o);
+  EXPECT_EQ(HelpText(table), FullHelpText(table)) << "a table without common flags";
+  table.common = {"port", "name"};
+  const std::string help = HelpText(table);
+  EXPECT_NE(help.find("  --port=N"), std::string::npos);
+  EXPECT_NE(help.find("  --name=NAME"), std::string::npos);
+  EXPECT_EQ(help.find("--verbose"), std::string::npos);
+  EXPECT_EQ(help.find("Second:"), std::string::npos) << "a title without flags";
+  EXPECT_NE(help.find("  --help=all                        every flag: "), std::string::npos) << help;
+  EXPECT_EQ(FullHelpText(table).find("--help=all"), std::string::npos);
 }
 
 TEST(FlagsTest, HelpShowsDefaultsBoundsAndUnitsAndHidesAliases) {

@@ -373,7 +373,21 @@ TEST(FlagsTest, EveryNameIsThereOnce) {
   }
 }
 
-// docs/flags.md shows what --help prints, word for word.
+// A user meets the flags that most users need, in a help of about one screen; the names exist.
+TEST(FlagsTest, HelpShowsTheCommonFlagsAlone) {
+  Flags flags;
+  const FlagTable table = CoordinatorFlags(&flags);
+  EXPECT_LE(table.common.size(), 25u);
+  const std::string help = HelpText(table), all = FullHelpText(table);
+  for (const std::string& name : table.common)
+    EXPECT_NE(help.find("\n  --" + name), std::string::npos) << name;
+  EXPECT_EQ(help.find("--max-trace-spans"), std::string::npos);
+  EXPECT_NE(all.find("--max-trace-spans"), std::string::npos);
+  EXPECT_NE(help.find("--help=all"), std::string::npos);
+  EXPECT_EQ(all.find("--help=all"), std::string::npos);
+}
+
+// docs/flags.md shows what --help=all prints, word for word.
 TEST(FlagsTest, TheDocumentationIsWhatHelpPrints) {
   std::ifstream file("docs/flags.md");
   std::stringstream text;
@@ -381,7 +395,7 @@ TEST(FlagsTest, TheDocumentationIsWhatHelpPrints) {
   Flags flags;
   WorkerFlags worker_flags;
   for (const FlagTable& table : {CoordinatorFlags(&flags), WorkerFlagTable(&worker_flags)}) {
-    const std::string block = "```text\n" + HelpText(table) + "```\n";
+    const std::string block = "```text\n" + FullHelpText(table) + "```\n";
     EXPECT_NE(text.str().find(block), std::string::npos) << "docs/flags.md must hold this block:\n" << block;
   }
 }
