@@ -13,7 +13,6 @@
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "proto/options_digest.h"
-#include "worker/comm/device_group.h"
 #include "worker/comm/host_group.h"
 #include "worker/weights_record.h"
 
@@ -132,25 +131,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> WorkerLoad::MakeGroup(const v1::Pa
                                                                     TcpListener port,
                                                                     std::function<bool()> cancelled) const {
   if (parallel.world_size() == 1) return MakeSingleCommunicator();
-  if (device_->kind() == DeviceKind::kCuda) {
-    DeviceGroupOptions options;
-    options.group_name = parallel.group_name();
-    options.rank = parallel.rank();
-    options.world_size = parallel.world_size();
-    options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
-    options.nccl_unique_id = parallel.nccl_unique_id();
-    options.batch_invariant = request_.batch_invariant();
-    options.cancelled = std::move(cancelled);
-    return parts_.join_devices(options, device_.get());
-  }
-  HostGroupOptions options;
+  GroupOptions options;
   options.group_name = parallel.group_name();
   options.rank = parallel.rank();
   options.world_size = parallel.world_size();
+  options.cancelled = std::move(cancelled);
+  options.spin = placement_.spins;
   options.rank_addresses.assign(parallel.rank_addresses().begin(), parallel.rank_addresses().end());
   options.secret = parallel.group_secret();
-  options.spin = placement_.spins;
-  options.cancelled = std::move(cancelled);
+  options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
+  options.nccl_unique_id = parallel.nccl_unique_id();
+  options.batch_invariant = request_.batch_invariant();
+  if (device_->kind() == DeviceKind::kCuda) return parts_.join_devices(options, device_.get());
   if (!options.rank_addresses.empty() && port.fd.get() < 0) {
     return absl::FailedPreconditionError("JoinGroup: NewGroup has opened no port for ranks on other hosts");
   }

@@ -23,7 +23,6 @@
 namespace somnus {
 
 class SpillIo;
-struct DeviceGroupOptions;
 
 struct WorkerParts {
   // Ok when the device can be opened; otherwise as CheckCudaDevice (kernels/cuda/check.h). Starts nothing.
@@ -44,8 +43,7 @@ struct WorkerParts {
   // group's share of the host's memory, or the GPU. Null: there is one.
   std::function<std::string(DeviceKind, int device_index)> memory_pool;
   // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
-      join_devices;
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&, Device*)> join_devices;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
       open_checkpoint;
   // As CheckpointFingerprint (checkpoint/fingerprint.h).
