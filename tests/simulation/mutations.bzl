@@ -100,8 +100,8 @@ MUTATIONS = {
         "",
     ),
     "failed_resize_is_not_undone": (
-        "coordinator/executor/group_epoch_kv_cache.cc",
-        "const absl::Status undone = ResizeRanks(all, num_before, &bytes);",
+        "coordinator/executor/group_epoch.cc",
+        "const absl::Status undone = ResizeRanks(calls_.all(), num_before).status();",
         "const absl::Status undone;",
     ),
     "resize_takes_used_blocks": (
