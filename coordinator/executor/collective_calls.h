@@ -37,8 +37,8 @@ class CollectiveCalls {
 
   using Call = std::function<grpc::Status(const WorkerLink&, size_t rank, grpc::ClientContext*)>;
 
-  // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts: a
-  // time that does not go on while this process stands still (base/running_clock.h).
+  // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts, and
+  // stops while this process stands still (base/running_clock.h).
   CollectiveCalls(int64_t group_epoch, const std::vector<WorkerLink>* workers, FailureLatch* latch,
                   absl::Duration blame_grace, MonotonicClock now)
       : group_epoch_(group_epoch),
@@ -77,7 +77,7 @@ class CollectiveCalls {
                                                          const Complete<Request>& complete = nullptr) const {
     return CollectBy(&CollectiveCalls::RunOperation, ranks, timeout, rpc, std::move(request), complete);
   }
-  // Sends the stamped request to all ranks by Run, and returns what each rank says.
+  // Stamps the request, sends it to all ranks by Run, and returns each rank's response or error.
   template <typename Request, typename Response>
   std::vector<absl::StatusOr<Response>> AskEach(absl::Duration timeout, Rpc<Request, Response> rpc,
                                                 std::type_identity_t<Request> request) const;

@@ -1,6 +1,6 @@
 #pragma once
-// How ranks on CPUs form a group: in shared memory on one host, over TCP on several. The coordinator decides
-// which, by giving the ranks addresses or none.
+// How ranks on CPUs form a group: in shared memory on one host, over TCP on several hosts. The coordinator
+// decides between the two, by giving the ranks addresses or none.
 
 #include <memory>
 

@@ -6,15 +6,15 @@
 // in rank order, as in shared memory, so that a model's logits are bit for bit the same on one host and on
 // several, whatever the batch.
 //
-// Every rank has two connections to every other: one for data, one for notices (an abort, or the loss of a
-// third rank), which also tells when a host cannot be reached any longer. Small messages go to all ranks, and
-// each rank adds them up. Of large messages among three ranks or more, each rank adds up one part, and sends
-// the result to the others.
+// Every rank has two connections to every other rank: a connection for data, and a connection for notices (an
+// abort, or the loss of a third rank), which also tells when a host cannot be reached any longer. Small
+// messages go to all ranks, and each rank adds up all of a message. Of large messages among three ranks or
+// more, each rank adds up a part, and sends the sum to the other ranks.
 //
-// Security. A process joins only with the group's secret, which it proves without sending it (HMAC-SHA256
-// over numbers that both sides draw), and a rank proves it to the others alike. Strangers that connect are
-// dropped; they neither end nor delay the group. What the ranks send afterwards is neither encrypted nor
-// signed: the network between the hosts must be trusted, as with NCCL.
+// Security. A process joins only with the group's secret: each side of a connection proves to know the secret
+// without sending the secret (HMAC-SHA256 over numbers that both sides draw). Strangers that connect are
+// dropped, and neither end nor delay the group. The ranks' later messages are neither encrypted nor signed:
+// the network between the hosts must be trusted, as with NCCL.
 
 #include <memory>
 
