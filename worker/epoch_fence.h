@@ -12,17 +12,19 @@ namespace somnus {
 // Thread safe. Every error is FailedPrecondition and names the request's epoch and the worker's.
 class EpochFence {
  public:
-  // Moves on to `epoch`: from now on nothing of an older one is admitted, and nothing of this one either,
-  // until Complete. Ok for the epoch that the worker is in, too, as long as no request of it was admitted.
+  // Moves on to `epoch`: from now on no request of an older epoch is admitted, and no request of `epoch`
+  // until Complete. Ok also for the epoch that the worker is in, as long as no request of that epoch was
+  // admitted.
   absl::Status Begin(int64_t epoch);
-  // What belonged to older epochs has ended. Does nothing when a later epoch has begun meanwhile.
+  // The work of older epochs has ended. Does nothing when a later epoch has begun meanwhile.
   void Complete(int64_t epoch);
 
   // Ok for a request of the worker's epoch.
   absl::Status Check(int64_t epoch) const;
-  // Check; a request that passes is one of those after which Begin refuses the same epoch.
+  // Check. After a request that passes, Begin refuses the same epoch.
   absl::Status Admit(int64_t epoch);
-  // A worker that is told to leave obeys its own coordinator and later ones: Ok but for an older epoch.
+  // A worker that is told to leave obeys its own coordinator and later coordinators: Ok but for an older
+  // epoch.
   absl::Status CheckShutdown(int64_t epoch) const;
 
   // 0 before the first Begin.

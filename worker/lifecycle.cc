@@ -49,6 +49,11 @@ void Lifecycle::BeginEpoch(int64_t epoch) {
   if (!for_good_) error_ = absl::OkStatus();
 }
 
+void Lifecycle::SetTransitionPrepared(bool prepared) {
+  absl::MutexLock lock(&mu_);
+  transition_prepared_ = prepared;
+}
+
 WorkerState Lifecycle::state() const {
   absl::MutexLock lock(&mu_);
   return error_.ok() ? state_ : WorkerState::kFailed;
@@ -64,6 +69,16 @@ absl::Status Lifecycle::Require(std::initializer_list<WorkerState> allowed, cons
   if (!error_.ok()) return error_;
   if (std::find(allowed.begin(), allowed.end(), state_) != allowed.end()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(call, ": the worker is ", WorkerStateName(state_)));
+}
+
+bool Lifecycle::transition_prepared() const {
+  absl::MutexLock lock(&mu_);
+  return transition_prepared_;
+}
+
+absl::Status Lifecycle::RequireNoTransition(const char* call) const {
+  if (!transition_prepared()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": a transition is prepared"));
 }
 
 }  // namespace somnus

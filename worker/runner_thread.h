@@ -11,18 +11,18 @@
 
 namespace somnus {
 
-// Post and Run may be called from any thread but its own. The queue has no bound of its own; there is one
+// Any thread but the runner thread may call Post and Run. The queue has no bound of its own; there is one
 // task for each lifecycle call under way and for each step that worker_service.cc lets in.
 class RunnerThread {
  public:
   RunnerThread();
-  // Runs what is still queued first.
+  // Runs the tasks that are still queued first.
   ~RunnerThread();
 
   void Post(std::function<void()> task);
   // Returns when the task has run.
   void Run(const std::function<void()>& task);
-  // False when what was queued before the call still runs after `timeout`.
+  // False when tasks that were queued before the call still run after `timeout`.
   bool WaitIdle(absl::Duration timeout);
 
  private:

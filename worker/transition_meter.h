@@ -1,8 +1,8 @@
 #pragma once
-// How far a rank is with its last transition, of the epoch (proto/transition.proto, TransitionProgress).
+// How far a rank is with the last transition of the epoch (proto/transition.proto, TransitionProgress).
 //
-// Written by the runner thread, but for what bytes() and NoteRead count; read by any thread, at once, also
-// while the transition works.
+// Thread safety: the runner thread alone begins a transition and sets its phases; any thread may count by
+// bytes() and NoteRead. Progress is for any thread, and returns at once, also while the transition works.
 
 #include <atomic>
 #include <cstdint>
@@ -22,19 +22,19 @@ const char* TransitionPhaseName(TransitionPhase phase);
 
 class TransitionMeter {
  public:
-  // A transition begins, in kCopy or kMap. `moved_bytes` are those that bytes() will count, `read_bytes` of
-  // memory that is filled from the checkpoint.
+  // A transition begins, in kCopy or kMap. bytes() will count `moved_bytes`; `read_bytes` of memory are
+  // filled from the checkpoint.
   void Begin(uint64_t id, bool wakes_up, int64_t moved_bytes, int64_t read_bytes);
-  // Of the one that was begun. kCommitted and kAborted end it; after that nothing changes it.
+  // Sets the phase of the transition. kCommitted and kAborted end the transition, which nothing changes then.
   void SetPhase(TransitionPhase phase);
-  // `loaded` of `total` bytes have come from the checkpoint, in whatever form it has them.
+  // `loaded` of `total` bytes of the checkpoint's files have come.
   void NoteRead(int64_t loaded, int64_t total);
   // A new epoch: there was no transition.
   void Forget();
 
-  // For the allocator's driver, and for copies that are made without it.
+  // For the allocator's driver, and for copies that are made without the driver.
   ByteMeter* bytes() { return &bytes_; }
-  // Nullopt: there was none in the epoch.
+  // Nullopt: there was no transition in the epoch.
   std::optional<v1::TransitionProgress> Progress() const;
 
  private:

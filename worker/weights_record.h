@@ -1,5 +1,5 @@
 #pragma once
-// What a worker's weights are: their version, where they come from, and whether memory has them
+// The state of a worker's weights: the version, the source, and whether memory has the weights
 // (proto/worker.proto, "Weights").
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace somnus {
 
-// InvalidArgument: it is no version that weights can have.
+// InvalidArgument: weights cannot have this version.
 absl::Status CheckWeightsVersion(int64_t version);
 
 // Thread safe.
 class WeightsRecord {
  public:
-  // They were read from a checkpoint's files, which have this fingerprint.
+  // The weights were read from a checkpoint's files, which have this fingerprint.
   void SetRead(int64_t version, const std::string& fingerprint);
-  // A whole update has brought them.
+  // A whole update has brought the weights.
   void SetUpdated(int64_t version, absl::string_view update_id);
-  // Their memory was mapped, and nothing was written there: they are stale until their source is read.
+  // The memory was mapped, and nothing was written there: the weights are stale until their source is read.
   void SetUnread();
-  // Their memory is written from now on: they are stale, and no source has them any more. Also of weights
-  // that were never read.
+  // The memory is written from now on: the weights are stale, and no source has them any more. Also for
+  // weights that were never read.
   void SetOverwritten();
-  // A sleep has given up their contents. They are not stale while they have no memory.
+  // A sleep has given up the contents. Weights without memory are not stale.
   void SetDiscarded();
 
-  // 0 when there are none, and while they are stale.
+  // 0 when there are no weights, and while the weights are stale.
   int64_t version() const;
-  // Of the files, or "update <id>"; empty when no source has the weights.
+  // The fingerprint of the files, or "update <id>"; empty when no source has the weights.
   std::string fingerprint() const;
   // Memory is mapped, with contents of no version.
   bool stale() const;
   bool discarded() const;
-  // The checkpoint that was read last has them.
+  // The checkpoint that was read last has the weights.
   bool in_checkpoint() const;
-  // That a checkpoint or an update has given them, also while they are stale or discarded.
+  // The version that a checkpoint or an update has given, also while the weights are stale or discarded.
   int64_t source_version() const;
 
  private:

@@ -3,14 +3,15 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/build_id.h"
 #include "base/memory_tags.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
-#include "proto/limits.h"
-#include "worker/comm/nccl_api.h"
 
 namespace somnus {
 namespace {
@@ -27,183 +28,219 @@ int64_t ResidentSetBytes() {
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, WorkerParts parts)
-    : options_(options), parts_(std::move(parts)) {}
+    : parts_(std::move(parts)),
+      load_(options, &parts_),
+      weights_(&parts_, epoch_.lifecycle(), &load_),
+      cache_(&epoch_, &load_, meter_.bytes()),
+      transition_(&epoch_, &load_, &weights_, &cache_, &meter_),
+      steps_(&epoch_, &load_, &weights_, &cache_) {}
 
 Worker::~Worker() {
   Abort("the worker leaves");
-  thread_.Run([this] {  // before the device and the memory that they borrow
-    kv_host_tier_.reset();
-    update_.reset();
-    runner_.reset();
-    communicator_.BeginEpoch(epoch_);
+  thread_.Run([this] {  // before the device and the memory that these parts borrow
+    cache_.DestroyHostTier();
+    weights_.update()->Drop();
+    load_.DestroyRunner();
+    epoch_.LeaveGroup();
   });
 }
 
-// Needs no device, and therefore not the runner thread.
+template <typename Work>
+auto Worker::InEpoch(int64_t epoch, const Work& work) -> decltype(work()) {
+  std::optional<decltype(work())> result;
+  thread_.Run([&] {
+    // Checked here, because an epoch may begin while the call waits for its turn.
+    const absl::Status admitted = epoch_.Admit(epoch);
+    if (admitted.ok()) {
+      result.emplace(work());
+    } else {
+      result.emplace(admitted);
+    }
+  });
+  return *std::move(result);
+}
+
+absl::StatusOr<v1::WorkerSnapshot> Worker::Fence(int64_t epoch, absl::Duration patience,
+                                                 const std::function<void()>& end_streams) {
+  RETURN_IF_ERROR(epoch_.Announce(epoch));
+  end_streams();
+  struct Result {
+    absl::Status status;
+    StopSignal known;
+  };
+  const auto begun = std::make_shared<Result>();  // shared: the result may come after `patience`
+  thread_.Post([this, epoch, begun] {
+    begun->status = BeginEpoch(epoch);
+    begun->known.Stop();
+  });
+  if (!begun->known.WaitFor(patience)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("Fence: the device is still busy after ", absl::FormatDuration(patience)));
+  }
+  RETURN_IF_ERROR(begun->status);
+  return Snapshot();
+}
+
+absl::Status Worker::BeginEpoch(int64_t epoch) {
+  // Not pending: an earlier call has begun the epoch, or a later call will begin a later epoch.
+  if (!epoch_.pending(epoch)) return epoch_.Check(epoch);
+  if (load_.runner() != nullptr) {
+    // A device that returns errors even when nothing is left to do has to be opened by a new process.
+    if (absl::Status status = load_.runner()->BeginEpoch(); !status.ok()) return epoch_.FailForGood(status);
+  }
+  transition_.BeginEpoch();
+  cache_.ForgetAll();  // no coordinator begins an epoch with blocks that were computed in another epoch
+  weights_.update()->Drop();
+  steps_.BeginEpoch();
+  epoch_.Begin(epoch);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::NewGroupResponse> Worker::NewGroup(const v1::NewGroupRequest& request) {
-  RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
-  v1::NewGroupResponse response;
-  if (!request.listen_host().empty()) {
-    ASSIGN_OR_RETURN(TcpListener port, ListenOnTcp(request.listen_host()));
-    response.set_port(port.port);
-    absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(fence_.Check(request.group_epoch()));  // an epoch that begins after this closes the port
-    open_port_ = std::move(port);
-    return response;
-  }
-  absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
-  if (!nccl.ok()) {
-    LogWarning("{}", std::string(nccl.status().message()));
-    return response;
-  }
-  ASSIGN_OR_RETURN(*response.mutable_nccl_unique_id(), MakeNcclUniqueId(**nccl));
-  return response;
+  return epoch_.NewGroup(request);
 }
 
 absl::StatusOr<v1::LoadModelEvent> Worker::LoadModel(const v1::LoadModelRequest& request,
                                                      const ModelRunner::Progress& progress) {
-  using Event = absl::StatusOr<v1::LoadModelEvent>;
-  return InEpoch<Event>(request.group_epoch(), [&]() -> Event {
-    RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kCreated}, "LoadModel"));
-    Event event = DoLoad(request, progress);
-    if (!event.ok()) return FailForGood(event.status());
-    lifecycle_.Set(WorkerState::kLoaded);
+  return InEpoch(request.group_epoch(), [&]() -> absl::StatusOr<v1::LoadModelEvent> {
+    RETURN_IF_ERROR(epoch_.lifecycle()->Require({WorkerState::kCreated}, "LoadModel"));
+    absl::StatusOr<v1::LoadModelEvent> event = DoLoad(request, progress);
+    if (!event.ok()) return epoch_.FailForGood(event.status());
+    epoch_.lifecycle()->Set(WorkerState::kLoaded);
     return event;
   });
 }
 
+absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
+                                                  const ModelRunner::Progress& progress) {
+  RETURN_IF_ERROR(load_.Begin(request));
+  ASSIGN_OR_RETURN(const WorkerWeights::Files files, weights_.OpenForLoad());
+  RETURN_IF_ERROR(load_.OpenDevice());
+  ASSIGN_OR_RETURN(v1::LoadModelEvent event,
+                   load_.LoadRunner(*files.checkpoint, epoch_.communicator(), progress));
+  weights_.SetLoaded(files.source, &event);
+  return event;
+}
+
 absl::Status Worker::JoinGroup(const v1::JoinGroupRequest& request) {
-  return InEpoch<absl::Status>(request.group_epoch(), [&] { return DoJoinGroup(request.parallel()); });
+  return InEpoch(request.group_epoch(), [&] { return epoch_.Join(request.parallel(), load_); });
 }
 
 absl::StatusOr<v1::ProfileResponse> Worker::Profile(const v1::ProfileRequest& request) {
-  return InEpoch<absl::StatusOr<v1::ProfileResponse>>(request.group_epoch(), [&] { return DoProfile(); });
+  return InEpoch(request.group_epoch(), [&]() -> absl::StatusOr<v1::ProfileResponse> {
+    ASSIGN_OR_RETURN(v1::ProfileResponse response, cache_.Profile());
+    response.set_weights_version(weights_version());
+    return response;
+  });
 }
 
 absl::StatusOr<int64_t> Worker::AllocateKvCache(const v1::AllocateKvCacheRequest& request) {
-  return InEpoch<absl::StatusOr<int64_t>>(
-      request.group_epoch(), [&] { return DoAllocateKvCache(request.kv_cache(), request.defer_graphs()); });
+  return InEpoch(request.group_epoch(), [&]() -> absl::StatusOr<int64_t> {
+    ASSIGN_OR_RETURN(const int64_t bytes, cache_.Allocate(request.kv_cache(), request.defer_graphs()));
+    load_.allocator()->BeginAsleep({});
+    transition_.SetRestingState();
+    return bytes;
+  });
 }
 
 absl::StatusOr<v1::ResizeKvCacheResponse> Worker::ResizeKvCache(const v1::ResizeKvCacheRequest& request) {
-  return InEpoch<absl::StatusOr<v1::ResizeKvCacheResponse>>(
-      request.group_epoch(), [&] { return DoResizeKvCache(request.num_blocks()); });
+  return InEpoch(request.group_epoch(), [&]() -> absl::StatusOr<v1::ResizeKvCacheResponse> {
+    ASSIGN_OR_RETURN(v1::ResizeKvCacheResponse response, cache_.Resize(request.num_blocks()));
+    response.set_weights_version(weights_version());
+    return response;
+  });
 }
 
 void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched) {
   thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
-    ++steps_in_progress_;
-    // Shared, because functions are copied.
-    const auto refused = std::make_shared<absl::Status>();
-    const auto step =
-        std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request, refused.get()));
-    launched([this, step, refused, id = request.step_id(), epoch = request.group_epoch()] {
-      absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
-      if (step->ok() && !result.ok()) Fail(epoch, result.status()).IgnoreError();
-      v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();
-      if (result.ok() && !refused->ok()) {
-        v1::SlotError* const error = reply.add_slot_errors();
-        error->set_slot(kSwapsSlot);
-        error->set_code(refused->raw_code());
-        error->set_message(std::string(refused->message()));
-      }
-      --steps_in_progress_;
-      reply.set_step_id(id);
-      reply.set_error_code(result.status().raw_code());
-      reply.set_error_message(std::string(result.status().message()));
-      reply.set_weights_version(weights_version());
-      reply.set_kv_host_bytes(KvHostBytes());
-      return reply;
-    });
+    launched(steps_.Launch(request));
   });
 }
 
-std::shared_ptr<SleepableAllocator> Worker::allocator() const {
-  absl::MutexLock lock(&mu_);
-  return allocator_;
+absl::StatusOr<v1::SelfCheckResponse> Worker::SelfCheck(const v1::SelfCheckRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return steps_.SelfCheck(); });
+}
+
+absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return transition_.Plan(request.transition()); });
+}
+
+absl::Status Worker::Prepare(const v1::PrepareRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return transition_.Prepare(request); });
+}
+
+absl::StatusOr<v1::CommitResponse> Worker::Commit(const v1::CommitRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return transition_.Commit(request.transition_id()); });
+}
+
+absl::Status Worker::AbortTransition(const v1::AbortRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return transition_.Abort(request.transition_id()); });
+}
+
+absl::StatusOr<v1::PrefetchResponse> Worker::Prefetch(const v1::PrefetchRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return weights_.Prefetch(request.cpu_share()); });
+}
+
+absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::ReloadWeights(
+    const v1::WorkerReloadWeightsRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return weights_.Reload(request); });
+}
+
+absl::Status Worker::BeginWeightUpdate(const v1::BeginWeightUpdateRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return weights_.BeginUpdate(request); });
+}
+
+absl::StatusOr<uint64_t> Worker::OpenWeightStream(int64_t epoch, const std::string& update_id) {
+  return InEpoch(epoch, [&] { return weights_.update()->OpenStream(update_id); });
+}
+
+absl::Status Worker::AddWeights(int64_t epoch, uint64_t stream, const v1::WeightChunk& chunk) {
+  return InEpoch(epoch, [&] { return weights_.AddChunk(stream, chunk); });
+}
+
+absl::StatusOr<v1::WorkerUpdateWeightsResponse> Worker::CloseWeightStream(int64_t epoch, uint64_t stream) {
+  return InEpoch(epoch, [&] { return weights_.update()->CloseStream(stream); });
+}
+
+absl::StatusOr<v1::WorkerUpdateWeightsResponse> Worker::ReceivedWeights(int64_t epoch,
+                                                                        const std::string& update_id) {
+  return InEpoch(epoch, [&] { return weights_.update()->Received(update_id); });
+}
+
+absl::Status Worker::FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request) {
+  return InEpoch(request.group_epoch(), [&] { return weights_.FinishUpdate(request); });
 }
 
 v1::WorkerStatusResponse Worker::GetStatus() const {
   v1::WorkerStatusResponse response;
-  response.set_state(WorkerStateName(lifecycle_.state()));
-  response.set_sleep_level(lifecycle_.sleep_level());
+  response.set_state(WorkerStateName(epoch_.lifecycle().state()));
+  response.set_sleep_level(epoch_.lifecycle().sleep_level());
   response.set_rss_bytes(ResidentSetBytes());
-  response.set_graph_bytes(graph_bytes_.load());
+  response.set_graph_bytes(cache_.graph_bytes());
   response.set_weights_version(weights_version());
   response.set_group_epoch(group_epoch());
-  {
-    absl::MutexLock lock(&mu_);
-    response.set_weight_types(loaded_.weight_types);
-    response.set_numa(loaded_.numa);
+  if (load_.FillStatus(&response)) {
+    (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += cache_.host_bytes();
+    (*response.mutable_file_bytes_by_tag())[kWeightsTag] += weights_.backup_bytes();
   }
-  if (const auto allocator = this->allocator(); allocator != nullptr) {
-    for (const auto& [tag, bytes] : allocator->Stats()) {
-      (*response.mutable_bytes_by_tag())[tag] = bytes.resident;
-      (*response.mutable_sleeping_bytes_by_tag())[tag] = bytes.sleeping;
-      (*response.mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
-      (*response.mutable_file_bytes_by_tag())[tag] = bytes.file_backup;
-    }
-    (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += KvHostBytes();
-    (*response.mutable_file_bytes_by_tag())[kWeightsTag] += checkpoint_backup_.bytes();
-  }
-  if (std::optional<v1::TransitionProgress> progress = transition_meter_.Progress(); progress.has_value())
+  if (std::optional<v1::TransitionProgress> progress = meter_.Progress(); progress.has_value())
     *response.mutable_transition() = *std::move(progress);
   return response;
 }
 
-// Every step of the epoch is counted, also one that the worker's state refuses, so that the state's error is
-// not hidden behind that of the number.
-absl::Status Worker::AdmitStep(const v1::StepRequest& request) {
-  RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
-  const int64_t id = request.step_id(), last = last_step_id_.load();
-  absl::Status order;
-  if (id < 1) {
-    order = absl::InvalidArgumentError(absl::StrCat("step_id: must be positive, not ", id));
-  } else if (stepped_in_epoch_ && id != last + 1) {
-    order = absl::InvalidArgumentError(absl::StrCat("step_id: ", id, " does not follow ", last));
-  } else {
-    stepped_in_epoch_ = true;
-    last_step_id_ = id;
-  }
-  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, "Execute"));
-  RETURN_IF_ERROR(order);
-  return RequireComputable("Execute");
-}
-
-absl::Status Worker::RequireComputable(const char* call) const {
-  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, call));
-  if (prepared_.has_value())
-    return absl::FailedPreconditionError(absl::StrCat(call, ": a transition is prepared"));
-  if (weights_.stale()) return absl::FailedPreconditionError(absl::StrCat(call, ": the weights are stale"));
-  return RequireGroup(call);
-}
-
-absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request,
-                                                              absl::Status* refused) {
-  RETURN_IF_ERROR(AdmitStep(request));
-  ranks_may_differ_ = false;
-  if (absl::Status status = communicator_.Resume(); !status.ok()) return Fail(epoch_, status);
-  if (absl::Status status = SwapBlocksOf(request, refused); !status.ok()) return Fail(epoch_, status);
-  absl::StatusOr<std::unique_ptr<PendingStep>> step = runner_->Launch(request);
-  if (!step.ok()) return Fail(epoch_, step.status());
-  return step;
-}
-
-absl::Status Worker::Fail(int64_t epoch, const absl::Status& status) {
-  if (lifecycle_.Fail(epoch, status)) {
-    // What a Fence ends is no fault of this rank.
-    if (group_epoch() == epoch) LogError("{}", status.ToString());
-    AbortUpTo(epoch, absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
-  }
-  return status;
-}
-
-absl::Status Worker::FailForGood(const absl::Status& status) {
-  if (lifecycle_.FailForGood(status)) {
-    LogError("{}", status.ToString());
-    Abort(absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
-  }
-  return status;
+v1::WorkerSnapshot Worker::Snapshot() const {
+  v1::WorkerSnapshot snapshot;
+  snapshot.set_state(WorkerStateName(epoch_.lifecycle().state()));
+  snapshot.set_sleep_level(epoch_.lifecycle().sleep_level());
+  snapshot.set_group_epoch(group_epoch());
+  snapshot.set_weights_version(weights_version());
+  snapshot.set_weights_stale(weights_.record().stale());
+  snapshot.set_checkpoint_fingerprint(weights_.record().fingerprint());
+  snapshot.set_last_step_id(last_step_id());
+  snapshot.set_build_id(BuildId());
+  load_.FillSnapshot(&snapshot);
+  cache_.FillSnapshot(&snapshot);
+  return snapshot;
 }
 
 }  // namespace somnus

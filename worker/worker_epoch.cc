@@ -1,143 +1,106 @@
-// The Worker's epochs: how one begins, and how its group forms.
+#include "worker/worker_epoch.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/build_id.h"
 #include "base/log.h"
-#include "base/monotonic.h"
 #include "base/status_macros.h"
-#include "worker/comm/device_group.h"
-#include "worker/comm/host_group.h"
-#include "worker/worker.h"
+#include "worker/comm/nccl_api.h"
+#include "worker/worker_load.h"
 
 namespace somnus {
 
-absl::StatusOr<v1::WorkerSnapshot> Worker::Fence(int64_t epoch, absl::Duration patience,
-                                                 const std::function<void()>& end_streams) {
+absl::Status WorkerEpoch::Announce(int64_t epoch) {
   RETURN_IF_ERROR(fence_.Begin(epoch));
   AbortUpTo(epoch - 1, absl::StrCat("epoch ", epoch, " begins"));
-  end_streams();
-  struct Result {
-    absl::Status status;
-    StopSignal known;
-  };
-  const auto begun = std::make_shared<Result>();  // shared: it may be known after `patience` only
-  thread_.Post([this, epoch, begun] {
-    begun->status = BeginEpoch(epoch);
-    begun->known.Stop();
-  });
-  if (!begun->known.WaitFor(patience)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("Fence: the device is still busy after ", absl::FormatDuration(patience)));
-  }
-  RETURN_IF_ERROR(begun->status);
-  return Snapshot();
-}
-
-absl::Status Worker::BeginEpoch(int64_t epoch) {
-  if (!fence_.pending(epoch)) return fence_.Check(epoch);  // an earlier call has done it, or a later one will
-  if (runner_ != nullptr) {
-    // A device that returns errors even when nothing is left to do has to be opened by a new process.
-    if (absl::Status status = runner_->BeginEpoch(); !status.ok()) return FailForGood(status);
-  }
-  AbortPrepared();
-  ForgetKept(/*with_swapped=*/true);  // no coordinator begins an epoch with what was computed in another one
-  update_.reset();
-  last_transition_ = last_committed_ = 0;
-  transition_meter_.Forget();
-  communicator_.BeginEpoch(epoch);
-  TakeOpenPort();
-  lifecycle_.BeginEpoch(epoch);
-  epoch_ = epoch;
-  stepped_in_epoch_ = false;
-  ranks_may_differ_ = false;
-  fence_.Complete(epoch);
-  LogInfo("epoch {} begins", epoch);
   return absl::OkStatus();
 }
 
-absl::Status Worker::DoJoinGroup(const v1::ParallelConfig& parallel) {
+absl::StatusOr<v1::NewGroupResponse> WorkerEpoch::NewGroup(const v1::NewGroupRequest& request) {
+  RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
+  v1::NewGroupResponse response;
+  if (!request.listen_host().empty()) {
+    ASSIGN_OR_RETURN(TcpListener port, ListenOnTcp(request.listen_host()));
+    response.set_port(port.port);
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(fence_.Check(request.group_epoch()));  // an epoch that begins after this closes the port
+    open_port_ = std::move(port);
+    return response;
+  }
+  absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
+  if (!nccl.ok()) {
+    LogWarning("{}", std::string(nccl.status().message()));
+    return response;
+  }
+  ASSIGN_OR_RETURN(*response.mutable_nccl_unique_id(), MakeNcclUniqueId(**nccl));
+  return response;
+}
+
+void WorkerEpoch::Begin(int64_t epoch) {
+  communicator_.BeginEpoch(epoch);
+  TakeOpenPort();  // closes the port
+  lifecycle_.BeginEpoch(epoch);
+  begun_ = epoch;
+  ranks_may_differ_ = false;
+  fence_.Complete(epoch);
+  LogInfo("epoch {} begins", epoch);
+}
+
+absl::Status WorkerEpoch::Join(const v1::ParallelConfig& parallel, const WorkerLoad& load) {
   RETURN_IF_ERROR(
       lifecycle_.Require({WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, "JoinGroup"));
   if (communicator_.joined()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("JoinGroup: the worker is in the group of epoch ", epoch_, " already"));
+        absl::StrCat("JoinGroup: the worker is in the group of epoch ", begun_, " already"));
   }
   if (parallel.rank() != communicator_.rank() || parallel.world_size() != communicator_.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "parallel: rank ", parallel.rank(), " of ", parallel.world_size(),
         ", but the weights are those of rank ", communicator_.rank(), " of ", communicator_.world_size()));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group, MakeGroup(parallel));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
+                   load.MakeGroup(parallel, TakeOpenPort(), [this] { return communicator_.aborted(); }));
   ranks_may_differ_ = lifecycle_.state() != WorkerState::kLoaded;
   return communicator_.Join(std::move(group));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Worker::MakeGroup(const v1::ParallelConfig& parallel) {
-  if (parallel.world_size() == 1) return MakeSingleCommunicator();
-  if (device_->kind() == DeviceKind::kCuda) {
-    DeviceGroupOptions options;
-    options.group_name = parallel.group_name();
-    options.rank = parallel.rank();
-    options.world_size = parallel.world_size();
-    options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
-    options.nccl_unique_id = parallel.nccl_unique_id();
-    options.batch_invariant = load_request_.batch_invariant();
-    options.cancelled = [this] { return communicator_.aborted(); };
-    return parts_.join_devices(options, device_.get());
-  }
-  HostGroupOptions options;
-  options.group_name = parallel.group_name();
-  options.rank = parallel.rank();
-  options.world_size = parallel.world_size();
-  options.rank_addresses.assign(parallel.rank_addresses().begin(), parallel.rank_addresses().end());
-  options.secret = parallel.group_secret();
-  options.spin = placement_.spins;
-  options.cancelled = [this] { return communicator_.aborted(); };
-  TcpListener port = TakeOpenPort();
-  if (!options.rank_addresses.empty() && port.fd.get() < 0) {
-    return absl::FailedPreconditionError("JoinGroup: NewGroup has opened no port for ranks on other hosts");
-  }
-  return JoinHostGroup(options, std::move(port));
-}
-
-TcpListener Worker::TakeOpenPort() {
+TcpListener WorkerEpoch::TakeOpenPort() {
   absl::MutexLock lock(&mu_);
   return std::exchange(open_port_, TcpListener());
 }
 
-absl::Status Worker::RequireGroup(const char* call) const {
+absl::Status WorkerEpoch::RequireGroup(const char* call) const {
   if (communicator_.joined()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(call, ": JoinGroup of epoch ", epoch_, " comes first"));
+  return absl::FailedPreconditionError(absl::StrCat(call, ": JoinGroup of epoch ", begun_, " comes first"));
 }
 
-v1::WorkerSnapshot Worker::Snapshot() const {
-  v1::WorkerSnapshot snapshot;
-  snapshot.set_state(WorkerStateName(lifecycle_.state()));
-  snapshot.set_sleep_level(lifecycle_.sleep_level());
-  snapshot.set_group_epoch(group_epoch());
-  snapshot.set_weights_version(weights_version());
-  snapshot.set_weights_stale(weights_.stale());
-  snapshot.set_checkpoint_fingerprint(weights_.fingerprint());
-  snapshot.set_last_step_id(last_step_id());
-  snapshot.set_build_id(BuildId());
-  {
-    absl::MutexLock lock(&mu_);
-    snapshot.set_rank(loaded_.rank);
-    snapshot.set_world_size(loaded_.world_size);
-    snapshot.set_options_digest(loaded_.options_digest);
-    snapshot.set_num_blocks(loaded_.num_blocks);
-    snapshot.set_num_mapped_blocks(loaded_.num_mapped_blocks);
-    snapshot.set_num_host_blocks(loaded_.num_host_blocks);
-    snapshot.set_weights_bytes(loaded_.weights_bytes);
-    snapshot.set_kv_block_bytes(loaded_.kv_block_bytes);
+absl::Status WorkerEpoch::Suspend() {
+  if (!communicator_.joined() || ranks_may_differ_) return absl::OkStatus();
+  const absl::Status status = communicator_.Suspend();
+  return status.ok() ? status : FailCurrent(status);
+}
+
+absl::Status WorkerEpoch::Resume() {
+  ranks_may_differ_ = false;
+  const absl::Status status = communicator_.Resume();
+  return status.ok() ? status : FailCurrent(status);
+}
+
+absl::Status WorkerEpoch::Fail(int64_t epoch, const absl::Status& status) {
+  if (lifecycle_.Fail(epoch, status)) {
+    // A Fence ends calls of an older epoch with errors, which are no fault of this rank.
+    if (announced() == epoch) LogError("{}", status.ToString());
+    AbortUpTo(epoch, absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
   }
-  if (const auto allocator = this->allocator(); allocator != nullptr) {
-    for (const auto& [tag, stats] : allocator->Stats()) {
-      if (stats.sleeping == 0) snapshot.add_resident_tags(tag);
-    }
+  return status;
+}
+
+absl::Status WorkerEpoch::FailForGood(const absl::Status& status) {
+  if (lifecycle_.FailForGood(status)) {
+    LogError("{}", status.ToString());
+    Abort(absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
   }
-  return snapshot;
+  return status;
 }
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// The parts that a worker makes its model from. Tests pass their own.
+// The parts that a worker makes its model from. Tests pass parts of their own.
 
 #include <functional>
 #include <memory>
@@ -23,7 +23,6 @@
 namespace somnus {
 
 class SpillIo;
-struct DeviceGroupOptions;
 
 struct WorkerParts {
   // Ok when the device can be opened; otherwise as CheckCudaDevice (kernels/cuda/check.h). Starts nothing.
@@ -33,19 +32,20 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
-  // As SleepableAllocatorOptions::open_spill_io. Null: as it says there.
+  // As SleepableAllocatorOptions::open_spill_io, also where null.
   std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_spill_io;
-  // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
+  // The NUMA nodes of the host, and the node of a GPU (gpu_node), where the GPU has a node. Null: no node is
+  // known.
   std::function<std::vector<NumaNode>()> numa_nodes;
-  // Which of its CPUs share a core, and how fast they are. Null: none do, and all are alike.
+  // Which CPUs of the host share a core, and how fast each CPU is. Null: no CPUs share a core, and all are
+  // equally fast.
   std::function<CpuTopology()> cpu_topology;
   std::function<std::optional<int>(int device_index)> gpu_node;
-  // Names the memory of its host that this process takes, which other processes may share: its control
-  // group's share of the host's memory, or the GPU. Null: there is one.
+  // Names the memory that this process takes on its host, and that other processes may share: the share of
+  // the process's control group in the host's memory, or the GPU. Null: the host has one memory.
   std::function<std::string(DeviceKind, int device_index)> memory_pool;
   // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
-      join_devices;
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&, Device*)> join_devices;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
       open_checkpoint;
   // As CheckpointFingerprint (checkpoint/fingerprint.h).

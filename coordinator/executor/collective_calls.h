@@ -1,16 +1,21 @@
 #pragma once
-// Unary calls to all ranks of a group at once, in one epoch. Thread safe: it only reads the links, and the
-// latch is thread safe.
+// Unary calls to the ranks of a group, all at once, in one epoch. Collect and CollectOperation are the usual
+// form: one request for all ranks, and a response from each. Run, RunOperation and RunUntilError are for
+// calls whose statuses count rank by rank.
+//
+// Thread safe: a call only reads the links, and the latch is thread safe.
 
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/executor/failure_latch.h"
@@ -18,12 +23,22 @@
 
 namespace somnus {
 
+// Which ranks take part in a call, by rank. Responses of other ranks are default values.
+using Ranks = std::vector<bool>;
+
 class CollectiveCalls {
  public:
+  using Stub = v1::WorkerService::Stub;
+  template <typename Request, typename Response>
+  using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  // Completes the request for a rank. Null: all ranks get the same request.
+  template <typename Request>
+  using Complete = std::type_identity_t<std::function<void(size_t rank, Request*)>>;
+
   using Call = std::function<grpc::Status(const WorkerLink&, size_t rank, grpc::ClientContext*)>;
 
-  // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts: a
-  // time that does not go on while this process stands still (base/running_clock.h).
+  // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts, and
+  // stops while this process stands still (base/running_clock.h).
   CollectiveCalls(int64_t group_epoch, const std::vector<WorkerLink>* workers, FailureLatch* latch,
                   absl::Duration blame_grace, MonotonicClock now)
       : group_epoch_(group_epoch),
@@ -35,19 +50,44 @@ class CollectiveCalls {
   int64_t group_epoch() const { return group_epoch_; }
   // Returns the id of the epoch's next operation.
   uint64_t NextOperation() const { return next_operation_.fetch_add(1); }
-  // Makes `request` the epoch's next operation, the same one for every rank that it is sent to.
+  // Makes `request` a request of the epoch, and the epoch's next operation where the request has an id: the
+  // same operation for all ranks that get the request.
   template <typename Request>
   void Stamp(Request* request) const {
     request->set_group_epoch(group_epoch_);
-    request->set_operation_id(NextOperation());
+    if constexpr (requires { request->set_operation_id(0); }) request->set_operation_id(NextOperation());
   }
+
+  Ranks all() const { return Ranks(workers_.size(), true); }
+  // Stamps the request, sends it to `ranks`, and returns the responses by rank, or FirstError. The first
+  // error cancels the other ranks' calls.
+  template <typename Request, typename Response>
+  absl::StatusOr<std::vector<Response>> Collect(const Ranks& ranks, absl::Duration timeout,
+                                                Rpc<Request, Response> rpc,
+                                                std::type_identity_t<Request> request,
+                                                const Complete<Request>& complete = nullptr) const {
+    return CollectBy(&CollectiveCalls::RunUntilError, ranks, timeout, rpc, std::move(request), complete);
+  }
+  // Does what Collect does, as RunOperation: no error cancels other calls, and a rank whose connection breaks
+  // is asked again.
+  template <typename Request, typename Response>
+  absl::StatusOr<std::vector<Response>> CollectOperation(const Ranks& ranks, absl::Duration timeout,
+                                                         Rpc<Request, Response> rpc,
+                                                         std::type_identity_t<Request> request,
+                                                         const Complete<Request>& complete = nullptr) const {
+    return CollectBy(&CollectiveCalls::RunOperation, ranks, timeout, rpc, std::move(request), complete);
+  }
+  // Stamps the request, sends it to all ranks by Run, and returns each rank's response or error.
+  template <typename Request, typename Response>
+  std::vector<absl::StatusOr<Response>> AskEach(absl::Duration timeout, Rpc<Request, Response> rpc,
+                                                std::type_identity_t<Request> request) const;
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
   // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
   // so.
   std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
-  // Does what Run does with a stamped request, which a rank executes once, however often it is asked: one
-  // whose connection breaks is asked again, so that it can tell what became of the call.
+  // Does what Run does with a stamped request, which a rank executes once, however often the request comes: a
+  // rank whose connection breaks is asked again, so that the rank can tell the outcome of the call.
   std::vector<absl::Status> RunOperation(absl::Duration timeout, const Call& call) const;
   // Does what Run does, but the first error cancels the other ranks' calls.
   std::vector<absl::Status> RunUntilError(absl::Duration timeout, const Call& call) const;
@@ -57,6 +97,12 @@ class CollectiveCalls {
   absl::Status FirstError(const std::vector<absl::Status>& statuses) const;
 
  private:
+  using RunCalls = std::vector<absl::Status> (CollectiveCalls::*)(absl::Duration, const Call&) const;
+
+  template <typename Request, typename Response>
+  absl::StatusOr<std::vector<Response>> CollectBy(RunCalls run, const Ranks& ranks, absl::Duration timeout,
+                                                  Rpc<Request, Response> rpc, Request request,
+                                                  const Complete<Request>& complete) const;
   std::vector<absl::Status> RunAll(absl::Duration timeout, bool cancel_others, const Call& call) const;
 
   const int64_t group_epoch_;
@@ -66,5 +112,45 @@ class CollectiveCalls {
   const MonotonicClock now_;
   mutable std::atomic<uint64_t> next_operation_{1};
 };
+
+template <typename Request, typename Response>
+absl::StatusOr<std::vector<Response>> CollectiveCalls::CollectBy(RunCalls run, const Ranks& ranks,
+                                                                 absl::Duration timeout,
+                                                                 Rpc<Request, Response> rpc, Request request,
+                                                                 const Complete<Request>& complete) const {
+  Stamp(&request);
+  std::vector<Response> responses(workers_.size());
+  const Call call = [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+    if (!ranks[rank]) return grpc::Status::OK;
+    if (complete == nullptr) return ((*worker.stub).*rpc)(context, request, &responses[rank]);
+    Request own = request;
+    complete(rank, &own);
+    return ((*worker.stub).*rpc)(context, own, &responses[rank]);
+  };
+  const absl::Status error = FirstError((this->*run)(timeout, call));
+  if (!error.ok()) return error;
+  return responses;
+}
+
+template <typename Request, typename Response>
+std::vector<absl::StatusOr<Response>> CollectiveCalls::AskEach(absl::Duration timeout,
+                                                               Rpc<Request, Response> rpc,
+                                                               std::type_identity_t<Request> request) const {
+  Stamp(&request);
+  std::vector<Response> responses(workers_.size());
+  const std::vector<absl::Status> statuses =
+      Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return ((*worker.stub).*rpc)(context, request, &responses[rank]);
+      });
+  std::vector<absl::StatusOr<Response>> results;
+  for (size_t rank = 0; rank < responses.size(); ++rank) {
+    if (statuses[rank].ok()) {
+      results.push_back(std::move(responses[rank]));
+    } else {
+      results.push_back(statuses[rank]);
+    }
+  }
+  return results;
+}
 
 }  // namespace somnus

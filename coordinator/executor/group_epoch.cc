@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/host_port.h"
+#include "base/memory_tags.h"
 #include "base/random_hex.h"
 #include "base/running_clock.h"
 #include "base/status_macros.h"
@@ -17,10 +18,12 @@
 namespace somnus {
 namespace {
 
+using Stub = CollectiveCalls::Stub;
+
 constexpr absl::Duration kConnectPoll = absl::Milliseconds(200);
 constexpr size_t kGroupSecretBytes = 32;
 
-// Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+// Workers with Unix sockets are on the coordinator's own host, by whatever name.
 bool OnSeveralHosts(const std::vector<WorkerLink>& workers) {
   return std::any_of(workers.begin(), workers.end(), [&](const WorkerLink& worker) {
     return worker.endpoint.host != workers[0].endpoint.host &&
@@ -76,25 +79,39 @@ grpc::Status LoadRank(const WorkerLink& worker, size_t rank, const v1::LoadModel
   return status;
 }
 
-std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& calls, size_t num_workers,
+std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& calls,
                                                          absl::Duration timeout) {
   v1::FenceRequest request;
-  request.set_group_epoch(calls.group_epoch());
   request.set_patience_ms(absl::ToInt64Milliseconds(timeout));
-  std::vector<v1::FenceResponse> responses(num_workers);
-  const std::vector<absl::Status> statuses =
-      calls.Run(timeout, [&](const WorkerLink& worker, size_t i, grpc::ClientContext* context) {
-        return worker.stub->Fence(context, request, &responses[i]);
-      });
   std::vector<absl::StatusOr<v1::WorkerSnapshot>> results;
-  for (size_t i = 0; i < num_workers; ++i) {
-    if (statuses[i].ok()) {
-      results.push_back(std::move(*responses[i].mutable_snapshot()));
+  for (absl::StatusOr<v1::FenceResponse>& response : calls.AskEach(timeout, &Stub::Fence, request)) {
+    if (response.ok()) {
+      results.push_back(std::move(*response->mutable_snapshot()));
     } else {
-      results.push_back(statuses[i]);
+      results.push_back(response.status());
     }
   }
   return results;
+}
+
+// All ranks have checked the same version of the weights, or the check is an error.
+absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
+                                      const std::vector<v1::SelfCheckResponse>& responses) {
+  SelfCheckResult result;
+  result.weights_version = responses[0].weights_version();
+  result.fingerprint = responses[0].fingerprint();
+  result.bitwise = true;
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    const WorkerEndpoint& endpoint = workers[rank].endpoint;
+    if (responses[rank].weights_version() != result.weights_version) {
+      return absl::InternalError(absl::StrCat(workers[rank].name, " has checked version ",
+                                              responses[rank].weights_version(), " of the weights, rank 0 ",
+                                              result.weights_version));
+    }
+    result.bitwise &= endpoint.device_type == v1::DEVICE_TYPE_CPU;
+    absl::StrAppend(&result.machines, v1::DeviceType_Name(endpoint.device_type), " of ", endpoint.host, "; ");
+  }
+  return result;
 }
 
 }  // namespace
@@ -106,7 +123,7 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<W
                                                              FailureLatch* latch) {
   if (workers.empty()) return {};
   const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration(), RunningNow);
-  return FenceAll(calls, workers.size(), timeout);
+  return FenceAll(calls, timeout);
 }
 
 GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const ExecutorOptions& options)
@@ -146,7 +163,7 @@ absl::Status GroupEpoch::AwaitConnection(const WorkerLink& worker, MonotonicTime
 absl::StatusOr<std::vector<v1::WorkerSnapshot>> GroupEpoch::Fence() {
   std::vector<v1::WorkerSnapshot> snapshots;
   std::vector<absl::Status> statuses;
-  for (auto& result : FenceAll(calls_, workers_.size(), options_.fence_timeout)) {
+  for (auto& result : FenceAll(calls_, options_.fence_timeout)) {
     statuses.push_back(result.status());
     snapshots.push_back(result.ok() ? *std::move(result) : v1::WorkerSnapshot());
   }
@@ -184,7 +201,7 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
   return loaded;
 }
 
-// Fills in what is the same for all ranks of a group.
+// Fills in the fields that are the same for all ranks of a group.
 absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group_name) {
   v1::ParallelConfig parallel = Parallel();
   parallel.set_group_name(group_name);
@@ -198,18 +215,15 @@ absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group
 }
 
 absl::Status GroupEpoch::MakeNcclId(v1::ParallelConfig* parallel) {
-  v1::NewGroupRequest request;
-  request.set_group_epoch(number_);
-  v1::NewGroupResponse response;
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return rank == 0 ? worker.stub->NewGroup(context, request, &response) : grpc::Status::OK;
-      })));
-  parallel->set_nccl_unique_id(response.nccl_unique_id());
+  Ranks first(workers_.size(), false);
+  first[0] = true;
+  ASSIGN_OR_RETURN(const std::vector<v1::NewGroupResponse> responses,
+                   calls_.Collect(first, options_.lifecycle_timeout, &Stub::NewGroup, v1::NewGroupRequest()));
+  parallel->set_nccl_unique_id(responses[0].nccl_unique_id());
   return absl::OkStatus();
 }
 
-// A rank is reached by the others where the coordinator reaches it, at another port.
+// Ranks reach a rank at the host where the coordinator reaches that rank, at a port of its own.
 absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
   for (const WorkerLink& worker : workers_) {
     const bool unix = absl::StartsWith(worker.endpoint.address, "unix:");
@@ -217,18 +231,14 @@ absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
     return absl::FailedPreconditionError(absl::StrCat(worker.name, " listens at ", worker.endpoint.address,
                                                       ", where ranks on other hosts cannot reach it"));
   }
-  std::vector<v1::NewGroupResponse> responses(workers_.size());
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::NewGroupRequest request;
-        request.set_group_epoch(number_);
-        request.set_listen_host(SplitHostPort(worker.endpoint.address)->host);
-        return worker.stub->NewGroup(context, request, &responses[rank]);
-      })));
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const std::string host = SplitHostPort(workers_[rank].endpoint.address)->host;
-    parallel->add_rank_addresses(JoinHostPort(host, responses[rank].port()));
-  }
+  const auto host_of = [this](size_t rank) { return SplitHostPort(workers_[rank].endpoint.address)->host; };
+  ASSIGN_OR_RETURN(const std::vector<v1::NewGroupResponse> responses,
+                   calls_.Collect(calls_.all(), options_.lifecycle_timeout, &Stub::NewGroup,
+                                  v1::NewGroupRequest(), [&](size_t rank, v1::NewGroupRequest* request) {
+                                    request->set_listen_host(host_of(rank));
+                                  }));
+  for (size_t rank = 0; rank < workers_.size(); ++rank)
+    parallel->add_rank_addresses(JoinHostPort(host_of(rank), responses[rank].port()));
   parallel->set_group_secret(RandomHex(kGroupSecretBytes));
   return absl::OkStatus();
 }
@@ -236,14 +246,11 @@ absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
 absl::Status GroupEpoch::JoinGroup(const std::string& group_name, bool may_differ) {
   v1::JoinGroupRequest request;
   ASSIGN_OR_RETURN(*request.mutable_parallel(), NewGroup(group_name));
-  calls_.Stamp(&request);
-  std::vector<v1::JoinGroupResponse> responses(workers_.size());
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::JoinGroupRequest own = request;
-        own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
-        return worker.stub->JoinGroup(context, own, &responses[rank]);
-      })));
+  ASSIGN_OR_RETURN(const std::vector<v1::JoinGroupResponse> responses,
+                   calls_.Collect(calls_.all(), options_.lifecycle_timeout, &Stub::JoinGroup,
+                                  std::move(request), [](size_t rank, v1::JoinGroupRequest* own) {
+                                    own->mutable_parallel()->set_rank(static_cast<int32_t>(rank));
+                                  }));
   for (size_t rank = 1; rank < responses.size() && !may_differ; ++rank) {
     if (responses[rank].weights_version() == responses[0].weights_version()) continue;
     return absl::FailedPreconditionError(
@@ -254,25 +261,7 @@ absl::Status GroupEpoch::JoinGroup(const std::string& group_name, bool may_diffe
 }
 
 absl::StatusOr<std::vector<v1::ProfileResponse>> GroupEpoch::Profile() {
-  v1::ProfileRequest request;
-  calls_.Stamp(&request);
-  std::vector<v1::ProfileResponse> responses(workers_.size());
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
-      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->Profile(context, request, &responses[rank]);
-      })));
-  return responses;
-}
-
-template <typename Request, typename Response>
-absl::Status GroupEpoch::CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
-                                   Request request) {
-  calls_.Stamp(&request);
-  return calls_.FirstError(
-      calls_.RunUntilError(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        Response response;
-        return ranks[rank] ? ((*worker.stub).*rpc)(context, request, &response) : grpc::Status::OK;
-      }));
+  return calls_.Collect(calls_.all(), options_.load_timeout, &Stub::Profile, v1::ProfileRequest());
 }
 
 absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config,
@@ -280,18 +269,55 @@ absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheCo
   v1::AllocateKvCacheRequest request;
   *request.mutable_kv_cache() = config;
   request.set_defer_graphs(defer_graphs);
-  return CallRanks(ranks, options_.lifecycle_timeout, &Stub::AllocateKvCache, std::move(request));
+  return calls_.Collect(ranks, options_.lifecycle_timeout, &Stub::AllocateKvCache, std::move(request))
+      .status();
+}
+
+absl::StatusOr<std::vector<v1::ResizeKvCacheResponse>> GroupEpoch::ResizeRanks(const Ranks& ranks,
+                                                                               int32_t num_blocks) {
+  sleep_.ForgetHeldBytes();
+  v1::ResizeKvCacheRequest request;
+  request.set_num_blocks(num_blocks);
+  return calls_.CollectOperation(ranks, options_.lifecycle_timeout, &Stub::ResizeKvCache, request);
+}
+
+absl::StatusOr<TransitionReport> GroupEpoch::ResizeKvCache(int32_t num_blocks, int32_t num_before) {
+  const auto responses = ResizeRanks(calls_.all(), num_blocks);
+  if (!responses.ok()) {
+    if (!latch_.status().ok()) return responses.status();
+    const absl::Status undone = ResizeRanks(calls_.all(), num_before).status();
+    if (!undone.ok()) {
+      latch_.Fail(
+          absl::UnavailableError(absl::StrCat("the KV cache may have different sizes on the ranks (",
+                                              responses.status().message(), "): ", undone.message())));
+    }
+    return responses.status();
+  }
+  TransitionReport report;
+  for (size_t rank = 0; rank < responses->size(); ++rank) {
+    report.ranks.emplace_back().rank = static_cast<int>(rank);
+    report.ranks.back().tags[kKvCacheTag].resident_bytes = (*responses)[rank].kv_cache_bytes();
+  }
+  return report;
+}
+
+absl::Status GroupEpoch::SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots,
+                                        int32_t num_blocks) {
+  Ranks others;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) {
+    const int32_t mapped = snapshot.num_mapped_blocks();
+    others.push_back((mapped > 0 ? mapped : snapshot.num_blocks()) != num_blocks);
+  }
+  return NumIn(others) == 0 ? absl::OkStatus() : ResizeRanks(others, num_blocks).status();
 }
 
 absl::Status GroupEpoch::Prefetch() const {
   v1::PrefetchRequest request;
-  request.set_group_epoch(number_);
   request.set_cpu_share(options_.prefetch_cpu_share);
-  return calls_.FirstError(calls_.Run(options_.lifecycle_timeout,
-                                      [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
-                                        v1::PrefetchResponse response;
-                                        return worker.stub->Prefetch(context, request, &response);
-                                      }));
+  std::vector<absl::Status> statuses;
+  for (const auto& response : calls_.AskEach(options_.lifecycle_timeout, &Stub::Prefetch, request))
+    statuses.push_back(response.status());
+  return calls_.FirstError(statuses);
 }
 
 absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest* step) {
@@ -313,63 +339,27 @@ absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
   return reply;
 }
 
-// What fails here is a collective, which leaves ranks that wait for others.
+// A failed self-check ends the epoch: the check is a collective, which leaves ranks that wait for other
+// ranks.
 absl::StatusOr<SelfCheckResult> GroupEpoch::SelfCheck() {
-  v1::SelfCheckRequest request;
-  calls_.Stamp(&request);
-  std::vector<v1::SelfCheckResponse> responses(workers_.size());
-  absl::Status status = calls_.FirstError(calls_.RunUntilError(
-      options_.transition_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->SelfCheck(context, request, &responses[rank]);
-      }));
-  SelfCheckResult result;
-  result.weights_version = responses[0].weights_version();
-  result.fingerprint = responses[0].fingerprint();
-  result.bitwise = true;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const WorkerEndpoint& endpoint = workers_[rank].endpoint;
-    if (status.ok() && responses[rank].weights_version() != result.weights_version) {
-      status = absl::InternalError(absl::StrCat(workers_[rank].name, " has checked version ",
-                                                responses[rank].weights_version(), " of the weights, rank 0 ",
-                                                result.weights_version));
-    }
-    result.bitwise &= endpoint.device_type == v1::DEVICE_TYPE_CPU;
-    absl::StrAppend(&result.machines, v1::DeviceType_Name(endpoint.device_type), " of ", endpoint.host, "; ");
-  }
-  if (status.ok()) return result;
-  latch_.Fail(absl::UnavailableError(absl::StrCat("the self-check has failed: ", status.message())));
-  return status;
+  const auto responses =
+      calls_.Collect(calls_.all(), options_.transition_timeout, &Stub::SelfCheck, v1::SelfCheckRequest());
+  absl::StatusOr<SelfCheckResult> result = responses.ok() ? SumUp(workers_, *responses) : responses.status();
+  if (result.ok()) return result;
+  latch_.Fail(absl::UnavailableError(absl::StrCat("the self-check has failed: ", result.status().message())));
+  return result;
 }
 
 std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(absl::Duration timeout) {
-  v1::WorkerStatusRequest request;
-  request.set_group_epoch(number_);
-  std::vector<v1::WorkerStatusResponse> responses(workers_.size());
-  const std::vector<absl::Status> statuses =
-      calls_.Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->GetStatus(context, request, &responses[rank]);
-      });
-  std::vector<absl::StatusOr<v1::WorkerStatusResponse>> results;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    if (statuses[rank].ok()) {
-      results.push_back(std::move(responses[rank]));
-    } else {
-      results.push_back(statuses[rank]);
-    }
-  }
-  return results;
+  return calls_.AskEach(timeout, &Stub::GetStatus, v1::WorkerStatusRequest());
 }
 
 absl::StatusOr<GroupBytes> GroupEpoch::Bytes() {
   if (std::optional<GroupBytes> committed = sleep_.TakeCommittedBytes(); committed.has_value())
     return *std::move(committed);
-  v1::WorkerStatusRequest request;
-  request.set_group_epoch(number_);
-  std::vector<v1::WorkerStatusResponse> responses(workers_.size());
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunOperation(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->GetStatus(context, request, &responses[rank]);
-      })));
+  ASSIGN_OR_RETURN(const std::vector<v1::WorkerStatusResponse> responses,
+                   calls_.CollectOperation(calls_.all(), options_.lifecycle_timeout, &Stub::GetStatus,
+                                           v1::WorkerStatusRequest()));
   GroupBytes sum;
   int64_t most = 0;
   for (const v1::WorkerStatusResponse& response : responses) {
@@ -389,12 +379,7 @@ absl::StatusOr<GroupBytes> GroupEpoch::Bytes() {
 void GroupEpoch::Shutdown(absl::Duration timeout) {
   monitor_.Stop();
   streams_.Close();
-  v1::WorkerShutdownRequest request;
-  request.set_group_epoch(number_);
-  calls_.Run(timeout, [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
-    v1::WorkerShutdownResponse response;
-    return worker.stub->Shutdown(context, request, &response);
-  });
+  calls_.AskEach(timeout, &Stub::Shutdown, v1::WorkerShutdownRequest());
 }
 
 }  // namespace somnus

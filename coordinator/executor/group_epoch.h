@@ -1,16 +1,16 @@
 #pragma once
-// One epoch of a group of workers (proto/worker.proto): the calls that form it, its steps, and the first
-// failure, which ends it. A new epoch is a new object over the same workers or their successors.
+// One epoch of a group of workers (proto/worker.proto): the calls that form the epoch, the steps, and the
+// first failure, which ends the epoch. A new epoch is a new object over the same workers or their successors.
 //
 // The first cause of a failure is kept (Health), everything under way is cancelled, and every later call
-// returns it. A worker that died is blamed before those that only noticed: when a call fails, the loss of a
-// process has a moment to become known before the call's own error counts. A GroupMonitor watches what a
-// blocking call cannot see; a process that ended and a heartbeat that stayed away are reported by others
-// (ReportLoss).
+// returns the cause. A worker that died is blamed before workers that only noticed: when a call fails, the
+// loss of a process has a moment to become known before the call's own error counts. A GroupMonitor watches
+// what a blocking call cannot see; the owner of the workers reports a process that ended and a heartbeat that
+// stayed away (ReportLoss).
 //
 // Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
-// thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one at a time
-// (group_weights.h); Health, OnFailure, ReportLoss and RankStatuses are for any.
+// thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one thread at a time
+// (group_weights.h); Health, OnFailure, ReportLoss and RankStatuses are for any thread.
 
 #include <atomic>
 #include <cstdint>
@@ -38,9 +38,7 @@
 
 namespace somnus {
 
-// One entry per rank; those of ranks that a call leaves out are default values.
-using Ranks = std::vector<bool>;
-// How many of them are true.
+// How many ranks take part.
 size_t NumIn(const Ranks& ranks);
 
 // Fences `workers`, all at once: a status or a snapshot for each. `latch` cancels the calls.
@@ -68,11 +66,11 @@ class GroupEpoch {
       const Ranks& ranks, const v1::LoadModelRequest& request,
       const std::function<void(int64_t, int64_t)>& progress);
   // `group_name` is of this epoch alone. FailedPrecondition names a rank that has another version of the
-  // weights than rank 0, unless the ranks `may_differ`, since what they have is of no use.
+  // weights than rank 0, unless the ranks `may_differ`, since their weights are of no use.
   absl::Status JoinGroup(const std::string& group_name, bool may_differ = false);
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
-  // As Executor::ResizeKvCacheAsync; blocks. A rank that does not confirm that what failed was undone is
+  // As Executor::ResizeKvCacheAsync; blocks. A failed resize is undone; a rank that does not confirm that is
   // lost.
   absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
   // Brings every rank whose snapshot says otherwise to `num_blocks`.
@@ -114,8 +112,8 @@ class GroupEpoch {
   void ReportLoss(const absl::Status& reason) { latch_.Fail(reason); }
   // Returns one entry per rank: an error where a rank does not reply within `timeout`.
   std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout);
-  // What the ranks hold now, together: as a Sleep or a WakeUp that has just ended says, or else they are
-  // asked. An error, where one does not say it, has no consequences.
+  // The bytes that the ranks hold now, together: as a Sleep or a WakeUp that has just ended says, or else as
+  // the ranks say when asked. An error, where a rank does not answer, has no consequences.
   absl::StatusOr<GroupBytes> Bytes();
   // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
   // afterwards.
@@ -127,16 +125,7 @@ class GroupEpoch {
   absl::Status OpenPorts(v1::ParallelConfig* parallel);
   v1::ParallelConfig Parallel() const;
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);
-  using Stub = v1::WorkerService::Stub;
-  template <typename Request, typename Response>
-  using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
-  // One operation on all of `ranks` at once; the first error cancels the others.
-  template <typename Request, typename Response>
-  absl::Status CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
-                         Request request);
-
-  // The bytes of each rank's cache go to *bytes.
-  absl::Status ResizeRanks(const Ranks& ranks, int32_t num_blocks, std::vector<int64_t>* bytes);
+  absl::StatusOr<std::vector<v1::ResizeKvCacheResponse>> ResizeRanks(const Ranks& ranks, int32_t num_blocks);
 
   const int64_t number_;
   const ExecutorOptions options_;
@@ -146,8 +135,8 @@ class GroupEpoch {
   GroupSleep sleep_;
   GroupWeights weights_;
   StepStreams streams_;
-  std::deque<int64_t> sent_;  // ids of steps not yet waited for; the engine thread's
-  GroupMonitor monitor_;      // last: its thread ends before what it watches
+  std::deque<int64_t> sent_;  // ids of steps not yet waited for; for the engine thread alone
+  GroupMonitor monitor_;      // last: the monitor's thread ends before the parts that it watches
 };
 
 }  // namespace somnus

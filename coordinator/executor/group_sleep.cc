@@ -14,6 +14,8 @@
 namespace somnus {
 namespace {
 
+using Stub = CollectiveCalls::Stub;
+
 v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tags,
                             const HostTierBlocks& host = {}) {
   v1::Transition transition;
@@ -73,6 +75,13 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
                     .release = seconds.release(),
                     .read = seconds.read()};
   return report;
+}
+
+// The ranks that have a transition.
+Ranks RanksOf(const std::vector<std::optional<v1::Transition>>& transitions) {
+  Ranks ranks;
+  for (const auto& transition : transitions) ranks.push_back(transition.has_value());
+  return ranks;
 }
 
 }  // namespace
@@ -150,16 +159,9 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
 }
 
 absl::StatusOr<GroupSleep::Plans> GroupSleep::Plan(const Transitions& transitions) const {
-  Plans plans(workers_.size());
-  RETURN_IF_ERROR(calls_.FirstError(calls_.RunOperation(
-      options_.transition_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        if (!transitions[rank].has_value()) return grpc::Status::OK;
-        v1::PlanRequest request;
-        request.set_group_epoch(calls_.group_epoch());
-        *request.mutable_transition() = *transitions[rank];
-        return worker.stub->Plan(context, request, &plans[rank]);
-      })));
-  return plans;
+  return calls_.CollectOperation(
+      RanksOf(transitions), options_.transition_timeout, &Stub::Plan, v1::PlanRequest(),
+      [&](size_t rank, v1::PlanRequest* request) { *request->mutable_transition() = *transitions[rank]; });
 }
 
 std::vector<RankNeed> GroupSleep::NeedsOf(const Plans& plans) const {
@@ -267,21 +269,16 @@ absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitio
   committed_bytes_.reset();
   v1::CommitRequest request;
   request.set_transition_id(id);
-  calls_.Stamp(&request);
-  std::vector<v1::CommitResponse> responses(workers_.size());
-  const absl::Status error = calls_.FirstError(
-      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return transitions[rank].has_value() ? worker.stub->Commit(context, request, &responses[rank])
-                                             : grpc::Status::OK;
-      }));
-  if (!error.ok()) {
-    latch_.Fail(absl::UnavailableError(absl::StrCat(
-        "a sleep or a wake-up was committed, but not every rank confirms it: ", error.message())));
-    return error;
+  const auto responses = calls_.CollectOperation(RanksOf(transitions), timeout, &Stub::Commit, request);
+  if (!responses.ok()) {
+    latch_.Fail(absl::UnavailableError(
+        absl::StrCat("a sleep or a wake-up was committed, but not every rank confirms it: ",
+                     responses.status().message())));
+    return responses.status();
   }
   TransitionReport report;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    if (transitions[rank].has_value()) report.ranks.push_back(ToReport(rank, responses[rank]));
+    if (transitions[rank].has_value()) report.ranks.push_back(ToReport(rank, (*responses)[rank]));
   }
   NoteBytes(report);
   return report;
@@ -291,13 +288,8 @@ void GroupSleep::Abort(const Transitions& transitions, uint64_t id, absl::Durati
                        const absl::Status& error) {
   v1::AbortRequest request;
   request.set_transition_id(id);
-  calls_.Stamp(&request);
-  const absl::Status undone = calls_.FirstError(
-      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::AbortResponse response;
-        return transitions[rank].has_value() ? worker.stub->Abort(context, request, &response)
-                                             : grpc::Status::OK;
-      }));
+  const absl::Status undone =
+      calls_.CollectOperation(RanksOf(transitions), timeout, &Stub::Abort, request).status();
   if (undone.ok()) {
     reads_weights_ = false;
     return;

@@ -112,12 +112,10 @@ WeightsOutcome GroupWeights::FinishUpdate(int64_t version, const std::optional<R
   v1::FinishWeightUpdateRequest request;
   request.set_update_id(update_id_);
   request.set_weights_version(version);
-  calls_.Stamp(&request);
-  outcome.status = calls_.FirstError(calls_.RunOperation(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
-        v1::FinishWeightUpdateResponse response;
-        return worker.stub->FinishWeightUpdate(context, request, &response);
-      }));
+  outcome.status = calls_
+                       .CollectOperation(calls_.all(), options_.lifecycle_timeout,
+                                         &CollectiveCalls::Stub::FinishWeightUpdate, request)
+                       .status();
   return outcome;
 }
 

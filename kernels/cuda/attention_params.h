@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 #include "kernels/ops.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/cuda/api.h"
+#include "kernels/cuda_api.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 

@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/api.h"
 #include "kernels/cuda/debug_switches.h"
+#include "kernels/cuda_api.h"
 #include "kernels/device.h"
 #include "kernels/op_table.h"
 

@@ -3,7 +3,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

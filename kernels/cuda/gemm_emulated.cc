@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 #include "kernels/emulator/options.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {

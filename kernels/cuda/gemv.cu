@@ -23,7 +23,7 @@
 #include "kernels/cuda/gemv_plan.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

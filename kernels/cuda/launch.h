@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cuda/api.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda_api.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 

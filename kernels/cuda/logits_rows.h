@@ -8,7 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sampling_plan.h"
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 

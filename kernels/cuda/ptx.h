@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 

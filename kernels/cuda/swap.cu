@@ -8,7 +8,7 @@
 // On the stream of swaps, beside the ops: the bus is idle while a step computes. What can overlap follows
 // from the order of steps. A swap to the host reads after the steps before it, which may have written its
 // blocks, and overlaps with its own step as far as that does not write them; the worker knows which of them
-// it gives out again (SwapBlocksOf in worker/worker_kept_blocks.cc). A swap to the device overlaps with
+// it gives out again (BeginStep in worker/worker_kv_cache.cc). A swap to the device overlaps with
 // nothing: it writes blocks that the step before may still use, and its own step reads them.
 //
 // A few blocks of threads are enough: 32 of 256 threads with four 16-byte vectors each keep 512 KB in flight,

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "kernels/cuda/api.h"
+#include "kernels/cuda_api.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cuda/types.h"
+#include "kernels/cuda_types.h"
 #include "kernels/emulator/device.h"
 
 namespace somnus::cuda_emulated {

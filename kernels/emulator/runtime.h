@@ -1,5 +1,5 @@
 #pragma once
-// The emulator's version of the CUDA runtime API, for code that includes CUDA through kernels/cuda/api.h: the
+// The emulator's version of the CUDA runtime API, for code that includes CUDA through kernels/cuda_api.h: the
 // part that Somnus uses, with the semantics that CUDA documents where a program could get them wrong:
 //
 // - Work queued on a stream runs at the latest moment that its order demands: when someone waits for it (a

@@ -34,7 +34,7 @@ class DeviceGroupTest : public testing::Test {
  protected:
   static constexpr int kWorldSize = 3;
   struct Rank {
-    DeviceGroupOptions options;
+    GroupOptions options;
     std::shared_ptr<FakePeersNotes> peers = std::make_shared<FakePeersNotes>();
     absl::StatusOr<const NcclApi*> nccl = absl::UnavailableError("not set");
     std::unique_ptr<Device> device;
@@ -335,7 +335,7 @@ TEST_F(DeviceGroupTest, LeavesAloneWhenTheOthersStay) {
 }
 
 TEST(DeviceGroupAlone, OneRankNeedsNothing) {
-  DeviceGroupOptions options;
+  GroupOptions options;
   const MakePeers none = [](const PeerOptions&) { return absl::InternalError("asked for"); };
   const auto comm = JoinDeviceGroup(options, nullptr, none, absl::UnavailableError("none"));
   ASSERT_TRUE(comm.ok());
@@ -351,7 +351,7 @@ TEST(DeviceGroupProcesses, KilledPeerIsKnownSoon) {
   const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     auto notes = std::make_shared<FakePeersNotes>();
-    DeviceGroupOptions options;
+    GroupOptions options;
     options.group_name = group;
     options.rank = r;
     options.world_size = 2;

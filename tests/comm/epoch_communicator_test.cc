@@ -132,7 +132,7 @@ TEST_F(EpochCommunicatorTest, AGroupThatFormedTooLateIsAborted) {
 TEST_F(EpochCommunicatorTest, AnAbortEndsTheWaitForTheOtherRanks) {
   for (const int rank : {0, 1}) {
     communicator_.BeginEpoch(rank + 1);
-    ShmCommunicatorOptions options;
+    GroupOptions options;
     options.group_name = UniqueName();
     options.rank = rank;
     options.world_size = 2;

@@ -50,7 +50,7 @@ class Group {
   }
 
  private:
-  ShmCommunicatorOptions shm_;
+  GroupOptions shm_;
   std::optional<TcpGroup> tcp_;
 };
 

@@ -18,8 +18,8 @@
 namespace somnus {
 namespace {
 
-ShmCommunicatorOptions Options(const std::string& group, int rank, int world_size) {
-  ShmCommunicatorOptions options;
+GroupOptions Options(const std::string& group, int rank, int world_size) {
+  GroupOptions options;
   options.group_name = group;
   options.rank = rank;
   options.world_size = world_size;
@@ -83,7 +83,7 @@ std::vector<uint16_t> HalfSum(DataType type, int call, int world_size, int64_t c
   return rounded;
 }
 
-int RunHalfTypes(const ShmCommunicatorOptions& options) {
+int RunHalfTypes(const GroupOptions& options) {
   auto made = MakeShmCommunicator(options);
   if (!made.ok()) return 10;
   int call = 0;
@@ -99,7 +99,7 @@ int RunHalfTypes(const ShmCommunicatorOptions& options) {
 }
 
 // What one rank does in the test of all calls; the exit code says what differed.
-int RunAllCalls(const ShmCommunicatorOptions& options) {
+int RunAllCalls(const GroupOptions& options) {
   auto made = MakeShmCommunicator(options);
   if (!made.ok()) return 10;
   Communicator& comm = **made;
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8)
 TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
   const std::string group = UniqueName();
   RankProcesses ranks(4, [&](int r) {
-    ShmCommunicatorOptions options = Options(group, r, 4);
+    GroupOptions options = Options(group, r, 4);
     options.spin = true;
     auto comm = MakeShmCommunicator(options);
     if (!comm.ok()) return 1;

@@ -10,8 +10,8 @@
 namespace somnus {
 namespace {
 
-ShmCommunicatorOptions Options(const std::string& group, int rank, int world_size) {
-  ShmCommunicatorOptions options;
+GroupOptions Options(const std::string& group, int rank, int world_size) {
+  GroupOptions options;
   options.group_name = group;
   options.rank = rank;
   options.world_size = world_size;
@@ -20,7 +20,7 @@ ShmCommunicatorOptions Options(const std::string& group, int rank, int world_siz
 }
 
 TEST(ShmRendezvous, MissingRankIsNamed) {
-  ShmCommunicatorOptions options = Options(UniqueName(), 0, 3);
+  GroupOptions options = Options(UniqueName(), 0, 3);
   options.connect_timeout = absl::Milliseconds(300);
   const auto host = MakeShmCommunicator(options);
   EXPECT_TRUE(absl::IsDeadlineExceeded(host.status()));
@@ -33,7 +33,7 @@ TEST(ShmRendezvous, MissingRankIsNamed) {
 
 TEST(ShmRendezvous, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
   for (const int rank : {0, 1}) {
-    ShmCommunicatorOptions options = Options(UniqueName(), rank, 2);
+    GroupOptions options = Options(UniqueName(), rank, 2);
     int asked = 0;
     options.cancelled = [&] { return ++asked >= 3; };
     const auto comm = MakeShmCommunicator(options);
@@ -46,11 +46,11 @@ TEST(ShmRendezvous, RankThatDiesWhileTheGroupForms) {
   RankProcesses ranks(3, [&](int r) {
     if (r == 2) {
       absl::SleepFor(absl::Seconds(3));  // arrives late, at a group that has given up or lacks rank 1
-      ShmCommunicatorOptions options = Options(group, r, 3);
+      GroupOptions options = Options(group, r, 3);
       options.connect_timeout = absl::Seconds(1);
       return MakeShmCommunicator(options).ok() ? 1 : 0;
     }
-    ShmCommunicatorOptions options = Options(group, r, 3);
+    GroupOptions options = Options(group, r, 3);
     options.connect_timeout = absl::Seconds(20);
     return MakeShmCommunicator(options).ok() ? 1 : 0;
   });
@@ -61,13 +61,13 @@ TEST(ShmRendezvous, RankThatDiesWhileTheGroupForms) {
 }
 
 TEST(ShmRendezvous, BadOptionsAreNamed) {
-  const auto message = [](ShmCommunicatorOptions options) {
+  const auto message = [](GroupOptions options) {
     const auto made = MakeShmCommunicator(options);
     EXPECT_TRUE(absl::IsInvalidArgument(made.status()));
     return std::string(made.status().message());
   };
-  ShmCommunicatorOptions good = Options("g", 0, 2);
-  ShmCommunicatorOptions bad = good;
+  GroupOptions good = Options("g", 0, 2);
+  GroupOptions bad = good;
   bad.group_name = "../x";
   EXPECT_EQ(message(bad).find("group_name"), 0u);
   bad = good;

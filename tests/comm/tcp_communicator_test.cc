@@ -33,7 +33,7 @@ constexpr int64_t kCounts[] = {0, 1, 2, 7, 576, 1023, 16383, 16384, 16385, 32767
 
 // Exit code 0: every sum is bit for bit that of shared memory, and every gather is in rank order.
 int CompareWithSharedMemory(TcpGroup& group, int rank) {
-  ShmCommunicatorOptions shm_options;
+  GroupOptions shm_options;
   shm_options.group_name = group.options().group_name;
   shm_options.rank = rank;
   shm_options.world_size = group.options().world_size;

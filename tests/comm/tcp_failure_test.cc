@@ -214,13 +214,13 @@ TEST(TcpFailure, AReplayedHandshakeIsRefused) {
 TEST(TcpFailure, BadOptionsAreNamed) {
   TcpGroup group(2);
   const auto message = [&](auto change) {
-    TcpCommunicatorOptions options = group.options();
+    GroupOptions options = group.options();
     change(options);
     const absl::Status status = MakeTcpCommunicator(options, TcpListener()).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   };
-  using Options = TcpCommunicatorOptions;
+  using Options = GroupOptions;
   EXPECT_THAT(message([](Options& o) { o.group_name = "../x"; }), HasSubstr("group_name"));
   EXPECT_THAT(message([](Options& o) { o.rank = 2; }), HasSubstr("rank"));
   EXPECT_THAT(message([](Options& o) { o.world_size = 0; }), HasSubstr("world_size"));

@@ -31,7 +31,7 @@ class TcpGroup {
   }
 
   // Of every rank; to be changed before Join.
-  TcpCommunicatorOptions& options() { return options_; }
+  GroupOptions& options() { return options_; }
   int port(int rank) const { return listeners_[rank].port; }
 
   // To be called in the rank's own process, which also has copies of the other ranks' ports: they are closed.
@@ -45,7 +45,7 @@ class TcpGroup {
   void CloseAll() { listeners_.clear(); }
 
  private:
-  TcpCommunicatorOptions options_;
+  GroupOptions options_;
   std::vector<TcpListener> listeners_;
 };
 

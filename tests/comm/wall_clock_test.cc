@@ -24,7 +24,7 @@ TEST(WallClockTest, TheClockOfThisTestIsTheOneThatIsRead) {
 TEST(WallClockTest, AJumpDoesNotEndTheWaitForARank) {
   const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int rank) {
-    ShmCommunicatorOptions options;
+    GroupOptions options;
     options.group_name = group;
     options.rank = rank;
     options.world_size = 2;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/api.h"
+#include "kernels/cuda_api.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #ifdef SOMNUS_CUDA_EMULATOR

@@ -65,18 +65,18 @@ class DeviceCommunicatorTest : public testing::Test {
       ranks_.push_back(std::move(rank));
     }
     EveryRank([this](int r, Rank& rank) {
-      DeviceGroupOptions options;
+      GroupOptions options;
       options.group_name = group_;
       options.rank = r;
       options.world_size = kWorldSize;
-      options.peer_buffer_bytes = 4096;  // several pieces
+      options.buffer_bytes = 4096;  // several pieces
       const MakePeers make = [&rank](const PeerOptions& peers) {
         return cuda::MakePeerCollectives(cuda::AsCuda(*rank.device), peers);
       };
       auto comm = JoinDeviceGroup(options, rank.device.get(), make, absl::UnavailableError("none here"));
       ASSERT_TRUE(comm.ok()) << comm.status();
       rank.comm = *std::move(comm);
-      ShmCommunicatorOptions shm;
+      GroupOptions shm;
       shm.group_name = group_ + "-host";
       shm.rank = r;
       shm.world_size = kWorldSize;

@@ -22,7 +22,7 @@ namespace {
 // this.
 constexpr int64_t kSpinLimitMs = 10 * 60 * 1000;
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinEmulated(DeviceGroupOptions options, Device* device) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinEmulated(GroupOptions options, Device* device) {
   cuda_emulated::CudaDevice& cuda = cuda_emulated::AsCuda(*device);
   options.stream = cuda.stream();
   const MakePeers make_peers = [&cuda](const PeerOptions& peers) {

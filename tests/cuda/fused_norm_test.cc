@@ -45,7 +45,7 @@ MakeRankDevice Ranks(bool fuses, std::atomic<int>* fused) {
   return [=](int rank) -> absl::StatusOr<RankDevice> {
     ASSIGN_OR_RETURN(RankDevice made, GpuRanks()(rank));
     made.join = [=](const std::string& group, int rank, int world_size, Device* device) {
-      DeviceGroupOptions options;
+      GroupOptions options;
       options.group_name = group;
       options.rank = rank;
       options.world_size = world_size;

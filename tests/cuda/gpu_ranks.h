@@ -29,7 +29,7 @@ inline absl::StatusOr<std::unique_ptr<VmmDriver>> MakeGpuMemory(int64_t chunk_by
 
 inline absl::StatusOr<std::unique_ptr<Communicator>> JoinOnOneGpu(const std::string& group, int rank,
                                                                   int world_size, Device* device) {
-  DeviceGroupOptions options;
+  GroupOptions options;
   options.group_name = group;
   options.rank = rank;
   options.world_size = world_size;

@@ -103,7 +103,7 @@ class GraphSleep : public testing::Test {
 
   std::unique_ptr<Worker> NewWorker() {
     WorkerParts parts = GpuParts();
-    parts.join_devices = [](const DeviceGroupOptions& options, Device* device) {
+    parts.join_devices = [](const GroupOptions& options, Device* device) {
       const MakePeers make_peers = [device](const PeerOptions& peers) {
         return SOMNUS_CUDA_NAMESPACE::MakePeerCollectives(SOMNUS_CUDA_NAMESPACE::AsCuda(*device), peers);
       };

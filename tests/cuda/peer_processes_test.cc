@@ -43,16 +43,16 @@ bool HasGpu() {
   return probe.Wait(0) == 0;
 }
 
-DeviceGroupOptions OptionsOf(const std::string& group, int rank, int world_size) {
-  DeviceGroupOptions options;
+GroupOptions OptionsOf(const std::string& group, int rank, int world_size) {
+  GroupOptions options;
   options.group_name = group;
   options.rank = rank;
   options.world_size = world_size;
-  options.peer_buffer_bytes = kPeerBuffer;
+  options.buffer_bytes = kPeerBuffer;
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinOn(Device* device, const DeviceGroupOptions& options) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinOn(Device* device, const GroupOptions& options) {
   const MakePeers make_peers = [device](const PeerOptions& peers) {
     return cuda::MakePeerCollectives(cuda::AsCuda(*device), peers);
   };
@@ -73,7 +73,7 @@ struct Rank {
     auto joined = JoinOn(device.get(), OptionsOf(group, rank, world_size));
     if (!joined.ok()) return false;
     comm = *std::move(joined);
-    ShmCommunicatorOptions shm;
+    GroupOptions shm;
     shm.group_name = group + "-host";
     shm.rank = rank;
     shm.world_size = world_size;
@@ -195,7 +195,7 @@ TEST(PeerProcessesTest, LinkBetweenDevicesIsFound) {
       SetEmulator([&](auto* options) { options->has_nvlink = nvlink; });
       auto device = CreateEmulatedCudaDevice({.index = r});
       if (!device.ok()) return 1;
-      ShmCommunicatorOptions shm;
+      GroupOptions shm;
       shm.group_name = group;
       shm.rank = r;
       shm.world_size = 2;

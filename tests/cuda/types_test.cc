@@ -1,12 +1,12 @@
 // The storage types against their definition: every pattern, every tie between neighbours.
 
-#include "kernels/cuda/types.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <type_traits>
+
+#include "kernels/cuda_types.h"
 
 namespace somnus::cuda_emulated {
 namespace {

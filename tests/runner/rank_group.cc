@@ -95,7 +95,7 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   } else if (device.join != nullptr) {
     ASSIGN_OR_RETURN(r.communicator, device.join(group, rank, world_size, r.device.get()));
   } else {
-    ShmCommunicatorOptions shm;
+    GroupOptions shm;
     shm.group_name = group;
     shm.rank = rank;
     shm.world_size = world_size;

@@ -16,7 +16,7 @@ MUTATIONS = {
     "operations_outlive_their_epoch": ("worker/operation_log.cc", "records_.clear();", ""),
     "abort_outlives_its_epoch": ("worker/comm/epoch_communicator.cc", "abort_reason_.clear();", ""),
     "failure_outlives_its_epoch": ("worker/lifecycle.cc", "if (!for_good_) error_ = absl::OkStatus();", ""),
-    "fence_keeps_batch": ("worker/worker_epoch.cc", "if (runner_ != nullptr) {", "if (false) {"),
+    "fence_keeps_batch": ("worker/worker.cc", "if (load_.runner() != nullptr) {", "if (false) {"),
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/engine_loop_recovery.cc",
@@ -39,9 +39,9 @@ MUTATIONS = {
         "if (false) Abort(transitions",
     ),
     "prepared_transition_outlives_its_epoch": (
-        "worker/worker_epoch.cc",
-        "AbortPrepared();",
-        "",
+        "worker/worker_transition.cc",
+        "BeginEpoch() {\n  AbortPrepared();",
+        "BeginEpoch() {",
     ),
     "broken_call_is_not_asked_again": (
         "coordinator/executor/collective_calls.cc",
@@ -67,8 +67,8 @@ MUTATIONS = {
     ),
     "checkpoint_is_the_backup_of_an_update": (
         "worker/worker_weights.cc",
-        "return load_options_.checkpoint_is_backup && weights_.in_checkpoint() &&",
-        "return load_options_.checkpoint_is_backup &&",
+        "return load_.options().checkpoint_is_backup && record_.in_checkpoint() &&",
+        "return load_.options().checkpoint_is_backup &&",
     ),
     # Backups that are compressed.
     "compressed_backup_is_not_copied_back": (
@@ -93,15 +93,15 @@ MUTATIONS = {
         "if (result < 0) return operation.piece.bytes;",
     ),
     # The size of the KV cache.
-    "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept(/*with_swapped=*/true);", "  "),
+    "fence_keeps_kept_blocks": ("worker/worker.cc", "  cache_.ForgetAll();", "  "),
     "rank_ignores_the_resize": (
-        "worker/worker_load.cc",
-        "RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));",
+        "worker/worker_kv_cache.cc",
+        "RETURN_IF_ERROR(load_.runner()->ResizeKvCache(num_blocks));",
         "",
     ),
     "failed_resize_is_not_undone": (
-        "coordinator/executor/group_epoch_kv_cache.cc",
-        "const absl::Status undone = ResizeRanks(all, num_before, &bytes);",
+        "coordinator/executor/group_epoch.cc",
+        "const absl::Status undone = ResizeRanks(calls_.all(), num_before).status();",
         "const absl::Status undone;",
     ),
     "resize_takes_used_blocks": (

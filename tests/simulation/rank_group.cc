@@ -90,7 +90,7 @@ void RankGroup::Fail(const absl::Status& reason) {
 
 }  // namespace simulation
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const HostGroupOptions& options, TcpListener) {
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& options, TcpListener) {
   simulation::Site& site = simulation::Site::current();
   simulation::World& world = site.world;
   const int pid = world.current_process();

@@ -90,7 +90,7 @@ absl::Status RunRanks(int num_ranks, int64_t bytes, const Join& join, std::vecto
 std::string UniqueName() { return absl::StrCat("comm-bench-", RandomHex(8)); }
 
 absl::Status RunShm(const BenchFlags& flags, int64_t bytes, std::vector<double>* results) {
-  ShmCommunicatorOptions options;
+  GroupOptions options;
   options.group_name = UniqueName();
   options.world_size = flags.ranks;
   return RunRanks(
@@ -103,7 +103,7 @@ absl::Status RunShm(const BenchFlags& flags, int64_t bytes, std::vector<double>*
 }
 
 absl::Status RunTcp(const BenchFlags& flags, int64_t bytes, std::vector<double>* results) {
-  TcpCommunicatorOptions options;
+  GroupOptions options;
   options.group_name = UniqueName();
   options.world_size = flags.ranks;
   options.secret = "not a secret in a benchmark";

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/ops.h"
+#include "worker/comm/group_options.h"
 
 namespace somnus {
 
@@ -67,19 +68,8 @@ class Communicator {
 // world_size 1: every call is a no-op (AllGather copies).
 std::unique_ptr<Communicator> MakeSingleCommunicator();
 
-struct ShmCommunicatorOptions {
-  std::string group_name;  // same on all ranks, unique per group on the host; [A-Za-z0-9_-]{1,64}
-  int rank = 0;
-  int world_size = 1;
-  int64_t buffer_bytes = 1 << 20;  // per rank and slot; larger messages go in pieces
-  absl::Duration connect_timeout = absl::Seconds(30);
-  std::function<bool()> cancelled;  // asked while the group forms; true ends that. Null: never
-  absl::Duration collective_timeout = absl::Seconds(300);
-  bool spin = true;  // spin briefly before blocking on a futex; off when ranks outnumber CPUs
-  absl::Duration spin_time = absl::Microseconds(50);  // about what a futex wake-up costs
-};
-// Ranks of one host through shared memory. Blocks until all ranks are there, or
-// connect_timeout, or Aborted where `cancelled` says so.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const ShmCommunicatorOptions& options);
+// Ranks of one host through shared memory. Blocks until all ranks are there. InvalidArgument names the
+// option; DeadlineExceeded says who is missing after connect_timeout; Aborted: cancelled.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const GroupOptions& options);
 
 }  // namespace somnus

@@ -6,8 +6,7 @@
 
 namespace somnus {
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
-                                                                   Device* device) {
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions options, Device* device) {
   SOMNUS_CHECK(device->kind() == DeviceKind::kCuda);
   cuda_device::CudaDevice& cuda = cuda_device::AsCuda(*device);
   options.stream = cuda.stream();

@@ -11,7 +11,6 @@ namespace somnus {
 
 // JoinDeviceGroup on the device's stream (options.stream is filled in). The device must be the calling
 // thread's current one, and outlive the communicator.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
-                                                                   Device* device);
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions options, Device* device);
 
 }  // namespace somnus

@@ -2,8 +2,7 @@
 
 namespace somnus {
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
-                                                                   Device* device) {
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions options, Device* device) {
   return absl::UnimplementedError("this worker was built without CUDA");
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 class Joiner {
  public:
-  Joiner(const DeviceGroupOptions& options, Device* device) : options_(options) {
+  Joiner(const GroupOptions& options, Device* device) : options_(options) {
     parts_.rank = options.rank;
     parts_.world_size = options.world_size;
     parts_.device = device;
@@ -24,13 +24,7 @@ class Joiner {
   absl::StatusOr<std::unique_ptr<Communicator>> Join(const MakePeers& make_peers,
                                                      const absl::StatusOr<const NcclApi*>& nccl) {
     if (OneHost()) {
-      ShmCommunicatorOptions host;
-      host.group_name = options_.group_name;
-      host.rank = options_.rank;
-      host.world_size = options_.world_size;
-      host.connect_timeout = options_.connect_timeout;
-      host.cancelled = options_.cancelled;
-      host.collective_timeout = options_.collective_timeout;
+      GroupOptions host = options_;
       host.buffer_bytes = 4096;
       host.spin = false;  // only for setting up and barriers
       ASSIGN_OR_RETURN(parts_.host, MakeShmCommunicator(host));
@@ -71,7 +65,7 @@ class Joiner {
     PeerOptions peer_options;
     peer_options.rank = options_.rank;
     peer_options.world_size = options_.world_size;
-    peer_options.buffer_bytes = options_.peer_buffer_bytes;
+    peer_options.buffer_bytes = *options_.buffer_bytes;
     peer_options.timeout = options_.collective_timeout;
     absl::StatusOr<std::unique_ptr<PeerCollectives>> made = make_peers(peer_options);
     no_peers_ = made.status();
@@ -143,7 +137,7 @@ class Joiner {
     nccl.world_size = options_.world_size;
     nccl.unique_id = options_.nccl_unique_id;
     nccl.stream = options_.stream;
-    nccl.init_timeout = options_.connect_timeout;
+    nccl.init_timeout = *options_.connect_timeout;
     nccl.call_timeout = options_.collective_timeout;
     // The communicator that holds them both destroys NCCL's first.
     nccl.health = [host = parts_.host.get(), cancelled = options_.cancelled]() -> absl::Status {
@@ -156,7 +150,7 @@ class Joiner {
     return made;
   }
 
-  const DeviceGroupOptions& options_;
+  const GroupOptions& options_;
   DeviceGroupParts parts_;
   absl::Status no_peers_, no_nccl_;  // why not
   bool shared_device_ = false;
@@ -164,15 +158,16 @@ class Joiner {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinDeviceGroup(const DeviceGroupOptions& options,
-                                                              Device* device, const MakePeers& make_peers,
+absl::StatusOr<std::unique_ptr<Communicator>> JoinDeviceGroup(const GroupOptions& options, Device* device,
+                                                              const MakePeers& make_peers,
                                                               absl::StatusOr<const NcclApi*> nccl) {
   if (options.world_size == 1) return MakeSingleCommunicator();
   if (!options.rank_hosts.empty() && static_cast<int>(options.rank_hosts.size()) != options.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank_hosts: ", options.rank_hosts.size(), " for ", options.world_size, " ranks"));
   }
-  return Joiner(options, device).Join(make_peers, nccl);
+  const GroupOptions filled = WithDefaults(options, absl::Seconds(120), 2 << 20);
+  return Joiner(filled, device).Join(make_peers, nccl);
 }
 
 }  // namespace somnus

@@ -6,26 +6,10 @@
 
 namespace somnus {
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const HostGroupOptions& options,
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& options,
                                                             TcpListener listener) {
-  if (options.rank_addresses.empty()) {
-    ShmCommunicatorOptions shm;
-    shm.group_name = options.group_name;
-    shm.rank = options.rank;
-    shm.world_size = options.world_size;
-    shm.spin = options.spin;
-    shm.cancelled = options.cancelled;
-    return MakeShmCommunicator(shm);
-  }
-  TcpCommunicatorOptions tcp;
-  tcp.group_name = options.group_name;
-  tcp.rank = options.rank;
-  tcp.world_size = options.world_size;
-  tcp.rank_addresses = options.rank_addresses;
-  tcp.secret = options.secret;
-  tcp.cancelled = options.cancelled;
-  if (!options.spin) tcp.spin_time = absl::ZeroDuration();
-  return MakeTcpCommunicator(tcp, std::move(listener));
+  if (options.rank_addresses.empty()) return MakeShmCommunicator(options);
+  return MakeTcpCommunicator(options, std::move(listener));
 }
 
 }  // namespace somnus

@@ -28,10 +28,10 @@ uint64_t Describe(Call call, int64_t size, DataType type = DataType::kF32) {
 
 class ShmCommunicator : public Communicator {
  public:
-  ShmCommunicator(const ShmCommunicatorOptions& options, std::unique_ptr<ShmMapping> mapping)
+  ShmCommunicator(const GroupOptions& options, std::unique_ptr<ShmMapping> mapping)
       : rank_(options.rank),
         world_size_(options.world_size),
-        buffer_bytes_(options.buffer_bytes),
+        buffer_bytes_(*options.buffer_bytes),
         mapping_(std::move(mapping)),
         waiter_(mapping_->header(), &mapping_->locks(), options.rank,
                 options.spin ? options.spin_time : absl::ZeroDuration(), options.collective_timeout) {}
@@ -134,33 +134,13 @@ class SingleCommunicator : public Communicator {
   void Abort(const std::string& reason) override {}
 };
 
-absl::Status CheckOptions(const ShmCommunicatorOptions& options) {
-  const std::string& name = options.group_name;
-  const auto legal = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
-  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal)) {
-    return absl::InvalidArgumentError("group_name: 1 to 64 letters, digits, '_' and '-' are wanted");
-  }
-  if (options.world_size < 1 || options.world_size > kMaxShmRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world_size: ", options.world_size, " is not 1 to ", kMaxShmRanks));
-  }
-  if (options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank: ", options.rank, " is not in a group of ", options.world_size));
-  }
-  if (options.buffer_bytes < 4096 || options.buffer_bytes > (int64_t{1} << 30) ||
-      options.buffer_bytes % 64 != 0) {
-    return absl::InvalidArgumentError("buffer_bytes: a multiple of 64 from 4 KiB to 1 GiB is wanted");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::unique_ptr<Communicator> MakeSingleCommunicator() { return std::make_unique<SingleCommunicator>(); }
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const ShmCommunicatorOptions& options) {
-  RETURN_IF_ERROR(CheckOptions(options));
+absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const GroupOptions& group) {
+  RETURN_IF_ERROR(CheckGroupOptions(group, kMaxShmRanks));
+  const GroupOptions options = WithDefaults(group, absl::Seconds(30), 1 << 20);
   if (options.world_size == 1) return MakeSingleCommunicator();
   ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MeetInSharedMemory(options));
   return std::make_unique<ShmCommunicator>(options, std::move(mapping));

@@ -50,15 +50,15 @@ absl::StatusOr<UniqueFd> CreateSegment(int64_t bytes) {
 // Rank 0's side.
 class Host {
  public:
-  Host(const ShmCommunicatorOptions& options, const WaitLimit& limit) : options_(options), limit_(limit) {}
+  Host(const GroupOptions& options, const WaitLimit& limit) : options_(options), limit_(limit) {}
 
   absl::StatusOr<std::unique_ptr<ShmMapping>> Meet() {
-    const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
+    const int64_t bytes = ShmBytes(options_.world_size, *options_.buffer_bytes);
     ASSIGN_OR_RETURN(UniqueFd segment, CreateSegment(bytes));
     ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment.get(), bytes, 0));
     auto* header = new (mapping->header()) ShmHeader{};
     header->world_size = options_.world_size;
-    header->buffer_bytes = options_.buffer_bytes;
+    header->buffer_bytes = *options_.buffer_bytes;
     header->ranks[0].pid = getpid();
 
     ASSIGN_OR_RETURN(UniqueFd listener, ListenAbstract(options_.group_name, options_.world_size));
@@ -82,13 +82,13 @@ class Host {
     if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), {soon, limit_.cancelled}).ok() ||
         hello.magic != kShmMagic)
       return false;
-    if (hello.world_size != options_.world_size || hello.buffer_bytes != options_.buffer_bytes ||
+    if (hello.world_size != options_.world_size || hello.buffer_bytes != *options_.buffer_bytes ||
         hello.rank < 1 || hello.rank >= options_.world_size || peers_[hello.rank].get() >= 0) {
       return absl::InvalidArgumentError(absl::StrCat("group ", options_.group_name,
                                                      ": a process came as rank ", hello.rank, " of ",
                                                      hello.world_size, ", which is not wanted"));
     }
-    const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
+    const int64_t bytes = ShmBytes(options_.world_size, *options_.buffer_bytes);
     if (!SendFd(connection.get(), segment, bytes).ok()) return Gone(hello.rank);
     peers_[hello.rank] = std::move(connection);
     return true;
@@ -119,39 +119,38 @@ class Host {
     }
     return absl::DeadlineExceededError(absl::StrCat("group ", options_.group_name, ": no sign of rank ",
                                                     absl::StrJoin(missing, ", "), " within ",
-                                                    absl::FormatDuration(options_.connect_timeout)));
+                                                    absl::FormatDuration(*options_.connect_timeout)));
   }
 
-  const ShmCommunicatorOptions& options_;
+  const GroupOptions& options_;
   const WaitLimit limit_;
   std::vector<UniqueFd> peers_;
 };
 
 // The other ranks' side.
-absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& options,
-                                                 const WaitLimit& limit) {
+absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const GroupOptions& options, const WaitLimit& limit) {
   absl::StatusOr<UniqueFd> connection = ConnectAbstract(options.group_name, limit);
   if (absl::IsDeadlineExceeded(connection.status())) {
     return absl::DeadlineExceededError(absl::StrCat("group ", options.group_name,
                                                     ": no sign of rank 0 within ",
-                                                    absl::FormatDuration(options.connect_timeout)));
+                                                    absl::FormatDuration(*options.connect_timeout)));
   }
   RETURN_IF_ERROR(connection.status());
   const auto lost = [&](const absl::Status& status) {
     if (absl::IsDeadlineExceeded(status)) {
       return absl::DeadlineExceededError(absl::StrCat("group ", options.group_name,
                                                       ": not all ranks came within ",
-                                                      absl::FormatDuration(options.connect_timeout)));
+                                                      absl::FormatDuration(*options.connect_timeout)));
     }
     return absl::UnavailableError(
         absl::StrCat("group ", options.group_name, ": rank 0 gave up the group while it was forming"));
   };
-  const Hello hello = {kShmMagic, options.rank, options.world_size, options.buffer_bytes};
+  const Hello hello = {kShmMagic, options.rank, options.world_size, *options.buffer_bytes};
   if (absl::Status status = SendBytes(connection->get(), &hello, sizeof(hello)); !status.ok())
     return lost(status);
   absl::StatusOr<ReceivedFd> segment = ReceiveFd(connection->get(), limit);
   if (!segment.ok()) return lost(segment.status());
-  const int64_t bytes = ShmBytes(options.world_size, options.buffer_bytes);
+  const int64_t bytes = ShmBytes(options.world_size, *options.buffer_bytes);
   if (segment->tag != bytes) return absl::InvalidArgumentError("the group's shared memory has another size");
   ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment->fd.get(), bytes, options.rank));
   mapping->header()->ranks[options.rank].pid = getpid();
@@ -166,8 +165,8 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
 
 ShmMapping::~ShmMapping() { munmap(data_, bytes_); }
 
-absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options) {
-  const WaitLimit limit(RunningNow() + options.connect_timeout, options.cancelled);
+absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const GroupOptions& options) {
+  const WaitLimit limit(RunningNow() + *options.connect_timeout, options.cancelled);
   absl::StatusOr<std::unique_ptr<ShmMapping>> mapping =
       options.rank == 0 ? Host(options, limit).Meet() : Join(options, limit);
   if (!mapping.ok() && options.cancelled != nullptr && options.cancelled()) {

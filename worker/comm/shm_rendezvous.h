@@ -37,7 +37,7 @@ class ShmMapping {
 
 // Returns on every rank once all are attached; on no rank otherwise (DeadlineExceeded says who is missing,
 // Unavailable that a rank went away, InvalidArgument that ranks disagree about the group, Aborted that
-// options.cancelled said so). `options` have been checked.
-absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options);
+// options.cancelled said so). `options` have been checked, and have a connect_timeout and buffer_bytes.
+absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const GroupOptions& options);
 
 }  // namespace somnus

@@ -34,11 +34,11 @@ uint64_t Describe(Call call, int64_t size, DataType type = DataType::kF32) {
 
 class TcpCommunicator : public Communicator {
  public:
-  TcpCommunicator(const TcpCommunicatorOptions& options, std::vector<TcpPeer> peers, TcpLinksOptions links,
+  TcpCommunicator(const GroupOptions& options, std::vector<TcpPeer> peers, TcpLinksOptions links,
                   UniqueFd wake)
       : rank_(options.rank),
         world_size_(options.world_size),
-        buffer_bytes_(options.buffer_bytes),
+        buffer_bytes_(*options.buffer_bytes),
         timeout_(options.collective_timeout),
         links_(std::move(links), std::move(peers), std::move(wake)),
         transfers_(options.world_size),
@@ -126,23 +126,13 @@ class TcpCommunicator : public Communicator {
   std::vector<char> arrived_;
 };
 
-absl::Status CheckOptions(const TcpCommunicatorOptions& options) {
+absl::Status CheckOptions(const GroupOptions& options) {
+  RETURN_IF_ERROR(CheckGroupOptions(options, kMaxTcpRanks));
   const auto bad = [](const auto&... text) { return absl::InvalidArgumentError(absl::StrCat(text...)); };
-  const std::string& name = options.group_name;
-  const auto legal = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
-  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
-    return bad("group_name: 1 to 64 letters, digits, '_' and '-' are wanted");
-  if (options.world_size < 1 || options.world_size > kMaxTcpRanks)
-    return bad("world_size: ", options.world_size, " is not 1 to ", kMaxTcpRanks);
-  if (options.rank < 0 || options.rank >= options.world_size)
-    return bad("rank: ", options.rank, " is not in a group of ", options.world_size);
   if (options.world_size > 1 && options.rank_addresses.size() != static_cast<size_t>(options.world_size))
     return bad("rank_addresses: ", options.rank_addresses.size(), " for ", options.world_size, " ranks");
   if (options.world_size > 1 && options.secret.size() < kMinSecretBytes)
     return bad("secret: at least ", kMinSecretBytes, " bytes are wanted");
-  if (options.buffer_bytes < 4096 || options.buffer_bytes > (int64_t{1} << 30) ||
-      options.buffer_bytes % 64 != 0)
-    return bad("buffer_bytes: a multiple of 64 from 4 KiB to 1 GiB is wanted");
   if (options.unreachable_timeout < absl::Seconds(2) || options.unreachable_timeout > absl::Minutes(10))
     return bad("unreachable_timeout: 2 s to 10 min are wanted");
   return absl::OkStatus();
@@ -150,17 +140,18 @@ absl::Status CheckOptions(const TcpCommunicatorOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommunicatorOptions& options,
+absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const GroupOptions& group,
                                                                   TcpListener listener) {
-  RETURN_IF_ERROR(CheckOptions(options));
+  RETURN_IF_ERROR(CheckOptions(group));
+  const GroupOptions options = WithDefaults(group, absl::Seconds(30), 4 << 20);
   if (options.world_size == 1) return MakeSingleCommunicator();
-  const WaitLimit limit = {RunningNow() + options.connect_timeout, options.cancelled};
+  const WaitLimit limit = {RunningNow() + *options.connect_timeout, options.cancelled};
   ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener), limit));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));
   TcpLinksOptions links;
   links.rank = options.rank;
-  links.spin_time = options.spin_time;
+  links.spin_time = options.spin ? options.spin_time : absl::ZeroDuration();
   for (int r = 0; r < options.world_size; ++r) {
     links.names.push_back(absl::StrCat("rank ", r, " (", options.rank_addresses[r], ")"));
   }

@@ -83,7 +83,7 @@ struct UnprovedPeer {
 
 class Meeting {
  public:
-  Meeting(const TcpCommunicatorOptions& options, TcpListener listener, const WaitLimit& limit)
+  Meeting(const GroupOptions& options, TcpListener listener, const WaitLimit& limit)
       : options_(options),
         listener_(std::move(listener)),
         secret_(options.group_name, options.secret),
@@ -276,10 +276,10 @@ class Meeting {
     }
     return absl::DeadlineExceededError(absl::StrCat(
         "group ", options_.group_name, ": no sign of rank ", absl::StrJoin(missing, ", "), " within ",
-        absl::FormatDuration(options_.connect_timeout), "; connections refused: ", refused_));
+        absl::FormatDuration(*options_.connect_timeout), "; connections refused: ", refused_));
   }
 
-  const TcpCommunicatorOptions& options_;
+  const GroupOptions& options_;
   const TcpListener listener_;
   const TcpSecret secret_;
   const WaitLimit& limit_;
@@ -291,7 +291,7 @@ class Meeting {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const TcpCommunicatorOptions& options, TcpListener listener,
+absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const GroupOptions& options, TcpListener listener,
                                                  const WaitLimit& limit) {
   return Meeting(options, std::move(listener), limit).Meet();
 }

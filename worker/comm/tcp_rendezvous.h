@@ -16,7 +16,7 @@ struct TcpPeer {
 
 // By rank. The other ranks may still be connecting to each other when it returns. `options` have been
 // checked; `limit` stands for those of them that are about time; errors as MakeTcpCommunicator.
-absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const TcpCommunicatorOptions& options, TcpListener listener,
+absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const GroupOptions& options, TcpListener listener,
                                                  const WaitLimit& limit);
 
 }  // namespace somnus

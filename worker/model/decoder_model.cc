@@ -115,36 +115,6 @@ absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& add
   return c_.communicator->AllReduceAddRmsNorm(*c_.device, x, addend, weight, eps, out);
 }
 
-int64_t DecoderModel::TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline) {
-  struct Product {
-    TensorView x, y;
-    const LinearWeight& (*weight)(const LayerWeights& layer);
-    const float* LayerWeights::*bias;
-  };
-  const Activations& a = c_.act;
-  using Layer = const LayerWeights&;
-  using Weight = const LinearWeight&;
-  // Fused weights have several parts only where they are quantized, and then there is nothing to choose.
-  const Product products[] = {
-      {a.normed, a.qkv, [](Layer w) -> Weight { return w.qkv.parts[0]; }, &LayerWeights::qkv_bias},
-      {a.heads, a.delta, [](Layer w) -> Weight { return w.out; }, &LayerWeights::out_bias},
-      {a.normed, a.up, [](Layer w) -> Weight { return w.up.parts[0]; }, &LayerWeights::up_bias},
-      {a.mlp, a.delta, [](Layer w) -> Weight { return w.down; }, &LayerWeights::down_bias}};
-  const std::vector<LayerWeights>& layers = c_.weights->layers;
-  int64_t choices = 0;
-  std::vector<LinearWeight> weights;
-  for (const Product& product : products) {
-    weights.clear();
-    for (const LayerWeights& layer : layers) weights.push_back(product.weight(layer));
-    if (weights.empty() || weights[0].n == 0 || weights[0].k == 0) continue;  // this rank has none
-    if (std::chrono::steady_clock::now() >= deadline) break;
-    choices += TuneLinear(*c_.device, FirstRows(product.x, num_tokens), weights.data(),
-                          static_cast<int64_t>(weights.size()), layers[0].*product.bias,
-                          FirstRows(product.y, num_tokens));
-  }
-  return choices;
-}
-
 absl::Status DecoderModel::AllReduce(const TensorView& x) {
   if (c_.communicator->world_size() == 1) return absl::OkStatus();
   if (!c_.communicator->stream_ordered()) RETURN_IF_ERROR(c_.device->Synchronize());

@@ -6,7 +6,6 @@
 //
 // Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates device memory.
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -68,12 +67,6 @@ class DecoderModel {
   // Runs all layers; writes the cache. Returns what the head multiplies: act [T, embedding_dim], valid until
   // the next call. Only collectives can fail.
   absl::StatusOr<TensorView> Forward(const StepInput& input);
-
-  // Measures the layers' matrix products at that many tokens (TuneLinear), until `deadline`. Returns how many
-  // choices were made. Overwrites activations; no step may be under way. Products that every rank computes
-  // alike (an embedding's projection) are left out, because ranks that measure apart might choose
-  // differently.
-  int64_t TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline);
 
  private:
   // residual (f32 [T, hidden]) = the tokens' embeddings, projected to the model's width, + learned positions.

@@ -65,6 +65,7 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
       state_(LimitsOf(options, config_)),
       arrays_(state_.limits(), &inputs_),
+      tuner_(&context_, &head_, options.max_tune_time),
       sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
                &inputs_, &results_),
       draft_progress_(state_.limits().max_num_seqs),

@@ -16,6 +16,7 @@
 #include "worker/runner/draft_model.h"
 #include "worker/runner/draft_progress.h"
 #include "worker/runner/graph_runner.h"
+#include "worker/runner/linear_tuner.h"
 #include "worker/runner/logits_head.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/model_sizes.h"
@@ -108,7 +109,6 @@ class ModelRunnerImpl : public ModelRunner {
   std::vector<int32_t> BatchSizes() const;
   // Those that have graphs: none on a CPU, or when eager.
   std::vector<int32_t> GraphSizes() const;
-  absl::Status TuneLinears();
   absl::StatusOr<GraphReport> CaptureGraphs();
   absl::Status CaptureDeferredGraphs();
 
@@ -139,12 +139,12 @@ class ModelRunnerImpl : public ModelRunner {
   GraphRunner graphs_;
   bool graphs_warm_ = false;        // every size has run since the group formed
   bool graphs_deferred_ = false;    // the next Launch captures them
-  bool tuned_ = false;              // TuneLinears has run
   MirroredBlock inputs_, results_;  // what a step copies to the device, and back
   SideStage side_;
   BatchState state_;
   StepArrays arrays_;
   LogitsHead head_;
+  LinearTuner tuner_;
   Sampler sampler_;
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   DraftProgress draft_progress_;

@@ -79,7 +79,8 @@ absl::Status ModelRunnerImpl::Profile() {
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
   const int32_t total_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
   const int32_t num_blocks = static_cast<int32_t>(NumBlocks(total_blocks));
-  RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
+  // First, so that the steps below run as all later steps.
+  RETURN_IF_ERROR(tuner_.Run(options_.max_num_batched_tokens, BatchSizes()));
   RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_blocks));
   absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
@@ -117,25 +118,6 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
   return BatchSizes();
 }
 
-// Runs once, because a number of rows must be computed in one way as long as the worker lives. The largest
-// sizes come first, because a choice also serves sizes that are a little smaller.
-absl::Status ModelRunnerImpl::TuneLinears() {
-  if (tuned_ || device_->kind() == DeviceKind::kCpu) return absl::OkStatus();
-  tuned_ = true;
-  const auto start = std::chrono::steady_clock::now();
-  const auto deadline = start + absl::ToChronoNanoseconds(options_.max_tune_time);
-  std::vector<int32_t> sizes = BatchSizes();
-  int64_t choices = model_->TuneLinears(options_.max_num_batched_tokens, deadline);
-  for (auto size = sizes.rbegin(); size != sizes.rend() && std::chrono::steady_clock::now() < deadline;
-       ++size) {
-    choices += head_.Tune(*size);
-    choices += model_->TuneLinears(*size, deadline);
-  }
-  RETURN_IF_ERROR(device_->Synchronize());
-  if (choices > 0) LogInfo("measured {} matrix products in {:.2f} s", choices, SecondsSince(start));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
   const std::vector<int32_t> sizes = GraphSizes();
   if (sizes.empty()) return GraphReport{};
@@ -159,7 +141,7 @@ absl::Status ModelRunnerImpl::CaptureDeferredGraphs() {
   if (!graphs_deferred_) return absl::OkStatus();
   graphs_deferred_ = false;
   // A rank that joined a group which profiled long ago has not measured its matrix products yet.
-  RETURN_IF_ERROR(TuneLinears());
+  RETURN_IF_ERROR(tuner_.Run(options_.max_num_batched_tokens, BatchSizes()));
   return CaptureGraphs().status();
 }
 

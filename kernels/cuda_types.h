@@ -14,7 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cuda/api.h"
+#include "kernels/cuda_api.h"
 #include "kernels/tensor.h"
 
 #define SOMNUS_HD __host__ __device__ __forceinline__
