@@ -45,6 +45,7 @@ link() {
   if [[ $room == checkpoint ]]; then
     compile checkpoint base/utf8.cc checkpoint/*.cc checkpoint/families/*.cc tests/checkpoint/fuzz/entries.cc
     source=tests/checkpoint/fuzz/fuzz_$1.cc
+    extra=(-lcrypto)  # the fingerprint's
   else
     compile tokenizer base/utf8.cc coordinator/tokenizer/*.cc coordinator/jinja/*.cc tests/tokenizer/fuzz_entries.cc
     source=tests/tokenizer/fuzz_$1.cc

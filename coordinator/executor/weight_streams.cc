@@ -170,7 +170,10 @@ void WeightStreams::ClosePorts(const std::string& update_id) {
   for (Streams::Rank& rank : open->ranks) {
     if (rank.writer != nullptr) rank.writer->WritesDone();
   }
-  for (size_t rank = 0; rank < open->ranks.size(); ++rank) (void)open->Finish(rank, workers_[rank].name);
+  for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
+    const Busy busy(open.get(), rank, now_());
+    (void)open->Finish(rank, workers_[rank].name);
+  }
   Forget(open);
 }
 
