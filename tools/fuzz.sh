@@ -47,7 +47,7 @@ link() {
     source=tests/checkpoint/fuzz/fuzz_$1.cc
     extra=(-lcrypto)  # the fingerprint's
   else
-    compile tokenizer base/utf8.cc coordinator/tokenizer/*.cc coordinator/jinja/*.cc tests/tokenizer/fuzz_entries.cc
+    compile tokenizer base/utf8.cc base/random_hex.cc coordinator/tokenizer/*.cc coordinator/jinja/*.cc tests/tokenizer/fuzz_entries.cc
     source=tests/tokenizer/fuzz_$1.cc
     extra=(-lpcre2-8 -licuuc)
   fi

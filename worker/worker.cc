@@ -91,13 +91,14 @@ absl::StatusOr<v1::ResizeKvCacheResponse> Worker::ResizeKvCache(const v1::Resize
 }
 
 void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched) {
-  thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
+  auto launch = [this, request = std::move(request), launched = std::move(launched)] {
     ++steps_in_progress_;
     // Shared, because functions are copied.
     const auto refused = std::make_shared<absl::Status>();
     const auto step =
         std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request, refused.get()));
     launched([this, step, refused, id = request.step_id(), epoch = request.group_epoch()] {
+      const Heartbeat::Wait wait(options_.step_timeout);
       absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
       if (step->ok() && !result.ok()) Fail(epoch, result.status()).IgnoreError();
       v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();
@@ -115,7 +116,8 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
       reply.set_kv_host_bytes(KvHostBytes());
       return reply;
     });
-  });
+  };
+  thread_.Post(std::move(launch), options_.step_timeout);
 }
 
 std::shared_ptr<SleepableAllocator> Worker::allocator() const {

@@ -145,8 +145,8 @@ class HttpServer : public ApiServer {
                options.limits.max_connections, bounds.all, bounds.clients);
   }
 
-  // The signs of life of the I/O thread, from a timer of its loop: a loop that hangs answers no probe, but the
-  // log, gRPC's health and operators are told.
+  // The signs of life of the I/O thread, from a timer of its loop: a loop that hangs answers no probe, but
+  // the log, gRPC's health and operators are told.
   asio::awaitable<void> Beat() {
     const Heartbeat* const heartbeat = Heartbeat::OfThread();
     while (heartbeat != nullptr && !closing_) {

@@ -248,8 +248,8 @@ class WorkerProcessesImpl : public WorkerProcesses {
     }
   }
 
-  // Waits until a child ends or the time is over; with `until_wake` also until Wake. Descriptors are closed by
-  // the thread alone that polls them: the watcher, and Terminate after it.
+  // Waits until a child ends or the time is over; with `until_wake` also until Wake. Descriptors are closed
+  // by the thread alone that polls them: the watcher, and Terminate after it.
   void Poll(int timeout_ms, bool until_wake = false) {
     std::vector<pollfd> fds;
     {
