@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -78,6 +79,8 @@ class WeightStreams::Busy {
 
  private:
   Streams& streams_;
+  // CancelWhereStuck ends the wait, and the failure of the group does.
+  const Heartbeat::Wait wait_{absl::InfiniteDuration()};
 };
 
 WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch,
