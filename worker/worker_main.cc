@@ -184,9 +184,8 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       UpdatePortsBeside(&address, flags.host));
   ASSIGN_OR_RETURN(const ClusterTrust trust, ClusterTrust::Create(flags.trust));
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcListener> listener, StartServer(address, trust, service.get()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<WorkerHealth> health,
-                   WorkerHealth::Start(listener.get(), flags.health_listen, trust.max_handshakes(),
-                                       &Heartbeats::OfProcess()));
+  ASSIGN_OR_RETURN(const auto health, WorkerHealth::Start(listener.get(), flags.health_listen,
+                                                          trust.max_handshakes(), &Heartbeats::OfProcess()));
 
   const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions(flags, trust));
   const v1::RegisterRequest request =

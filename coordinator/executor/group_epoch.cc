@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "base/heartbeat.h"
 #include "base/host_port.h"
 #include "base/random_hex.h"
 #include "base/running_clock.h"
@@ -126,7 +125,6 @@ GroupEpoch::~GroupEpoch() {
 }
 
 absl::Status GroupEpoch::AwaitConnections() {
-  const Heartbeat::Wait wait(options_.connect_timeout);
   const MonotonicTime deadline = options_.now() + options_.connect_timeout;
   for (const WorkerLink& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
   monitor_.Start([this] { weights_.Watch(); });
