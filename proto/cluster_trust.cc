@@ -150,6 +150,10 @@ FlagGroup ClusterTrustFlags(ClusterTrustOptions* o) {
               "insecure-cluster", &o->insecure,
               "listen beyond loopback with neither secret nor certificate: whoever reaches the port is "
               "obeyed"),
+          Flag::Int(
+              "max-handshakes", &o->max_handshakes, 1, 1 << 20,
+              "connections to a TCP port of the cluster that may be open at once before they have shown "
+              "that they belong to it; a further one closes the oldest"),
       }};
 }
 
@@ -167,6 +171,7 @@ absl::Status ReadClusterSecret(const Environment& environment, ClusterTrustOptio
 absl::StatusOr<ClusterTrust> ClusterTrust::Create(const ClusterTrustOptions& options) {
   ClusterTrust trust;
   trust.insecure_ = options.insecure;
+  trust.max_handshakes_ = options.max_handshakes;
   if (!options.secret.empty()) trust.token_ = CallToken(options.secret);
   RETURN_IF_ERROR(CheckTlsFiles(options.tls, kTlsFlags));
   if (!options.tls.certificate.empty()) {

@@ -30,12 +30,17 @@ inline constexpr size_t kMinSecretBytes = 32;
 // The environment variable of the secret, which the coordinator sets for the workers that it starts.
 inline constexpr char kClusterSecretVariable[] = "SOMNUS_CLUSTER_SECRET";
 
+// Connections to a TCP port of the cluster that may be without a call at once, unless a flag says otherwise.
+// A group of several hundred workers that start together is within the bound.
+inline constexpr int32_t kMaxHandshakes = 128;
+
 struct ClusterTrustOptions {
   std::string secret;  // ReadClusterSecret fills it in; empty: none
   std::string secret_file;
   TlsFiles tls;                                        // all three or none
   bool insecure = false;                               // a TCP listener beyond loopback may do without
   absl::Duration reload_interval = absl::Seconds(10);  // of the files in `tls`
+  int32_t max_handshakes = kMaxHandshakes;
 };
 
 // The flags that coordinator and worker share. Parsing writes to `options`, which is borrowed.
@@ -58,11 +63,13 @@ class ClusterTrust {
   std::shared_ptr<grpc::ChannelCredentials> Dialer(const std::string& address) const;
   // FailedPrecondition: whoever reaches `address`, which is not loopback's, could command what listens there.
   absl::Status CheckListen(const std::string& address) const;
+  int max_handshakes() const { return max_handshakes_; }  // for GrpcListener::Start
 
  private:
   std::string token_;           // of every call; empty: none
   CertificateSource identity_;  // over TCP; null: none
   bool insecure_ = false;
+  int max_handshakes_ = kMaxHandshakes;
 };
 
 // Of a direct update (proto/weights.proto): the metadata in which a call has the update's token, and the name

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,11 @@ constexpr int kBacklog = 4096;
 // The pause after a lack of descriptors, in which connections may end.
 constexpr int kShortageMs = 100;
 constexpr int kTurnMs = 500;  // the longest time without a sign of life
+// A stranger that connects and says nothing is cut off after that.
+constexpr absl::Duration kHandshakeTime = absl::Seconds(10);
+// Of the descriptors of the listener's use, unproven connections take at most this share.
+constexpr int64_t kUnprovenShare = 8;
+constexpr absl::Duration kDropLineInterval = absl::Minutes(1);
 
 bool Enable(int fd, int level, int option, int value = 1) {
   return setsockopt(fd, level, option, &value, sizeof(value)) == 0;
@@ -94,8 +100,11 @@ bool IsShortage(int error) {
 
 }  // namespace
 
-GrpcAcceptor::GrpcAcceptor(std::string address, int64_t bound)
-    : address_(std::move(address)), bound_(bound), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+GrpcAcceptor::GrpcAcceptor(std::string address, int64_t bound, int max_handshakes)
+    : address_(std::move(address)),
+      bound_(bound),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      max_handshakes_(max_handshakes) {}
 
 GrpcAcceptor::~GrpcAcceptor() {
   Stop();
@@ -103,9 +112,16 @@ GrpcAcceptor::~GrpcAcceptor() {
 }
 
 absl::StatusOr<std::unique_ptr<GrpcAcceptor>> GrpcAcceptor::Open(const std::string& address,
-                                                                 DescriptorUse use) {
-  auto acceptor = std::unique_ptr<GrpcAcceptor>(new GrpcAcceptor(address, RaiseDescriptorLimit().Of(use)));
+                                                                 DescriptorUse use, int max_handshakes) {
+  auto acceptor = std::unique_ptr<GrpcAcceptor>(
+      new GrpcAcceptor(address, RaiseDescriptorLimit().Of(use), max_handshakes));
   RETURN_IF_ERROR(acceptor->Bind());
+  if (max_handshakes > 0 && acceptor->port_ != 0) {
+    const int64_t most = std::min<int64_t>(max_handshakes, acceptor->bound_ / kUnprovenShare);
+    // gRPC's clock may be ahead of this one by the time that it takes to begin the handshake.
+    acceptor->unproven_ =
+        std::make_shared<UnprovenConnections>(static_cast<int>(most), kHandshakeTime + absl::Seconds(1));
+  }
   return acceptor;
 }
 
@@ -161,6 +177,11 @@ absl::Status GrpcAcceptor::Bind() {
 
 void GrpcAcceptor::AddTo(grpc::ServerBuilder* builder,
                          const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  if (max_handshakes_ > 0) {
+    builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                                static_cast<int>(absl::ToInt64Milliseconds(kHandshakeTime)));
+  }
+  if (unproven_ != nullptr) ProveByCalls(unproven_, builder);
   server_ = builder->experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
 }
@@ -187,6 +208,7 @@ void GrpcAcceptor::Run() {
   for (const int fd : listeners_) fds.push_back({fd, POLLIN, 0});
   while (true) {
     heartbeat.Beat();
+    if (unproven_ != nullptr) unproven_->Sweep();
     for (pollfd& fd : fds) fd.revents = 0;
     if (poll(fds.data(), fds.size(), kTurnMs) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
@@ -212,11 +234,22 @@ bool GrpcAcceptor::AcceptOne(int listener) {
     return true;
   }
   short_ = false;
+  if (unproven_ != nullptr && unproven_->Add(fd)) NoteDrop();
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listener;
   connection.fd = fd;
   server_->HandleNewConnection(&connection);
   return true;
+}
+
+void GrpcAcceptor::NoteDrop() {
+  const MonotonicTime now = MonotonicNow();
+  if (now < next_drop_line_) return;
+  next_drop_line_ = now + kDropLineInterval;
+  LogWarning(
+      "{}: more connections than --max-handshakes have not shown that they belong to the cluster; the oldest "
+      "gives way to the newest ({} so far)",
+      address_, unproven_->num_closed());
 }
 
 void GrpcAcceptor::NoteShortage(const char* what) {

@@ -12,7 +12,8 @@
 //   ...
 //   acceptor->Stop();                      // before the server is shut down
 //
-// Not thread safe, but for num_refused. Owns the sockets and its thread; the server outlives Stop.
+// Not thread safe, but for num_refused and num_dropped. Owns the sockets and its thread; the server outlives
+// Stop.
 
 #include <grpcpp/grpcpp.h>
 
@@ -24,6 +25,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/descriptors.h"
+#include "base/monotonic.h"
+#include "proto/unproven_connections.h"
 
 namespace somnus {
 
@@ -33,7 +36,10 @@ class GrpcAcceptor {
   // all IPv4 and IPv6 addresses; port 0 stands for any free port. A Unix socket takes the place of a
   // socket that an earlier process has left, and only this process's user can connect. Unavailable says which
   // address cannot be bound, and why.
-  static absl::StatusOr<std::unique_ptr<GrpcAcceptor>> Open(const std::string& address, DescriptorUse use);
+  // `max_handshakes`: at most so many connections may be without a call at once (unproven_connections.h), and
+  // fewer where the process may have few descriptors; 0: any number. Of a TCP address alone.
+  static absl::StatusOr<std::unique_ptr<GrpcAcceptor>> Open(const std::string& address, DescriptorUse use,
+                                                            int max_handshakes = 0);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
 
@@ -45,11 +51,13 @@ class GrpcAcceptor {
   absl::Status Start();
   // No connection is accepted any more, and the port or the path is free. Idempotent.
   void Stop();
+  // The number of connections that gave way to a further connection.
+  int64_t num_dropped() const { return unproven_ == nullptr ? 0 : unproven_->num_closed(); }
   // The number of connections that were closed at once for lack of a descriptor within the bound.
   int64_t num_refused() const { return num_refused_.load(); }
 
  private:
-  GrpcAcceptor(std::string address, int64_t bound);
+  GrpcAcceptor(std::string address, int64_t bound, int max_handshakes);
 
   absl::Status Bind();
   absl::Status BindSocket(const std::string& path);
@@ -57,6 +65,7 @@ class GrpcAcceptor {
   // Returns whether a further accept may succeed at once.
   bool AcceptOne(int listener);
   void NoteShortage(const char* what);
+  void NoteDrop();
 
   const std::string address_;
   const int64_t bound_;  // descriptors from this number on are kept back
@@ -68,6 +77,9 @@ class GrpcAcceptor {
   std::thread thread_;
   bool short_ = false;  // the log has told the lack of descriptors
   std::atomic<int64_t> num_refused_{0};
+  const int max_handshakes_;
+  std::shared_ptr<UnprovenConnections> unproven_;  // shared with the server; null: no bound
+  MonotonicTime next_drop_line_ = -absl::InfiniteDuration();
 };
 
 }  // namespace somnus

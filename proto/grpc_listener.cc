@@ -31,8 +31,9 @@ class GrpcListenerImpl : public GrpcListener {
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Start(
     const std::string& address, DescriptorUse use,
-    const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder) {
-  ASSIGN_OR_RETURN(std::unique_ptr<GrpcAcceptor> acceptor, GrpcAcceptor::Open(address, use));
+    const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder,
+    int max_handshakes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<GrpcAcceptor> acceptor, GrpcAcceptor::Open(address, use, max_handshakes));
   acceptor->AddTo(builder, credentials);
   std::unique_ptr<grpc::Server> server = builder->BuildAndStart();
   if (server == nullptr) return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", address));

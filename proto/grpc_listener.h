@@ -18,10 +18,11 @@ namespace somnus {
 class GrpcListener {
  public:
   // Serves the services of `builder` at `address`, "host:port" or "unix:/path". Unavailable says why the
-  // process cannot listen there.
+  // process cannot listen there. `max_handshakes`: as GrpcAcceptor::Open takes it.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Start(
       const std::string& address, DescriptorUse use,
-      const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder);
+      const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder* builder,
+      int max_handshakes = 0);
   virtual ~GrpcListener() = default;
 
   virtual int port() const = 0;  // 0 for a Unix socket

@@ -45,8 +45,9 @@ link() {
   if [[ $room == checkpoint ]]; then
     compile checkpoint base/utf8.cc checkpoint/*.cc checkpoint/families/*.cc tests/checkpoint/fuzz/entries.cc
     source=tests/checkpoint/fuzz/fuzz_$1.cc
+    extra=(-lcrypto)  # the fingerprint's
   else
-    compile tokenizer base/utf8.cc text/tokenizer/*.cc text/jinja/*.cc tests/tokenizer/fuzz_entries.cc
+    compile tokenizer base/utf8.cc base/random_hex.cc text/tokenizer/*.cc text/jinja/*.cc tests/tokenizer/fuzz_entries.cc
     source=tests/tokenizer/fuzz_$1.cc
     extra=(-lpcre2-8 -licuuc)
   fi

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/cluster.grpc.pb.h"
@@ -115,9 +116,11 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
   absl::Status BeatUntilGone(const Beat& beat, const Refresh& refresh) {
+    const Heartbeat heartbeat("", "heartbeats to the coordinator");
     MonotonicTime last_answer = options_.now();
     bool waits = false, listens = false;
     while (true) {
+      heartbeat.Beat();
       listens = Pause(waits, listens);
       if (stop_.stopped()) return absl::OkStatus();
       bool known = true;
@@ -149,6 +152,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   // `listened`: the one that somebody listens for has not replied either. Returns whether somebody listens
   // now.
   bool Pause(bool waits, bool listened) {
+    const Heartbeat::Wait wait(2 * interval_);
     if (!waits) {
       watch_->WaitForLoss(interval_);
       return false;
@@ -187,6 +191,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   template <typename Rpc>
   absl::Status Call(absl::Duration timeout, const Rpc& rpc) {
     grpc::ClientContext context;
+    const Heartbeat::Wait wait(timeout);
     // gRPC turns this into a time of its own monotonic clock at once.
     context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(timeout, CallBound())));
     {

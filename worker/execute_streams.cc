@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "base/status_macros.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
@@ -66,6 +67,9 @@ class ReplyWriter {
 
  private:
   void Loop() {
+    const Heartbeat heartbeat("", "replies to steps");
+    // The coordinator may take its time to send steps and to read replies; `step` announces its own bound.
+    const Heartbeat::Wait rest(absl::InfiniteDuration());
     while (true) {
       Worker::AwaitReply step;
       {

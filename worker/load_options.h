@@ -26,8 +26,9 @@ struct WorkerOptions {
   // As in PlacementRequest.
   bool pins = false;
   std::optional<int> first_cpu;
-  std::string numa;               // as ParseNumaOption takes it; empty: as LoadModel says
-  std::vector<int> memory_nodes;  // of what it loads: chosen (Placement)
+  std::string numa;                                // as ParseNumaOption takes it; empty: as LoadModel says
+  std::vector<int> memory_nodes;                   // of what it loads: chosen (Placement)
+  absl::Duration step_timeout = absl::Minutes(5);  // a step that takes longer hangs
 };
 
 struct LoadOptions {

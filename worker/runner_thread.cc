@@ -1,5 +1,6 @@
 #include "worker/runner_thread.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -7,19 +8,23 @@
 
 namespace somnus {
 
-RunnerThread::RunnerThread() : thread_([this] { Loop(); }) {}
+RunnerThread::RunnerThread(Heartbeats* heartbeats) : thread_([this, heartbeats] { Loop(heartbeats); }) {}
 
 RunnerThread::~RunnerThread() {
   {
-    absl::MutexLock lock(&mu_);
+    const std::lock_guard<std::mutex> lock(mu_);
     stop_ = true;
   }
+  changed_.notify_one();
   thread_.join();
 }
 
-void RunnerThread::Post(std::function<void()> task) {
-  absl::MutexLock lock(&mu_);
-  tasks_.push(std::move(task));
+void RunnerThread::Post(std::function<void()> task, absl::Duration bound) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    tasks_.push({std::move(task), bound});
+  }
+  changed_.notify_one();
 }
 
 void RunnerThread::Run(const std::function<void()>& task) {
@@ -37,18 +42,22 @@ bool RunnerThread::WaitIdle(absl::Duration timeout) {
   return reached->WaitFor(timeout);
 }
 
-void RunnerThread::Loop() {
-  absl::MutexLock lock(&mu_);
+void RunnerThread::Loop(Heartbeats* heartbeats) {
+  const Heartbeat heartbeat("", "runner thread", nullptr, heartbeats);
+  std::unique_lock<std::mutex> lock(mu_);
   while (true) {
-    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !tasks_.empty() || stop_; };
-    mu_.Await(absl::Condition(&ready));
+    WaitBeating(&changed_, &lock, absl::InfiniteDuration(), [this] { return !tasks_.empty() || stop_; });
+    if (tasks_.empty() && !stop_) continue;
     if (tasks_.empty()) return;
-    std::function<void()> task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front());
     tasks_.pop();
-    mu_.Unlock();
-    task();
-    task = nullptr;  // what it holds is destroyed without the lock
-    mu_.Lock();
+    lock.unlock();
+    {
+      const Heartbeat::Wait wait(task.bound);
+      task.run();
+      task.run = nullptr;  // what it holds is destroyed without the lock
+    }
+    lock.lock();
   }
 }
 

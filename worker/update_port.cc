@@ -19,8 +19,6 @@ namespace {
 constexpr char kSocketSuffix[] = ".update";
 // A chunk, and what names its tensor.
 constexpr int kMaxMessageBytes = kMaxWeightChunkBytes + (64 << 10);
-// A stranger that connects and says nothing is cut off after that.
-constexpr int kHandshakeTimeoutMs = 10'000;
 
 class Service : public v1::UpdatePortService::Service {
  public:
@@ -48,15 +46,14 @@ class ServedPort : public UpdatePort {
       shown = FixedTlsIdentity(identity);
     }
     grpc::ServerBuilder builder;
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
     builder.RegisterService(&service_);
-    ASSIGN_OR_RETURN(listener_,
-                     GrpcListener::Start(address_.bind(), DescriptorUse::kClients,
-                                         UpdatePortListener(address_.bind(), token, shown), &builder));
+    ASSIGN_OR_RETURN(listener_, GrpcListener::Start(address_.bind(), DescriptorUse::kClients,
+                                                    UpdatePortListener(address_.bind(), token, shown),
+                                                    &builder, kMaxHandshakes));
     place_.set_address(address_.Advertised(listener_->port(), host));
     place_.set_certificate(identity.certificate);
     return absl::OkStatus();

@@ -33,7 +33,7 @@ Worker::Worker(const WorkerOptions& options, WorkerParts parts)
       weights_(&parts_, epoch_.lifecycle(), &load_),
       cache_(&epoch_, &load_, meter_.bytes()),
       transition_(&epoch_, &load_, &weights_, &cache_, &meter_),
-      steps_(&epoch_, &load_, &weights_, &cache_) {}
+      steps_(options.step_timeout, &epoch_, &load_, &weights_, &cache_) {}
 
 Worker::~Worker() {
   Abort("the worker leaves");
@@ -152,9 +152,10 @@ absl::StatusOr<v1::ResizeKvCacheResponse> Worker::ResizeKvCache(const v1::Resize
 }
 
 void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched) {
-  thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
+  auto launch = [this, request = std::move(request), launched = std::move(launched)] {
     launched(steps_.Launch(request));
-  });
+  };
+  thread_.Post(std::move(launch), steps_.timeout());
 }
 
 absl::StatusOr<v1::SelfCheckResponse> Worker::SelfCheck(const v1::SelfCheckRequest& request) {

@@ -21,6 +21,11 @@ FlagGroup AddressFlags(WorkerFlags* f) {
           Flag::Text("listen", &f->listen, "where this worker listens: host:port or unix:/path")
               .Shows("ADDR")
               .Default("a socket beside the coordinator's, or a free port on the address that leads to it"),
+          Flag::Text("health-listen", &f->health_listen,
+                     "where this worker answers gRPC health calls (grpc.health.v1.Health), and nothing else, "
+                     "without TLS and to everybody: host:port or unix:/path")
+              .Shows("ADDR")
+              .Default("nowhere; --listen answers the cluster's members"),
           Flag::Text("host", &f->host, "name or address under which the coordinator reaches this worker")
               .Shows("ADDR")
               .Default("SOMNUS_HOST, or where it listens"),
@@ -73,6 +78,13 @@ FlagGroup TimeFlags(WorkerFlags* f) {
           Flag::Time("term-grace", &f->term_grace, absl::ZeroDuration(), kLongest,
                      "after SIGTERM, how long to wait for the coordinator to send this worker away: cluster "
                      "managers signal both at once, and the coordinator still drains"),
+          Flag::Time(
+              "liveness-timeout", &f->liveness_timeout, absl::ZeroDuration(), kLongest,
+              "gRPC health is NOT_SERVING, and systemd's watchdog hears nothing, once a thread of this "
+              "worker has given no sign of life for that long, beyond what its work may take: a step "
+              "--step-timeout, a call of the coordinator 2h; 0: never"),
+          Flag::Time("step-timeout", &f->step_timeout, absl::Milliseconds(1), kLongest,
+                     "a step that takes longer hangs; no less than the coordinator's flag of this name"),
           Flag::Text("log-name", &f->log_name,
                      "of the model or replica that the worker belongs to, in each line of its log")
               .Shows("NAME"),

@@ -34,6 +34,9 @@ struct WorkerFlags {
   std::string log_name;  // the model or replica of the worker
   std::string log_level = "info";
   int64_t log_queue_bytes = 1 << 20;
+  absl::Duration liveness_timeout = absl::Minutes(1);  // zero: threads are not watched
+  absl::Duration step_timeout = absl::Minutes(5);
+  std::string health_listen;  // "host:port" or "unix:/path"; empty: nowhere
 };
 
 // The flags, their bounds and help. Parsing writes to `flags`, which must outlive the table.

@@ -19,6 +19,7 @@
 #include "base/cpus.h"
 #include "base/descriptors.h"
 #include "base/discovery.h"
+#include "base/heartbeat.h"
 #include "base/last_words.h"
 #include "base/log.h"
 #include "base/log_writer.h"
@@ -38,6 +39,7 @@
 #include "worker/listen_address.h"
 #include "worker/update_port.h"
 #include "worker/worker_flags.h"
+#include "worker/worker_health.h"
 #include "worker/worker_service.h"
 
 namespace somnus {
@@ -47,8 +49,6 @@ namespace {
 constexpr absl::Duration kLongestBeat = absl::Seconds(15);
 // How long a leaving worker waits for its device, which may be in the middle of a step or a load.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
-// A stranger that connects and says nothing is cut off after that.
-constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr int kLargeBytes = 1 << 20;
 
@@ -102,7 +102,6 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> StartServer(const ListenAddress& a
                                                           const ClusterTrust& trust, grpc::Service* service) {
   RETURN_IF_ERROR(trust.CheckListen(address.bind()));
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
   builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
   // There is one coordinator, with one step stream, one lifecycle call and one status call at a time.
@@ -111,7 +110,7 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> StartServer(const ListenAddress& a
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
   builder.RegisterService(service);
   return GrpcListener::Start(address.bind(), DescriptorUse::kWorkers, trust.Listener(address.bind()),
-                             &builder);
+                             &builder, trust.max_handshakes());
 }
 
 CoordinatorLinkOptions LinkOptions(const WorkerFlags& flags, const ClusterTrust& trust) {
@@ -161,7 +160,8 @@ WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
           // quota gives CPUs to nobody.
           .pins = flags.spawned_by.has_value() && !HasCpuQuota(),
           .first_cpu = flags.first_cpu,
-          .numa = flags.numa};
+          .numa = flags.numa,
+          .step_timeout = flags.step_timeout};
 }
 
 // Counted at a worker that serves, with a reserve and a trainer's connection; a GPU's driver and a checkpoint
@@ -175,6 +175,8 @@ StartNeeds NeedsOf(const WorkerFlags& flags) {
 absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
                         const WorkerParts& parts) {
   ASSIGN_OR_RETURN(const ChosenDevice device, ChooseByFlags(parts, flags));
+  Heartbeats::OfProcess().Watch(flags.liveness_timeout);
+  WorkerHealth::Enable();
   Worker worker(OptionsOf(flags, device), parts);
   ASSIGN_OR_RETURN(ListenAddress address, ListenAddress::Choose(flags.coordinator, flags.listen));
   const auto service = MakeWorkerService(
@@ -182,6 +184,8 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       UpdatePortsBeside(&address, flags.host));
   ASSIGN_OR_RETURN(const ClusterTrust trust, ClusterTrust::Create(flags.trust));
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcListener> listener, StartServer(address, trust, service.get()));
+  ASSIGN_OR_RETURN(const auto health, WorkerHealth::Start(listener.get(), flags.health_listen,
+                                                          trust.max_handshakes(), &Heartbeats::OfProcess()));
 
   const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions(flags, trust));
   const v1::RegisterRequest request =
@@ -198,7 +202,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
     if (flags.worker_grace.has_value()) leave->StopWatchingParent();
     manager->Ready(absl::StrCat("registered at ", flags.coordinator));
     const auto last_beat = std::make_shared<LastBeat>();
-    manager->Watch([last_beat] { return last_beat->IsRecent(); });
+    manager->Watch([last_beat] { return last_beat->IsRecent() && Heartbeats::OfProcess().Check().ok(); });
     link->StartHeartbeats(
         [&worker, last_beat](v1::HeartbeatRequest* beat) {
           last_beat->Note();

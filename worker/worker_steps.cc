@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "base/status_macros.h"
 #include "proto/limits.h"
 
@@ -16,6 +17,7 @@ WorkerSteps::AwaitReply WorkerSteps::Launch(const v1::StepRequest& request) {
   const auto step =
       std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(Queue(request, refused.get()));
   return [this, step, refused, id = request.step_id(), epoch = request.group_epoch()] {
+    const Heartbeat::Wait wait(timeout_);
     absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
     if (step->ok() && !result.ok()) epoch_.Fail(epoch, result.status()).IgnoreError();
     v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/worker.pb.h"
 #include "worker/runner/model_runner.h"
 #include "worker/worker_epoch.h"
@@ -27,8 +28,10 @@ class WorkerSteps {
   // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
   using AwaitReply = std::function<v1::StepReply()>;
 
-  WorkerSteps(WorkerEpoch* epoch, const WorkerLoad* load, const WorkerWeights* weights, WorkerKvCache* cache)
-      : epoch_(*epoch), load_(*load), weights_(*weights), cache_(*cache) {}
+  // `timeout`: a step that takes longer hangs (base/heartbeat.h).
+  WorkerSteps(absl::Duration timeout, WorkerEpoch* epoch, const WorkerLoad* load,
+              const WorkerWeights* weights, WorkerKvCache* cache)
+      : timeout_(timeout), epoch_(*epoch), load_(*load), weights_(*weights), cache_(*cache) {}
 
   // Queues the step on the device. Replies must be awaited in order.
   AwaitReply Launch(const v1::StepRequest& request);
@@ -37,6 +40,7 @@ class WorkerSteps {
   // The first step of the epoch may have any id.
   void BeginEpoch() { stepped_in_epoch_ = false; }
 
+  absl::Duration timeout() const { return timeout_; }
   int64_t last_id() const { return last_id_; }
   bool in_progress() const { return num_in_progress_ > 0; }
 
@@ -47,6 +51,7 @@ class WorkerSteps {
   // `refused`: why the step's swap_outs were not done, where memory lacked.
   absl::StatusOr<std::unique_ptr<PendingStep>> Queue(const v1::StepRequest& request, absl::Status* refused);
 
+  const absl::Duration timeout_;
   WorkerEpoch& epoch_;
   const WorkerLoad& load_;
   const WorkerWeights& weights_;

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "absl/time/clock.h"
+#include "base/heartbeat.h"
 #include "base/threads.h"
 #include "coordinator/executor/call_deadline.h"
 #include "proto/status.h"
@@ -51,6 +52,7 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
   std::vector<absl::Status> statuses(workers_.size());
   std::vector<grpc::ClientContext> contexts(workers_.size());
   const CallDeadline deadline(timeout, now_, &contexts);
+  const Heartbeat::Wait wait(timeout);  // a call that its deadline does not end hangs
   std::atomic<bool> failed{false};
   const auto run = [&](size_t rank) {
     grpc::ClientContext& context = contexts[rank];

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/heartbeat.h"
 #include "base/memory_tags.h"
 
@@ -128,9 +129,12 @@ void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::fu
     NoteBytes(epoch.get());
     done(std::move(result));
   };
-  if (lifecycle_.Run(run).ok()) return;
-  const Heartbeat::Wait wait(absl::InfiniteDuration());  // the call's own deadlines bound it
-  run();
+  const auto watched = [run, first = this->epoch()->workers().front().name] {
+    const Heartbeat heartbeat("", absl::StrCat("lifecycle call to the group of ", first));
+    run();
+  };
+  if (lifecycle_.Run(watched).ok()) return;
+  run();  // watched as the engine's loop
 }
 
 // A rank that does not say it is lost, and the recovery brings the next news.

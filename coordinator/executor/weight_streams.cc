@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/heartbeat.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -78,6 +79,8 @@ class WeightStreams::Busy {
 
  private:
   Streams& streams_;
+  // CancelWhereStuck ends the wait, and the failure of the group does.
+  const Heartbeat::Wait wait_{absl::InfiniteDuration()};
 };
 
 WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch,
@@ -170,7 +173,10 @@ void WeightStreams::ClosePorts(const std::string& update_id) {
   for (Streams::Rank& rank : open->ranks) {
     if (rank.writer != nullptr) rank.writer->WritesDone();
   }
-  for (size_t rank = 0; rank < open->ranks.size(); ++rank) (void)open->Finish(rank, workers_[rank].name);
+  for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
+    const Busy busy(open.get(), rank, now_());
+    (void)open->Finish(rank, workers_[rank].name);
+  }
   Forget(open);
 }
 

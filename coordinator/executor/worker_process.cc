@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/heartbeat.h"
 #include "base/last_words.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -28,6 +29,8 @@ extern char** environ;
 
 namespace somnus {
 namespace {
+
+constexpr int kWatchTurnMs = 500;  // the longest time without a sign of life
 
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
@@ -245,9 +248,9 @@ class WorkerProcessesImpl : public WorkerProcesses {
     }
   }
 
-  // Waits until a child ends or the time is over; with a negative time also until Wake. Descriptors are
-  // closed by the thread alone that polls them: the watcher, and Terminate after it.
-  void Poll(int timeout_ms) {
+  // Waits until a child ends or the time is over; with `until_wake` also until Wake. Descriptors are closed
+  // by the thread alone that polls them: the watcher, and Terminate after it.
+  void Poll(int timeout_ms, bool until_wake = false) {
     std::vector<pollfd> fds;
     {
       absl::MutexLock lock(&mu_);
@@ -255,10 +258,10 @@ class WorkerProcessesImpl : public WorkerProcesses {
         if (child.running()) fds.push_back({child.pidfd, POLLIN, 0});
       }
     }
-    if (timeout_ms < 0) fds.push_back({wake_fd_, POLLIN, 0});
+    if (until_wake) fds.push_back({wake_fd_, POLLIN, 0});
     poll(fds.data(), fds.size(), timeout_ms);
     uint64_t wakes;
-    if (timeout_ms < 0) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: a child has ended
+    if (until_wake) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: nobody has called Wake
   }
 
   // Returns whether the process has ended, for the first time that it is seen.
@@ -294,8 +297,10 @@ class WorkerProcessesImpl : public WorkerProcesses {
   }
 
   void Watch() {
+    const Heartbeat heartbeat("", absl::StrCat("watch of the processes of ", commands_.size(), " workers"));
     while (true) {
-      Poll(-1);
+      heartbeat.Beat();
+      Poll(kWatchTurnMs, /*until_wake=*/true);
       for (size_t rank = 0; rank < commands_.size(); ++rank) {
         pid_t pid = -1;
         WorkerEnd end;

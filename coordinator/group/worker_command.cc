@@ -16,12 +16,15 @@ int32_t DeviceIndex(const Flags& flags, int rank) {
 
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
-  std::vector<std::string> command = {binary,
-                                      absl::StrCat("--coordinator=", coordinator),
-                                      absl::StrCat("--spawned-by=", getpid()),
-                                      absl::StrCat("--rank=", rank),
-                                      absl::StrCat("--log-level=", flags.log_level),
-                                      absl::StrCat("--log-queue-bytes=", flags.log_queue_bytes)};
+  std::vector<std::string> command = {
+      binary,
+      absl::StrCat("--coordinator=", coordinator),
+      absl::StrCat("--spawned-by=", getpid()),
+      absl::StrCat("--rank=", rank),
+      absl::StrCat("--log-level=", flags.log_level),
+      absl::StrCat("--log-queue-bytes=", flags.log_queue_bytes),
+      absl::StrCat("--step-timeout=", absl::FormatDuration(flags.step_timeout)),
+      absl::StrCat("--liveness-timeout=", absl::FormatDuration(flags.liveness_timeout))};
   if (const std::string name = ReplicaPrefix(flags); !name.empty())
     command.push_back(absl::StrCat("--log-name=", name.substr(0, name.size() - 2)));  // without ": "
   if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {

@@ -104,9 +104,10 @@ std::string WorkerGroup::cpu_isa() const {
 void WorkerGroup::HealLoop() {
   const Heartbeat heartbeat(ReplicaPrefix(flags_), "recovery of the workers");
   while (true) {
+    heartbeat.Beat();
     Wanted wanted;
-    const Heartbeat::Wait wait(absl::InfiniteDuration());  // each part of a recovery has a deadline
     {
+      const Heartbeat::Wait rest(absl::InfiniteDuration());  // the parts of a recovery announce bounds
       absl::MutexLock lock(&mu_);
       const auto asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         return wanted_.has_value() || stop_healing_;

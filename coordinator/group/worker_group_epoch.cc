@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/null_block.h"
@@ -123,7 +124,10 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, in
   pool_.Record(number_);
   auto epoch = std::make_shared<GroupEpoch>(number_, *std::move(workers), options_);
   RETURN_IF_ERROR(SetCurrent(epoch));
-  RETURN_IF_ERROR(epoch->AwaitConnections());
+  {
+    const Heartbeat::Wait wait(options_.connect_timeout);
+    RETURN_IF_ERROR(epoch->AwaitConnections());
+  }
   ASSIGN_OR_RETURN(Snapshots snapshots, epoch->Fence());
   RETURN_IF_ERROR(CheckFenced(*epoch, snapshots, *held));
   if (executor_ == nullptr) {

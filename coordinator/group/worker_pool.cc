@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/build_id.h"
 #include "base/counted.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/running_clock.h"
@@ -227,7 +228,10 @@ void WorkerPool::DiscardAbsent(const absl::Status& reason) {
 absl::Status WorkerPool::EndProcess(int rank) {
   const pid_t pid = processes_->pid(rank);
   processes_->Kill(rank, pid);
-  RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
+  {
+    const Heartbeat::Wait wait(kExitTimeout);
+    RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
+  }
   RemoveSocket(cluster_->address(), pid);
   return absl::OkStatus();
 }
@@ -276,6 +280,7 @@ std::vector<std::pair<size_t, WorkerLink>> WorkerPool::Survivors() const {
 }
 
 absl::StatusOr<std::vector<WorkerLink>> WorkerPool::Await(absl::Duration timeout) {
+  const Heartbeat::Wait wait(timeout);
   ASSIGN_OR_RETURN(std::vector<v1::RegisterRequest> members,
                    cluster_->WaitForGroup(timeout, [this] { return Loss(); }));
   RETURN_IF_ERROR(SettleDevices(&members));

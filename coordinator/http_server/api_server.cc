@@ -96,7 +96,11 @@ class HttpServer : public ApiServer {
     state_.http_port = inference_.port;
     state_.admin_port = admin_.port;
     WatchRequestThreads();
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = std::thread([this] {
+      const Heartbeat heartbeat("", "HTTP I/O thread");
+      asio::co_spawn(io_, Beat(), asio::detached);
+      io_.run();
+    });
     return absl::OkStatus();
   }
 
@@ -139,6 +143,18 @@ class HttpServer : public ApiServer {
     if (options.limits.max_connections <= bounds.clients) return;
     LogWarning("--max-connections: {} are more than this process may have (ulimit -n: {}); {} at most",
                options.limits.max_connections, bounds.all, bounds.clients);
+  }
+
+  // The signs of life of the I/O thread, from a timer of its loop: a loop that hangs answers no probe, but
+  // the log, gRPC's health and operators are told.
+  asio::awaitable<void> Beat() {
+    const Heartbeat* const heartbeat = Heartbeat::OfThread();
+    while (heartbeat != nullptr && !closing_) {
+      heartbeat->Beat();
+      error_code ignored;
+      beat_.expires_after(absl::ToChronoNanoseconds(heartbeat->tick()));
+      co_await beat_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
   }
 
   // A task ends only when all tasks have begun, so that each thread of the pool takes a task.
@@ -235,6 +251,8 @@ class HttpServer : public ApiServer {
     }
   }
   void CloseAll() {
+    closing_ = true;
+    beat_.cancel();
     for (HttpConnection* connection : connections_) connection->Close();
   }
 
@@ -249,6 +267,8 @@ class HttpServer : public ApiServer {
   TaskThreads lifecycle_threads_{kMaxLifecycleThreads};
   asio::io_context io_{1};
   Listener inference_{io_}, admin_{io_};
+  asio::steady_timer beat_{io_};
+  bool closing_ = false;  // CloseAll has run, on the I/O thread
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   absl::Mutex shutdown_mutex_;
   std::thread thread_;

@@ -24,8 +24,6 @@ namespace {
 
 // A hang is named within hang_timeout and one such interval.
 constexpr absl::Duration kLongestWatchInterval = absl::Milliseconds(250);
-// A stranger that connects and says nothing is cut off after that.
-constexpr int kHandshakeTimeoutMs = 10'000;
 
 class Service : public v1::ClusterService::Service {
  public:
@@ -101,13 +99,12 @@ class ClusterServerImpl : public ClusterServer {
     }
     if (absl::Status status = options_.trust.CheckListen(listen); !status.ok()) return status;
     grpc::ServerBuilder builder;
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.SetMaxReceiveMessageSize(64 << 10);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
     builder.RegisterService(&service_);
-    auto listener =
-        GrpcListener::Start(listen, DescriptorUse::kWorkers, options_.trust.Listener(listen), &builder);
+    auto listener = GrpcListener::Start(listen, DescriptorUse::kWorkers, options_.trust.Listener(listen),
+                                        &builder, options_.trust.max_handshakes());
     if (!listener.ok())
       return WithMessage(listener.status(), absl::StrCat("for workers: ", listener.status().message()));
     listener_ = *std::move(listener);

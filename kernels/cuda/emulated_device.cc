@@ -49,4 +49,8 @@ void ForgetEmulatedDeviceMemory(void* data, int64_t bytes) {
   cuda_emulated::emulator::ForgetDeviceMemory(data, bytes);
 }
 
+void PassOverEmulatedRaces(const void* data, int64_t bytes) {
+  cuda_emulated::emulator::PassOverRaces(data, bytes);
+}
+
 }  // namespace somnus

@@ -46,4 +46,7 @@ void ReturnEmulatedDeviceMemory(int64_t bytes);
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
 void ForgetEmulatedDeviceMemory(void* data, int64_t bytes);
 
+// The emulator's PassOverRaces.
+void PassOverEmulatedRaces(const void* data, int64_t bytes);
+
 }  // namespace somnus

@@ -89,7 +89,9 @@ __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, 
 // Waits for the blocks of the same number on all ranks; what any of them wrote to buffers before, all of them
 // may read after. All threads of the block call it and get the same result, which is false when it gave up.
 __device__ inline bool Meet(const PeerView& group, int meeting, uint64_t call, PeerShared& shared) {
-  if (threadIdx.x == 0) shared.stopped = 0;
+  // A slow thread may still be reading the result of the meeting before: only the first one of a kernel
+  // resets it.
+  if (meeting == 0 && threadIdx.x == 0) shared.stopped = 0;
   // The whole block's writes come before the stamps: a release covers what happened before it, and after the
   // barrier that includes what the other threads wrote.
   __syncthreads();

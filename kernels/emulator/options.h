@@ -40,6 +40,11 @@ Options GetOptions();
 void AdoptDeviceMemory(void* data, int64_t bytes);
 void ForgetDeviceMemory(void* data, int64_t bytes);
 
+// Memory that threads may write together on purpose, such as the null block of a KV cache, which the rows
+// that pad a batch share. Races there are passed over until PassOverRaces is called for the same `data` with
+// 0 bytes.
+void PassOverRaces(const void* data, int64_t bytes);
+
 // Such an allocator's physical memory counts as used from Take to Return. Take returns false when the device
 // has not as much left.
 bool TakeDeviceMemory(int64_t bytes);

@@ -1,5 +1,9 @@
 #include "kernels/emulator/race_detector.h"
 
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +11,7 @@
 #include "kernels/emulator/barrier_sites.h"
 #include "kernels/emulator/code_place.h"
 #include "kernels/emulator/grid.h"
+#include "kernels/emulator/options.h"
 
 namespace somnus::cuda_emulated::emulator {
 namespace {
@@ -36,7 +41,38 @@ void NoteFor(Thread* thread, const void* p, int64_t bytes, Kind kind, const void
   if (races != nullptr) races->Note(*thread, p, bytes, kind, return_address);
 }
 
+// The memory of PassOverRaces. Thread safe.
+class SharedOnPurpose {
+ public:
+  static SharedOnPurpose& OfProcess() {
+    static SharedOnPurpose* const all = new SharedOnPurpose;
+    return *all;
+  }
+
+  void Set(uintptr_t begin, uintptr_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(begin);
+    if (bytes > 0) ends_[begin] = begin + bytes;
+    any_ = !ends_.empty();
+  }
+  bool Holds(uintptr_t address) const {
+    if (!any_.load(std::memory_order_relaxed)) return false;
+    const std::lock_guard lock(mutex_);
+    const auto after = ends_.upper_bound(address);
+    return after != ends_.begin() && address < std::prev(after)->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, uintptr_t> ends_;  // by the first address; ranges do not overlap
+  std::atomic<bool> any_{false};
+};
+
 }  // namespace
+
+void PassOverRaces(const void* data, int64_t bytes) {
+  SharedOnPurpose::OfProcess().Set(reinterpret_cast<uintptr_t>(data), static_cast<uintptr_t>(bytes));
+}
 
 // ---- AccessShadow
 
@@ -89,7 +125,7 @@ void RaceDetector::End() {
 void RaceDetector::Note(const Thread& thread, const void* p, int64_t bytes, Kind kind,
                         const void* return_address) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
-  if (thread.fiber.Holds(p)) return;
+  if (thread.fiber.Holds(p) || SharedOnPurpose::OfProcess().Holds(begin)) return;
   Block& block = *thread.block;
   const uintptr_t shared = reinterpret_cast<uintptr_t>(block.shared);
   const bool is_shared =

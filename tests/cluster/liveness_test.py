@@ -7,8 +7,14 @@ import tempfile
 import time
 import unittest
 
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, free_ports, tiny, wait_until
+from cluster.lifecycle_test import HandStartedWorkers
 from cluster.stopped_thread import StoppedThread, can_stop, threads
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -18,7 +24,8 @@ FLAGS = ("--dtype=float32", f"--liveness-timeout={LIMIT_S}s")
 WATCHDOG_S = 0.3
 # The loops of a server with one model that sleeps when it is idle, by the names of their threads.
 LOOPS = {"engine loop": "engine loop", "sleep of an idl": "sleep of an idle engine", "watch of regist": "watch of registered workers",
-         "gRPC health": "gRPC health"}
+         "gRPC health": "gRPC health", "watch of the pr": "watch of the processes of 1 workers"}
+NOT_SERVING, SERVING = b"\x08\x02", b"\x08\x01"  # grpc.health.v1.HealthCheckResponse
 
 
 def text_of(events):
@@ -67,6 +74,30 @@ class Liveness(unittest.TestCase):
                     self.await_hang(cluster, loop)
                 self.await_life(cluster)
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    @unittest.skipUnless(grpc, "no gRPC for Python")
+    def test_the_thread_of_http_which_answers_no_probe(self):
+        with Cluster(tiny(MODEL), *FLAGS, workers=1) as cluster, grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            wait_until(lambda: check(b"", timeout=PATIENCE_S) == SERVING, PATIENCE_S, "SERVING")
+            with StoppedThread(cluster.process.pid, "HTTP I/O thread"):
+                wait_until(lambda: check(b"", timeout=PATIENCE_S) == NOT_SERVING, PATIENCE_S, "NOT_SERVING")
+                wait_until(lambda: "E [coordinator] HTTP I/O thread: no sign of life since " in cluster.log(), PATIENCE_S, "a line of the log")
+                self.assertIn("HTTP I/O thread: no sign of life since ", cluster.status()["not_ready_reason"])
+            self.await_life(cluster)
+            wait_until(lambda: check(b"", timeout=PATIENCE_S) == SERVING, PATIENCE_S, "SERVING")
+
+    def test_a_recovery_that_hangs(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers(cluster_port) as workers, Cluster(
+                tiny(MODEL), *FLAGS, "--replacement-timeout=5s", "--workers=remote:1", f"--cluster-port={cluster_port}", workers=0,
+                wait=False) as cluster:
+            worker = workers.start()
+            cluster.wait_ready()
+            worker.kill()  # nobody starts another one: the recovery waits
+            wait_until(lambda: cluster.status()["state"] == "recovering", PATIENCE_S, "recovering")
+            with StoppedThread(cluster.process.pid, "recovery of the"):
+                self.await_hang(cluster, "recovery of the workers")
 
     def test_the_service_manager_hears_nothing_meanwhile(self):
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

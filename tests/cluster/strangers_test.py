@@ -13,7 +13,7 @@ import unittest
 
 from cluster.certificates import Certificates
 from cluster import stubs
-from cluster.harness import WORKER, Cluster, expected, free_ports, tiny
+from cluster.harness import WORKER, Cluster, expected, free_ports, tiny, wait_until
 from cluster.lifecycle_test import HandStartedWorkers
 from cluster.rude_clients_test import HTTP2_PREFACE, TLS_HELLO
 
@@ -28,6 +28,7 @@ CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 SECRET = "s" * 32
 WRONG = "t" * 32
 DEADLINE_S = 30
+MAX_HANDSHAKES = 16
 NOBODY = 65534
 HTTP_SLEEP = b"POST /sleep?level=2 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 NOISE = (TLS_HELLO, HTTP2_PREFACE, HTTP_SLEEP, b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, os.urandom(4096), b"\n")
@@ -253,6 +254,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
         cls.worker_ports = worker_ports
         secret = {"SOMNUS_CLUSTER_SECRET": SECRET}
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cls.cluster_port}",
+                              f"--max-handshakes={MAX_HANDSHAKES}",
                               workers=0, wait=False, env=secret)
         cls.addClassCleanup(cls.cluster.__exit__)
         # Whoever dials a worker or the coordinator is recorded: workers advertise an address in front of their own.
@@ -275,6 +277,30 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
         for port in self.ports():
             for data in NOISE:
                 send(("127.0.0.1", port), data)
+
+    def test_many_who_say_nothing_or_begin_a_handshake_hold_few_descriptors(self):
+        files = f"/proc/{self.cluster.process.pid}/fd"
+        before = len(os.listdir(files))
+        strangers = []
+        try:
+            for i in range(400):
+                sock = socket.create_connection(("127.0.0.1", self.cluster_port), timeout=DEADLINE_S)
+                strangers.append(sock)
+                if i % 2:
+                    sock.sendall(TLS_HELLO[:40])
+            # Each of the MAX_HANDSHAKES that are open has two descriptors; the others read an end.
+            for sock in strangers[:-MAX_HANDSHAKES]:
+                self.assertEqual(sock.recv(1), b"")
+            wait_until(lambda: len(os.listdir(files)) <= before + 2 * MAX_HANDSHAKES, DEADLINE_S, "few descriptors")
+            # The worker's heartbeats, new connections among them, come through all the same.
+            self.assertEqual(self.group(), self.before)
+            self.assertIn("more connections than --max-handshakes", self.cluster.log())
+            with HandStartedWorkers(self.cluster_port) as workers:
+                workers.start("--register-timeout=2s", env={"SOMNUS_CLUSTER_SECRET": SECRET}).wait(DEADLINE_S)
+                self.assertNotIn("TLS", workers.logs()[0])  # it is told that there is no place
+        finally:
+            for sock in strangers:
+                sock.close()
 
     def test_replayed_connections(self):
         for port, recorder in self.recorders:

@@ -38,6 +38,24 @@ inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 1
   return device.ok() ? *std::move(device) : nullptr;
 }
 
+// As long as the object exists, threads of kernels may write to the memory together, as padded rows do to the
+// null block of a KV cache.
+class WrittenTogether {
+ public:
+  WrittenTogether(const void* data, int64_t bytes) : data_(data) { PassOver(bytes); }
+  ~WrittenTogether() { PassOver(0); }
+  WrittenTogether(const WrittenTogether&) = delete;
+
+ private:
+  void PassOver([[maybe_unused]] int64_t bytes) {
+#ifdef SOMNUS_CUDA_EMULATOR
+    PassOverEmulatedRaces(data_, bytes);
+#endif
+  }
+
+  [[maybe_unused]] const void* const data_;
+};
+
 // For a test or fixture; `device` is what MakeCudaDevice returned.
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \
   if ((device) == nullptr) GTEST_SKIP() << ::somnus::Device::CreateCuda(0).status()

@@ -101,6 +101,17 @@ TEST_P(RaceDetectorTest, GlobalMemoryAmongBlocks) {
   EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(false); }), "race in global memory");
 }
 
+TEST_P(RaceDetectorTest, MemoryThatIsSharedOnPurposeIsPassedOver) {
+  std::vector<int> out(8);
+  const auto kernel = [&](int at) { out[static_cast<size_t>(at)] = 1; };
+  emulator::PassOverRaces(&out[2], 3 * sizeof(int));
+  for (const int at : {2, 3, 4}) EXPECT_EQ(RunKernel(4, 32, 0, [&] { kernel(at); }), cudaSuccess);
+  EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(1); }), "race in global memory");
+  EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(5); }), "race in global memory");
+  emulator::PassOverRaces(&out[2], 0);
+  EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(3); }), "race in global memory");
+}
+
 TEST_P(RaceDetectorTest, AtomicsAreNoRace) {
   int count = 0, plain = 0;
   EXPECT_EQ(RunKernel(4, 32, 0, [&] { AtomicAdd(&count, 1); }), cudaSuccess);

@@ -86,7 +86,10 @@ class Manifests(unittest.TestCase):
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 with self.subTest(where, probe=probe):
                     if program(container) == "worker":
-                        self.assertNotIn(probe, container)
+                        if probe == "livenessProbe":
+                            self.assertEqual(container[probe]["grpc"], {"port": ports["health"]["containerPort"]})
+                        else:
+                            self.assertNotIn(probe, container)
                         continue
                     get = container[probe]["httpGet"]
                     self.assertIn(get["path"], routes())
@@ -100,8 +103,9 @@ class Manifests(unittest.TestCase):
                 given = flags_of(container["args"])
                 self.assertFalse({"port", "grpc-port", "cluster-port"} & set(given))
                 for port in container["ports"]:
-                    if port["name"] == "worker":
-                        self.assertEqual(given["listen"], f"0.0.0.0:{port['containerPort']}")
+                    if port["name"] in ("worker", "health"):
+                        flag = {"worker": "listen", "health": "health-listen"}[port["name"]]
+                        self.assertEqual(given[flag], f"0.0.0.0:{port['containerPort']}")
                     else:
                         self.assertEqual(port["containerPort"], expected[port["name"]])
 

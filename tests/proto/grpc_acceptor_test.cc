@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/cluster.grpc.pb.h"
+#include "proto/unproven_connections.h"
 #include "tests/fakes/temp_dir.h"
 
 namespace somnus {
@@ -42,10 +44,19 @@ class Limit {
   rlimit before_;
 };
 
+grpc::StatusCode CallOver(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  v1::HeartbeatResponse response;
+  return v1::ClusterService::NewStub(channel)
+      ->Heartbeat(&context, v1::HeartbeatRequest(), &response)
+      .error_code();
+}
+
 class Server {
  public:
-  explicit Server(DescriptorUse use, const std::string& address = "127.0.0.1:0") {
-    acceptor_ = *GrpcAcceptor::Open(address, use);
+  explicit Server(DescriptorUse use, const std::string& address = "127.0.0.1:0", int max_handshakes = 0) {
+    acceptor_ = *GrpcAcceptor::Open(address, use, max_handshakes);
     address_ = acceptor_->port() > 0 ? absl::StrCat("127.0.0.1:", acceptor_->port()) : address;
     grpc::ServerBuilder builder;
     acceptor_->AddTo(&builder, grpc::InsecureServerCredentials());
@@ -64,13 +75,7 @@ class Server {
   grpc::StatusCode Call() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto channel = grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
-    v1::HeartbeatResponse response;
-    return v1::ClusterService::NewStub(channel)
-        ->Heartbeat(&context, v1::HeartbeatRequest(), &response)
-        .error_code();
+    return CallOver(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
   }
 
  private:
@@ -196,6 +201,97 @@ TEST(GrpcAcceptorTest, ASocketTakesThePlaceOfOneThatWasLeftAndIsItsUsersAlone) {
   EXPECT_EQ(access(path.c_str(), F_OK), 0) << "no file of anybody's is removed";
   const std::string too_long = absl::StrCat("unix:/", std::string(200, 'x'));
   EXPECT_TRUE(absl::IsInvalidArgument(GrpcAcceptor::Open(too_long, DescriptorUse::kWorkers).status()));
+}
+
+// Strangers who connect and say nothing, or begin what is no handshake, are bounded: the oldest give way.
+TEST(GrpcAcceptorTest, OfStrangersTheOldestGiveWay) {
+  constexpr int kMost = 4, kStrangers = 40;
+  Server server(DescriptorUse::kWorkers, "127.0.0.1:0", kMost);
+  std::vector<int> strangers;
+  for (int i = 0; i < kStrangers; ++i) {
+    strangers.push_back(Connect(server.address()));
+    if (i % 2 == 0) {
+      EXPECT_EQ(write(strangers.back(), "PRI", 3), 3);
+    }
+  }
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (server.acceptor().num_dropped() < kStrangers - kMost) ASSERT_LT(absl::Now(), deadline);
+  // The dropped ones read an end; the newest are open.
+  for (int i = 0; i < kStrangers; ++i) {
+    pollfd open = {strangers[i], POLLRDHUP, 0};
+    EXPECT_EQ(poll(&open, 1, i < kStrangers - kMost ? 60'000 : 0), i < kStrangers - kMost ? 1 : 0) << i;
+  }
+  EXPECT_EQ(server.Call(), grpc::StatusCode::UNIMPLEMENTED) << "a member comes in";
+  CloseAll(&strangers);
+}
+
+TEST(GrpcAcceptorTest, WhoHasCalledIsNoStranger) {
+  for (const char* address : {"127.0.0.1:0", "[::]:0"}) {
+    Server server(DescriptorUse::kWorkers, address, /*max_handshakes=*/2);
+    const auto channel = grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials());
+    EXPECT_EQ(CallOver(channel), grpc::StatusCode::UNIMPLEMENTED);
+    std::vector<int> strangers;
+    for (int i = 0; i < 20; ++i) strangers.push_back(Connect(server.address()));
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (server.acceptor().num_dropped() < 18) ASSERT_LT(absl::Now(), deadline);
+    EXPECT_EQ(channel->GetState(false), GRPC_CHANNEL_READY);
+    EXPECT_EQ(CallOver(channel), grpc::StatusCode::UNIMPLEMENTED);
+    EXPECT_EQ(server.acceptor().num_dropped(), 18) << "over the first connection";
+    CloseAll(&strangers);
+  }
+}
+
+// A pair of connected sockets of a listener at 127.0.0.1 or [::1], and the name of the dialling side.
+struct Pair {
+  int dialler = -1, accepted = -1;
+  std::string peer;
+};
+
+Pair MakePair() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(listen(listener, 1), 0);
+  EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  Pair pair;
+  pair.dialler = Connect(reinterpret_cast<const sockaddr*>(&address), size);
+  pair.accepted = accept(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  pair.peer = absl::StrCat("ipv4:127.0.0.1:", ntohs(address.sin_port));
+  close(listener);
+  return pair;
+}
+
+bool HasEnd(int fd) {
+  pollfd open = {fd, POLLRDHUP, 0};
+  return poll(&open, 1, 0) == 1;
+}
+
+TEST(UnprovenConnectionsTest, ProvenEndedAndOldConnectionsDoNotCount) {
+  MonotonicTime now = absl::Hours(1);
+  UnprovenConnections unproven(2, absl::Seconds(10), [&now] { return now; });
+  Pair pairs[6];
+  for (Pair& pair : pairs) pair = MakePair();
+  EXPECT_FALSE(unproven.Add(pairs[0].accepted));
+  EXPECT_FALSE(unproven.Add(pairs[1].accepted));
+  unproven.Prove(pairs[0].peer);
+  unproven.Prove("unix:");
+  EXPECT_FALSE(unproven.Add(pairs[2].accepted)) << "the first is proven";
+  shutdown(pairs[1].accepted, SHUT_RDWR);  // as gRPC does before it closes
+  EXPECT_FALSE(unproven.Add(pairs[3].accepted)) << "the second has ended";
+  now += absl::Seconds(11);
+  EXPECT_FALSE(unproven.Add(pairs[4].accepted)) << "the others have had their handshake";
+  EXPECT_FALSE(unproven.Add(pairs[5].accepted));
+  for (const int i : {0, 2, 3, 4, 5}) EXPECT_FALSE(HasEnd(pairs[i].dialler)) << i;
+  Pair last = MakePair();
+  EXPECT_TRUE(unproven.Add(last.accepted));
+  EXPECT_EQ(unproven.num_closed(), 1);
+  EXPECT_TRUE(HasEnd(pairs[4].dialler)) << "the oldest";
+  EXPECT_FALSE(HasEnd(pairs[5].dialler));
+  for (const Pair& pair : pairs) close(pair.dialler), close(pair.accepted);
+  close(last.dialler), close(last.accepted);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ class SimulatedListener : public GrpcListener {
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Start(
     const std::string& address, DescriptorUse, const std::shared_ptr<grpc::ServerCredentials>& credentials,
-    grpc::ServerBuilder* builder) {
+    grpc::ServerBuilder* builder, int) {
   builder->AddListeningPort(address, credentials);
   return std::make_unique<SimulatedListener>(builder->BuildAndStart());
 }
