@@ -1,6 +1,6 @@
 #pragma once
-// Unary calls to all ranks of a group at once, in one epoch. Thread safe: it only reads the links, and the
-// latch is thread safe.
+// Unary calls to all ranks of a group at once, in one epoch. Thread safe: links are only read, and the latch
+// is thread safe.
 
 #include <grpcpp/grpcpp.h>
 
@@ -35,7 +35,7 @@ class CollectiveCalls {
   int64_t group_epoch() const { return group_epoch_; }
   // Returns the id of the epoch's next operation.
   uint64_t NextOperation() const { return next_operation_.fetch_add(1); }
-  // Makes `request` the epoch's next operation, the same one for every rank that it is sent to.
+  // Makes `request` the epoch's next operation, the same operation for every rank.
   template <typename Request>
   void Stamp(Request* request) const {
     request->set_group_epoch(group_epoch_);
@@ -43,11 +43,10 @@ class CollectiveCalls {
   }
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
-  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
-  // so.
+  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may yet do so.
   std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
-  // Does what Run does with a stamped request, which a rank executes once, however often it is asked: one
-  // whose connection breaks is asked again, so that it can tell what became of the call.
+  // Does what Run does with a stamped request, which a rank executes once, however often the rank is asked: a
+  // rank whose connection breaks is asked again, so that the rank can tell the outcome of the call.
   std::vector<absl::Status> RunOperation(absl::Duration timeout, const Call& call) const;
   // Does what Run does, but the first error cancels the other ranks' calls.
   std::vector<absl::Status> RunUntilError(absl::Duration timeout, const Call& call) const;

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kConnectPoll = absl::Milliseconds(200);
 constexpr size_t kGroupSecretBytes = 32;
 
-// Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+// Workers with Unix sockets are on the coordinator's own host, whatever name the workers give.
 bool OnSeveralHosts(const std::vector<WorkerLink>& workers) {
   return std::any_of(workers.begin(), workers.end(), [&](const WorkerLink& worker) {
     return worker.endpoint.host != workers[0].endpoint.host &&
@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
   return loaded;
 }
 
-// Fills in what is the same for all ranks of a group.
+// Fills in the fields that are the same for all ranks of a group.
 absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group_name) {
   v1::ParallelConfig parallel = Parallel();
   parallel.set_group_name(group_name);
@@ -209,7 +209,7 @@ absl::Status GroupEpoch::MakeNcclId(v1::ParallelConfig* parallel) {
   return absl::OkStatus();
 }
 
-// A rank is reached by the others where the coordinator reaches it, at another port.
+// The ranks reach a rank where the coordinator reaches that rank, at another port.
 absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
   for (const WorkerLink& worker : workers_) {
     const bool unix = absl::StartsWith(worker.endpoint.address, "unix:");
@@ -313,7 +313,7 @@ absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
   return reply;
 }
 
-// What fails here is a collective, which leaves ranks that wait for others.
+// A failure is a failed collective, which leaves ranks waiting for each other.
 absl::StatusOr<SelfCheckResult> GroupEpoch::SelfCheck() {
   v1::SelfCheckRequest request;
   calls_.Stamp(&request);

@@ -1,15 +1,15 @@
 #pragma once
-// One epoch of a group of workers (proto/worker.proto): the calls that form it, its steps, and the first
-// failure, which ends it. A new epoch is a new object over the same workers or their successors.
+// One epoch of a group of workers (proto/worker.proto): the calls that form the epoch, the steps, and the
+// first failure, which ends the epoch. A new epoch is a new object over the same workers or their successors.
 //
 // The first cause of a failure is kept (Health), everything under way is cancelled, and every later call
-// returns it. A worker that died is blamed before those that only noticed: when a call fails, the loss of a
-// process has a moment to become known before the call's own error counts. A GroupMonitor watches what a
-// blocking call cannot see; a process that ended and a heartbeat that stayed away are reported by others
-// (ReportLoss).
+// returns that cause. A worker that died is blamed before workers that only noticed: when a call fails, the
+// loss of a process has a moment to become known before the call's own error counts. A GroupMonitor watches
+// for failures that a blocking call cannot see; an ended process and a missing heartbeat are reported from
+// outside (ReportLoss).
 //
 // Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
-// thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one at a time
+// thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one thread at a time
 // (group_weights.h); Health, OnFailure, ReportLoss and RankStatuses are for any.
 
 #include <atomic>
@@ -38,9 +38,9 @@
 
 namespace somnus {
 
-// One entry per rank; those of ranks that a call leaves out are default values.
+// One entry per rank; ranks that a call leaves out have default values.
 using Ranks = std::vector<bool>;
-// How many of them are true.
+// How many ranks are in the set.
 size_t NumIn(const Ranks& ranks);
 
 // Fences `workers`, all at once: a status or a snapshot for each. `latch` cancels the calls.
@@ -68,16 +68,16 @@ class GroupEpoch {
       const Ranks& ranks, const v1::LoadModelRequest& request,
       const std::function<void(int64_t, int64_t)>& progress);
   // `group_name` is of this epoch alone. FailedPrecondition names a rank that has another version of the
-  // weights than rank 0, unless the ranks `may_differ`, since what they have is of no use.
+  // weights than rank 0, unless the ranks `may_differ`, since their weights are of no use.
   absl::Status JoinGroup(const std::string& group_name, bool may_differ = false);
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
-  // As Executor::ResizeKvCacheAsync; blocks. A rank that does not confirm that what failed was undone is
+  // As Executor::ResizeKvCacheAsync; blocks. A rank that does not confirm the undoing of a failed resize is
   // lost.
   absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
-  // Brings every rank whose snapshot says otherwise to `num_blocks`.
+  // Brings every rank to `num_blocks` whose snapshot has a different number.
   absl::Status SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t num_blocks);
-  // Brings every rank from what its snapshot says to `held`.
+  // Brings every rank from its snapshot's state to `held`.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held) {
     return sleep_.SetResidency(snapshots, held);
   }
@@ -102,7 +102,7 @@ class GroupEpoch {
     return sleep_.PlanWakeUp(tags);
   }
 
-  // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.
+  // A rank may still be reading weights again, for a wake-up or a reload. Thread safe.
   bool reads_weights() const { return sleep_.reads_weights() || weights_.reads_weights(); }
   // As StepStreams::MissingRanks. Thread safe.
   std::vector<size_t> missing_ranks() const { return streams_.MissingRanks(); }
@@ -114,8 +114,8 @@ class GroupEpoch {
   void ReportLoss(const absl::Status& reason) { latch_.Fail(reason); }
   // Returns one entry per rank: an error where a rank does not reply within `timeout`.
   std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout);
-  // What the ranks hold now, together: as a Sleep or a WakeUp that has just ended says, or else they are
-  // asked. An error, where one does not say it, has no consequences.
+  // The bytes that the ranks hold now, together: from a Sleep or a WakeUp that has just ended, or else by
+  // asking the ranks. An error, where a rank does not reply, has no consequences.
   absl::StatusOr<GroupBytes> Bytes();
   // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
   // afterwards.
@@ -130,7 +130,7 @@ class GroupEpoch {
   using Stub = v1::WorkerService::Stub;
   template <typename Request, typename Response>
   using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
-  // One operation on all of `ranks` at once; the first error cancels the others.
+  // One operation on all of `ranks` at once; the first error cancels the calls of all other ranks.
   template <typename Request, typename Response>
   absl::Status CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
                          Request request);
@@ -147,7 +147,7 @@ class GroupEpoch {
   GroupWeights weights_;
   StepStreams streams_;
   std::deque<int64_t> sent_;  // ids of steps not yet waited for; the engine thread's
-  GroupMonitor monitor_;      // last: its thread ends before what it watches
+  GroupMonitor monitor_;      // last: the monitor's thread ends before the watched members
 };
 
 }  // namespace somnus

@@ -26,7 +26,7 @@ constexpr absl::Duration kEndTimeout = absl::Seconds(2);  // for the replies to 
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   options.now = RunningNow;  // without the time for which this process stood still: no rank's fault
-  // Whoever may be silent for longer may be busy for longer, too.
+  // A worker that may be silent for longer may be busy for longer, too.
   options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
   options.measured_timeout = std::max(options.measured_timeout, flags.hang_timeout);
   options.speeds = std::make_shared<TransitionSpeeds>();
@@ -130,8 +130,8 @@ void WorkerGroup::HealLoop() {
   }
 }
 
-// The next epoch replaces them. They count as lost before they are asked to end, so that their end is no
-// news.
+// The next epoch replaces the workers. Workers count as lost before they are asked to end, so that their end
+// is no news.
 void WorkerGroup::EndWorkers() {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     pool_.Discard(rank, absl::CancelledError(absl::StrCat("rank ", rank, " is restarted")));
@@ -236,7 +236,7 @@ void WorkerGroup::Stop() {
   }
   if (epoch != nullptr) {
     epoch->Shutdown(kEndTimeout);
-    // Nobody else ends it any more, and a recovery may be waiting for a worker of it that hangs.
+    // Nobody else ends the epoch any more, and a recovery may be waiting for a hanging worker of the epoch.
     epoch->ReportLoss(absl::CancelledError("stopped"));
   }
   EndHealing();
