@@ -11,27 +11,27 @@
 
 namespace somnus {
 
-// A copy of one region. The destructor gives its space back.
+// A copy of one region. The destructor gives the space back.
 class Backup {
  public:
   virtual ~Backup() = default;
-  // Copies the bytes back to `data`, which is mapped; they are there after VmmDriver::Synchronize. DataLoss:
-  // what the store holds is not what was saved.
+  // Copies the bytes back to `data`, which is mapped; the copy is complete after VmmDriver::Synchronize.
+  // DataLoss: the store's bytes are not the saved bytes.
   virtual absl::Status Restore(void* data) = 0;
-  // The space that it takes, of host memory or of the disk.
+  // The space that the backup takes, of host memory or of the disk.
   virtual int64_t stored_bytes() const = 0;
 };
 
 class BackupStore {
  public:
   virtual ~BackupStore() = default;
-  // Whether its backups take host memory; otherwise they take disk space.
+  // Whether backups take host memory; otherwise backups take disk space.
   virtual bool in_host_memory() const = 0;
   // Announces that regions of so many bytes in all are going to be saved.
   virtual void Expect(int64_t bytes) = 0;
   // Saves [data, data + bytes), which may still be read until VmmDriver::Synchronize. After an error nothing
-  // reads it any longer, and nothing is kept. ResourceExhausted says how much is missing of all that was
-  // announced (memory_shortage.h).
+  // reads the range any longer, and nothing is kept. ResourceExhausted says how much is missing of all that
+  // was announced (memory_shortage.h).
   virtual absl::StatusOr<std::unique_ptr<Backup>> Save(const void* data, int64_t bytes) = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Counts the bytes that a sleep or a wake-up has moved so far, for whoever shows how far it is. Thread safe;
-// the number orders nothing else (relaxed), so that several threads can count every page.
+// Counts the bytes that a sleep or a wake-up has moved so far, for progress reports. Thread safe; the number
+// orders nothing else (relaxed), so that several threads can count every page.
 
 #include <atomic>
 #include <cstdint>

@@ -67,7 +67,7 @@ class CompressedBackup : public Backup {
   }
 
   // While one half of the staging memory is copied to the device, the next pieces are unpacked into the
-  // other.
+  // second half.
   absl::Status Restore(void* data) override {
     const int64_t half = std::min(bytes_, BatchBytes());
     HostBuffer staging(driver_);
@@ -85,7 +85,7 @@ class CompressedBackup : public Backup {
   }
 
  private:
-  using Frame = std::vector<HostArena::Extent>;  // its parts; nearly always one
+  using Frame = std::vector<HostArena::Extent>;  // the parts of a frame; nearly always a single part
 
   absl::Status Keep(absl::string_view frame) {
     frames_.emplace_back();

@@ -1,6 +1,6 @@
 #pragma once
-// Backups in host memory that are compressed (piece_codec.h): of bfloat16 weights about two thirds of it, at
-// the price of the processors' time at the first sleep and at every wake-up.
+// Backups in host memory that are compressed (piece_codec.h): about two thirds of the memory for bfloat16
+// weights, at the price of the processors' time at the first sleep and at every wake-up.
 
 #include <cstdint>
 #include <memory>

@@ -44,11 +44,11 @@ struct CudaDriverApi {
   SOMNUS_CUDA_ENTRY_POINTS(SOMNUS_CUDA_MEMBER)
 #undef SOMNUS_CUDA_MEMBER
 
-  // Loaded once per process and never unloaded. Unavailable names what is missing.
+  // Loaded once per process and never unloaded. Unavailable names the missing part.
   static absl::StatusOr<const CudaDriverApi*> Load();
 };
 
-// Makes the driver over these entry points, which must outlive it. Tests pass their own.
+// Makes the driver over these entry points, which must outlive the driver. Tests pass their own.
 absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi& api, int device_index,
                                                              const CudaVmmDriverOptions& options);
 absl::StatusOr<std::string> CudaPciBusId(const CudaDriverApi& api, int device_index);

@@ -126,11 +126,11 @@ class CudaVmmDriver : public VmmDriver {
 
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
     // Pinned memory is resident when the call returns. Without the reservation two ranks of a host that both
-    // find enough of it free could take it together.
+    // find enough memory free could take the same memory.
     ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
     RETURN_IF_ERROR(Enter());
     ASSIGN_OR_RETURN(void* const data, MapResidentPages(bytes, numa_nodes_));
-    // Kernels reach this memory, too: a swap of blocks asks for its address on the device.
+    // Kernels reach this memory, too: a swap of blocks asks for the memory's address on the device.
     constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
     absl::Status status = Check("cuMemHostRegister", api_.cuMemHostRegister_fn(data, bytes, kFlags));
     if (status.ok()) return data;
@@ -158,8 +158,8 @@ class CudaVmmDriver : public VmmDriver {
   }
 
  private:
-  // Some systems report GPUDirect RDMA and refuse it all the same (no peer memory module in the kernel):
-  // tried once, with the smallest piece of memory.
+  // Some systems report GPUDirect RDMA and still refuse (no peer memory module in the kernel): tried once,
+  // with the smallest piece of memory.
   bool TakesRdma() {
     CUmemAllocationProp properties = properties_;
     properties.allocFlags.gpuDirectRDMACapable = 1;
@@ -174,7 +174,7 @@ class CudaVmmDriver : public VmmDriver {
     int64_t bytes;
   };
 
-  // Behind a copy that was queued, the stream counts it; where it cannot, nobody does.
+  // Behind a copy that was queued, the stream counts the bytes; where the stream cannot, nobody counts.
   absl::Status CountWhenDone(int64_t bytes, absl::Status queued) {
     if (!queued.ok() || meter() == nullptr) return queued;
     const auto count = [](void* data) {

@@ -14,13 +14,13 @@
 namespace somnus {
 
 struct CudaVmmDriverOptions {
-  // A region's physical memory is created, mapped and released in pieces of this size; all of
-  // that costs some 2 to 3 ms for a GiB, in pieces of 100 MiB as in those of a GiB
-  // (docs/gpu_verification.md). Rounded down to a multiple of the device's granularity, which is the least.
+  // A region's physical memory is created, mapped and released in pieces of this size; all of that costs some
+  // 2 to 3 ms for a GiB, in pieces of 100 MiB as in pieces of a GiB (docs/gpu_verification.md). Rounded down
+  // to a multiple of the device's granularity, which is the minimum.
   int64_t chunk_bytes = int64_t{1} << 30;
-  // Pinned memory is reserved there until it is resident; null: the host's own.
+  // Pinned memory is reserved in this account until the memory is resident; null: the host's account.
   std::shared_ptr<HostMemoryAccount> account;
-  // Pinned memory comes from these NUMA nodes, as in PlacePages (base/numa.h); none: any.
+  // Pinned memory comes from these NUMA nodes, as in PlacePages (base/numa.h); empty: any node.
   std::vector<int> numa_nodes;
 };
 
@@ -30,7 +30,7 @@ struct CudaVmmDriverOptions {
 absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index,
                                                              const CudaVmmDriverOptions& options = {});
 
-// The device's address on the PCI bus, "0000:3b:00.0", as the kernel names it. Errors as above.
+// The device's address on the PCI bus, "0000:3b:00.0", in the kernel's notation. Errors as above.
 absl::StatusOr<std::string> CudaPciBusId(int device_index);
 
 }  // namespace somnus

@@ -217,7 +217,7 @@ class HipVmmDriver : public VmmDriver {
   hipStream_t stream_ = nullptr;
   hipMemAllocationProp properties_ = {};
   int64_t granularity_ = 0;
-  std::atomic<int64_t> queued_bytes_{0};  // of copies, until they are waited for
+  std::atomic<int64_t> queued_bytes_{0};  // of copies, until somebody waits for the copies
 };
 
 }  // namespace

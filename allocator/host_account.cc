@@ -25,8 +25,7 @@ namespace {
 constexpr int kSlots = 512;
 constexpr off_t kTable = 4096;
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
-// All ranks of a host ask at once when they wake up, and each holds the table for some tenths of a
-// millisecond.
+// All ranks of a host ask at once at a wake-up, and each holds the table for some tenths of a millisecond.
 constexpr absl::Duration kShortestPoll = absl::Microseconds(50);
 // A process holds the table only to read and write some numbers, unless it is stopped in between.
 constexpr absl::Duration kTablePatience = absl::Seconds(1);
@@ -97,7 +96,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
 
  private:
   // Excludes other processes; mu_ excludes other threads. A process that is stopped while it holds the table
-  // is ignored after kTablePatience: its table is read anyway.
+  // is ignored after kTablePatience: the table is read anyway.
   class TableLock {
    public:
     explicit TableLock(int fd) : fd_(fd) {

@@ -1,6 +1,6 @@
 #pragma once
-// The host memory of all backups of one rank: few large pieces instead of one for each region, because a
-// piece of pinned memory costs milliseconds, and huge pages need room. A region takes whatever is free, in
+// The host memory of all backups of one rank: few large pieces instead of a piece for each region, because a
+// piece of pinned memory costs milliseconds, and huge pages need room. A region takes any free space, in
 // parts.
 
 #include <cstdint>
@@ -26,10 +26,10 @@ class HostArena {
 
   // How many bytes are going to be taken: new chunks become that large, up to chunk_bytes.
   void Expect(int64_t bytes) { expected_ = bytes; }
-  // Takes from 1 to `bytes` bytes: what is free in one place, or a part of a new chunk. ResourceExhausted
-  // says how much is missing of all that was expected.
+  // Takes from 1 to `bytes` bytes: free space in one place, or a part of a new chunk. ResourceExhausted says
+  // how much is missing of the expected bytes.
   absl::StatusOr<Extent> Take(int64_t bytes);
-  // Gives back what Take returned. A chunk of which nothing is taken any longer is freed.
+  // Gives back an extent that Take returned. A chunk of which nothing is taken any longer is freed.
   void Give(const Extent& extent);
 
  private:

@@ -59,7 +59,7 @@ class HostBackupStore : public BackupStore {
   absl::StatusOr<std::unique_ptr<Backup>> Save(const void* data, int64_t bytes) override {
     auto backup = std::make_unique<HostBackup>(driver_, &arena_);
     if (absl::Status status = backup->Save(static_cast<const char*>(data), bytes); !status.ok()) {
-      driver_->Synchronize().IgnoreError();  // copies of its first parts may still run
+      driver_->Synchronize().IgnoreError();  // copies of the first parts may still run
       return status;
     }
     return backup;

@@ -1,5 +1,5 @@
 #pragma once
-// Host memory that copies run fastest to and from, for as long as it is needed.
+// Host memory that copies run fastest to and from, for a limited time.
 
 #include <cstdint>
 

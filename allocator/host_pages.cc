@@ -59,7 +59,7 @@ int PopulateRange(char* data, int64_t bytes) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   for (int64_t i = 0; i < bytes; i += page) {
     volatile char* byte = data + i;
-    *byte = *byte;  // keeps what is there: the range may already hold data
+    *byte = *byte;  // keeps the contents: the range may already hold data
   }
   return 0;
 }
@@ -67,7 +67,7 @@ int PopulateRange(char* data, int64_t bytes) {
 absl::StatusOr<void*> MapResidentPages(int64_t bytes, absl::Span<const int> numa_nodes) {
   const int64_t whole = WholeHugePages(bytes);
   ASSIGN_OR_RETURN(void* const data, MapAtHugePage(whole, PROT_READ | PROT_WRITE, 0));
-  // Hints: without huge pages, and with memory of another node, it is only slower.
+  // Hints: without huge pages, and with memory of another node, the memory is only slower.
   madvise(data, whole, MADV_HUGEPAGE);
   PlacePages(data, whole, numa_nodes).IgnoreError();
   std::atomic<int> error{0};

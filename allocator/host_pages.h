@@ -16,17 +16,17 @@ inline constexpr int64_t kHugePage = int64_t{2} << 20;
 absl::Status ErrnoError(absl::string_view what, int64_t bytes);
 
 // Maps a private range of `bytes`, a multiple of the page size, that begins at a huge page. protection,
-// flags: of mmap, beside those of anonymous memory. Freed by munmap.
+// flags: of mmap, beside the flags of anonymous memory. Freed by munmap.
 absl::StatusOr<void*> MapAtHugePage(int64_t bytes, int protection, int flags);
 
-// Makes pages resident, by the calling thread; what they hold stays. 0, or the errno of the failure.
+// Makes pages resident, by the calling thread; contents stay. 0, or the errno of the failure.
 int PopulateRange(char* data, int64_t bytes);
 
-// Maps zeros that are resident when the call returns, for a driver that pins them: huge pages where the
+// Maps zeros that are resident when the call returns, for a driver that pins the pages: huge pages where the
 // kernel has them, made by several threads, from `numa_nodes` as in PlacePages (base/numa.h). A driver's own
 // call for pinned memory makes pages by one thread (docs/gpu_verification.md). Freed by UnmapPages.
 absl::StatusOr<void*> MapResidentPages(int64_t bytes, absl::Span<const int> numa_nodes);
-// `bytes` as they were asked for.
+// `bytes` as given to MapResidentPages.
 void UnmapPages(void* data, int64_t bytes);
 
 }  // namespace somnus

@@ -25,7 +25,7 @@
 namespace somnus {
 namespace {
 
-constexpr int64_t kCountedBytes = 32 << 20;           // are populated by one call of the kernel
+constexpr int64_t kCountedBytes = 32 << 20;           // populated by one call of the kernel
 constexpr int64_t kReleasedBytes = int64_t{1} << 30;  // by one call, behind which the meter advances
 constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
 
@@ -88,7 +88,8 @@ class HostVmmDriver : public VmmDriver {
     return ReleaseAll({{handle, /*bytes=*/0}}, &kept);  // which counts nothing
   }
 
-  // One call of the kernel for memory that lies side by side: one for each 2 MiB takes three times as long.
+  // One call of the kernel for memory that lies side by side: a call for each 2 MiB takes three times as
+  // long.
   absl::Status ReleaseAll(absl::Span<const Piece> pieces, std::vector<Handle>* kept) override {
     absl::MutexLock lock(&mutex_);
     absl::Status first;
@@ -152,7 +153,7 @@ class HostVmmDriver : public VmmDriver {
     NoteResident(address, bytes);
     return status;
   }
-  // Counted at once: the copy that makes the pages resident counts its own bytes.
+  // Counted at once: the copy that makes the pages resident counts the copied bytes.
   absl::Status SetAccessForCopy(void* address, int64_t bytes) override {
     absl::Status status = Open(address, bytes);
     if (status.ok()) Count(bytes);
@@ -206,9 +207,9 @@ class HostVmmDriver : public VmmDriver {
   };
   struct Memory {
     int64_t bytes = 0;
-    void* address = nullptr;  // of its pages, once it was mapped
+    void* address = nullptr;  // of the pages, once mapped
     bool mapped = false;
-    std::shared_ptr<Absent> absent;  // of all pieces that were created with it
+    std::shared_ptr<Absent> absent;  // of all pieces that were created together
   };
 
   static int64_t WholePages(int64_t bytes) {
@@ -221,7 +222,7 @@ class HostVmmDriver : public VmmDriver {
     if (absent->bytes <= 0) absent->reservation = HostReservation();
   }
 
-  // [address, address + bytes) lies within one handle's memory, or holds whole ones.
+  // [address, address + bytes) lies within one handle's memory, or holds whole handles' memory.
   void NoteResident(void* address, int64_t bytes) {
     const char* const begin = static_cast<char*>(address);
     absl::MutexLock lock(&mutex_);
@@ -273,7 +274,7 @@ class HostVmmDriver : public VmmDriver {
 
   absl::Status Open(void* address, int64_t bytes) {
     if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
-    // Hints: without huge pages, and with memory of another node, it is only slower.
+    // Hints: without huge pages, and with memory of another node, the memory is only slower.
     madvise(address, bytes, MADV_HUGEPAGE);
     PlacePages(address, bytes, numa_nodes_).IgnoreError();
     return absl::OkStatus();
@@ -290,7 +291,7 @@ class HostVmmDriver : public VmmDriver {
     });
   }
 
-  // A page is filled as soon as the kernel has cleared it, while it is in the cache.
+  // A page is filled as soon as the kernel has cleared the page, while the page is in the cache.
   absl::Status Copy(void* to, const void* from, int64_t bytes) {
     return InParallel("populating memory", bytes, [&](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end; at += kHugePage) {

@@ -64,7 +64,7 @@ int64_t MissingAfterRefusal(int64_t needed_bytes, const absl::Status& refusal) {
   if (known.empty()) return needed_bytes;
   const MemoryShortage& part = known.front();
   const int64_t missing = MissingBytes(needed_bytes, part.needed_bytes - part.missing_bytes);
-  // The part was rounded up where it is more than all.
+  // A part larger than the whole was rounded up.
   return std::min(needed_bytes, std::max(missing, part.missing_bytes));
 }
 

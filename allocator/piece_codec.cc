@@ -17,7 +17,7 @@
 namespace somnus {
 namespace {
 
-// A frame: the head, then each plane as its sizes say, then the bytes that fill no whole number.
+// A frame: the head, then each plane with its size of the head, then the bytes that fill no whole number.
 constexpr int kMaxPlanes = 4;
 struct Head {
   uint64_t checksum;                        // of the piece
@@ -116,8 +116,9 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
-// What is redundant in a plane is how often each byte comes, not what follows what: the search for matches is
-// made short, for its own time, and because the few that chance gives slow decompression down.
+// The redundancy of a plane is in the frequency of each byte, not in repeated sequences: the search for
+// matches is made short, because the search takes time, and because the few chance matches slow decompression
+// down.
 ZSTD_CCtx* MakeCompressor() {
   ZSTD_CCtx* const context = ZSTD_createCCtx();
   SOMNUS_CHECK(context != nullptr);
@@ -139,7 +140,7 @@ ZSTD_DCtx* Decompressor() {
   return context.get();
 }
 
-// Appends the plane, and returns the bytes that it takes.
+// Appends the plane, and returns the bytes that the plane takes.
 uint32_t StorePlane(const char* plane, uint32_t bytes, bool noise, std::string* frame) {
   const size_t begin = frame->size();
   if (!noise) {

@@ -31,7 +31,7 @@ Region::Region(VmmDriver* driver, std::string tag, void* base, const RegionShape
 
 Region::~Region() {
   if (base_ != nullptr) Free().IgnoreError();
-  // The addresses can be free of chunks though some of these were not released.
+  // The addresses can be free of chunks even if some chunks were not released.
   if (base_ != nullptr && chunks_.empty()) driver_->FreeAddress(base_, bytes_).IgnoreError();
 }
 
@@ -42,8 +42,8 @@ int64_t Region::held_bytes() const {
   return sum;
 }
 
-// Whether a chunk there holds a wanted byte: of the row that it begins in, or of the next one, whose first
-// byte is wanted.
+// Whether a chunk at `offset` holds a wanted byte: of the row in which the chunk begins, or the first byte of
+// the next row, which is always wanted.
 bool Region::Wants(int64_t offset, int64_t bytes) const {
   const int64_t row = offset / shape_.row_bytes, next_row = (row + 1) * shape_.row_bytes;
   return offset - row * shape_.row_bytes < shape_.wanted_row_bytes ||
@@ -70,7 +70,7 @@ void Region::CountWanted() {
   for (const Extent& extent : Extents()) wanted_bytes_ += extent.bytes;
 }
 
-// As they lie in the grid of all chunks.
+// In the grid of all chunks.
 std::vector<Region::Extent> Region::MissingChunks() const {
   std::vector<Extent> missing;
   auto next = chunks_.begin();
@@ -89,7 +89,7 @@ absl::Status Region::Populate(bool copy_follows) {
   const std::vector<Extent> missing = MissingChunks();
   if (!missing.empty()) {
     const auto none = [](const Chunk&) { return false; };
-    if (absl::Status status = ReleaseChunks(none); !status.ok()) return status;  // of what was left over
+    if (absl::Status status = ReleaseChunks(none); !status.ok()) return status;  // of leftovers
   }
   absl::Status status = AddChunks(missing);
   if (status.ok()) status = MapChunks(copy_follows);
@@ -165,7 +165,8 @@ absl::Status Region::AddChunks(const std::vector<Extent>& missing) {
   return status;
 }
 
-// Maps what is not mapped, and opens it with as few calls as can be; on an error none of it is mapped.
+// Maps the unmapped chunks, and opens them with as few calls as possible; after an error none of these chunks
+// is mapped.
 absl::Status Region::MapChunks(bool copy_follows) {
   absl::Status status;
   std::vector<size_t> mapped;
@@ -196,8 +197,8 @@ absl::Status Region::SetAccess(const std::vector<size_t>& chunks, bool copy_foll
   return absl::OkStatus();
 }
 
-// One call for each range of chunks that are mapped and chosen. Goes on after an error, and returns the
-// first.
+// One call for each range of chunks that are mapped and chosen. Goes on after an error, and returns the first
+// error.
 template <typename Chosen>
 absl::Status Region::UnmapChunks(const Chosen& chosen) {
   absl::Status first;
@@ -217,7 +218,7 @@ absl::Status Region::UnmapChunks(const Chosen& chosen) {
   return first;
 }
 
-// Of what was left over, and of chunks that are chosen, none of which may be mapped.
+// Releases leftovers and the chosen chunks. No chosen chunk may be mapped.
 template <typename Chosen>
 absl::Status Region::ReleaseChunks(const Chosen& chosen) {
   std::vector<Chunk> pending = std::exchange(unreleased_, {});
@@ -237,7 +238,8 @@ absl::Status Region::ReleaseChunks(const Chosen& chosen) {
   return status;
 }
 
-// Compares what was needed with what is available now that the region's own new chunks are released.
+// Compares the needed bytes with the bytes that are available now that the region's own new chunks are
+// released.
 absl::Status Region::WithShortage(const absl::Status& status, int64_t needed) const {
   absl::StatusOr<int64_t> available = driver_->AvailableBytes();
   MemoryShortage shortage = {

@@ -1,7 +1,7 @@
 #pragma once
-// One reserved address range and the physical chunks under it. The range consists of rows of equal size (one,
-// unless asked otherwise), and every row's tail can be without memory: Resize says how many bytes of each row
-// are wanted, and the chunks that hold none of these are released.
+// One reserved address range and the physical chunks under it. The range consists of rows of equal size (a
+// single row, unless asked otherwise), and every row's tail can be without memory: Resize says how many bytes
+// of each row are wanted, and chunks without a wanted byte are released.
 
 #include <cstdint>
 #include <memory>
@@ -22,19 +22,19 @@ struct RegionShape {
 };
 
 // Borrows the driver. Not thread safe: the allocator's lock covers it. Every step either happens whole or is
-// undone, except where it says so.
+// undone, except where a comment says so.
 class Region {
  public:
   enum class State {
     kEmpty,     // addresses only
     kResident,  // usable
-    kDetached,  // chunks exist with their contents, but not all of them are mapped
+    kDetached,  // chunks exist with their contents, but not all are mapped
   };
 
   // Reserves addresses, rounded up to the driver's granularity.
   static absl::StatusOr<std::unique_ptr<Region>> Reserve(VmmDriver* driver, std::string tag,
                                                          const RegionShape& shape);
-  // Releases whatever is left, as far as the driver lets it.
+  // Releases all remaining memory, as far as the driver allows.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -44,9 +44,9 @@ class Region {
   int64_t row_bytes() const { return shape_.row_bytes; }
   int64_t wanted_row_bytes() const { return shape_.wanted_row_bytes; }
   State state() const { return state_; }
-  // Physical memory held, whatever the state.
+  // Physical memory held, in any state.
   int64_t held_bytes() const;
-  // Physical memory that it holds while it is resident, in whole chunks.
+  // Physical memory of the resident region, in whole chunks.
   int64_t wanted_bytes() const { return wanted_bytes_; }
   // The ranges of that memory, each as long as can be, in order.
   struct Extent {
@@ -54,7 +54,7 @@ class Region {
   };
   std::vector<Extent> Extents() const;
 
-  // Afterwards all wanted chunks exist and are mapped; those that existed keep their contents. With
+  // Afterwards all wanted chunks exist and are mapped; chunks that existed before keep their contents. With
   // `copy_follows` the caller fills the memory with CopyFromHost next.
   absl::Status Populate(bool copy_follows = false);
   // kResident -> kDetached. After an error a part may still be mapped; a later call goes on.
@@ -63,10 +63,10 @@ class Region {
   // fails to release stays in held_bytes and is tried again by every later call and by the destructor.
   // Returns the first such error.
   absl::Status Release();
-  // Detach, and then Release; each keeps what it did, so that a later call goes on.
+  // Detach, and then Release; each keeps its partial work, so that a later call goes on.
   absl::Status Vacate();
-  // Changes wanted_row_bytes, which is at most row_bytes. A resident region is so afterwards, too: what is
-  // wanted before and afterwards keeps its contents, and what is new is undefined. Only growth can fail.
+  // Changes wanted_row_bytes, which is at most row_bytes. A resident region stays resident: bytes that are
+  // wanted before and afterwards keep their contents, and new bytes are undefined. Only growth can fail.
   // Chunks that the driver fails to unmap or to release stay in held_bytes and are tried again by later
   // calls.
   absl::Status Resize(int64_t wanted_row_bytes);

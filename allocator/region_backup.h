@@ -1,5 +1,5 @@
 #pragma once
-// A backup of what of a region has memory.
+// A backup of the parts of a region that have memory.
 
 #include <memory>
 
@@ -9,9 +9,9 @@
 
 namespace somnus {
 
-// Saves the region's extents; Restore gets its data(), and the extents are still the same then. The store is
-// borrowed, as by its backups. As of BackupStore::Save, the memory may be read until VmmDriver::Synchronize,
-// also after an error.
+// Saves the region's extents; Restore gets the region's data(), and the extents must still be the same. The
+// store is borrowed, and must outlive the backup. As for BackupStore::Save, the memory may be read until
+// VmmDriver::Synchronize, also after an error.
 absl::StatusOr<std::unique_ptr<Backup>> SaveRegion(const Region& region, BackupStore* store);
 
 }  // namespace somnus

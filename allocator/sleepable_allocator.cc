@@ -21,10 +21,11 @@
 namespace somnus {
 namespace {
 
-// Pinning this much takes a few hundredths of a second, while the copy of what was pinned before runs.
+// Pinning this much takes a few hundredths of a second, while the copy into the previously pinned memory
+// runs.
 constexpr int64_t kHostChunk = 256 << 20;
 
-// Null: regions keep their memory, because a copy would take as much of the same.
+// Null: regions keep their memory, because a copy would take as much of the same memory.
 std::unique_ptr<BackupStore> MakeStore(VmmDriver* driver, const SleepableAllocatorOptions& options) {
   if (options.backup == BackupPolicy::kFile) {
     return MakeSpillStore(driver, {.dir = options.spill_dir, .open_io = options.open_spill_io});
@@ -69,7 +70,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     }
     if (entry.asleep && (entry.backup != nullptr || entry.kept_in_place))
       return absl::FailedPreconditionError(absl::StrCat(entry.region->tag(), " sleeps with its contents"));
-    if (entry.asleep) entry.region->Vacate().IgnoreError();  // what was left over
+    if (entry.asleep) entry.region->Vacate().IgnoreError();  // leftovers of an earlier failure
     const bool changes = wanted_row_bytes != entry.region->wanted_row_bytes();
     absl::Status status = entry.region->Resize(wanted_row_bytes);
     if (status.ok() && changes) entry.DropBackup();
@@ -258,7 +259,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
         "a ", prepared_ == Prepared::kSleep ? "sleep" : "wake-up", " is prepared and has not ended yet"));
   }
 
-  // The sleeping regions with these tags (empty: all), those with a backup first: their copies run while the
+  // The sleeping regions with these tags (empty: all), regions with a backup first: copies run while the
   // rest, a KV cache of most of the device, is mapped.
   std::vector<SleepableRegion*> Asleep(const std::vector<std::string>& tags)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -279,8 +280,8 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     return region->Populate(/*copy_follows=*/entry->backup != nullptr && store_->in_host_memory());
   }
 
-  // Copies from host memory run by themselves while the rest is mapped. A file is read by this thread, so
-  // another one maps the rest then.
+  // Copies from host memory run by themselves while the rest is mapped. A file is read by this thread, so a
+  // second thread maps the rest then.
   absl::Status MapAndRestore(const std::vector<SleepableRegion*>& entries,
                              std::optional<MonotonicTime>* first_copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto rest = std::find_if(entries.begin(), entries.end(),
@@ -349,7 +350,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     prepared_ = Prepared::kNothing;
   }
 
-  // Ends the prepared wake-up: all of it sleeps as before.
+  // Ends the prepared wake-up: all its regions sleep as before.
   void ReleaseWaking() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto& [data, entry] : entries_) {
       if (entry.waking) entry.TakeMemory();

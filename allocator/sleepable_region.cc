@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Beyond the `available` bytes, which they get in this order; by tag.
+// The shortage, by tag, where the regions get the `available` bytes in this order.
 std::vector<MemoryShortage> MissingFor(const std::vector<SleepableRegion*>& regions, int64_t available) {
   std::map<std::string, MemoryShortage> by_tag;
   for (const SleepableRegion* one : regions) {
@@ -42,7 +42,7 @@ int64_t SleepableRegion::BytesToSleep(RestoreMode mode, bool keeps_in_place) con
 }
 
 int64_t SleepableRegion::BytesToWake() const {
-  // The pages of one that is kept in place are there, but have to be opened.
+  // A region that is kept in place has its pages, but the pages have to be opened.
   const int64_t held = kept_in_place ? 0 : region->held_bytes();
   return std::max<int64_t>(0, region->wanted_bytes() - held) +
          (backup != nullptr ? region->wanted_bytes() : 0);

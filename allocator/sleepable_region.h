@@ -1,6 +1,6 @@
 #pragma once
-// What the allocator knows of one region: whether it sleeps, with which backup, and its part in the prepared
-// change. Plain state; the allocator's lock covers it.
+// The allocator's state of one region: whether the region sleeps, with which backup, and its part in the
+// prepared change. Plain state; covered by the allocator's lock.
 
 #include <cstdint>
 #include <memory>
@@ -17,10 +17,10 @@ namespace somnus {
 
 struct SleepableRegion {
   std::unique_ptr<Region> region;
-  // A region that sleeps has no memory, except where the driver failed to unmap or to release it.
+  // A region that sleeps has no memory, except where the driver failed to unmap or to release memory.
   bool asleep = false;
   std::unique_ptr<Backup> backup;  // of a sleeping region, or retained
-  // While it sleeps: its memory was not released and is its own backup.
+  // While the region sleeps: the memory was not released and is its own backup.
   bool kept_in_place = false;
   // Part of the prepared change:
   std::optional<RestoreMode> sleep_mode;
@@ -33,19 +33,19 @@ struct SleepableRegion {
   // Adds the memory of the region, and of its backup in host memory or in a file, to `tag`.
   void AddTo(bool in_host_memory, TagStats* tag) const;
   void DropBackup();
-  // Ends access to the memory, and releases it unless it is kept in place. What is not released stays
-  // accounted for in the region, which tries again.
+  // Ends access to the memory, and releases the memory unless it is kept in place. Memory that is not
+  // released stays accounted for in the region, which tries again.
   void TakeMemory();
-  // Carries out the prepared sleep. `keeps_in_place`: contents that are to be kept stay in the memory.
+  // Carries out the prepared sleep. `keeps_in_place`: contents to be kept stay in the memory.
   void PutToSleep(bool keeps_in_place, SleepReport::Tag* tag);
 };
 
-// Both return other errors than a shortage as they are.
-// What backups of the tag lacked, where `unsaved` are all that needed one.
+// WithBackupShortage and WithWakeShortages return errors other than a shortage unchanged.
+// The shortage of backups for the tag, where `unsaved` are all regions that needed a backup.
 absl::Status WithBackupShortage(const absl::Status& status, const std::string& tag,
                                 const std::vector<SleepableRegion*>& unsaved);
-// What each tag of a wake-up lacks, also those whose turn has not come: the error is of one region alone.
-// `waking`: in the order in which they are mapped, before they are released again.
+// The shortage of each tag of a wake-up, also of tags that have not had their turn: the error is of a single
+// region. `waking`: in the order of mapping, before the regions are released again.
 absl::Status WithWakeShortages(const absl::Status& status, const std::vector<SleepableRegion*>& waking,
                                VmmDriver* driver);
 

@@ -78,8 +78,8 @@ void SpillFile::Give(int64_t offset, int64_t bytes) {
       it = before;
     }
   }
-  // Where the file system cannot give space back in the middle, the file's end does, and what is left is used
-  // again.
+  // Where the file system cannot give space back in the middle, the file's end does, and the remaining space
+  // is used again.
   if (it->first + it->second == size_) {
     size_ = it->first;
     free_.erase(it);

@@ -1,6 +1,6 @@
 #pragma once
-// A file without a name on the disk of a directory, and the space in it: the kernel frees it when the process
-// ends, however it ends.
+// A file without a name on the disk of a directory, and the space in that file: the kernel frees the file
+// when the process ends, in whichever way.
 
 #include <cstdint>
 #include <map>
@@ -15,21 +15,21 @@ namespace somnus {
 // Owns the descriptor. Not thread safe.
 class SpillFile {
  public:
-  // Opens it with O_DIRECT where the file system can. The error names the directory.
+  // Opens the file with O_DIRECT where the file system can. The error names the directory.
   static absl::StatusOr<std::unique_ptr<SpillFile>> Open(const std::string& dir);
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
   int fd() const { return fd_; }
-  // Otherwise what is written takes page cache, until DropCache.
+  // Otherwise written bytes take page cache, until DropCache.
   bool direct() const { return direct_; }
   // Takes disk space for `bytes`, a multiple of kSpillAlign, and returns its offset. ResourceExhausted: the
   // disk is full.
   absl::StatusOr<int64_t> Take(int64_t bytes);
-  // Gives it back, to the disk as well.
+  // Gives the space back, to the disk as well.
   void Give(int64_t offset, int64_t bytes);
-  // Waits until what was written is on the disk, and lets its pages in the cache go.
+  // Waits until the written bytes are on the disk, and drops their pages from the cache.
   absl::Status DropCache();
   // The status of a failed call, with the directory.
   absl::Status Error(int error, const char* what) const;

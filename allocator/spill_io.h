@@ -18,13 +18,13 @@ class SpillIo {
     int64_t result;  // bytes moved, possibly fewer than asked for, or -errno
   };
 
-  // Waits for what is under way.
+  // Waits for the operations under way.
   virtual ~SpillIo() = default;
 
-  // Begins an operation in a slot that has none. The buffer must stay until the slot has completed.
+  // Begins an operation in a free slot. The buffer must stay until the slot has completed.
   virtual void Write(int slot, const char* data, int64_t bytes, int64_t offset) = 0;
   virtual void Read(int slot, char* data, int64_t bytes, int64_t offset) = 0;
-  // Waits for any operation; one must be under way.
+  // Waits for any operation; at least one must be under way.
   virtual Completion Wait() = 0;
 };
 
@@ -32,7 +32,7 @@ class SpillIo {
 std::unique_ptr<SpillIo> MakeUringSpillIo(int fd, int depth);
 // With `depth` threads that call pread and pwrite.
 std::unique_ptr<SpillIo> MakeThreadedSpillIo(int fd, int depth);
-// With io_uring where there is one, otherwise with threads.
+// With io_uring where available, otherwise with threads.
 std::unique_ptr<SpillIo> MakeSpillIo(int fd, int depth);
 
 }  // namespace somnus

@@ -47,7 +47,7 @@ class UringSpillIo : public SpillIo {
   }
 
  private:
-  // There is one: the ring has an entry for each slot.
+  // Never null: the ring has an entry for each slot.
   io_uring_sqe* NextEntry() { return io_uring_get_sqe(&ring_); }
   void Submit(io_uring_sqe* entry, int slot) {
     io_uring_sqe_set_data64(entry, slot);

@@ -11,7 +11,7 @@
 namespace somnus {
 
 struct SpillPiece {
-  char* data = nullptr;  // a write only reads it
+  char* data = nullptr;  // a write only reads here
   int64_t bytes = 0;
   int64_t offset = 0;
 };

@@ -27,14 +27,15 @@ int64_t FreeDiskBytes(int fd) {
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
-// What a store's backups share.
+// The state that a store's backups share.
 struct Spill {
   VmmDriver* driver;
   SpillOptions options;
   std::unique_ptr<SpillFile> file;
 };
 
-// Host memory through which pieces pass, one for each slot, where the file cannot reach the region itself.
+// Host memory through which pieces pass, with room for a piece of each slot, where the file cannot reach the
+// region itself.
 class Staging {
  public:
   Staging(VmmDriver* driver, int64_t slot_bytes) : buffer_(driver), slot_bytes_(slot_bytes) {}
@@ -119,8 +120,8 @@ class SpillBackup : public Backup {
     return MovePieces(io.get(), *run);
   }
 
-  // A piece's bytes come to its slot, or go from there, before the slot is used again; other slots'
-  // operations go on meanwhile.
+  // A piece's bytes come to the piece's slot, or go from there, before the slot is used again; operations of
+  // other slots go on meanwhile.
   absl::Status Fetch(char* slot, const char* region, int64_t index) {
     if (in_place()) return absl::OkStatus();
     absl::Status status = spill_.driver->CopyToHost(slot, region + index * piece_bytes_, BytesOf(index));
@@ -177,8 +178,8 @@ class SpillStore : public BackupStore {
     return backup;
   }
 
-  // Of all that is going to be saved, `needed`. What was written in vain has been given back to the disk.
-  // Host memory for staging is no shortage of the disk.
+  // The shortage of the disk for all `needed` bytes to be saved. Bytes written in vain have been given back
+  // to the disk. Host memory for staging is no shortage of the disk.
   absl::Status Shortage(const absl::Status& status, int64_t needed) const {
     if (!absl::IsResourceExhausted(status) || !ShortagesOf(status).empty() || spill_.file == nullptr)
       return status;

@@ -2,7 +2,7 @@
 // Backups in a file: a sleep that takes neither device nor host memory.
 //
 // A region is written and read in pieces, several at a time. Each piece has a checksum, which is compared
-// when it is read back: DataLoss where it differs, or where the file ends too early.
+// when the piece is read back: DataLoss where the checksum differs, or the file ends too early.
 
 #include <functional>
 #include <memory>
@@ -20,7 +20,7 @@ struct SpillOptions {
   // Of the open file, for a number of operations at once; replaced by tests. Empty: MakeSpillIo.
   std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_io;
   int64_t piece_bytes = 8 << 20;  // a multiple of kSpillAlign
-  // Of the disk that the open file is on; replaced by tests. Empty: what the file system says.
+  // The free bytes of the disk that the open file is on; replaced by tests. Empty: the file system's number.
   std::function<int64_t(int fd)> free_bytes = {};
 };
 

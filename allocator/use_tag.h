@@ -1,5 +1,5 @@
 #pragma once
-// The tag of memory that is allocated without naming one: for code that cannot pass it on, such as a
+// The tag of memory that is allocated without naming one: for code that cannot pass a tag on, such as a
 // framework that only knows malloc.
 //
 //   UseTag scope("weights");
@@ -9,7 +9,7 @@
 
 namespace somnus {
 
-// Names the tag of this thread until it is destroyed; scopes nest. Each thread has its own.
+// Names the tag of this thread until destruction; scopes nest. Each thread has its own tag.
 class UseTag {
  public:
   explicit UseTag(std::string tag);

@@ -1,14 +1,15 @@
 #pragma once
-// The operations of virtual memory management, as CUDA has them (cuMem*), over any kind of memory: reserve
-// addresses, create physical memory, map it there, give access, unmap, release.
+// The operations of virtual memory management, as in CUDA (cuMem*), over any kind of memory: reserve
+// addresses, create physical memory, map memory at addresses, give access, unmap, release.
 //
 // Memory that was mapped keeps its contents, also after Unmap, and can be mapped again at the same address,
-// until Release ends its handle. Thread safety: calls for different addresses and handles may come from
+// until Release ends the handle. Thread safety: calls for different addresses and handles may come from
 // different threads. Errors: ResourceExhausted where memory is missing, Unavailable without a device,
 // Internal for anything else.
 //
-// With a ByteMeter the driver counts the bytes that become resident, and those that are copied, once each: on
-// a device with memory of its own in Create, on the host as pages are populated, and copies as they end.
+// With a ByteMeter the driver counts the bytes that become resident, and the bytes that are copied, once
+// each: on a device with memory of its own in Create, on the host as pages are populated, and copies as they
+// end.
 
 #include <cstdint>
 #include <string>
@@ -27,7 +28,7 @@ class VmmDriver {
 
   virtual ~VmmDriver() = default;
 
-  // Every address and size below is a multiple of it. A power of two.
+  // Every address and size below is a multiple of Granularity(). A power of two.
   virtual int64_t Granularity() const = 0;
   // The size in which physical memory is best created; a multiple of Granularity().
   virtual int64_t ChunkBytes() const = 0;
@@ -39,7 +40,8 @@ class VmmDriver {
   virtual absl::Status FreeAddress(void* address, int64_t bytes) = 0;
 
   virtual absl::StatusOr<Handle> Create(int64_t bytes) = 0;
-  // Creates pieces of these sizes and appends them to *handles, after an error those that it has created.
+  // Creates pieces of these sizes and appends their handles to *handles; after an error the handles of the
+  // pieces created so far.
   virtual absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) {
     for (const int64_t bytes : sizes) {
       absl::StatusOr<Handle> handle = Create(bytes);
@@ -53,8 +55,8 @@ class VmmDriver {
     Handle handle;
     int64_t bytes;
   };
-  // Releases these and counts their bytes; fastest in the order of their addresses. Goes on after an error,
-  // appends the handles that stay to *kept, in their order, and returns the first error.
+  // Releases `pieces` and counts their bytes; fastest in the order of addresses. Goes on after an error,
+  // appends the handles that stay to *kept, in order, and returns the first error.
   virtual absl::Status ReleaseAll(absl::Span<const Piece> pieces, std::vector<Handle>* kept) {
     absl::Status first;
     for (const Piece& piece : pieces) {
@@ -70,10 +72,11 @@ class VmmDriver {
   }
 
   virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;
-  // Unmaps a range that one or several whole mappings fill: one call for many chunks. After an error all of
-  // it is still mapped.
+  // Unmaps a range that whole mappings fill, so that one call serves many chunks. After an error the whole
+  // range is still mapped.
   virtual absl::Status Unmap(void* address, int64_t bytes) = 0;
-  // Makes a whole mapped range readable and writable. One call for many chunks: it is the expensive one.
+  // Makes a whole mapped range readable and writable. One call for many chunks, because this is the expensive
+  // call.
   virtual absl::Status SetAccess(void* address, int64_t bytes) = 0;
   // As SetAccess, for a range that CopyFromHost is going to fill as a whole: pages need not be resident
   // before the copy reaches them.
@@ -86,7 +89,7 @@ class VmmDriver {
   // device's memory can be used for reads and writes of files.
   virtual bool HostIsDevice() const { return false; }
   virtual void FreeHost(void* data, int64_t bytes) = 0;
-  // Bytes of AllocateHost were written otherwise than by CopyToHost: their pages are resident.
+  // Bytes of AllocateHost were written otherwise than by CopyToHost: the pages are resident.
   virtual void NoteHostWritten(void* /*host*/, int64_t /*bytes*/) {}
 
   // May return before the bytes have moved; Synchronize waits for all, and returns the first error.
@@ -94,7 +97,7 @@ class VmmDriver {
   virtual absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // Counts from now on; null: no longer. No call may run meanwhile. A driver over another one passes it on.
+  // Sets the meter; null removes it. No other call may run. A wrapping driver must forward this call.
   virtual void SetMeter(ByteMeter* meter) { meter_ = meter; }
   // Also for bytes that are moved without the driver: read from a file.
   void Count(int64_t bytes) {
@@ -108,7 +111,7 @@ class VmmDriver {
   ByteMeter* meter_ = nullptr;
 };
 
-// While it exists the driver counts.
+// The driver counts as long as the scope exists.
 class MeterScope {
  public:
   MeterScope(VmmDriver* driver, ByteMeter* meter) : driver_(driver) { driver_->SetMeter(meter); }

@@ -22,7 +22,7 @@ constexpr size_t RoundUp(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// The build id among the notes of one segment; empty when it is not there.
+// The build id among the notes of one segment; empty when absent.
 absl::string_view FindBuildId(absl::string_view notes, size_t alignment) {
   ElfW(Nhdr) note;
   while (notes.size() >= sizeof(note)) {

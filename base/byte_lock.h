@@ -1,6 +1,7 @@
 #pragma once
-// Locks on single bytes of a file (F_OFD_SETLK and F_OFD_GETLK, Linux 3.15). They belong to the open file,
-// not to the process; the kernel releases them with its last descriptor, however the process ends.
+// Locks on single bytes of a file (F_OFD_SETLK and F_OFD_GETLK, Linux 3.15). The locks belong to the open
+// file, not to the process; the kernel releases the locks with the file's last descriptor, however the
+// process ends.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Appends `mount`, and below it every directory on the way to `path`.
+// Appends `mount`, and below `mount` every directory on the way to `path`.
 void AppendHierarchy(const std::string& mount, std::string path, bool is_v2,
                      std::vector<CgroupDirectory>* directories) {
   directories->push_back({is_v2, mount});
@@ -28,7 +28,7 @@ std::vector<std::string> ReadWords(const std::string& path) {
   return absl::StrSplit(line, ' ', absl::SkipEmpty());
 }
 
-// 0 for what is no quota: "max", -1, and a file that is not there.
+// 0 where there is no quota: "max", -1, and a missing file.
 double QuotaIn(const CgroupDirectory& directory) {
   std::vector<std::string> words;
   if (directory.is_v2) {

@@ -14,8 +14,8 @@ struct CgroupDirectory {
 };
 
 // The directories that may hold limits of `controller` ("cpu", "memory") for this process: the mount itself,
-// its own group's, and those in between, of v2 and v1. A limit of any of them holds; some may not exist.
-// `root` stands before /proc and /sys, for tests.
+// the directory of the process's group, and all directories in between, of v2 and v1. A limit in any
+// directory holds; some may not exist. `root` stands before /proc and /sys, for tests.
 std::vector<CgroupDirectory> CgroupsOf(absl::string_view controller, const std::string& root = "");
 
 // How many CPUs' worth of time the process's groups may use in every period, the least of all quotas

@@ -65,7 +65,7 @@ absl::Status Set(const Flag& flag, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag.name, ": '", value, "' ", status.message()));
 }
 
-// Parses the flag at args[*at]; moves *at to its value where that is the next argument.
+// Parses the flag at args[*at]; moves *at to the flag's value where the value is the next argument.
 absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& args, size_t* at) {
   const std::string& arg = args[*at];
   const size_t equals = std::min(arg.find('='), arg.size());

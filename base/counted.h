@@ -1,5 +1,5 @@
 #pragma once
-// A number with what it counts, for messages: "1 worker", "2 workers".
+// A number with the name of the things that the number counts, for messages: "1 worker", "2 workers".
 
 #include <cstdint>
 #include <string>

@@ -21,14 +21,14 @@ std::vector<int> ReadCpus(const std::string& path) {
 
 // The vectors of Intel's efficiency cores have half the width of the performance cores', and their
 // multiply-adds take twice the cycles; their clock is about three quarters, where the kernel does not tell
-// it.
+// the clock.
 constexpr double kNarrowUnits = 0.5;
 constexpr double kUsualClock = 0.75;
 // Cores whose speeds differ by less are alike: the greatest clock of a favoured core holds for one core at a
 // time, and when all compute their clocks are equal.
 constexpr double kAlike = 0.85;
 
-// The number in a file of each CPU; nothing where one of them has none.
+// The number in a file of each CPU; nothing where some CPU has no such number.
 std::optional<std::map<int, double>> NumberOfEach(const std::string& devices, const std::vector<int>& cpus,
                                                   absl::string_view file) {
   std::map<int, double> numbers;
@@ -42,7 +42,7 @@ std::optional<std::map<int, double>> NumberOfEach(const std::string& devices, co
 }
 
 // Intel's drivers list the CPUs of the efficiency cores, Arm's kernels tell the capacity of each core, and
-// others its greatest clock. In no particular unit.
+// other kernels each core's greatest clock. In no particular unit.
 std::map<int, double> RawSpeeds(const std::string& devices, const std::vector<int>& online) {
   const std::vector<int> efficient = ReadCpus(devices + "/cpu_atom/cpus");
   const auto clocks = NumberOfEach(devices, online, "cpufreq/cpuinfo_max_freq");
@@ -60,7 +60,7 @@ std::map<int, double> RawSpeeds(const std::string& devices, const std::vector<in
   return speeds;
 }
 
-// Cores that are alike have the speed of the slowest of them.
+// Cores that are alike get the speed of the slowest core among them.
 std::map<int, double> ReadSpeeds(const std::string& devices, const std::vector<int>& online) {
   const std::map<int, double> raw = RawSpeeds(devices, online);
   std::vector<double> descending;
@@ -89,7 +89,7 @@ CpuTopology ReadCpuTopology(const std::string& root) {
     if (seen.count(cpu) > 0) continue;
     std::vector<int> core =
         ReadCpus(absl::StrCat(devices, "/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
-    // A list that does not name the CPU itself says nothing of it.
+    // A list that does not name the CPU itself says nothing about this CPU.
     if (std::find(core.begin(), core.end(), cpu) == core.end()) core = {cpu};
     seen.insert(core.begin(), core.end());
     topology.cores.push_back(std::move(core));

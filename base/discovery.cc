@@ -23,8 +23,8 @@ constexpr int32_t kMaxIndex = 1023;
 constexpr int32_t kMaxWorldSize = kMaxIndex + 1;
 constexpr size_t kMaxHostBytes = 255;
 constexpr size_t kMaxShownBytes = 80;
-// The jobs of one node get ports of their own, below those that Linux gives to outgoing connections (32768
-// and up).
+// The jobs of one node get ports of their own, below the range that Linux gives to outgoing connections
+// (32768 and up).
 constexpr int32_t kFirstSlurmPort = 20000;
 constexpr int32_t kSlurmPorts = 10000;
 
@@ -94,7 +94,7 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Sets `field` unless it is set: a launcher's variable, which is passed over when it is malformed.
+  // Sets `field` unless it is set: a launcher's variable, which is passed over when malformed.
   template <typename Parse, typename T>
   void Offer(const std::string& variable, const Parse& parse, std::optional<Found<T>>* field) {
     if (field->has_value()) return;
@@ -120,8 +120,8 @@ class Search {
   }
 
   // The coordinator runs on the job's first node, and each job has a port. Outside a step (in the batch
-  // script) there is no task that could be a rank. A step of one task is the coordinator's, or one that
-  // somebody started by hand: it tells neither a rank nor the number of workers.
+  // script) there is no task that could be a rank. A step of one task is the coordinator's, or was started by
+  // hand: such a step tells neither a rank nor the number of workers.
   void Slurm() {
     const std::string* job = Value("SLURM_JOB_ID");
     if (job == nullptr) return;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kBinaryUnits[] = "KMGT";
 
-// The factor of a unit in lower case; 0 for an unknown one.
+// The factor of a unit in lower case; 0 for an unknown unit.
 double UnitBytes(absl::string_view unit) {
   if (unit.empty() || unit == "b") return 1;
   double binary = 1, decimal = 1;

@@ -26,7 +26,7 @@ struct ValueOf<std::optional<T>> {
   using type = T;
 };
 
-// The variable's value as --help shows it; empty where an optional has none.
+// The variable's value as --help shows it; empty for an optional without a value.
 template <typename V, typename Format>
 std::string DefaultOf(const V& value, const Format& format) {
   if constexpr (std::is_same_v<V, typename ValueOf<V>::type>) {

@@ -16,8 +16,8 @@
 //   }
 //
 // A command line may say --name=value or --name value, and --name or --no-name for a switch. '-' and '_' are
-// the same in names. "--" ends the flags. What is no flag is positional. A flag that is given twice has its
-// last value.
+// the same in names. "--" ends the flags. An argument that is no flag is positional. A flag that is given
+// twice has its last value.
 //
 // Ownership: a table borrows the variables that its flags set. A variable's value when its flag is made is
 // the default, which --help prints. A std::optional variable tells "not given" from any value. Thread
@@ -38,16 +38,16 @@
 namespace somnus {
 
 // One row of a table. Names have hyphens between words and none in front. A setter returns InvalidArgument
-// for a value that the flag does not take; its message continues a sentence that starts with the value: "is
-// not a whole number from 0 to 65535".
+// for a value that the flag does not take; the error message continues a sentence that starts with the value:
+// "is not a whole number from 0 to 65535".
 struct Flag {
   using Setter = std::function<absl::Status(const std::string& value)>;
 
   std::string name;
   std::string value_name;  // of the value, as --help shows it: "N", "PATH"; empty: a switch
   std::string help;
-  std::string default_text;          // for --help; empty: none is shown
-  std::string bounds;                // for --help, likewise
+  std::string default_text;          // for --help; empty: no default is shown
+  std::string bounds;                // for --help; empty: no bounds are shown
   std::vector<std::string> aliases;  // other spellings, which --help does not show
   Setter set;
 
@@ -58,7 +58,7 @@ struct Flag {
   // double.
   template <typename V>
   static Flag Number(std::string name, V* value, double low, double high, std::string help);
-  // std::string, never set to an empty one.
+  // std::string, never set to an empty string.
   template <typename V>
   static Flag Text(std::string name, V* value, std::string help);
   // bool.
@@ -73,7 +73,7 @@ struct Flag {
   // Whole numbers, separated by commas; 1024 at most.
   static Flag Ints(std::string name, std::vector<int32_t>* value, int64_t low, int64_t high,
                    std::string help);
-  // One of some words, each of which stands for a value.
+  // A word out of `choices`, each of which stands for a value.
   template <typename V>
   static Flag OneOf(std::string name, V* value, std::vector<std::pair<std::string, V>> choices,
                     std::string help);
@@ -81,7 +81,7 @@ struct Flag {
   static Flag Custom(std::string name, std::string value_name, std::string default_text, Setter set,
                      std::string help);
 
-  // These change a row while it is made: Flag::Text(...).Shows("PATH").Alias("file").
+  // These change a row under construction: Flag::Text(...).Shows("PATH").Alias("file").
   Flag Shows(std::string text) &&;
   Flag Default(std::string text) &&;
   Flag Alias(std::string other_name) &&;
@@ -96,7 +96,7 @@ struct FlagGroup {
 struct FlagTable {
   std::string program;  // "coordinator"
   std::string usage;    // "coordinator [--model] PATH [flags]"
-  std::string about;    // what it does, before the flags
+  std::string about;    // what the program does, before the flags
   std::vector<FlagGroup> groups;
   size_t max_positional = 0;
   // Names of the flags that most users need: --help prints these flags alone, and --help=all every flag.
@@ -113,8 +113,8 @@ struct ParsedArgs {
 };
 
 // Parses `args`, which do not include the program's name. InvalidArgument names the flag and says what is
-// wrong: "--port: '70000' is not a whole number from 0 to 65535"; for an unknown flag it names the nearest
-// one: "unknown flag --prot: did you mean --port?". Flags before the wrong one have been set.
+// wrong: "--port: '70000' is not a whole number from 0 to 65535"; for an unknown flag the nearest name, too:
+// "unknown flag --prot: did you mean --port?". Flags before the wrong one have been set.
 absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<std::string>& args);
 
 // Returns what --help=all prints: usage, about, then every row with its default and bounds.
@@ -125,15 +125,15 @@ std::string HelpText(const FlagTable& table);
 // Returns "somnus coordinator 0.1.0".
 std::string VersionText(const FlagTable& table);
 
-// For main: parses argv into the table's variables, and prints help, the version or what is wrong. Returns an
-// exit code when the program must end now: 0, 1 when stdout cannot be written, or 2 for wrong flags.
+// For main: parses argv into the table's variables, and prints help, the version or an error. Returns an exit
+// code when the program must end now: 0, 1 when stdout cannot be written, or 2 for wrong flags.
 std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char* const* argv,
                                     std::vector<std::string>* positional = nullptr);
 
 // Prints "program: message" to stderr and returns 2: for flags that are wrong only in combination.
 int UsageError(const FlagTable& table, const absl::Status& status);
 
-// Returns the one of `names` that `name` was likely meant to be; empty where none is near.
+// Returns the entry of `names` that `name` was likely meant to be; empty where no entry is near.
 std::string NearestName(const std::string& name, const std::vector<std::string>& names);
 
 template <typename V>

@@ -13,7 +13,7 @@ constexpr bool IsFloat8Nan(uint8_t bits) { return (bits & 0x7f) == 0x7f; }
 constexpr float Float8ToFloat(uint8_t bits) {
   if (IsFloat8Nan(bits)) return std::numeric_limits<float>::quiet_NaN();
   const uint32_t magnitude = bits & 0x7f;
-  // Subnormal numbers are multiples of 2^-9; the others get f32's bias.
+  // Subnormal numbers are multiples of 2^-9; normal numbers get f32's bias.
   const float value = magnitude < 8 ? static_cast<float>(magnitude) * 0x1p-9f
                                     : std::bit_cast<float>((magnitude << 20) + (120u << 23));
   return bits & 0x80 ? -value : value;

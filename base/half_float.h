@@ -8,8 +8,8 @@
 
 namespace somnus {
 
-// The value whose bits are at `p`, which need not be aligned. Without branches, so that loops over it become
-// vector code: scaling by 2^112 rebiases the exponent and normalizes subnormal numbers.
+// The value whose bits are at `p`, which need not be aligned. Without branches, so that loops over LoadHalf
+// become vector code: scaling by 2^112 rebiases the exponent and normalizes subnormal numbers.
 inline float LoadHalf(const uint8_t* p) {
   uint16_t half;
   std::memcpy(&half, p, sizeof(half));
@@ -24,13 +24,14 @@ inline float LoadHalf(const uint8_t* p) {
   return value;
 }
 
-// The bits of the nearest half, of two as near the even one; what is too large becomes infinity.
+// The bits of the nearest half; ties go to the even half, and values that are too large become infinity.
 inline uint16_t RoundToHalf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);  // NaN
-  if (magnitude < 0x38800000u) {  // subnormal: a multiple of 2^-24, of which 1024 are the smallest normal one
+  if (magnitude < 0x38800000u) {  // subnormal: a multiple of 2^-24, of which 1024 are the smallest normal
+                                  // number
     return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(value) * 0x1p24f)));
   }
   const uint32_t rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1)) >> 13;

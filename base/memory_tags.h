@@ -7,8 +7,8 @@
 
 namespace somnus {
 
-inline constexpr char kWeightsTag[] = "weights";      // a wake-up copies them back or reads them again
-inline constexpr char kKvCacheTag[] = "kv_cache";     // a sleep discards it
+inline constexpr char kWeightsTag[] = "weights";      // a wake-up copies weights back or reads them again
+inline constexpr char kKvCacheTag[] = "kv_cache";     // a sleep discards the cache
 inline constexpr char kWorkspaceTag[] = "workspace";  // activations and batch state; a sleep discards them
 
 inline constexpr std::array<const char*, 3> kMemoryTags = {kWeightsTag, kKvCacheTag, kWorkspaceTag};

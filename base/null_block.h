@@ -1,9 +1,10 @@
 #pragma once
-// Block 0 of every KV cache, the null block: rows that pad a step write there, and no sequence ever holds it.
+// Block 0 of every KV cache, the null block: rows that pad a step write there, and no sequence ever holds
+// this block.
 //
-// One rule for all counts of blocks: `num_blocks` is how many a cache has with the null block, which takes
-// memory as the others do, so ids are below num_blocks. `total_blocks` is how many sequences can hold, which
-// is what status, metrics and logs show.
+// One rule for all counts of blocks: `num_blocks` is the size of a cache with the null block, which takes
+// memory like every block, so ids are below num_blocks. `total_blocks` is the number of blocks that sequences
+// can hold; status, metrics and logs show this number.
 
 #include <cstdint>
 

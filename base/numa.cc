@@ -25,7 +25,7 @@ constexpr int kInterleave = 3;
 constexpr int kMaxNodes = 1024;  // the kernel's own bound
 constexpr int kMaxCpus = 1 << 16;
 constexpr int kWordBits = sizeof(unsigned long) * CHAR_BIT;
-// The kernel reads one bit less than it is told.
+// The kernel reads one bit less than the given size.
 constexpr unsigned long kMaskBits = kMaxNodes + 1;
 
 int ModeFor(absl::Span<const int> nodes) { return nodes.size() == 1 ? kPreferred : kInterleave; }

@@ -14,14 +14,14 @@
 
 namespace somnus {
 
-// What --numa says of a worker: whose CPUs and memory it uses.
+// The value of --numa: which node's CPUs and memory a worker uses.
 struct NumaOption {
   enum class Kind { kAuto, kOff, kNode };
   Kind kind = Kind::kAuto;
   int node = 0;  // of kNode
 };
 // "auto" or nothing, "off", or a node's number. InvalidArgument for anything else continues a sentence that
-// starts with it.
+// starts with the text.
 absl::StatusOr<NumaOption> ParseNumaOption(absl::string_view text);
 
 struct NumaNode {
@@ -37,14 +37,15 @@ std::vector<NumaNode> ReadNumaNodes(const std::string& root = "");
 // device is unknown, or the kernel does not know its node.
 std::optional<int> NumaNodeOfPciDevice(absl::string_view bus_id, const std::string& root = "");
 
-// A list in the kernel's notation, "0-3,8"; nothing for what is no such list. The other way round, for
-// people.
+// A list in the kernel's notation, "0-3,8"; nothing for malformed text. CpuListText is the other way round,
+// for people.
 std::optional<std::vector<int>> ParseCpuList(absl::string_view list);
 std::string CpuListText(absl::Span<const int> ascending);
 
 // Asks the kernel to take pages of [address, address + bytes), which begins at a page, from `nodes` when they
-// are touched for the first time: from the one, or from several in turns. Where those have no memory left it
-// takes others. Without nodes it does nothing. An error says why the kernel refuses, as some containers do.
+// are touched for the first time: from a single node, or from several nodes in turns. Where these nodes have
+// no memory left, the kernel takes other nodes. Without nodes PlacePages does nothing. An error says why the
+// kernel refuses, as some containers do.
 absl::Status PlacePages(void* address, int64_t bytes, absl::Span<const int> nodes);
 // Ok where PlacePages works in this process, for these nodes.
 absl::Status CheckPlacePages(absl::Span<const int> nodes);

@@ -1,9 +1,10 @@
 #pragma once
-// What a thread does between two looks at a word that another thread is about to change.
+// The pause of a thread between two looks at a word that a second thread is about to change.
 
 namespace somnus {
 
-// Leaves the CPU to whatever shares its core for a few dozen cycles, and makes no system call. Thread safe.
+// Leaves the core to the CPUs that share the core for a few dozen cycles, and makes no system call. Thread
+// safe.
 inline void PauseCpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

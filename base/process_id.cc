@@ -69,8 +69,8 @@ absl::StatusOr<int> OpenProcess(const ProcessId& process) {
   if (descriptor < 0) {
     return errno == ESRCH ? Gone(process.pid) : absl::ErrnoToStatus(errno, "pidfd_open");
   }
-  // The descriptor is of whoever had the id when it was opened, and only that process can be seen under it
-  // now.
+  // The descriptor belongs to the process that had the id at pidfd_open, and IsRunning can see only that
+  // process under the id now.
   if (IsRunning(process)) return descriptor;
   close(descriptor);
   return Gone(process.pid);

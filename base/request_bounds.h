@@ -5,8 +5,8 @@ namespace somnus {
 
 inline constexpr double kMaxTemperature = 2.0;  // the minimum is 0, which is greedy
 
-// Level 1 keeps the weights in host memory, level 2 discards them. For operators there is level 0, too, at
-// which all memory stays and nothing is computed: a pause.
+// Level 1 keeps the weights in host memory, level 2 discards them. Operators have level 0, too, at which all
+// memory stays and nothing is computed: a pause.
 inline constexpr int kPauseLevel = 0;
 inline constexpr int kMinSleepLevel = 1;
 inline constexpr int kMaxSleepLevel = 2;

@@ -33,7 +33,7 @@ constexpr size_t kMaxSmallFile = 4096;
 constexpr size_t kMaxSecretBytes = 512;
 constexpr absl::string_view kReplicaPrefix = "replica-";
 constexpr absl::string_view kModelPrefix = "model-";
-// Of an encoded name, and of the beginning of one that is longer.
+// The length of an encoded name, and of the beginning that a longer name keeps.
 constexpr size_t kMaxNameBytes = 24;
 constexpr size_t kCutNameBytes = kMaxNameBytes - 17;
 static_assert(RunDir::kMaxModelDirBytes == 1 + kModelPrefix.size() + kMaxNameBytes);
@@ -58,7 +58,7 @@ absl::Status CheckPrivate(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Waits a moment for a lock of `operation`. False when somebody else has it.
+// Waits a moment for a lock of `operation`. False when somebody else has the lock.
 absl::StatusOr<bool> Lock(int file, int operation, const std::string& path) {
   const MonotonicTime deadline = MonotonicNow() + kLockPatience;
   const StopSignal never;
@@ -115,7 +115,7 @@ void ForEachSocket(const std::string& directory,
   }
 }
 
-// FNV-1a: the same in every build, since one coordinator finds what another one made.
+// FNV-1a: the same in every build, since a coordinator finds directories that another coordinator made.
 uint64_t StableHash(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
@@ -143,7 +143,7 @@ void RemoveFiles(const std::string& directory) {
     unlink(absl::StrCat(directory, "/", file).c_str());
 }
 
-// Where nothing else is in it.
+// Removes the directory where nothing else is in it.
 void RemoveDirectory(const std::string& directory) {
   RemoveFiles(directory);
   unlink(absl::StrCat(directory, "/lock").c_str());

@@ -33,8 +33,7 @@ std::string ValueOf(const Environment& environment, const char* variable) {
   return at == environment.end() ? "" : at->second;
 }
 
-// A path, or after '@' a name of the abstract name space, whose first byte is zero. False where it is
-// neither.
+// A path, or after '@' a name of the abstract name space, whose first byte is zero. False for anything else.
 bool MakeAddress(const std::string& socket, sockaddr_un* address, socklen_t* size) {
   if (socket.size() < 2 || socket.size() >= sizeof(address->sun_path)) return false;
   if (socket[0] != '/' && socket[0] != '@') return false;

@@ -1,6 +1,7 @@
 #pragma once
 // Tells the service manager that started this process (systemd, with Type=notify) how the process gets on:
-// datagrams of NAME=VALUE lines to the Unix socket that NOTIFY_SOCKET names. Without one nothing happens.
+// datagrams of NAME=VALUE lines to the Unix socket that NOTIFY_SOCKET names. Without NOTIFY_SOCKET nothing
+// happens.
 //
 //   ServiceManager manager = ServiceManager::TakeFromEnvironment();
 //   ...                       // load, bind
@@ -27,16 +28,17 @@ class ServiceManager {
   ~ServiceManager();
   ServiceManager(const ServiceManager&) = delete;
 
-  // Also removes the variables, so that no child process speaks for this one. There must be no other thread.
+  // Also removes the variables, so that no child process speaks for this process. There must be no other
+  // thread.
   static std::unique_ptr<ServiceManager> TakeFromEnvironment();
 
-  // The process serves, `status` says what, for people.
+  // The process serves; `status` says what the process serves, for people.
   void Ready(const std::string& status);
-  // The process ends, by its own decision or because it was told to.
+  // The process ends, by its own decision or as told.
   void Stopping();
   // From now on says that the process is alive, three times in the time after which the manager would kill
-  // it, as long as `alive` returns true. `alive` runs on a thread of this object, and may take its time:
-  // while it runs nothing is said. Does nothing where the manager does not watch. To be called once.
+  // the process, as long as `alive` returns true. `alive` runs on a thread of this object, and may take long:
+  // nothing is sent while `alive` runs. Does nothing where the manager does not watch. To be called once.
   void Watch(std::function<bool()> alive);
 
  private:

@@ -15,7 +15,7 @@ constexpr size_t kMaxListBytes = 64 << 10;
 constexpr size_t kMaxNameBytes = 255;  // of a name in the DNS
 constexpr size_t kMaxDigits = 9;       // more than any cluster has nodes
 
-// Reads a list from its start to its end.
+// Reads a list from start to end.
 class NodeListReader {
  public:
   explicit NodeListReader(absl::string_view list) : list_(list) {}
@@ -37,7 +37,7 @@ class NodeListReader {
 
   static bool IsNameByte(char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; }
 
-  // Letters and bracketed ranges, in any order. Returns the first name that they stand for.
+  // Letters and bracketed ranges, in any order. Returns the first name of the range.
   absl::StatusOr<std::string> Name() {
     std::string name;
     while (at_ < list_.size()) {
@@ -51,12 +51,12 @@ class NodeListReader {
       }
       if (name.size() > kMaxNameBytes) return Wrong("has a name that is too long");
     }
-    // A name that starts with a hyphen would look like a flag to whom it is passed on.
+    // A name that starts with a hyphen would look like a flag to the program that gets the name.
     if (name.empty() || name[0] == '-') return Wrong("has no name");
     return name;
   }
 
-  // "0-3,7]": returns the first number as it is spelled, zeros in front included.
+  // "0-3,7]": returns the first number as spelled, zeros in front included.
   absl::StatusOr<std::string> Ranges() {
     std::string first;
     do {

@@ -10,7 +10,8 @@ namespace somnus {
 
 // Returns the first name of the list, as `scontrol show hostnames` does: "n0" of the above, "rack1node08" of
 // the second. The whole list is checked but never expanded, so a range of a billion nodes costs nothing.
-// InvalidArgument says where the list is wrong; its message continues a sentence that starts with the list.
+// InvalidArgument says where the list is wrong; the error message continues a sentence that starts with the
+// list.
 absl::StatusOr<std::string> FirstSlurmNode(absl::string_view list);
 
 }  // namespace somnus

@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kPrefix[] = "somnus-";
 constexpr size_t kNameBytes = sizeof(kPrefix) - 1 + 6;
-// It is made once the directory is locked. One without it has no owner yet, or another kind of owner.
+// The marker is made once the directory is locked. A directory without a marker has no owner yet, or another
+// kind of owner.
 constexpr char kMarker[] = "locked";
 
 int OpenDirectory(int parent, const char* name) {
@@ -39,12 +40,12 @@ std::vector<std::string> Entries(int directory) {
   return names;
 }
 
-// Removes what lies in the directory, which has no folders, and nothing that links in it lead to.
+// Removes the entries of the directory, which has no folders, and no target of a link.
 void RemoveFiles(int directory) {
   for (const std::string& name : Entries(directory)) unlinkat(directory, name.c_str(), 0);
 }
 
-// Whether its owner, who was this user, has ended. The lock is this process's then.
+// Whether the directory's owner, a process of this user, has ended. This process then has the lock.
 bool IsLeft(int directory) {
   struct stat info;
   if (fstat(directory, &info) != 0 || info.st_uid != geteuid() || (info.st_mode & 077) != 0) return false;

@@ -1,9 +1,9 @@
 #pragma once
 // A private directory for the sockets of one process, which ends with it.
 //
-// A process that is killed leaves its directory: the next one with the same parent removes it. The living
-// prove themselves by a lock on their directory, which also keeps systemd-tmpfiles from it. Thread safety:
-// methods are for one thread at a time.
+// A process that is killed leaves its directory, which the next process with the same parent directory
+// removes. A living process holds a lock on its directory, which also keeps systemd-tmpfiles away. Thread
+// safety: methods are for one thread at a time.
 
 #include <string>
 
@@ -13,8 +13,8 @@ namespace somnus {
 
 class SocketDir {
  public:
-  // Makes `parent`/somnus-XXXXXX (mode 0700) and locks it, after it has removed those of this user whose
-  // owners have ended. The default is short: a socket's path has 107 bytes at most.
+  // Makes `parent`/somnus-XXXXXX (mode 0700) and locks the directory, after removing directories of this user
+  // with owners that have ended. The default is short: a socket's path has 107 bytes at most.
   static absl::StatusOr<SocketDir> Create(const std::string& parent = "/tmp");
   // Removes the directory and the files in it.
   ~SocketDir();

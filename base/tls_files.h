@@ -1,5 +1,5 @@
 #pragma once
-// The files by which a process shows who it is over TLS. Values; thread safe.
+// The files by which a process identifies itself over TLS. Values; thread safe.
 
 #include <string>
 
@@ -7,24 +7,24 @@
 
 namespace somnus {
 
-// PEM files: a certificate (with what its authority needs between), its private key, and the authorities
-// whose certificates the other side may have. Empty: none.
+// PEM files: a certificate (with intermediate certificates), its private key, and the authorities that may
+// have signed the other side's certificate. Empty: none.
 struct TlsFiles {
   std::string certificate;
   std::string key;
   std::string authority;
 };
 
-// The flags that name them, for errors.
+// The flags that name the files, for errors.
 struct TlsFlagNames {
   const char* certificate;
   const char* key;
   const char* authority;
 };
 
-// InvalidArgument names the flag whose file cannot be read or holds no PEM of its kind, that is missing
-// beside another one, or whose key belongs to another certificate. Without an authority nothing is required
-// of one.
+// InvalidArgument names the flag at fault: the file cannot be read or holds no PEM of the right kind, a
+// second flag requires the missing flag, or the key belongs to a different certificate. Without an authority
+// no check of an authority is made.
 absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFlagNames& names);
 
 }  // namespace somnus

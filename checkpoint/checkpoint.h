@@ -1,12 +1,12 @@
 #pragma once
 // Reads a model from disk: a Hugging Face directory or a GGUF file, behind one interface.
 //
-// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps them mapped as long
-// as it exists; TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods
-// are thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file,
-// tensor or key, and reason), Unimplemented (valid, but an architecture, type or rope that this version does
-// not support), DataLoss (a file that was cut, or could not be read, while it was in use). A damaged file
-// never crashes: every length, offset and shape is checked against the file before use.
+// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps the maps as long as
+// the Checkpoint exists; TensorInfo::data points into the maps. Thread safety: immutable after Open; all
+// const methods are thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory:
+// names file, tensor or key, and reason), Unimplemented (valid, but an architecture, type or rope that this
+// version does not support), DataLoss (a file that was cut, or could not be read, while in use). A damaged
+// file never crashes: every length, offset and shape is checked against the file before use.
 
 #include <cstdint>
 #include <memory>
@@ -25,7 +25,7 @@ class MappedFile;
 struct PackedWeight;  // checkpoint/packed_weight.h
 
 // One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
-// layer), also for GGUF, whose reader reverses the file's dimensions.
+// layer), also for GGUF, where the reader reverses the file's dimensions.
 struct TensorInfo {
   std::string name;  // canonical (Hugging Face) name, e.g. "model.layers.3.self_attn.q_proj.weight"
   StorageType type;
@@ -37,15 +37,14 @@ struct TensorInfo {
   // halves are interleaved on disk (row 2j + i holds Hugging Face's row i * head_dim / 2 + j). ReadRows
   // undoes that; `data` is as stored.
   int32_t permuted_head_dim = 0;
-  // The map that `data` points into; ReadRows checks that it is still whole.
+  // The map that `data` points into; ReadRows checks that the map is still whole.
   const MappedFile* source = nullptr;
-  // Not null for a matrix that quantization_config describes: the numbers, scales and zero points that it is
-  // made of, each a tensor of its own in the files. `data`, `bytes` and `source` are those of the numbers as
-  // they are packed there; `type` is what ReadStoredRows makes of them, kF32 where no type of blocks can hold
-  // them.
+  // Not null for a matrix that quantization_config describes: the matrix's numbers, scales and zero points,
+  // each a tensor of its own in the files. `data`, `bytes` and `source` are of the packed numbers; `type` is
+  // the type of the result of ReadStoredRows, kF32 where no type of blocks can hold the numbers.
   std::shared_ptr<const PackedWeight> packed;
-  // Of kF8E4M3: a row has several scales, and shares them with the others of its block of a multiple of 32
-  // rows, the first of which begins with row 0.
+  // Of kF8E4M3: a row has several scales, and shares them with all rows of its block. Blocks have a multiple
+  // of 32 rows, and the first block begins with row 0.
   bool scaled_by_blocks = false;
 };
 
@@ -56,10 +55,10 @@ enum class LoadFormat {
 
 class Checkpoint {
  public:
-  // `path`: a directory with config.json, or a .gguf file (of several, any: NAME-00001-of-00003.gguf).
-  // Reads headers only, and of the tensors' data only a head that is stored although the configuration ties
-  // it to the embedding. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls
-  // for is there, in the right shape; others may be there too.
+  // `path`: a directory with config.json, or a .gguf file (any of several: NAME-00001-of-00003.gguf). Reads
+  // headers only, and no tensor's data, except a stored head that the configuration ties to the embedding.
+  // GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is there, in the
+  // right shape; further tensors may be there, too.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path,
                                                           LoadFormat format = LoadFormat::kAuto);
   virtual ~Checkpoint() = default;
@@ -77,13 +76,13 @@ class Checkpoint {
   virtual std::vector<const TensorInfo*> Tensors() const = 0;
 
   // Converts rows [row_begin, row_end), columns [col_begin, col_end) of a 1-D or 2-D tensor to fp32,
-  // row-major and dense, into `out`. A 1-D tensor of n elements is one column of n rows. InvalidArgument when
+  // row-major and dense, into `out`. A 1-D tensor of n elements is a column of n rows. InvalidArgument when
   // out of range, DataLoss when the file has lost its data. For quantized types col_begin and col_end need
   // not be multiples of the block size.
   virtual absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                 int64_t col_begin, int64_t col_end, float* out) const = 0;
-  // The same rectangle as it is stored, byte for byte. InvalidArgument when the columns' bounds cut a block
-  // of a quantized type. Unimplemented for a dummy, which stores nothing.
+  // The same rectangle as stored, byte for byte. InvalidArgument when the columns' bounds cut a block of a
+  // quantized type. Unimplemented for a dummy, which stores nothing.
   virtual absl::Status ReadStoredRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                       int64_t col_begin, int64_t col_end, void* out) const = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Tells whether a checkpoint's files are still those that were read, without reading them again. What a
-// fingerprint cannot say: it samples, and takes equal files for the same.
+// Tells whether a checkpoint's files are still the files that were read, without reading them again. A
+// fingerprint cannot tell that: a fingerprint samples, and takes equal files for the same.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// A file as its file system knows it.
+// A file, in the file system's view.
 struct FileStamp {
   std::string name;  // without directories: what messages may show
   uint64_t device = 0;
@@ -32,13 +32,13 @@ struct CheckpointStamp {
 };
 
 // `path` and `format` as in Checkpoint::Open. To be taken before the files are read: a change that comes
-// later then shows. Of the files it reads the index alone. Errors name the file: NotFound, InvalidArgument (a
-// damaged index), others as errno says. Thread safe.
+// later then shows. Reads no file but the index. Errors name the file: NotFound, InvalidArgument (a damaged
+// index), or as errno says. Thread safe.
 absl::StatusOr<CheckpointStamp> TakeCheckpointStamp(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto);
 
-// FailedPrecondition names the first file of `before` that is not the same `now`, or one that has come, and
-// says how it differs.
+// FailedPrecondition names the first file of `before` that is not the same `now`, or a new file, and the
+// difference.
 absl::Status CheckSameFiles(const CheckpointStamp& before, const CheckpointStamp& now);
 
 }  // namespace somnus

@@ -49,7 +49,7 @@ void ConvertQ8_0(const uint8_t* src, float* out) {
   for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(q[i]) * d;
 }
 
-// Block: half d; 16 bytes, low nibbles are elements 0-15, high ones 16-31.
+// Block: half d; 16 bytes, low nibbles are elements 0-15, high nibbles 16-31.
 void ConvertQ4_0(const uint8_t* src, float* out) {
   const float d = LoadHalf(src);
   const uint8_t* q = src + 2;
@@ -98,8 +98,8 @@ void ConvertIQ4_NL(const uint8_t* src, float* out) {
   for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kValues[q[i] >> 4]);
 }
 
-// Block: an exponent, 127 for 1.0; nibbles as in Q4_0, each a float of 4 bits (E2M1). The table has twice
-// their values, so the scale is half of what the exponent says.
+// Block: an exponent, 127 for 1.0; nibbles as in Q4_0, each a float of 4 bits (E2M1). The table has twice the
+// nibbles' values, so the scale is half of the exponent's power.
 void ConvertMXFP4(const uint8_t* src, float* out) {
   static constexpr int8_t kValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   const uint32_t exponent = src[0];
@@ -109,8 +109,8 @@ void ConvertMXFP4(const uint8_t* src, float* out) {
   for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kValues[q[i] >> 4]);
 }
 
-// Block: 16 bytes, a scale in the low nibble and a minimum in the high one for each 16 elements; 64 bytes bit
-// pairs: two halves of 128 elements, each four groups of 32, lowest bits first; half d, dmin.
+// Block: 16 bytes, a scale in the low nibble and a minimum in the high nibble for each 16 elements; 64 bytes
+// bit pairs: two halves of 128 elements, each four groups of 32, lowest bits first; half d, dmin.
 void ConvertQ2_K(const uint8_t* src, float* out) {
   const uint8_t* q = src + 16;
   const float d = LoadHalf(src + 80), dmin = LoadHalf(src + 82);
@@ -130,8 +130,8 @@ void UnpackScales(const uint8_t* packed, int8_t* scales) {
   }
 }
 
-// Block: 32 bytes third bits (bit j of byte i: element i of group j of 32); 64 bytes bit pairs as in Q2_K;
-// 12 bytes scales, one for 16 elements; half d. An element is the three bits' number less four.
+// Block: 32 bytes third bits (bit j of byte i: element i of group j of 32); 64 bytes bit pairs as in Q2_K; 12
+// bytes scales, each for 16 elements; half d. An element is the three bits' number less four.
 void ConvertQ3_K(const uint8_t* src, float* out) {
   const float d = LoadHalf(src + 108);
   int8_t scales[16];
@@ -160,7 +160,7 @@ void UnpackScaleMin(const uint8_t* packed, int j, uint8_t* scale, uint8_t* min) 
 }
 
 // Block: half d, dmin; 12 bytes scales; 128 bytes nibbles. Eight sub-blocks of 32: low nibbles, then high
-// ones.
+// nibbles.
 void ConvertQ4_K(const uint8_t* src, float* out) {
   const float d = LoadHalf(src), dmin = LoadHalf(src + 2);
   const uint8_t* scales = src + 4;
@@ -196,7 +196,7 @@ void ConvertQ5_K(const uint8_t* src, float* out) {
 }
 
 // Block: 128 bytes low nibbles; 64 bytes high bit pairs; int8 scales[16]; half d. Two halves of 128 elements,
-// each of four groups of 32: groups 0, 1 in the low nibbles, 2, 3 in the high ones; 16 elements share a
+// each of four groups of 32: groups 0, 1 in the low nibbles, 2, 3 in the high nibbles; 16 elements share a
 // scale.
 void ConvertQ6_K(const uint8_t* src, float* out) {
   const float d = LoadHalf(src + 208);

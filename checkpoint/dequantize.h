@@ -1,6 +1,6 @@
 #pragma once
 // Stored element types to fp32. Block layouts and arithmetic order follow ggml's reference dequantization, so
-// that results are bit for bit those of the `gguf` Python package. Pure functions; thread safe.
+// that results have the same bits as from the `gguf` Python package. Pure functions; thread safe.
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// A model of which only config.json exists: its tensors are random. For measurements at any size.
+// A model of which only config.json exists: tensors are random. For measurements at any size.
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -30,7 +30,7 @@ class DummyCheckpoint final : public MappedCheckpoint {
   bool is_dummy() const override { return true; }
   absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadHfTokenizer(directory_); }
 
-  // Norms are one, biases are zero, and matrices keep the magnitude of what they multiply.
+  // Norms are one, biases are zero, and matrices keep the magnitude of their input.
   absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                         int64_t col_end, float* out) const override {
     const int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;

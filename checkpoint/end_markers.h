@@ -7,10 +7,9 @@
 namespace somnus {
 
 // Adds to data->end_token_ids every token that is a known end of a turn or of a text: control tokens, tokens
-// of any type whose spelling no text has by chance, and tokens that the chat template writes. Ends among
-// these of another type than control become control tokens, and so do ordinary tokens of the form <|...|>
-// that the chat template writes; data->warnings names the changed tokens. Reads data->chat_template and
-// data->added_tokens.
+// of any type whose spelling no text has by chance, and tokens that the chat template writes. Ends that are
+// no control tokens yet become control tokens, and so do ordinary tokens of the form <|...|> that the chat
+// template writes; data->warnings names the changed tokens. Reads data->chat_template and data->added_tokens.
 void FindEndMarkers(TokenizerData* data);
 
 // Adds `id` unless the id is negative or already in the list.

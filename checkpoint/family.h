@@ -1,7 +1,7 @@
 #pragma once
-// What an architecture is: its names, how its configuration is read, which tensors it is made of, and the
-// properties that the forward pass branches on. Readers of checkpoints check, name and permute tensors by
-// this record; workers plan their weights by it. Nothing else distinguishes architectures.
+// The description of an architecture: names, how the configuration is read, the tensors, and the properties
+// that the forward pass branches on. Readers of checkpoints check, name and permute tensors by this record;
+// workers plan their weights by it. Nothing else distinguishes architectures.
 //
 // To add an architecture whose parts are known: one file in checkpoint/families/ that defines a Family and
 // registers it (FamilyRegistration). Records are constants with static lifetime; reading them is thread safe.
@@ -19,9 +19,9 @@ namespace somnus {
 
 class JsonFields;
 
-// One side of a tensor. Ranks divide four of them among themselves (tensor parallelism): a matrix whose rows
-// are divided is column-parallel (so is its bias), one whose columns are divided is row-parallel (its bias is
-// added once), one with neither is replicated.
+// One side of a tensor. Ranks divide four dimensions among themselves (tensor parallelism): a matrix with
+// divided rows is column-parallel (so is its bias), a matrix with divided columns is row-parallel (its bias
+// is added once), a matrix with neither is replicated.
 enum class Dim {
   kNone,  // of a vector's columns
   kHidden,
@@ -34,7 +34,7 @@ enum class Dim {
   kVocab,         // divided
 };
 
-// What a tensor is to the forward pass (worker/model/decoder_model.h).
+// The role of a tensor in the forward pass (worker/model/decoder_model.h).
 enum class TensorRole {
   kEmbedding,
   kPositions,   // learned position embeddings
@@ -69,7 +69,7 @@ inline bool HasOwnHead(const ModelConfig& c) { return !c.tie_word_embeddings; }
 struct TensorSpec {
   TensorRole role;
   const char* name;            // Hugging Face's, without ".weight" or ".bias" and the layer's prefix
-  const char* gguf = nullptr;  // GGUF's, likewise; nullptr: none
+  const char* gguf = nullptr;  // GGUF's, without the same parts; nullptr: none
   Dim rows = Dim::kHidden;
   Dim cols = Dim::kNone;
   Condition present = Always;
@@ -80,7 +80,7 @@ enum class NormKind { kRmsNorm, kLayerNorm };
 
 struct Family {
   const char* model_type;  // config.json's
-  // The name in config.json's "architectures", where "ForCausalLM" follows it, or "Model" for one saved
+  // The name in config.json's "architectures", where "ForCausalLM" follows, or "Model" for a model saved
   // without a head.
   const char* class_name;
   const char* gguf_architecture = nullptr;  // general.architecture; nullptr: no GGUF files of this family

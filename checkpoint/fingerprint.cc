@@ -26,7 +26,7 @@
 namespace somnus {
 namespace {
 
-// Another number whenever the same files get another fingerprint.
+// Changed whenever the same files get a different fingerprint.
 constexpr uint64_t kMethod = 2;
 constexpr size_t kMaxSampledTensors = 512;
 constexpr uint64_t kSampleBytes = 4096;
@@ -65,8 +65,8 @@ absl::Status AddWholeFile(const std::string& path, Sha256* hash) {
   return file->CheckWhole();
 }
 
-// A file counts by its place in the table's order, which the names in an index decide, and by its size. Its
-// own name does not: two hosts may call one GGUF file differently.
+// A file counts by its place in the table's order, which the names in an index decide, and by its size. The
+// file's own name does not count: two hosts may call a GGUF file differently.
 template <typename Tensor, typename AddType>
 void AddTable(const std::vector<const Tensor*>& tensors, Sha256* hash, const AddType& add_type) {
   absl::flat_hash_map<const MappedFile*, uint64_t> files;
@@ -105,7 +105,7 @@ absl::Status AddTensors(const std::vector<const TensorInfo*>& tensors, Sha256* h
   return AddSamples(tensors, hash);
 }
 
-// Those that quantized weights are made of.
+// Adds the tensors that quantized weights are made of.
 absl::Status AddRawTensors(const std::vector<const RawTensor*>& tensors, Sha256* hash) {
   AddTable(tensors, hash, [hash](const RawTensor& tensor) { hash->Add(absl::string_view(tensor.dtype)); });
   return AddSamples(tensors, hash);

@@ -1,5 +1,5 @@
 #pragma once
-// Tells whether two hosts have the same checkpoint, without reading it whole.
+// Tells whether two hosts have the same checkpoint, without reading the whole checkpoint.
 
 #include <string>
 
@@ -8,13 +8,13 @@
 
 namespace somnus {
 
-// SHA-256 (64 hexadecimal digits) over what decides a model's outputs: its configuration (config.json, or the
-// metadata of a GGUF file), the tensor table (names, types, shapes, places), the sizes of the files with
-// tensors, and samples of the tensors' data. Equal for equal files, whatever their path, times and owners
-// are. Not equal when a configuration, a table or a size differs, or a byte that is sampled: of up to 512
-// tensors, and of as many of those that quantized matrices are made of, spread over the table, 4 KiB at the
-// start, in the middle and at the end. What the tokenizer reads is not part of it, unless a GGUF file holds
-// it, because workers see token ids alone.
+// SHA-256 (64 hexadecimal digits) over everything that decides a model's outputs: the configuration
+// (config.json, or the metadata of a GGUF file), the tensor table (names, types, shapes, places), the sizes
+// of the files with tensors, and samples of the tensors' data. Equal for equal files, regardless of path,
+// times and owners. Not equal when a configuration, a table or a size differs, or a sampled byte: of up to
+// 512 tensors, and of as many parts of quantized matrices, spread over the table, 4 KiB at the start, in the
+// middle and at the end. The tokenizer's files are not part of the fingerprint, unless a GGUF file holds
+// them, because workers see token ids alone.
 //
 // `path` and `format` as in Checkpoint::Open: a dummy is its config.json alone. Reads at most about 12 MiB
 // and the headers. Errors name the file: NotFound, InvalidArgument, Unimplemented, DataLoss, as

@@ -28,7 +28,7 @@ class GgufCheckpoint final : public MappedCheckpoint {
 
  private:
   std::unique_ptr<MappedFile> file_;
-  GgufFile gguf_;  // its views point into file_
+  GgufFile gguf_;  // has views into file_
 };
 
 }  // namespace

@@ -137,7 +137,7 @@ absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, ArchFie
   const std::string name = TensorName(*config->family, TensorRole::kEmbedding) + ".weight";
   const TensorInfo* embedding = tensors.Find(name);
   if (embedding == nullptr || embedding->shape.size() != 2) {
-    RETURN_IF_ERROR(tensors.Expect(name, {0, 0}));  // says what is wrong
+    RETURN_IF_ERROR(tensors.Expect(name, {0, 0}));  // returns the right error
     return absl::InternalError("unreachable: an embedding of shape [0, 0]");
   }
   const int64_t rows = embedding->shape[0];

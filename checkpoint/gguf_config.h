@@ -9,7 +9,7 @@
 
 namespace somnus {
 
-// The family that general.architecture names; Unimplemented for one that this version does not support.
+// The family that general.architecture names; Unimplemented for a family that this version does not support.
 absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf);
 
 // The configuration, from metadata and from which tensors there are. Unimplemented: an option that this

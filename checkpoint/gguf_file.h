@@ -2,8 +2,8 @@
 // The GGUF container, versions 2 and 3, little-endian: typed metadata, tensor descriptions, tensor data.
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
-// Parsing allocates in proportion to what is really in the file: arrays stay where they are in the map and
-// are walked once for their bounds; counts and lengths are compared with the bytes left before use.
+// Parsing allocates in proportion to the actual contents of the file: arrays stay in the map and are walked
+// once to check their bounds; counts and lengths are compared with the bytes left before use.
 
 #include <cstdint>
 #include <optional>
@@ -38,7 +38,7 @@ enum class GgufType : uint32_t {
 // Bytes of a scalar; 0 for strings, arrays and unknown types.
 size_t GgufScalarBytes(GgufType type);
 
-// A metadata value, or where it is in the map. Views are valid as long as the file is mapped.
+// A metadata value, or its place in the map. Views are valid as long as the file is mapped.
 struct GgufValue {
   GgufType type = GgufType::kUint8;
   absl::string_view bytes;  // scalars: the encoded bytes; strings: the text; arrays: the encoded elements
@@ -56,7 +56,7 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  // InvalidArgument naming the file and what is wrong; Unimplemented for another version or byte order.
+  // InvalidArgument naming the file and the error; Unimplemented for another version or byte order.
   static absl::StatusOr<GgufFile> Parse(const MappedFile& file);
 
   const std::string& name() const { return name_; }

@@ -1,6 +1,7 @@
 #pragma once
 // A GGUF model cut into several files, as llama.cpp's gguf-split does: NAME-00001-of-00003.gguf has the
-// metadata and maybe tensors, the others have tensors; each says which part of how many it is.
+// metadata and maybe tensors, all further files have tensors; each names its number and the number of all
+// parts.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace somnus {
 
-// Returns how many files the model has whose first part is `first`; 1 for a model in one file.
+// Returns the number of files of the model with the first part `first`; 1 for a model in a single file.
 // InvalidArgument when `first` is another part. Called first, because other parts lack the metadata too.
 absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first);
 

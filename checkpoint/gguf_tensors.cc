@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// "IQ2_XXS (number 16 of ggml)": what messages call a type that cannot be read.
+// "IQ2_XXS (number 16 of ggml)": the name in messages of a type that cannot be read.
 std::string UnsupportedTypeName(uint32_t ggml_type) {
   constexpr struct {
     uint32_t ggml_type;

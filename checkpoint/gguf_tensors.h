@@ -1,5 +1,5 @@
 #pragma once
-// A GGUF file's tensors under the names that Hugging Face gives them.
+// A GGUF file's tensors under their Hugging Face names.
 
 #include <string>
 
@@ -18,7 +18,7 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
 // Marks the q and k projections that are stored in llama.cpp's order (TensorInfo::permuted_head_dim).
 void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors);
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; other names stay as they are.
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; other names stay unchanged.
 std::string CanonicalGgufName(const Family& family, const std::string& name);
 
 }  // namespace somnus

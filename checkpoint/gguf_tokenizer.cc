@@ -8,8 +8,8 @@
 #include "checkpoint/sentence_pieces.h"
 #include "checkpoint/split_patterns.h"
 
-// GGUF stores no pre-tokenizer, only the name of one of llama.cpp's. The table below gives the meaning of
-// these names, taken from the Hugging Face files of the models.
+// GGUF stores no pre-tokenizer, only the name of a pre-tokenizer of llama.cpp. The table below gives the
+// meaning of these names, taken from the Hugging Face files of the models.
 
 namespace somnus {
 namespace {

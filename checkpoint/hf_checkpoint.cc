@@ -26,7 +26,7 @@ class HfCheckpoint final : public MappedCheckpoint {
   std::string directory_;
 };
 
-// Like transformers, whatever the configuration says: a head that is stored and differs is not tied.
+// Like transformers, regardless of the configuration: a head that is stored and differs is not tied.
 bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name,
                        const std::string& head_name) {
   const TensorInfo* embedding = tensors.Find(embedding_name);

@@ -17,8 +17,7 @@ absl::StatusOr<ModelConfig> ParseHfConfig(absl::string_view config_text, absl::s
 // Reads both files from `directory`.
 absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& directory);
 
-// Checks what holds for every source of a configuration: sizes that fit each other, ids inside the
-// vocabulary.
+// Checks the rules for every source of a configuration: sizes that fit each other, ids inside the vocabulary.
 absl::Status ValidateConfig(const std::string& file, const ModelConfig& config);
 
 }  // namespace somnus

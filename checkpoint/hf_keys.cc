@@ -142,7 +142,7 @@ absl::Status CheckFullAttention(AttentionWindow window_kind, JsonFields* f, cons
       return f->Unsupported("layer_types", "anything but full_attention");
     }
   }
-  // For Mistral the window alone decides; Qwen carries one that use_sliding_window switches on, for the
+  // For Mistral the window alone decides; Qwen carries a window that use_sliding_window switches on, for the
   // layers from max_window_layers on unless layer_types says which. A key that is there with null means "no
   // window".
   const int64_t window =

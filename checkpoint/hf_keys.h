@@ -1,6 +1,6 @@
 #pragma once
 // Keys of a Hugging Face config.json that families share. Each function fills a part of a ModelConfig and
-// keeps errors in the JsonFields, or returns them; they name the key. Include from .cc files only
+// keeps errors in the JsonFields, or returns the errors, which name the key. Include from .cc files only
 // (json_file.h).
 
 #include <cstdint>
@@ -24,8 +24,8 @@ enum class AttentionWindow { kNone, kAlways, kBySwitch };
 // vocab_size, hidden_size, num_hidden_layers, num_attention_heads, token ids; embedding_dim is hidden_size.
 void ReadCommonKeys(const TokenIdDefaults& token_ids, JsonFields* fields, ModelConfig* config);
 
-// Gated families have silu(gate) * up only, the others a plain non-linearity; Unimplemented for anything
-// else.
+// Gated families have silu(gate) * up only, all other families a plain non-linearity; Unimplemented for
+// anything else.
 void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, ModelConfig* config);
 
 // rope_scaling (with rope_theta beside it) or transformers 5's rope_parameters (with rope_theta inside).

@@ -19,7 +19,7 @@ constexpr char kMethod[] = "quant_method";
 constexpr int64_t kMaxGroup = int64_t{1} << 28;
 constexpr char kMethods[] = "gptq, awq, compressed-tensors and fp8 are read";
 
-// The number of bits under one of two names.
+// The number of bits, under either name.
 void ReadBits(JsonFields* f, const char* key, QuantizationConfig* out) {
   out->bits = static_cast<int32_t>(f->Int(key, 0, 1, 32));
   if (out->bits == 4 || out->bits == 8) return;
@@ -43,14 +43,14 @@ absl::Status ReadGptq(JsonFields* f, QuantizationConfig* out) {
   if (format != "gptq" && format != "gptq_v2") return f->Unsupported("checkpoint_format", format);
   out->zeros_less_1 = format == "gptq";
   if (f->Bool("is_marlin_format", false)) return f->Unsupported("is_marlin_format", "Marlin's order");
-  // Rules by modules' names: those that begin with "-:" leave modules as they are, which the tensors show.
+  // Rules by modules' names: rules that begin with "-:" leave modules unquantized, which the tensors show.
   for (const auto& [rule, value] : f->Object("dynamic").items()) {
     if (!absl::StartsWith(rule, "-:")) return f->Unsupported("dynamic", "a rule for some modules");
   }
   return f->status();
 }
 
-// AutoAWQ's, whose keys are older than those of transformers.
+// AutoAWQ's configuration, with keys older than the keys of transformers.
 absl::Status ReadAwq(JsonFields* f, QuantizationConfig* out) {
   out->method = Method::kAwq;
   const char* bits = f->Has("bits") ? "bits" : "w_bit";
@@ -64,7 +64,7 @@ absl::Status ReadAwq(JsonFields* f, QuantizationConfig* out) {
   return f->status();
 }
 
-// What one group of modules says of its weights; `alone`: it is the only one.
+// Reads the settings of a group of modules for its weights; `alone`: there is no other group.
 absl::Status ReadWeightsArgs(bool alone, JsonFields* f, QuantizationConfig* out) {
   const int64_t bits = f->Int("num_bits", 8, 1, 32);
   const std::string type = f->String("type", "int");

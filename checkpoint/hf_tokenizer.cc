@@ -153,7 +153,7 @@ absl::Status ParseSpecialTokensMap(const std::string& file, absl::string_view te
   return ReadSpecials(&fields, map, /*fill_only=*/true, data);
 }
 
-// added_tokens.json: {"content": id}. tokenizer_config.json has their options in newer directories.
+// added_tokens.json: {"content": id}. tokenizer_config.json has the tokens' options in newer directories.
 absl::Status ParseAddedTokensJson(const std::string& file, absl::string_view text, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json tokens, ParseJsonObject(file, text));
   JsonFields fields(file, tokens);
@@ -175,7 +175,7 @@ absl::Status ParseAddedTokensJson(const std::string& file, absl::string_view tex
   return absl::OkStatus();
 }
 
-// Processors of multimodal models keep the template here; it is read last.
+// Processors of multimodal models keep the template here; this file is read last.
 absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view text, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(file, text));
   JsonFields fields(file, object);

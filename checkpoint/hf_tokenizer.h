@@ -16,7 +16,7 @@ namespace somnus {
 // file and key.
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
 
-// The parts: each reads one file's text and adds to `data`; `file` is its name for messages.
+// The parts: each function reads one file's text and adds to `data`; `file` is the file's name for messages.
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data);
 // `prevails`: added tokens of this file replace earlier tokens of the same id.
 absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, bool prevails,

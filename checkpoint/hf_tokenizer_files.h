@@ -20,8 +20,8 @@ inline constexpr uint64_t kMaxTokenizerConfigBytes = 16 << 20;
 // InvalidArgument when the file is longer than `max_bytes`.
 absl::StatusOr<std::unique_ptr<MappedFile>> OpenLimited(const std::string& path, uint64_t max_bytes);
 
-// Gives the text of a file of at most kMaxTokenizerConfigBytes, and its name, to `parse`; a file that is not
-// there changes nothing.
+// Gives the text of a file of at most kMaxTokenizerConfigBytes, and the file's name, to `parse`; a missing
+// file changes nothing.
 using ParseFile = std::function<absl::Status(const std::string& file, absl::string_view text)>;
 absl::Status ReadOptionalFile(const std::string& path, const ParseFile& parse);
 

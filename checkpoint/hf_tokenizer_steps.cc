@@ -68,7 +68,8 @@ absl::Status ReadSplit(JsonFields* fields, PreTokenizerStep* step) {
   return ReadBehavior(fields, step);
 }
 
-// "replacement" and "prepend_scheme"; files from before 2023 have "add_prefix_space" in its place.
+// "replacement" and "prepend_scheme"; files from before 2023 have "add_prefix_space" instead of
+// "prepend_scheme".
 absl::Status ReadMetaspace(JsonFields* fields, std::string* replacement, PreTokenizerStep::Prepend* prepend) {
   using Prepend = PreTokenizerStep::Prepend;
   *replacement = fields->String("replacement", "\u2581");
@@ -103,7 +104,7 @@ absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, J
   } else if (type == "Punctuation") {
     step.kind = Kind::kPunctuation;
     RETURN_IF_ERROR(ReadBehavior(fields, &step));
-  } else if (type == "Whitespace") {  // `tokenizers` defines it as this split
+  } else if (type == "Whitespace") {  // `tokenizers` defines Whitespace as this split
     step.kind = Kind::kSplit;
     step.pattern = R"(\w+|[^\w\s]+)";
     step.behavior = "Removed";
@@ -210,7 +211,7 @@ absl::Status ReadTemplate(JsonFields* fields, const json& step, PostProcessor* o
     }
   }
   if (sequences != 1) return fields->Bad("single", "does not hold the sequence exactly once");
-  // Of several templates the later ones go around the earlier ones.
+  // Of several templates the later go around the earlier.
   result.prefix_ids.insert(result.prefix_ids.end(), out->prefix_ids.begin(), out->prefix_ids.end());
   result.suffix_ids.insert(result.suffix_ids.begin(), out->suffix_ids.begin(), out->suffix_ids.end());
   *out = std::move(result);

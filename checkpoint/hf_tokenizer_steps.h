@@ -11,8 +11,8 @@
 
 namespace somnus {
 
-// An added token's text and options from its object, of tokenizer.json or tokenizer_config.json; errors stay
-// in `fields`.
+// An added token's text and options from the token's object in tokenizer.json or tokenizer_config.json;
+// errors stay in `fields`.
 AddedToken ReadAddedToken(int32_t id, JsonFields* fields);
 
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data);

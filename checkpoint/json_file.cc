@@ -14,7 +14,7 @@ using nlohmann::json;
 
 absl::StatusOr<json> ParseJsonObject(absl::string_view file, absl::string_view text) {
   text = WithoutByteOrderMark(text);
-  // The strict reader goes first: it bounds the nesting and says where an error is.
+  // The strict reader goes first: the strict reader bounds the nesting and locates an error.
   JsonReader reader(text);
   if (reader.Skip() && !reader.AtEnd()) reader.Fail("something follows the value");
   if (!reader.ok())

@@ -24,13 +24,13 @@ class JsonFields {
   JsonFields(std::string file, const nlohmann::json& object, std::string prefix = "");
 
   bool Has(absl::string_view key) const;
-  // The value as it stands, null included; nullptr for a missing key. For values that the getters below do
-  // not read, and where null is not "unset".
+  // The raw value, null included; nullptr for a missing key. For values that the getters below do not read,
+  // and where null is not "unset".
   const nlohmann::json* Find(absl::string_view key) const;
   bool Bool(absl::string_view key, bool otherwise);
   std::string String(absl::string_view key, absl::string_view otherwise);
   double Double(absl::string_view key, double otherwise);
-  // An integer; one outside [min, max] is an error.
+  // An integer; a value outside [min, max] is an error.
   int64_t Int(absl::string_view key, int64_t otherwise, int64_t min, int64_t max);
   // A positive int32 that must be there.
   int32_t Size(absl::string_view key);

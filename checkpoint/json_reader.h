@@ -1,10 +1,11 @@
 #pragma once
 // A strict pull parser for the JSON that can be large or hostile: safetensors headers, vocabularies, merges.
-// It copies only strings, shows duplicate keys (a DOM hides them), and bounds its memory by the nesting
-// limit. Small documents go through the DOM in json_file.h. Grammar: RFC 8259; strings must be valid UTF-8.
+// The parser copies only strings, shows duplicate keys (a DOM hides them), and bounds its memory by the
+// nesting limit. Small documents go through the DOM in json_file.h. Grammar: RFC 8259; strings must be valid
+// UTF-8.
 //
-// After the first error every call returns false and error() says what was wrong and at which byte.
-// Ownership: `text` must outlive the reader. Thread safety: none.
+// After the first error every call returns false and error() names the error and its byte. Ownership: `text`
+// must outlive the reader. Thread safety: none.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ class JsonReader {
 
   explicit JsonReader(absl::string_view text) : text_(text) {}
 
-  // What the next value is; consumes only white space.
+  // The kind of the next value; consumes only white space.
   Kind Peek();
   // Objects: BeginObject, then NextKey until it returns false (at "}" or on an error), reading one value
   // after each.
@@ -58,7 +59,7 @@ class JsonReader {
   absl::string_view text_;
   size_t pos_ = 0;
   int depth_ = 0;
-  bool fresh_ = false;  // just after "{" or "[": the next item has no comma before it
+  bool fresh_ = false;  // just after "{" or "[": no comma comes before the next item
   std::string error_;
   std::string scratch_;
 };

@@ -18,7 +18,7 @@ struct MapGuard::Slot {
   std::atomic<uintptr_t> begin{0}, end{0};  // empty while not watching
 };
 
-// What the signal handler reads: atomics in static storage, since nothing else is safe there.
+// The state that the signal handler reads: atomics in static storage, since nothing else is safe there.
 struct MapGuard::Registry {
   static constexpr size_t kMaxMaps = 4096;  // a large checkpoint has a few hundred files
 
@@ -35,8 +35,8 @@ struct MapGuard::Registry {
     sigaction(SIGBUS, &action, &previous);
   }
 
-  // Zeros from the page at `address` to the end of its map: when a file shrinks, all that follows is lost
-  // too.
+  // Puts zeros from the page at `address` to the end of the map: when a file shrinks, all that follows is
+  // lost, too.
   static bool Replace(uintptr_t address) {
     for (Slot& slot : slots) {
       const uintptr_t begin = slot.begin.load(), end = slot.end.load();

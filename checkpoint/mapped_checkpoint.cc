@@ -35,7 +35,7 @@ absl::Status CheckRectangle(const TensorInfo& tensor, int64_t row_begin, int64_t
   return absl::OkStatus();
 }
 
-// Calls run(begin, end) for the stored elements of the rectangle, in its order, in runs as long as possible.
+// Calls run(begin, end) for the stored elements of the rectangle, in order, in runs as long as possible.
 template <typename F>
 void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                 int64_t col_end, const F& run) {
@@ -47,7 +47,7 @@ void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, in
   }
 }
 
-// To be called after reading: an error when the file no longer had what was read.
+// To be called after reading: an error when the file no longer had the bytes that were read.
 absl::Status CheckWhole(const TensorInfo& tensor) {
   const absl::Status whole = tensor.source == nullptr ? absl::OkStatus() : tensor.source->CheckWhole();
   if (whole.ok()) return whole;

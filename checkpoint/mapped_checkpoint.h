@@ -1,6 +1,6 @@
 #pragma once
-// What the Hugging Face and the GGUF readers share: a configuration, a table of mapped tensors, and the
-// reading of rows.
+// The common base of the Hugging Face and the GGUF readers: a configuration, a table of mapped tensors, and
+// the reading of rows.
 
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ class MappedCheckpoint : public Checkpoint {
   TensorTable tensors_;
 };
 
-// What Checkpoint::Open calls, one for each kind of checkpoint.
+// The functions that Checkpoint::Open calls, one for each kind of checkpoint.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& directory);
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path);
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummyCheckpoint(const std::string& directory);

@@ -64,7 +64,7 @@ bool IsLfsPointer(const MappedFile& file) {
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   std::string name = BaseName(path);
-  // O_NONBLOCK: a FIFO without a writer must not hang us; it has no effect on regular files.
+  // O_NONBLOCK: a FIFO without a writer must not hang us; the flag has no effect on regular files.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   absl::StatusOr<std::unique_ptr<MappedFile>> file = Map(std::move(name), fd);
   if (!file.ok() || !IsLfsPointer(**file)) return file;
@@ -109,8 +109,8 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Map(std::string name, in
   return absl::ResourceExhaustedError(absl::StrCat(file->name(), ": too many files are open"));
 }
 
-// Reading and not only announcing it: the kernel may ignore what is announced, and would not say when it is
-// done.
+// Reads, instead of only announcing the range: the kernel may ignore an announcement, and would not tell the
+// end of its reading.
 absl::Status MappedFile::ReadIntoPageCache(uint64_t begin, uint64_t end) const {
   if (fd_ < 0) return absl::OkStatus();
   end = std::min(end, size_);
@@ -122,7 +122,7 @@ absl::Status MappedFile::ReadIntoPageCache(uint64_t begin, uint64_t end) const {
         pread(fd_, bytes.data(), std::min<uint64_t>(bytes.size(), end - begin), static_cast<off_t>(begin));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot read"));
-    if (count == 0) return CheckWhole();  // it was cut
+    if (count == 0) return CheckWhole();  // the file was cut
     begin += static_cast<uint64_t>(count);
   }
   return absl::OkStatus();
@@ -135,7 +135,7 @@ std::unique_ptr<MappedFile> MappedFile::Borrow(std::string name, absl::string_vi
 
 absl::Status MappedFile::CheckWhole() const {
   if (fd_ < 0) return absl::OkStatus();
-  // The size is checked too: what is cut off within a page reads as zeros without a fault.
+  // The size is checked, too: bytes that were cut off within a page read as zeros without a fault.
   struct stat info;
   if (fstat(fd_, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot stat"));
   if (static_cast<uint64_t>(info.st_size) < size_) {

@@ -15,13 +15,13 @@ namespace somnus {
 
 class MappedFile {
  public:
-  // NotFound when there is no such file; InvalidArgument when it is not a regular file; others as errno says.
-  // An empty file maps to size() == 0.
+  // NotFound when there is no such file; InvalidArgument when the path is no regular file; any other error as
+  // errno says. An empty file maps to size() == 0.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
-  // The same of POSIX shared memory. `name`: as of shm_open, a slash and a name without one; InvalidArgument
-  // for another.
+  // Maps POSIX shared memory. `name`: as of shm_open, a slash and a name without a slash; InvalidArgument for
+  // any other name.
   static absl::StatusOr<std::unique_ptr<MappedFile>> OpenShared(const std::string& name);
-  // A stand-in for a file, over memory that outlives it (tests and fuzzers).
+  // A stand-in for a file, over memory that outlives the stand-in (tests and fuzzers).
   static std::unique_ptr<MappedFile> Borrow(std::string name, absl::string_view bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -32,15 +32,15 @@ class MappedFile {
   absl::string_view text() const {
     return {reinterpret_cast<const char*>(data_), static_cast<size_t>(size_)};
   }
-  // File name without directories: what error messages may show.
+  // File name without directories, as error messages may show.
   const std::string& name() const { return name_; }
 
   // Ok when all that has been read so far was really in the file. A file that another process truncates reads
   // as zeros from there on, so this is called after reading and before using. DataLoss names the file. Costs
   // a system call.
   absl::Status CheckWhole() const;
-  // Reads the bytes [begin, end), so that the page cache has them, and maps none of their pages. Blocks while
-  // the disk reads. Of a stand-in it does nothing.
+  // Reads the bytes [begin, end), so that the page cache has them, and maps no pages. Blocks while the disk
+  // reads. Does nothing for a stand-in.
   absl::Status ReadIntoPageCache(uint64_t begin, uint64_t end) const;
 
  private:
@@ -66,7 +66,7 @@ struct FileRange {
 
 // The part of `path` after its last slash (trailing slashes ignored).
 std::string BaseName(absl::string_view path);
-// The last part of the path that `path` resolves to, which helps with "." and "models/x/.."; of a version in
+// The last part of the path that `path` resolves to, which helps with "." and "models/x/.."; for a version in
 // a hub's cache the model's name.
 std::string ResolvedName(const std::string& path);
 

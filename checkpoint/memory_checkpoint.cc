@@ -16,7 +16,7 @@
 namespace somnus {
 namespace {
 
-// A table of its own, because those of files are immutable.
+// A table of its own, because the tables of files are immutable.
 class HeldTensors final : public MemoryCheckpoint {
  public:
   explicit HeldTensors(const ModelConfig& config) : reader_(config) {
@@ -79,7 +79,7 @@ class HeldTensors final : public MemoryCheckpoint {
   }
 
  private:
-  // Reads what a TensorInfo points to, whose table is not asked.
+  // Reads the bytes that a TensorInfo points to, without asking a table.
   class Reader : public MappedCheckpoint {
    public:
     explicit Reader(const ModelConfig& config) : MappedCheckpoint(config, TensorTable()) {}

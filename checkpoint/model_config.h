@@ -1,5 +1,5 @@
 #pragma once
-// What a checkpoint says about itself, in one form for Hugging Face directories and GGUF files.
+// A checkpoint's description of itself, in one form for Hugging Face directories and GGUF files.
 
 #include <cstdint>
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace somnus {
 
-// Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension;
-// kF8E4M3 is what fp8 checkpoints are read as: blocks of an f32 scale and 32 numbers (base/float8.h).
+// Element types on disk. Quantized types (GGUF) are stored in blocks along the last dimension; fp8
+// checkpoints are read as kF8E4M3: blocks of an f32 scale and 32 numbers (base/float8.h).
 enum class StorageType {
   kF32,
   kF16,
@@ -45,7 +45,7 @@ struct RopeConfig {
   int64_t original_max_position_embeddings = 0;
   // kYarn: a pair that turns `beta_fast` times or more over the original context keeps its frequency; the
   // frequency of a pair that turns `beta_slow` times or less is divided by `factor`; `truncate` rounds the
-  // bounds of the pairs between, whose frequencies are blended, to whole numbers.
+  // bounds of the pairs in between, with blended frequencies, to whole numbers.
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   bool truncate = true;
@@ -57,32 +57,33 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// Defaults for sampling from the checkpoint's generation_config.json; unset where it has none.
+// Defaults for sampling from the checkpoint's generation_config.json; unset where that file has no value.
 struct GenerationDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int32_t> top_k;
 };
 
-// How a checkpoint says that it is quantized: a Hugging Face one's quantization_config, as far as its
-// tensors' own shapes do not say it; of a GGUF file, which says it of each tensor, the method alone.
+// A checkpoint's quantization: the quantization_config of a Hugging Face checkpoint, as far as the tensors'
+// shapes do not tell; for a GGUF file, which gives the type of each tensor, the method alone.
 struct QuantizationConfig {
   enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8, kGguf };
   Method method = Method::kNone;
   bool float8 = false;        // weights are of fp8 (e4m3)
-  int32_t bits = 0;           // of a weight; 0: the tensors say it
-  int64_t group_size = 0;     // inputs that share a scale; 0: the tensors say it; -1: all
-  int64_t block_rows = 0;     // of fp8: outputs that do, in blocks of block_rows x group_size; 0: no blocks
+  int32_t bits = 0;           // of a weight; 0: the tensors tell
+  int64_t group_size = 0;     // inputs that share a scale; 0: the tensors tell; -1: all
+  int64_t block_rows = 0;     // of fp8: outputs that share a scale, in blocks of block_rows x group_size; 0:
+                              // no blocks
   bool symmetric = true;      // no zero points
-  bool zeros_less_1 = false;  // GPTQ's first format: a zero point is stored as the number below it
+  bool zeros_less_1 = false;  // GPTQ's first format: the stored number is the zero point less 1
 
   bool operator==(const QuantizationConfig&) const = default;
 };
 
-// Far above any known vocabulary. Bounds the tables that are kept for each token of it.
+// Far above any known vocabulary. Bounds the tables with an entry for each token.
 inline constexpr int32_t kMaxVocabSize = 1 << 21;
 
-// Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader. What
-// all models of a family have in common is in the family's record.
+// Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader. The
+// common properties of all models of a family are in the family's record.
 struct ModelConfig {
   const Family* family = nullptr;  // set by every reader
   std::string name;                // directory or file stem
@@ -105,7 +106,7 @@ struct ModelConfig {
   bool norm_before = true;  // OPT's do_layer_norm_before; false: after the residual (opt-350m)
   bool final_norm = true;
   int32_t embedding_dim = 0;  // OPT's word_embed_proj_dim; equals hidden_size unless projected
-  // What dtype "auto" starts from: the configuration's type, else the type of most weights. May be quantized
+  // The start for dtype "auto": the configuration's type, else the type of most weights. May be quantized
   // (GGUF).
   StorageType stored_type = StorageType::kBF16;
   bool stored_type_given = false;  // the configuration names it

@@ -33,7 +33,8 @@ absl::Status Bad(const RawTensor& tensor, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " ", what));
 }
 
-// Puts one matrix together: [rows, cols] by its canonical name, from the parts that begin with its prefix.
+// Puts one matrix together: [rows, cols] by canonical name, from the parts that begin with the matrix's
+// prefix.
 class PackedTensorBuilder {
  public:
   PackedTensorBuilder(const QuantizationConfig& config, const TensorTable& tensors, const std::string& name,
@@ -70,7 +71,7 @@ class PackedTensorBuilder {
   bool HasRaw(const char* part) const { return tensors_.FindRaw(NameOf(part)) != nullptr; }
   bool HasPart(const char* part) const { return tensors_.Has(NameOf(part)); }
 
-  // A part of one of these types, of any shape. Its map counts as one of the matrix's.
+  // A part with a type out of `types`, of any shape. The part's map becomes a map of the matrix.
   absl::StatusOr<RawTensor> Take(const char* part, std::initializer_list<const char*> types) {
     RawTensor tensor;
     const std::string name = NameOf(part);
@@ -151,7 +152,7 @@ class PackedTensorBuilder {
     groups_ = CeilDiv(cols_, group_size);
   }
 
-  // Keeps the groups of inputs where they are not simply one group after the other.
+  // Keeps the groups of inputs where groups do not simply follow each other.
   absl::Status ReadOrder(const char* part) {
     if (!HasPart(part)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const RawTensor order, Take(part, {"I32"}, {cols_}));
@@ -171,8 +172,8 @@ class PackedTensorBuilder {
   }
 
   // weight_packed [rows, cols / per word], int32; weight_scale [rows, groups]; weight_zero_point, which may
-  // be missing, [rows / per word, groups], int32, or [rows, groups], int8; weight_g_idx [cols], int32,
-  // likewise.
+  // be missing, [rows / per word, groups], int32, or [rows, groups], int8; weight_g_idx [cols], int32, which
+  // may be missing, too.
   absl::Status ReadPacked() {
     ASSIGN_OR_RETURN(const RawTensor numbers, Take("weight_packed", {"I32"}));
     bits_ = config_.bits;
@@ -200,7 +201,7 @@ class PackedTensorBuilder {
     return ReadZeroPoints();
   }
 
-  // One scale for all, for each row, for each row and group, or, of fp8, for each block.
+  // A scale for all, for each row, for each row and group, or, with fp8, for each block.
   absl::Status ReadScalesOfRows(const char* part) {
     ASSIGN_OR_RETURN(const RawTensor scales, Take(part, kFloats));
     std::vector<int64_t> shape = scales.shape;
@@ -228,7 +229,7 @@ class PackedTensorBuilder {
                                     name_, " of shape ", ShapeString({rows_, cols_})));
   }
 
-  // Whether scales of this shape are those of blocks of fp8.
+  // Whether scales of this shape belong to blocks of fp8.
   bool IsOfBlocks(const std::vector<int64_t>& shape) const {
     return weight_->float8 && config_.block_rows > 0 && config_.group_size > 0 &&
            shape ==
@@ -251,11 +252,11 @@ class PackedTensorBuilder {
     RETURN_IF_ERROR(Take(kPart, {"I8"}, {rows_, groups_}).status());
     weight_->zeros = PackedInts{zeros.data, Order::kAlongRow, 8, groups_};
     weight_->zero_flip = 0x80;
-    weight_->zero -= 128;  // a signed number, of which the flip has made one from 0 to 255
+    weight_->zero -= 128;  // a signed number, which the flip has turned into a number from 0 to 255
     return absl::OkStatus();
   }
 
-  // Whether each row has one scale, or blocks of multiples of 32 rows have them.
+  // Whether each row has a single scale, or blocks of multiples of 32 rows have scales.
   bool HasF8Blocks() const { return groups_ == 1 || weight_->block_rows % kBlock == 0; }
 
   StorageType BlockType() const {

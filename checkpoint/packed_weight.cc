@@ -23,7 +23,7 @@ using Order = PackedInts::Order;
 // blocks.
 constexpr int64_t kTileRows = 64, kTileCols = 512, kBlock = 32;
 
-// Where AWQ has the number of each of eight columns: the inverse of its order.
+// AWQ's place of the number of each of eight columns: the inverse of AWQ's order.
 constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 template <Order kOrder>
@@ -35,7 +35,7 @@ uint8_t GetAs(const PackedInts& ints, int64_t row, int64_t col) {
     word = ints.data + row / per_word * ints.stride + col * 4;
     place = row % per_word;
   } else {
-    // Bytes, whose rows need not fill words.
+    // Bytes: rows need not fill words.
     word = ints.data + row * ints.stride;
     place = kOrder == Order::kAwq ? col / 8 * 8 + kAwqPlace[col % 8] : col;
   }
@@ -60,7 +60,7 @@ struct Tile {
   int64_t width() const { return col_end - col_begin; }
 };
 
-// The stored rows outside, so that memory is read in its order.
+// The stored rows outside, so that memory is read in order.
 template <Order kOrder>
 void UnpackAs(const PackedWeight& w, const Tile& tile, uint8_t* out) {
   if (w.transposed) {
@@ -121,7 +121,7 @@ int64_t GroupOf(const PackedWeight& w, int64_t col) {
   return w.group_of_col.empty() ? col / w.group_size : w.group_of_col[static_cast<size_t>(col)];
 }
 
-// The column after those from `col` on that share its scale.
+// The end of the columns from `col` on that share a scale.
 int64_t EndOfGroup(const PackedWeight& w, int64_t col) {
   return w.group_of_col.empty() ? (col / w.group_size + 1) * w.group_size : col + 1;
 }
@@ -158,7 +158,7 @@ void PutHalf(float value, uint8_t* to) {
   std::memcpy(to, &half, sizeof(half));
 }
 
-// Low nibbles are elements 0-15, high ones 16-31.
+// Low nibbles are elements 0-15, high nibbles 16-31.
 void PutNibbles(const uint8_t* numbers, uint8_t* to) {
   for (int i = 0; i < 16; ++i) to[i] = static_cast<uint8_t>(numbers[i] | numbers[i + 16] << 4);
 }
@@ -200,7 +200,7 @@ absl::Status PutBlock(const TensorInfo& tensor, int64_t row, int64_t group, cons
   return absl::OkStatus();
 }
 
-// After reading: an error when a file no longer had what was read.
+// After reading: an error when a file no longer had the bytes that were read.
 absl::Status CheckWhole(const TensorInfo& tensor) {
   for (const MappedFile* source : tensor.packed->sources) {
     const absl::Status whole = source->CheckWhole();

@@ -2,7 +2,7 @@
 // Matrices as GPTQ, AWQ, compressed-tensors and fp8 checkpoints store them: small numbers packed into one
 // tensor, scales and zero points in others. An element is scale * (number - zero point).
 //
-// The layouts are those of the writers: AutoGPTQ's and GPTQModel's QuantLinear, AutoAWQ's WQLinear_GEMM,
+// The layouts are the writers' layouts: AutoGPTQ's and GPTQModel's QuantLinear, AutoAWQ's WQLinear_GEMM,
 // compressed-tensors' pack_to_int32. Pure functions over mapped files; thread safe.
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace somnus {
 
-// A matrix of unsigned numbers of 4 or 8 bits, as it is stored.
+// A matrix of unsigned numbers of 4 or 8 bits, as stored.
 struct PackedInts {
-  // Which numbers share a 32-bit word, the first one in its lowest bits.
+  // Which numbers share a 32-bit word, the first number in the lowest bits.
   enum class Order {
     kAlongRow,     // neighbors of a row; of 8 bits: plain bytes
     kAlongColumn,  // neighbors of a column
@@ -29,11 +29,11 @@ struct PackedInts {
   int64_t stride = 0;  // bytes from a stored row of words to the next
 };
 
-// Plain data over the maps of the checkpoint. Whoever makes it has checked that every element is inside them.
+// Plain data over the maps of the checkpoint. The maker has checked that every element is inside the maps.
 struct PackedWeight {
   PackedInts numbers;       // [rows, cols], or, transposed, [cols, rows]
   bool transposed = false;  // GPTQ and AWQ: inputs first
-  uint8_t flip = 0;         // what the numbers are to be combined with by XOR: 0x80 for signed bytes
+  uint8_t flip = 0;         // to be combined with the numbers by XOR: 0x80 for signed bytes
   bool float8 = false;      // the numbers are bits of floats (e4m3), without zero points
 
   const uint8_t* scales = nullptr;
@@ -44,7 +44,7 @@ struct PackedWeight {
   // Zero points: of [rows, groups], or, transposed, [groups, rows]; none: `zero` is that of all.
   std::optional<PackedInts> zeros;
   uint8_t zero_flip = 0;
-  int32_t zero = 0;  // is added to those in `zeros`
+  int32_t zero = 0;  // is added to the zero points in `zeros`
 
   // The group of column c is c / group_size, or group_of_col[c] where that is not empty.
   int64_t group_size = 1;
@@ -53,9 +53,9 @@ struct PackedWeight {
   std::vector<const MappedFile*> sources;  // the maps of all parts
 };
 
-// As Checkpoint::ReadRows and ReadStoredRows, of a tensor with `packed`, for a rectangle that is inside it
-// (and, of ReadPackedBlocks, whole blocks). The latter is an error where a scale or a zero point has no place
-// in a block of tensor.type: InvalidArgument names the tensor.
+// As Checkpoint::ReadRows and ReadStoredRows, for a tensor with `packed`, for a rectangle that is inside the
+// tensor (and, for ReadPackedBlocks, whole blocks). ReadPackedBlocks fails where a scale or a zero point has
+// no place in a block of tensor.type: InvalidArgument names the tensor.
 absl::Status ReadPackedRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                             int64_t col_end, float* out);
 absl::Status ReadPackedBlocks(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,

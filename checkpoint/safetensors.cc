@@ -45,7 +45,7 @@ constexpr DtypeInfo kDtypes[] = {
     {"F8_E8M0", 1, {}},
 };
 
-// One entry of the header as it is written there.
+// An entry of the header, as written there.
 struct Entry {
   std::string name;
   std::string dtype;
@@ -177,7 +177,7 @@ absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
   return file.text().substr(sizeof(length), length);
 }
 
-// Checkpoints that were saved from the bare model, without its head, lack the outermost "model."; checkpoints
+// Checkpoints that were saved from the bare model, without the head, lack the outermost "model."; checkpoints
 // of a wrapper (a compiled or distributed module, the text part of a multimodal model, a merged adapter) have
 // further prefixes.
 std::string CanonicalName(const std::string& name) {

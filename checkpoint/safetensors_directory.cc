@@ -29,7 +29,7 @@ constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.in
 constexpr char kEnding[] = ".safetensors";
 constexpr size_t kMaxFiles = 10'000;
 
-// An index is untrusted input, and may name only files inside of its own directory.
+// An index is untrusted input, and may name only files inside its own directory.
 absl::Status CheckShardName(const std::string& shard) {
   for (const absl::string_view part : absl::StrSplit(shard, '/')) {
     if (part.empty() || part == "." || part == ".." || part.find('\0') != absl::string_view::npos) {
@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directo
   return MappedFile::Open(directory + "/" + shard);
 }
 
-// weight_map, and its inverse.
+// weight_map, and the inverse of weight_map.
 struct ShardIndex {
   absl::flat_hash_map<std::string, std::string> shard_of;  // tensor -> shard
   std::map<std::string, absl::flat_hash_set<std::string>> shards;

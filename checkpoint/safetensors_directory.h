@@ -1,5 +1,5 @@
 #pragma once
-// Finds and reads the files of a Hugging Face directory that hold its tensors.
+// Finds and reads the files of a Hugging Face directory that hold tensors.
 
 #include <string>
 #include <vector>
@@ -12,8 +12,8 @@ namespace somnus {
 
 // Reads the tensors of `directory`: of model.safetensors; else of the shards that
 // model.safetensors.index.json names, which may be in folders of the directory; else of all files that end in
-// .safetensors, if no tensor is in two files and no part of a numbered set is missing. Of these files
-// Mistral's consolidated.safetensors and adapters count only where the directory has no others.
+// .safetensors, if no tensor is in two files and no part of a numbered set is missing. Mistral's
+// consolidated.safetensors and adapters count only where the directory has no other such files.
 // InvalidArgument names file and tensor; NotFound: the directory has no such file.
 absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors);
 

@@ -56,7 +56,7 @@ void FillFromSentencePieces(SentencePieces pieces, const SentencePieceSpaces& sp
     if (type == PieceType::kUnknown && data->unk_token.empty()) data->unk_token = piece;
     AddedToken token{};
     token.id = static_cast<int32_t>(id);
-    // Texts have spaces where pieces have their sign.
+    // Texts have spaces where pieces have kPieceSpace.
     if (type == PieceType::kUserDefined) piece = absl::StrReplaceAll(piece, {{kPieceSpace, " "}});
     token.content = piece;
     token.special = type != PieceType::kUserDefined;

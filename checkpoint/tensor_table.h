@@ -20,7 +20,7 @@ std::string ShapeString(const std::vector<int64_t>& shape);
 // A tensor of a type that no model computes with by itself: integers, 8-bit floats.
 struct RawTensor {
   std::string name;
-  std::string dtype;  // as safetensors names it
+  std::string dtype;  // by safetensors' name
   std::vector<int64_t> shape;
   const uint8_t* data = nullptr;  // in the map; may be unaligned
   uint64_t bytes = 0;
@@ -28,17 +28,18 @@ struct RawTensor {
   const MappedFile* source = nullptr;
 };
 
-// The tensors of a checkpoint and the maps that they point into. Move-only data; no locking.
+// The tensors of a checkpoint and the maps behind the tensors. Move-only data; no locking.
 class TensorTable {
  public:
   // InvalidArgument when the name is taken.
   absl::Status Add(TensorInfo tensor);
-  // Records a tensor whose type cannot be read by itself: quantized weights are made of such, and Expect
-  // returns the right error for others. InvalidArgument when the name is taken.
+  // Records a tensor whose type cannot be read by itself: quantized weights are made of such tensors, and for
+  // any other use Expect returns the right error. InvalidArgument when the name is taken.
   absl::Status AddRaw(RawTensor tensor);
-  // As Add, of a matrix that is made of others, one of which may have its name and is hidden by it.
+  // As Add, for a matrix that is made of other tensors. A part may have the matrix's name, and is hidden
+  // then.
   absl::Status AddPacked(TensorInfo tensor);
-  // Sets TensorInfo::permuted_head_dim of a tensor, if it is there.
+  // Sets TensorInfo::permuted_head_dim of a tensor, if present.
   void SetPermuted(absl::string_view name, int32_t head_dim);
   // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
@@ -47,8 +48,8 @@ class TensorTable {
   const RawTensor* FindRaw(absl::string_view name) const;
   // By name.
   std::vector<const RawTensor*> AllRaw() const;
-  // True when the checkpoint has the tensor, in a type that can be read or not. For optional tensors: one
-  // that is there and cannot be read is an error, not absence.
+  // True when the checkpoint has the tensor, in a type that can be read or not. For optional tensors: a
+  // tensor that is there and cannot be read is an error, not absence.
   bool Has(absl::string_view name) const { return by_name_.contains(name) || raw_.contains(name); }
   std::vector<const TensorInfo*> All() const;
   // Ok when the tensor is there with exactly this shape; NotFound, Unimplemented or InvalidArgument

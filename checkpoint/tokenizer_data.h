@@ -83,7 +83,7 @@ struct PreTokenizerStep {
   bool split = true;
 };
 
-// What the post-processor puts around a single sequence when special tokens are asked for.
+// The tokens that the post-processor puts around a single sequence when special tokens are asked for.
 struct PostProcessor {
   std::vector<int32_t> prefix_ids;
   std::vector<int32_t> suffix_ids;
@@ -107,7 +107,7 @@ struct TokenizerData {
   bool byte_fallback = false;
   std::string unk_token;
   bool fuse_unk = false;              // unknown characters in a row are one unk_token
-  std::string chat_template;          // Jinja; empty: none. With several named ones, "default"
+  std::string chat_template;          // Jinja; empty: none. Of several named templates, "default"
   std::string tool_template;          // "tool_use", for requests with tools; empty: chat_template is used
   std::string chat_template_problem;  // why no template of several is taken; empty: no problem
   // Special tokens that chat templates refer to.

@@ -1,7 +1,7 @@
 #pragma once
 // Counter-based random numbers: a function of (seed, counter) alone, the same on every device, for any number
 // of threads and in any order. Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3", SC'11), its first word for the counter (low, high, 0, 0).
+// easy as 1, 2, 3", SC'11), the first output word for the counter (low, high, 0, 0).
 //
 // Included by code for several instruction sets and by CUDA kernels: everything here has internal linkage.
 
@@ -36,7 +36,7 @@ SOMNUS_RANDOM U CounterBits(U low, U high, uint64_t seed, const MultiplyHigh& mu
   return c0;
 }
 
-// 2^-31: what a signed random word is multiplied by to lie in [-1, 1].
+// 2^-31: the factor that brings a signed random word into [-1, 1].
 constexpr float kSignedWordUnit = 4.656612873077392578125e-10f;
 
 }  // namespace somnus

@@ -1,13 +1,13 @@
 #pragma once
-// Element types of kernels: bf16, f16, f8e4m3 and i8 as storage, f32 for arithmetic, and vectors of them that
-// are moved by one access of up to 16 bytes. Trivial types, so that they may lie in unions, shared memory and
+// Element types of kernels: bf16, f16, f8e4m3 and i8 as storage, f32 for arithmetic, and vectors of these
+// that are moved by one access of up to 16 bytes. Trivial types, which may lie in unions, shared memory and
 // registers.
 //
 // Conversions from f32 round to nearest even. NaN becomes the type's canonical NaN (0x7fff, 0x7fff, 0x7f), as
-// cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has none and saturates to 448, infinities too
-// (CUDA's __NV_SATFINITE). i8 holds integers up to 127, whose scale is elsewhere; NaN becomes 0. On the
-// device they are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, as on the host), on the host
-// integer arithmetic. tests/cuda/types_test.cc tests all 65536 or 256 patterns and all ties.
+// cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has no infinity and saturates to 448, infinities too
+// (CUDA's __NV_SATFINITE). i8 holds integers up to 127, with the scale elsewhere; NaN becomes 0. On the
+// device conversions are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, as on the host), on
+// the host integer arithmetic. tests/cuda/types_test.cc tests all 65536 or 256 patterns and all ties.
 
 #include <cmath>
 #include <cstdint>
@@ -201,7 +201,7 @@ SOMNUS_HD T FromFloat(float x) {
   }
 }
 
-// ---- Two 16-bit values in a register, the first in the low half: what fragments of mma are made of.
+// ---- Two 16-bit values in a register, the first in the low half: the elements of mma's fragments.
 
 template <typename T>
 SOMNUS_HD uint32_t Pack2(float lo, float hi) {

@@ -1,6 +1,6 @@
 #pragma once
-// The ops of one device as plain functions: what ops.h forwards to. Each backend declares all of them in its
-// own namespace, with the signatures of ops.h, and Device::ops() returns the table of them.
+// The ops of one device as plain functions, to which ops.h forwards. Each backend declares all ops in its own
+// namespace, with the signatures of ops.h, and Device::ops() returns the table of these functions.
 
 #include "kernels/ops.h"
 
@@ -56,7 +56,7 @@ struct OpTable {
 }  // namespace somnus
 
 // Used in a backend's namespace: SOMNUS_OPS(SOMNUS_DECLARE_OP) declares every op, SOMNUS_OP_TABLE is the
-// table of them.
+// table of all ops.
 #define SOMNUS_DECLARE_OP(name) decltype(::somnus::name) name;
 #define SOMNUS_TABLE_ENTRY(name) .name = &name,
 #define SOMNUS_OP_TABLE \

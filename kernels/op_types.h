@@ -1,7 +1,7 @@
 #pragma once
-// What ops.h takes and returns that kernels see, too: plain data. Includes no header of the standard
-// library's classes nor of Abseil's, which would bring inline functions and objects that are made at the
-// program's start into code that is compiled for one instruction set (kernels/cpu/kernel_table.h).
+// Types of parameters and results of ops.h that kernels see, too: plain data. Includes no header of the
+// standard library's classes nor of Abseil's, which would bring inline functions and objects that are made at
+// the program's start into code that is compiled for one instruction set (kernels/cpu/kernel_table.h).
 
 #include <cstdint>
 
@@ -10,7 +10,8 @@
 namespace somnus {
 
 // A weight matrix [n, k] (out_features, in_features), packed for the device; see PackedWeightBytes. On an
-// asynchronous device that is row by row without padding, so that a DeviceUploader can fill it too.
+// asynchronous device a matrix is packed row by row without padding, so that a DeviceUploader can fill the
+// memory, too.
 struct LinearWeight {
   void* data = nullptr;
   DataType dtype = DataType::kBF16;
@@ -22,14 +23,14 @@ enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
 // its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
-// the null block (base/null_block.h): what is written there is never read. dtype: act's, kF8E4M3, which
+// the null block (base/null_block.h): values written there are never read. dtype: act's, kF8E4M3, which
 // stores value / scale, saturated, with one scale for all keys and one for all values, or kI8; on the CPU any
 // type.
 //
-// kI8: a token's K of one head has a scale of its own, f32, and so has its V: the largest magnitude / 127.
-// What is stored is value * (127 / largest), rounded to nearest even, and the scale lies in the same block,
-// so that whoever copies the block copies both. Where the largest magnitude is below kLeastI8Magnitude the
-// head is zeros and its scale 0; where a value is not finite the scale is NaN.
+// kI8: a token's K of one head has a scale of its own, f32, and so has the token's V: the largest magnitude /
+// 127. The stored byte is value * (127 / largest), rounded to nearest even, and the scale lies in the same
+// block, so that a copy of the block has both. Where the largest magnitude is below kLeastI8Magnitude the
+// head is zeros and the scale 0; where a value is not finite the scale is NaN.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;

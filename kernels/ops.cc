@@ -1,4 +1,4 @@
-// Forwards each op to the device that it is called with.
+// Forwards each op to the `device` argument.
 #include "kernels/ops.h"
 
 #include "base/check.h"

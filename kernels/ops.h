@@ -3,11 +3,11 @@
 // models include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
 //
 // Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation
-// type that feeds a Linear: bf16, f16 or f32, which is the weight type where that is not quantized. "sum" is
-// the type that a Linear of the model's blocks writes, SumType(act): f32 on the CPU, act on CUDA (half the
+// type that feeds a Linear: bf16, f16 or f32, which is the weight type where weights are not quantized. "sum"
+// is the type that a Linear of the model's blocks writes, SumType(act): f32 on the CPU, act on CUDA (half the
 // traffic; tensor cores round once). The residual stream, norm weights, biases and logits are f32 everywhere.
 // Every pointer is to the device's memory unless it says host. Nothing here allocates: scratch comes from
-// Device::SetWorkspace. Shapes are checked by the caller; a wrong one is a broken invariant, not an error.
+// Device::SetWorkspace. Shapes are checked by the caller; a wrong shape is a broken invariant, not an error.
 // Device::Synchronize returns the errors of a device.
 //
 // Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention,
@@ -29,7 +29,8 @@ DataType SumType(const Device& device, DataType act);
 
 // ---- Linear
 
-// Returns the bytes of a packed [n, k] matrix, padding included. Its memory must be aligned to 64 bytes.
+// Returns the bytes of a packed [n, k] matrix, padding included. The matrix's memory must be aligned to 64
+// bytes.
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k);
 
 // Packs rows [row_begin, row_begin + num_rows) of `weight` from dense f32 `rows` [num_rows, k], rounding to
@@ -123,7 +124,7 @@ struct AttentionBatch {
   int64_t num_tokens = 0;  // T
   // The first num_decodes sequences have one row each; 0 is always right.
   int64_t num_decodes = 0;
-  int64_t max_query_len = 0;    // no sequence has more rows
+  int64_t max_query_len = 0;    // no sequence has more rows than this
   int64_t max_context_len = 0;  // no context_len is larger
   // [num_seqs + 1]: the rows of sequence i are [query_start[i], query_start[i + 1]).
   const int32_t* query_start = nullptr;
@@ -162,11 +163,11 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
                 const int32_t* dst, int64_t count);
 
 // A pool of blocks in host memory (Device::AllocatePinned): [num_blocks][num_layers][KvBlockBytes], so that
-// all layers of a block are contiguous. The bytes are those of the cache.
+// all layers of a block are contiguous. The bytes are the same as in the cache.
 struct KvHostPool {
   void* data = nullptr;
   int64_t num_blocks = 0;
-  int64_t first_block = 0;  // the number of its first block, where it is a part of a larger pool
+  int64_t first_block = 0;  // the number of the first block in a larger pool that this view is a part of
 };
 struct BlockSwap {
   int32_t device_block;
@@ -174,14 +175,14 @@ struct BlockSwap {
 };
 enum class SwapDirection { kToHost, kToDevice };
 // Copies whole blocks, all layers, between the cache and a pool in the host's memory, after all ops and swaps
-// that were queued before. To the device: before all ops that are queued later. To the host it may run beside
-// them: those that overwrite its blocks must be queued behind Device::AwaitSwaps. `layers`: [num_layers]
-// views; `swaps`: host memory, which may be reused when the call returns. A block that does not exist is a
-// broken invariant; no destination may come twice.
+// that were queued before. To the device: before all ops that are queued later. To the host: may run beside
+// ops that are queued later, so ops that overwrite the blocks must be queued behind Device::AwaitSwaps.
+// `layers`: [num_layers] views; `swaps`: host memory, which may be reused when the call returns. A block that
+// does not exist is a broken invariant; no destination may come twice.
 void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
                 SwapDirection direction, const BlockSwap* swaps, int64_t count);
 
-// ---- A step's inputs: what the host does not know when it queues a step, and what it need not send twice
+// ---- A step's inputs that the host does not know when queueing the step, or need not send twice
 
 // An entry of a slot's block table: tables[slot][index] = block_id.
 struct BlockTableEdit {
@@ -208,10 +209,9 @@ void ScatterTokens(Device& device, const int32_t* slots, const int32_t* tokens, 
 
 // ---- Logits and sampling
 
-// What ops write for a row that has no token. A row's logits are good when none is NaN and the largest is
-// finite.
+// Written for a row without a token. A row's logits are good when no logit is NaN and the largest is finite.
 inline constexpr int32_t kLogitsNotFinite = -1;
-inline constexpr int32_t kNoTokenAllowed = -2;  // every logit is -inf; only Sample writes it
+inline constexpr int32_t kNoTokenAllowed = -2;  // every logit is -inf; written by Sample alone
 
 // out[r][c] = x[r][c], f32. Puts a rank's columns into the whole matrix.
 void CopyMatrix(Device& device, const TensorView& x, const TensorView& out);
@@ -228,19 +228,19 @@ void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredT
 // out_logprob[r] = log_softmax(logits[r]) at ids[r], which must be in [0, vocab); out_rank[r] = 1 + the
 // number of logits that are strictly larger; out_top[r] = the `k` likeliest tokens (k <= 64; ties by id), in
 // order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R, vocab]. Where a row's logits are not good,
-// out_logprob[r] is NaN, and rank and ids are some valid ones.
+// out_logprob[r] is NaN, and rank and ids have some valid values.
 void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
               int32_t* out_rank, ScoredToken* out_top);
 
-// What changes logits before temperature, in vLLM's order: allowed ids, then edits (bad words, min_tokens,
-// logit bias), then penalties.
+// The ops that change logits before temperature, in vLLM's order: allowed ids, then edits (bad words,
+// min_tokens, logit bias), then penalties.
 
-// Sets the logits of row rows[i] to -inf, except those whose bit `id` is set in masks[i]. masks: [n, (vocab +
+// Sets the logits of row rows[i] to -inf, except at ids with their bit set in masks[i]. masks: [n, (vocab +
 // 31) / 32] words.
 void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, const uint32_t* masks,
                  int64_t n);
 
-// logits[row][id] += addend; -inf forbids the token whatever its logit is. At most one edit of a (row, id).
+// logits[row][id] += addend; -inf forbids the token, whatever the logit. At most one edit of a (row, id).
 struct LogitEdit {
   int32_t row;
   int32_t id;
@@ -249,7 +249,7 @@ struct LogitEdit {
 void EditLogits(Device& device, const TensorView& logits, const LogitEdit* edits, int64_t n);
 
 // How often tokens occurred, per slot. Kept on the device, since a step may be launched before the host knows
-// the tokens of the one before.
+// the tokens of the previous step.
 struct TokenCounts {
   int32_t* outputs = nullptr;     // [num_slots, vocab]: times generated
   uint32_t* in_prompt = nullptr;  // [num_slots, (vocab + 31) / 32]: a bit per id
@@ -271,7 +271,7 @@ struct PenaltyRow {
 };
 // Changes row r as rows[r] says: the logit of a token of prompt or output is divided (if positive) or
 // multiplied (if negative) by `repetition`; then frequency * times generated is subtracted, and `presence` if
-// it was generated.
+// the token was generated.
 void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* rows,
                     const TokenCounts& counts);
 

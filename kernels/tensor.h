@@ -1,14 +1,14 @@
 #pragma once
-// Views of device memory. A TensorView owns nothing and allocates nothing; whoever made it keeps the memory
-// alive.
+// Views of device memory. A TensorView owns nothing and allocates nothing; the maker of the view keeps the
+// memory alive.
 
 #include <cstdint>
 
 namespace somnus {
 
-// kF8E4M3: of a KV cache, and of weights, whose scales are f32, of whole rows or of blocks. kI8: of a KV
-// cache only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also
-// a minimum.
+// kF8E4M3: of a KV cache, and of weights, with f32 scales of whole rows or of blocks. kI8: of a KV cache
+// only. From kQ8_0 on: of weights only, GGUF's types of blocks of values that share a scale, some also a
+// minimum.
 enum class DataType {
   kF32,
   kBF16,
@@ -34,7 +34,7 @@ inline constexpr int kNumDataTypes = 18;
 // Of the type of a weight.
 constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0 || type == DataType::kF8E4M3; }
 
-// Of an element of a type that is no GGUF type; of kF8E4M3 without its scale.
+// The size of an element of a type that is no GGUF type; for kF8E4M3 without the scale.
 constexpr int64_t SizeOf(DataType type) {
   if (type == DataType::kF8E4M3 || type == DataType::kI8) return 1;
   return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;

@@ -53,7 +53,7 @@ absl::Status SetName(X509_NAME* name, const char* text) {
   return Failed("X509_NAME_add_entry_by_txt");
 }
 
-// The times are as far apart as the format has them: a cluster ends when its secret is changed.
+// The times are as far apart as the format allows: a cluster ends when its secret is changed.
 absl::StatusOr<CertificatePtr> MakeCertificate(const char* name, const char* authority_name, EVP_PKEY* key,
                                                EVP_PKEY* authority_key, const std::string& dns_name = "") {
   CertificatePtr certificate(X509_new());

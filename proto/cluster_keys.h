@@ -1,6 +1,6 @@
 #pragma once
-// What the processes of a cluster derive from its secret, so that the secret itself is never sent: the keys
-// by which they know each other over TLS, and the token that every call carries.
+// The processes of a cluster derive two things from its secret, so that the secret itself is never sent: the
+// keys by which the processes know each other over TLS, and the token that every call carries.
 
 #include <string>
 
@@ -16,19 +16,20 @@ struct TlsIdentity {
   std::string authority;
 };
 
-// Returns a new certificate of the authority whose private key is derived from `secret`. Whoever knows the
-// secret has the same authority; nobody else can sign a certificate of it. It is valid at any time of any
-// wall clock. Internal: the system has no randomness or memory.
+// Returns a new certificate of the authority whose private key is derived from `secret`. Every process that
+// knows the secret has the same authority; nobody else can sign a certificate of this authority. The
+// certificate is valid at any time of any wall clock. Internal: the system has no randomness or memory.
 absl::StatusOr<TlsIdentity> IdentityFromSecret(absl::string_view secret);
 
-// Returns a certificate for `name`, a DNS name, that is its own authority: whoever was handed it knows who
-// shows it. Its key is of P-256, which every TLS library has; it is valid as long as the one above. Internal:
-// likewise.
+// Returns a certificate for `name`, a DNS name, that is its own authority: a client that was handed the
+// certificate knows the server that shows it. The key is of P-256, which every TLS library has; the
+// certificate is valid as long as that of IdentityFromSecret. Internal: the system has no randomness or
+// memory.
 absl::StatusOr<TlsIdentity> SelfSignedIdentity(const std::string& name);
 
-// Returns the token, 64 hexadecimal digits, by which a call shows that its sender knows `secret`. It tells
-// nothing about the secret, but whoever sees it can send it, too: it belongs in an encrypted or private
-// connection.
+// Returns the token, 64 hexadecimal digits, by which a call shows that its sender knows `secret`. The token
+// tells nothing about the secret, but anybody who sees the token can send it, too: the token belongs in an
+// encrypted or private connection.
 std::string CallToken(absl::string_view secret);
 
 }  // namespace somnus

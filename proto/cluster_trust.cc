@@ -52,8 +52,8 @@ bool IsLoopback(const std::string& address) {
   return true;
 }
 
-// Lets only calls with the token pass, and takes the token out of their metadata, where it is under `key`.
-// Others learn from `refusal` what they lack.
+// Lets only calls with the token pass, and takes the token out of the call's metadata, where it is under
+// `key`. A refused caller learns from `refusal` what the call lacks.
 class TokenCheck : public grpc::AuthMetadataProcessor {
  public:
   TokenCheck(const char* key, std::string token, const char* refusal)
@@ -73,7 +73,7 @@ class TokenCheck : public grpc::AuthMetadataProcessor {
   }
 
  private:
-  // Takes the same time whatever was given, so that a token cannot be guessed byte by byte.
+  // Takes the same time for any `given`, so that a token cannot be guessed byte by byte.
   bool IsToken(grpc::string_ref given) const {
     return given.size() == token_.size() && CRYPTO_memcmp(given.data(), token_.data(), token_.size()) == 0;
   }
@@ -115,7 +115,7 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(kSecretFileFlag, ": ", path, " is not a file that can be read"));
   }
-  // The group may read it: Kubernetes gives a secret to a process's group.
+  // The group may read the file: Kubernetes gives a secret to a process's group.
   if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(kSecretFileFlag, ": ", path, " is open to others; make it so by chmod 600"));

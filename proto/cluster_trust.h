@@ -1,6 +1,7 @@
 #pragma once
-// By what the coordinator and the workers of one cluster know each other. Both sides of every connection
-// between them take their credentials from here, so that no call of a stranger reaches a handler.
+// The secret and the certificates by which the coordinator and the workers of one cluster know each other.
+// Both sides of every connection between coordinator and workers take their credentials from here, so that no
+// call of a stranger reaches a handler.
 //
 //   Unix socket   Its directory, or its mode, lets nobody else connect. Where there is a secret, every call
 //                 carries the token that follows from it.
@@ -25,7 +26,7 @@
 
 namespace somnus {
 
-// A secret has at least this many bytes: whoever can dial a listener could try short ones out.
+// A secret has at least this many bytes: anybody who can dial a listener could try out short secrets.
 inline constexpr size_t kMinSecretBytes = 32;
 // The environment variable of the secret, which the coordinator sets for the workers that it starts.
 inline constexpr char kClusterSecretVariable[] = "SOMNUS_CLUSTER_SECRET";
@@ -47,7 +48,7 @@ struct ClusterTrustOptions {
 FlagGroup ClusterTrustFlags(ClusterTrustOptions* options);
 
 // Sets `options->secret` from its file, else from the environment. InvalidArgument names the flag or the
-// variable: a file that cannot be read, or that others than its owner and its group may read, or a short
+// variable: a file that cannot be read, or that users outside its owner and its group may read, or a short
 // secret.
 absl::Status ReadClusterSecret(const Environment& environment, ClusterTrustOptions* options);
 
@@ -61,7 +62,8 @@ class ClusterTrust {
   // `address` is "unix:/path" or "host:port".
   std::shared_ptr<grpc::ServerCredentials> Listener(const std::string& address) const;
   std::shared_ptr<grpc::ChannelCredentials> Dialer(const std::string& address) const;
-  // FailedPrecondition: whoever reaches `address`, which is not loopback's, could command what listens there.
+  // FailedPrecondition: anybody who reaches `address`, which is not loopback's, could command the process
+  // that listens there.
   absl::Status CheckListen(const std::string& address) const;
   int max_handshakes() const { return max_handshakes_; }  // for GrpcListener::Start
 

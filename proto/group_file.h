@@ -11,7 +11,7 @@
 
 namespace somnus {
 
-// NotFound: there is none; DataLoss: it is damaged, and why.
+// NotFound: there is no such file; DataLoss: the file is damaged, and why.
 absl::StatusOr<v1::GroupFile> ReadGroupFile(const std::string& path);
 // Fills in boot_id. Atomic: a crash leaves the file that was there, or the new one.
 absl::Status WriteGroupFile(const std::string& path, v1::GroupFile group);

@@ -223,7 +223,7 @@ void GrpcAcceptor::Run() {
 bool GrpcAcceptor::AcceptOne(int listener) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
-    if (!IsShortage(errno)) return true;  // the client has left, or another process has its connection
+    if (!IsShortage(errno)) return true;  // the client has left, or another process has the connection
     NoteShortage(strerror(errno));
     return false;
   }

@@ -7,9 +7,10 @@
 
 namespace somnus {
 
-// Returns `status`, an error, with `missing` in the place of what it had; without any shortage it has none.
+// Returns `status`, an error, with `missing` in the place of an earlier payload; without any shortage the
+// result has no payload.
 absl::Status WithMissing(absl::Status status, const v1::MissingMemory& missing);
-// What the status says; no shortages where it says nothing, or what cannot be read.
+// The payload of `status`; no shortages where there is no payload, or where the payload cannot be read.
 v1::MissingMemory MissingOf(const absl::Status& status);
 
 }  // namespace somnus

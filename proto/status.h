@@ -1,5 +1,5 @@
 #pragma once
-// absl::Status is the error of every boundary in Somnus; grpc::Status is how it travels.
+// absl::Status is the error of every boundary in Somnus; grpc::Status carries it over the wire.
 
 #include <grpcpp/support/status.h>
 
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// Of type URLs: a payload with such a one is a serialized message of proto/.
+// The prefix of type URLs: a payload with such a URL is a serialized message of proto/.
 inline constexpr char kPayloadPrefix[] = "type.googleapis.com/somnus.v1.";
 
 // Codes are the same numbers on both sides; the message travels, and so do payloads that are messages of our

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// Keeps the first error; the parser would print it otherwise.
+// Keeps the first error, which the parser would print otherwise.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int, const std::string& message) override {

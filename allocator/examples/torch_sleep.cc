@@ -1,7 +1,7 @@
 // A shared library for torch.cuda.memory.CUDAPluggableAllocator: PyTorch's CUDA memory can sleep.
-// torch_sleep.py uses it. UNVERIFIED: it compiles, and has not run with PyTorch on a GPU.
+// torch_sleep.py uses it. UNVERIFIED: this library compiles, and has not run with PyTorch on a GPU.
 //
-// Neither PyTorch nor CUDA is needed to build it: a stream is a pointer that is passed on.
+// The build needs neither PyTorch nor CUDA: a stream is a pointer that is passed on.
 
 #include <dlfcn.h>
 

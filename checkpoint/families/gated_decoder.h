@@ -1,6 +1,6 @@
 #pragma once
-// What Llama and the families after it share: RMSNorm before each block, rotary embedding, grouped KV heads,
-// a gated MLP, and the tensors' names.
+// The common parts of Llama and its successors: RMSNorm before each block, rotary embedding, grouped KV
+// heads, a gated MLP, and the tensors' names.
 
 #include <cstdint>
 
@@ -10,7 +10,8 @@
 
 namespace somnus {
 
-// What distinguishes the families. The defaults are those of the configuration classes in `transformers`.
+// What distinguishes the families. The defaults are the same as in the configuration classes of
+// `transformers`.
 struct GatedDecoderKeys {
   bool qkv_bias = false;      // always on (Qwen2)
   bool bias_by_flag = false;  // attention_bias decides for q, k, v and o

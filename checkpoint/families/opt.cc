@@ -1,5 +1,5 @@
-// OPT (arXiv 2205.01068): learned positions from row 2 on, LayerNorm before each block (OPT-350m: after it,
-// and an embedding narrower than the model), a two-matrix MLP, biases everywhere.
+// OPT (arXiv 2205.01068): learned positions from row 2 on, LayerNorm before each block (OPT-350m: after each
+// block, and an embedding narrower than the model), a two-matrix MLP, biases everywhere.
 
 #include "base/status_macros.h"
 #include "checkpoint/family.h"

@@ -17,7 +17,7 @@ CallDeadline::CallDeadline(absl::Duration timeout, MonotonicClock now,
     thread_ = *std::move(thread);
     return;
   }
-  // gRPC turns this into a time of its own monotonic clock at once.
+  // gRPC turns this into a time of gRPC's own monotonic clock at once.
   for (grpc::ClientContext& context : contexts_)
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
 }

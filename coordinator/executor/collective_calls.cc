@@ -69,7 +69,7 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
         if (other != rank) contexts[other].TryCancel();
       }
     }
-    // The first rank's error cancelled this call, whose own status is therefore no cause.
+    // The first rank's error cancelled this call, so this call's own status is no cause.
     statuses[rank] = cancel_others && !is_first ? absl::CancelledError("cancelled with its group")
                                                 : Annotate(status, workers_[rank].name);
   };

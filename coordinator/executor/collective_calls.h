@@ -83,8 +83,7 @@ class CollectiveCalls {
                                                 std::type_identity_t<Request> request) const;
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
-  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
-  // so.
+  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may yet do so.
   std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
   // Does what Run does with a stamped request, which a rank executes once, however often the request comes: a
   // rank whose connection breaks is asked again, so that the rank can tell the outcome of the call.

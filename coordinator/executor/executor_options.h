@@ -1,5 +1,5 @@
 #pragma once
-// How long the executor waits for what.
+// The timeouts of the executor.
 
 #include <memory>
 
@@ -13,18 +13,18 @@ class TransitionSpeeds;
 struct ExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
   absl::Duration fence_timeout = absl::Seconds(5);      // for a worker's device to become idle
-  absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint
+  absl::Duration load_timeout = absl::Hours(2);         // of every call that reads the checkpoint
   absl::Duration lifecycle_timeout = absl::Minutes(5);  // join, allocate
-  // Until the ranks have shown how fast they are, each phase of a sleep or a wake-up has transition_timeout,
-  // and the time in which its bytes are moved at that speed, which is a fraction of what the slowest machine
-  // does; one that reads weights has load_timeout besides.
+  // Until the ranks' speeds are measured, each phase of a sleep or a wake-up has transition_timeout, and the
+  // time to move the phase's bytes at transition_bytes_per_s, which is a fraction of the slowest machine's
+  // speed; a phase that reads weights has load_timeout besides.
   absl::Duration transition_timeout = absl::Minutes(1);
   double transition_bytes_per_s = 100e6;
-  // Afterwards it has measured_timeout, and so many times what it takes at the measured speeds, if that is
-  // less (transition_speeds.h).
+  // Afterwards a phase has measured_timeout, and measured_slack times its time at the measured speeds, if the
+  // sum is less (transition_speeds.h).
   absl::Duration measured_timeout = absl::Seconds(20);
   double measured_slack = 10;
-  std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each begins without
+  std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each epoch begins anew
   double prefetch_cpu_share = 0.125;              // of one processor, on every rank
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
   MonotonicClock now = MonotonicNow;              // of the deadlines of steps and calls

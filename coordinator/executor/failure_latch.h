@@ -1,5 +1,6 @@
 #pragma once
-// The first failure of a group of workers, kept for good, and the calls that it cancels. Thread safe.
+// The first failure of a group of workers, kept for good, and the calls that the failure cancels. Thread
+// safe.
 
 #include <functional>
 #include <set>
@@ -24,16 +25,15 @@ class FailureLatch {
   // calls do nothing.
   void Fail(const absl::Status& status);
   // Fails with `status`, unless another cause becomes known within `grace`: the loss of a process says more
-  // than the connection that it broke. Returns the cause that counts.
+  // than the broken connection. Returns the cause that counts.
   absl::Status Blame(const absl::Status& status, absl::Duration grace);
   // Waits up to `grace` for a failure to become known; returns it, or ok.
   absl::Status AwaitFailure(absl::Duration grace) const;
-  // `callback` runs once, at once when the failure has already happened. An empty one removes the callback,
-  // and waits for one that is running.
+  // `callback` runs once, at once when the failure has already happened. An empty function removes the
+  // callback, and waits for a running callback.
   void SetCallback(std::function<void(absl::Status)> callback);
 
-  // Fail cancels an RPC while it is registered. False, and the RPC is not registered, when the latch has
-  // failed already.
+  // Fail cancels registered RPCs. False, and the RPC is not registered, when the latch has failed already.
   bool Register(grpc::ClientContext* context);
   void Unregister(grpc::ClientContext* context);
 

@@ -73,9 +73,9 @@ class GroupEpoch {
   // As Executor::ResizeKvCacheAsync; blocks. A failed resize is undone; a rank that does not confirm that is
   // lost.
   absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
-  // Brings every rank whose snapshot says otherwise to `num_blocks`.
+  // Brings every rank to `num_blocks` whose snapshot has a different number.
   absl::Status SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t num_blocks);
-  // Brings every rank from what its snapshot says to `held`.
+  // Brings every rank from its snapshot's state to `held`.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held) {
     return sleep_.SetResidency(snapshots, held);
   }
@@ -100,7 +100,7 @@ class GroupEpoch {
     return sleep_.PlanWakeUp(tags);
   }
 
-  // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.
+  // A rank may still be reading weights again, for a wake-up or a reload. Thread safe.
   bool reads_weights() const { return sleep_.reads_weights() || weights_.reads_weights(); }
   // As StepStreams::MissingRanks. Thread safe.
   std::vector<size_t> missing_ranks() const { return streams_.MissingRanks(); }

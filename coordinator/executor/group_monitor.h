@@ -1,5 +1,5 @@
 #pragma once
-// Watches a group for what a blocking read cannot see: the deadline of the step that is waited for, and
+// Watches a group for failures that a blocking read cannot see: the deadline of the awaited step, and
 // connections that break while no call is under way. Makes the latch fail, once.
 //
 // Ownership: owns its thread; links, streams and latch are borrowed and outlive it. Thread safe.

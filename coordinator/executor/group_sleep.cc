@@ -44,8 +44,8 @@ int64_t SumOf(const Bytes& bytes_by_tag) {
   return sum;
 }
 
-// Ranks with the same name share memory: those of one host and pool, or of one GPU. A GPU without a name is a
-// rank's own. Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+// Ranks with the same name share memory: ranks of one host and pool, or of one GPU. A GPU without a name is a
+// rank's own. Workers with Unix sockets are on the coordinator's own host, whatever name the workers give.
 std::string MemoryOf(const WorkerLink& worker, const v1::PlanResponse& plan) {
   const bool on_gpu = worker.endpoint.device_type == v1::DEVICE_TYPE_CUDA;
   if (on_gpu && plan.memory_pool().empty()) return worker.name;
@@ -147,7 +147,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
     return error;
   }
   reads_weights_ = false;
-  // In this order: whoever learns of the group's loss, and then reads `committed`, reads what was decided.
+  // In this order: a thread that learns of the group's loss, and then reads `committed`, reads the decision.
   committed->store(true);
   if (absl::Status lost = latch_.status(); !lost.ok()) {
     committed->store(false);
@@ -197,7 +197,7 @@ absl::StatusOr<GroupSleep::Timeouts> GroupSleep::AskRanks(const Transitions& tra
   return TimeoutsOf(prepared, released);
 }
 
-// A Commit that releases no device memory gives up backups at most, which takes less than making them.
+// A Commit that releases no device memory gives up backups at most, which takes less than making backups.
 GroupSleep::Timeouts GroupSleep::TimeoutsOf(const std::vector<TransitionSpeeds::Movement>& prepared,
                                             int64_t released) const {
   Timeouts timeouts;
@@ -214,7 +214,7 @@ void GroupSleep::NoteSpeeds(const TransitionReport& report, bool only_sleeps) co
     for (const auto& [tag, bytes] : rank.tags) {
       mapped += bytes.mapped_bytes;
       freed += bytes.freed_bytes;
-      // Without a Plan it is not known which backups were there already: rather too few bytes than too many.
+      // Without a Plan the number of earlier backups is unknown: rather too few bytes than too many.
       if (bytes.backed_up_bytes > 0 && (copied == 0 || bytes.backed_up_bytes < copied))
         copied = bytes.backed_up_bytes;
     }
@@ -244,7 +244,7 @@ absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, ab
   return WithMissingOfAll(calls_.FirstError(statuses), statuses);
 }
 
-// Only of all ranks: a sleep may be of those that took no part.
+// Only of all ranks: some ranks may have taken no part in a sleep.
 void GroupSleep::NoteBytes(const TransitionReport& report) {
   if (report.ranks.size() != workers_.size()) return;
   GroupBytes sum;

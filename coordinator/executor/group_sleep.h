@@ -2,13 +2,14 @@
 // Transitions, sleeps and wake-ups, over all ranks of an epoch, so that all ranks change or none
 // (proto/worker.proto). Plan, Prepare, then Commit or Abort. Blocking; for one thread at a time.
 //
-// Deadlines come from the bytes that are moved and the speeds that were measured (transition_speeds.h).
-// A sleep needs no Plan while it is known what is resident: no rank moves more than that, which bounds the
-// deadlines. Whether a wake-up fits is asked anew every time.
+// Deadlines come from the bytes that are moved and the speeds that were measured (transition_speeds.h). A
+// sleep needs no Plan while the resident bytes are known: no rank moves more than these bytes, which bounds
+// the deadlines. Whether a wake-up fits is asked anew every time.
 //
-// Until a transition is committed, an error leaves every rank where it was. From then on it has happened: a
-// rank that does not confirm its Commit is lost, which fails the latch, and whoever forms the next epoch
-// brings all ranks to where the transition leads. A rank that does not confirm its Abort is lost, too.
+// Until a transition is committed, an error leaves every rank where it was. From then on the transition has
+// happened: a rank that does not confirm its Commit is lost, which fails the latch, and the former of the
+// next epoch brings all ranks to where the transition leads. A rank that does not confirm its Abort is lost,
+// too.
 
 #include <atomic>
 #include <cstdint>
@@ -48,19 +49,19 @@ class GroupSleep {
                                           const HostTierBlocks& host, std::atomic<bool>* committed);
   // As Executor::PlanWakeUp.
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) const;
-  // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.
+  // Brings every rank from its snapshot's state to `held`, but stale weights are only mapped.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
-  // What is resident on the rank that has most.
+  // The resident bytes on the rank that has most.
   void NoteHeldBytes(int64_t most) { held_bytes_ = most; }
-  // It is not known any more.
+  // The resident bytes are not known any more.
   void ForgetHeldBytes() { held_bytes_.reset(); }
-  // What the ranks hold as their Commits have just said, once; none: nobody has asked them.
+  // The bytes that the ranks hold, from their last Commits; returned once. nullopt: no new Commit.
   std::optional<GroupBytes> TakeCommittedBytes() { return std::exchange(committed_bytes_, std::nullopt); }
   // A rank may still be reading its weights. Thread safe.
   bool reads_weights() const { return reads_weights_.load(); }
 
  private:
-  using Transitions = std::vector<std::optional<v1::Transition>>;  // by rank; none: it is left alone
+  using Transitions = std::vector<std::optional<v1::Transition>>;  // by rank; nullopt: the rank is left alone
   using Plans = std::vector<v1::PlanResponse>;
   struct Timeouts {
     absl::Duration prepare, commit;
@@ -68,7 +69,7 @@ class GroupSleep {
 
   absl::StatusOr<TransitionReport> Run(const Transitions& transitions, std::atomic<bool>* committed);
   absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
-  // By rank. One account for each host, or pool of its memory, and one for each GPU.
+  // By rank. An account for each host, or pool of the host's memory, and for each GPU.
   std::vector<RankNeed> NeedsOf(const Plans& plans) const;
   absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions, bool only_sleeps);
   Timeouts TimeoutsOf(const std::vector<TransitionSpeeds::Movement>& prepared, int64_t released) const;
@@ -83,7 +84,7 @@ class GroupSleep {
   FailureLatch& latch_;
   const std::vector<WorkerLink>& workers_;
   const ExecutorOptions options_;
-  std::optional<int64_t> held_bytes_;  // resident on the rank that has most; none: it is not known
+  std::optional<int64_t> held_bytes_;  // resident on the rank that has most; nullopt: not known
   std::optional<GroupBytes> committed_bytes_;
   std::vector<int64_t> copy_bytes_;  // by rank, as the last Plan says; empty: the transition had none
   std::atomic<bool> reads_weights_{false};

@@ -28,7 +28,7 @@ WeightsOutcome GroupWeights::Reload(const std::string& path, int64_t version) {
   WeightsOutcome outcome;
   outcome.status = calls_.FirstError(statuses);
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
-  // One whose call was cut short may read on.
+  // A rank whose call was cut short may read on.
   reads_weights_ = std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
     return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status);
   });
@@ -92,7 +92,7 @@ WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std
     return outcome;
   }
   update_id_ = update_id;
-  // Also where not all ranks have one: those that do close theirs at the update's end.
+  // Also where not all ranks have a port: ranks with a port close it at the update's end.
   streams_.Open(update_id, /*hold_ports=*/!port_token.empty());
   return outcome;
 }

@@ -2,12 +2,12 @@
 // Changes of the weights on all ranks of an epoch: a reload from a checkpoint, or an update whose tensors a
 // client sends (proto/worker.proto).
 //
-// They are not atomic: an error may leave ranks with different weights, of which nothing may be served. It
-// says so (WeightsOutcome::untouched is false), and a later reload or update brings all ranks to the same
-// again.
+// Changes are not atomic: an error may leave ranks with different weights, which must not be served. The
+// outcome says so (WeightsOutcome::untouched is false), and a later reload or update brings all ranks to the
+// same weights again.
 //
-// Thread safety: Reload, BeginUpdate and FinishUpdate block, and are for one thread at a time, as Send is for
-// another one; CancelUpdate is for any.
+// Thread safety: Reload, BeginUpdate and FinishUpdate block, and are for one thread at a time; Send is for a
+// second thread, CancelUpdate for any.
 
 #include <atomic>
 #include <cstdint>
@@ -49,13 +49,14 @@ class GroupWeights {
   // To be called again and again: an update ends where a rank takes no chunk for lifecycle_timeout.
   void Watch() { streams_.CancelWhereStuck(options_.lifecycle_timeout); }
 
-  // Makes the weights of those ranks stale that are not so yet, by their snapshots. False: there was none.
+  // Makes the weights of all ranks stale that are not stale by their snapshots. False: there was no such
+  // rank.
   absl::StatusOr<bool> MakeStale(const std::vector<v1::WorkerSnapshot>& snapshots);
   // A rank may still be reading its weights. Thread safe.
   bool reads_weights() const { return reads_weights_.load(); }
 
  private:
-  // Without `ports` no rank opens one.
+  // Without `ports` no rank opens an update port.
   std::vector<absl::Status> Begin(const std::string& update_id, const std::vector<bool>& ranks,
                                   const std::string& port_token, const std::vector<v1::WeightChunk>& tensors,
                                   std::vector<v1::UpdatePort>* ports) const;

@@ -41,7 +41,7 @@ void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next, const Held& held) {
     }
     if (on_failure_) epoch()->OnFailure(on_failure_);
   }
-  last.reset();  // waits for its streams, which have been cancelled
+  last.reset();  // waits for the epoch's streams, which have been cancelled
   NoteBytes(epoch().get());
   EndRecovery(absl::OkStatus());
 }
@@ -118,12 +118,12 @@ void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, const std::optional<
       std::move(done));
 }
 
-// Calls come one at a time: the call before has called its `done`, and is about to end. The next call gets
-// the same thread.
+// Calls come one at a time: the previous call has called `done`, and is about to end. The next call gets the
+// same thread.
 template <typename Result>
 void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done) {
   committed_ = false;
-  // Where there is no thread to be had, the engine's own waits: that is slow, but the call has its outcome.
+  // Where no thread can be had, the engine's own thread waits: slow, but the call has its outcome.
   const auto run = [this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
     Result result = call(epoch.get());
     NoteBytes(epoch.get());
@@ -137,7 +137,7 @@ void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::fu
   run();  // watched as the engine's loop
 }
 
-// A rank that does not say it is lost, and the recovery brings the next news.
+// A rank that does not reply is lost, and the recovery brings the next news.
 void GrpcExecutor::NoteBytes(GroupEpoch* epoch) {
   absl::StatusOr<GroupBytes> bytes = epoch->Bytes();
   if (!bytes.ok()) return;

@@ -1,10 +1,10 @@
 #pragma once
 // The Executor over gRPC: the engine's view of a group of workers that lives in epochs.
 //
-// Each epoch is a GroupEpoch; somebody else forms them (coordinator/group), because that takes processes and
-// membership. An epoch that fails stays current, with its failure, until Serve puts another one in its place.
+// Each epoch is a GroupEpoch. coordinator/group forms epochs, because that takes processes and membership. An
+// epoch that fails stays current, with its failure, until Serve puts the next epoch in its place.
 //
-// Thread safety: as executor.h says for what it declares; everything else may be called from any thread.
+// Thread safety: as executor.h says for its methods; everything else may be called from any thread.
 
 #include <atomic>
 #include <functional>
@@ -25,25 +25,26 @@ namespace somnus {
 
 class GrpcExecutor : public Executor {
  public:
-  // Forms the next epoch, and calls Serve or GiveUp in the end. It must not block. `restart`: all workers are
-  // replaced, also those that are well.
+  // Forms the next epoch, and calls Serve or GiveUp in the end. Must not block. `restart`: all workers are
+  // replaced, also healthy workers.
   using Healer = std::function<void(const Held& held, bool restart)>;
-  // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
+  // Called by Abort, after the current epoch has ended: a running formation of an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
   // Ends the workers that can be replaced, and calls GiveUp in the end. Must not block.
   using Dismisser = std::function<void(const absl::Status&)>;
 
-  // `epoch` has been formed. Its ranks are asked what they hold, here as in Serve.
+  // `epoch` has been formed. The constructor, like Serve, asks the ranks what they hold.
   GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort,
                Dismisser dismisser = nullptr);
   // Ends the current epoch.
   ~GrpcExecutor() override;
 
-  // From now on `epoch` is the group's, whose ranks hold `held`; the recovery has succeeded.
+  // From now on `epoch` is the group's, and its ranks hold `held`; the recovery has succeeded.
   void Serve(std::shared_ptr<GroupEpoch> epoch, const Held& held = {});
-  // The recovery has failed, and no further epoch follows. `ended`: all workers have ended, and hold nothing.
+  // The recovery has failed, and no further epoch follows. `ended`: all workers have ended, and hold nothing
+  // any more.
   void GiveUp(const absl::Status& reason, bool ended = false);
-  // What Progress returns from now on: a rank that hangs in a step for now, or ok.
+  // The result of Progress from now on: a rank that hangs in a step for now, or ok.
   void ReportStall(const absl::Status& stall);
 
   absl::Status ExecuteAsync(v1::StepRequest* step) override { return epoch()->ExecuteAsync(step); }
@@ -82,7 +83,7 @@ class GrpcExecutor : public Executor {
 
  private:
   std::shared_ptr<GroupEpoch> epoch() const;
-  // `done` gets what the call returns, once it is known what the ranks hold then.
+  // `done` gets the call's result, once the bytes that the ranks hold then are known.
   template <typename Result>
   void RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done);
   void NoteBytes(GroupEpoch* epoch) ABSL_LOCKS_EXCLUDED(mu_);

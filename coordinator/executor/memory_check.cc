@@ -46,8 +46,8 @@ std::string Describe(const RankNeed& rank) {
   return text;
 }
 
-// Divides what the account lacks. What all tags up to one lack together is rounded down, so that the parts
-// add up to the whole.
+// Divides the missing bytes of the account. The running sum over tags is rounded down, so that the parts add
+// up to the whole.
 void AddShortages(const std::vector<RankNeed>& ranks, const Account& account, v1::MissingMemory* missing) {
   const absl::int128 lacking = account.needed - account.available;
   int64_t needed_before = 0, missing_before = 0;
@@ -87,7 +87,7 @@ absl::Status CheckMemory(const std::vector<RankNeed>& ranks) {
 
 absl::Status CheckMemoryOfReplicas(const std::vector<std::vector<RankNeed>>& replicas) {
   std::vector<RankNeed> all;
-  std::vector<std::pair<size_t, size_t>> ranks;  // replica and rank of each of them
+  std::vector<std::pair<size_t, size_t>> ranks;  // replica and rank of each element of `all`
   for (size_t replica = 0; replica < replicas.size(); ++replica) {
     for (size_t rank = 0; rank < replicas[replica].size(); ++rank) {
       RankNeed need = replicas[replica][rank];

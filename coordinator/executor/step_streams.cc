@@ -94,7 +94,7 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
                                            " of the weights, rank 0 with ", first->weights_version())),
           blame_grace_);
     } else {
-      // What one rank could not swap, no rank has swapped.
+      // A swap that any rank refused counts as refused by all ranks.
       for (const v1::SlotError& error : reply.slot_errors()) {
         if (error.slot() == kSwapsSlot) *first->add_slot_errors() = error;
       }
@@ -107,7 +107,7 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
 void StepStreams::Close() {
   if (!open_) return;
   for (auto& rank : streams_) {
-    // A stream whose last write is not known to have ended is cancelled instead.
+    // A stream whose last write may still be under way is cancelled instead.
     if (rank->broken || !rank->writable()) continue;
     rank->stream->WritesDone(Begin(rank.get(), Operation::kWritesDone));
   }
@@ -161,7 +161,7 @@ bool StepStreams::Next() {
     rank->replies.push_back(std::move(rank->incoming));
     rank->num_replies.fetch_add(1);
   }
-  // A read is always under way, so that a reply is taken as soon as it comes.
+  // A read is always under way, so that a reply is taken on arrival.
   const bool reads = tag.operation == Operation::kRead || tag.operation == Operation::kStart;
   if (reads && !rank->pending[static_cast<size_t>(Operation::kFinish)]) Read(rank);
   return true;
@@ -176,8 +176,8 @@ absl::Status StepStreams::Await(const Done& done) {
   return absl::OkStatus();
 }
 
-// An error reply says more than a stream that broke, and is looked for in all ranks first. It may still be
-// on its way when a write has failed.
+// An error reply says more than a stream that broke, so all ranks are searched for an error reply first. The
+// reply may still be on its way when a write has failed.
 absl::Status StepStreams::CheckReplies() const {
   for (const auto& rank : streams_) {
     for (const v1::StepReply& reply : rank->replies) {

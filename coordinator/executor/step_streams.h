@@ -1,11 +1,11 @@
 #pragma once
 // The Execute streams of a group in one epoch: one per rank, opened by the first step.
 //
-// All streams complete on one queue, which the engine's thread itself waits on: a hand-over between threads
-// costs more than the message, and the error of any rank is read while others wait in a collective.
+// All streams complete on one queue, on which the engine's thread itself waits: a hand-over between threads
+// costs more than the message, and the error of any rank is read while other ranks wait in a collective.
 //
 // Ownership: owns the streams; links and latch are borrowed and outlive it. Used by one thread, except
-// MissingRanks. The latch cancels the streams when it fails, which ends a blocked call.
+// MissingRanks. A failure of the latch cancels the streams, which ends a blocked call.
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -31,24 +31,24 @@ class StepStreams {
   ~StepStreams();
   StepStreams(const StepStreams&) = delete;
 
-  // Writes `step` to every rank. InvalidArgument, and nothing is written, when it is larger than workers
-  // accept: they would end their streams. Any other error has failed the latch.
+  // Writes `step` to every rank. InvalidArgument, and nothing is written, when `step` is larger than workers
+  // accept: the workers would end their streams. Any other error has failed the latch.
   absl::Status Send(const v1::StepRequest& step);
   // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch, and so do ranks
   // that computed with different versions of the weights.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);
   // Tells every rank that no step follows.
   void Close();
-  // The ranks that have replied to fewer steps than the others, or all when none is ahead. Thread safe.
+  // The ranks that have replied to fewer steps than the rest, or all when no rank is ahead. Thread safe.
   std::vector<size_t> MissingRanks() const;
 
  private:
   enum class Operation { kStart, kWrite, kRead, kWritesDone, kFinish };
   static constexpr size_t kNumOperations = 5;
-  // A step is encoded once for all ranks, whose streams therefore take bytes.
+  // A step is encoded once for all ranks, so the streams take bytes.
   using StepStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::StepReply>;
   struct RankStream;
-  // What the queue returns when an operation has ended.
+  // The queue's event when an operation has ended.
   struct Tag {
     RankStream* stream;
     Operation operation;
@@ -61,7 +61,7 @@ class StepStreams {
     Tag tags[kNumOperations];
     bool pending[kNumOperations] = {};  // by Operation: started, and not ended
     bool broken = false;                // an operation has failed: the stream is over
-    v1::StepReply incoming;             // what the pending read fills
+    v1::StepReply incoming;             // filled by the pending read
     std::deque<v1::StepReply> replies;
     std::atomic<int64_t> num_replies{0};
     grpc::Status final_status;
@@ -76,7 +76,7 @@ class StepStreams {
   bool Open();
   void* Begin(RankStream* rank, Operation operation);
   void Read(RankStream* rank);
-  // Waits for the next operation to end, and notes it. False once the queue is empty and shut down.
+  // Waits for the end of the next operation, and notes the end. False once the queue is empty and shut down.
   bool Next();
   // Waits until `done()`; Blame names the first rank whose stream breaks, or whose reply is an error, before.
   template <typename Done>

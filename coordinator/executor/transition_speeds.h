@@ -1,9 +1,9 @@
 #pragma once
-// How fast the ranks of a group move bytes, as what they have done says, and how long they may take for more
-// of it. It outlives epochs: the next one's ranks have the same memory, disks and weights.
+// The measured speeds at which the ranks of a group move bytes, and the timeouts for further movements.
+// Speeds outlive epochs: the ranks of the next epoch have the same memory, disks and weights.
 //
-// Of each kind of movement the last speed counts, that of the slowest rank, in bytes per second. What is
-// known bounds only what is not: no timeout is longer than without a measurement. Thread safe.
+// For each kind of movement the last speed of the slowest rank counts, in bytes per second. A measurement
+// only shortens timeouts: no timeout is longer than without a measurement. Thread safe.
 
 #include <cstdint>
 #include <map>
@@ -20,8 +20,8 @@ namespace somnus {
 enum class MovementKind {
   kMap,      // of device memory
   kBackup,   // into backups
-  kRestore,  // out of them
-  kRead,     // of weights, from the checkpoint; of a load it has everything that a load does
+  kRestore,  // out of backups
+  kRead,     // of weights, from the checkpoint; a load counts as a read with all its work
   kRelease,  // of device memory
 };
 
@@ -33,20 +33,20 @@ class TransitionSpeeds {
   };
   struct Movement {
     MovementKind kind;
-    int64_t bytes;  // of kRead at least; as many as the last time count where these are more
+    int64_t bytes;  // for kRead a lower bound; where the last read had more bytes, that number counts
   };
 
-  // `ranks`: what each has done in the same call. Ranks that were done within 10 ms say nothing about a
+  // `ranks`: the movement of each rank in the same call. Ranks that took less than 10 ms say nothing about a
   // speed.
   void Note(MovementKind kind, const std::vector<Moved>& ranks);
 
-  // For a call that moves these, one after the other: where the speeds of all are known measured_timeout,
-  // and measured_slack times what each takes; of kRead no less than the bytes take at transition_bytes_per_s,
-  // because pages that were cached may have to be read from a disk now. A movement whose speed is not known
-  // has what ExecutorOptions says, and so has the call. A mapping that was never measured is taken to be as
-  // fast as a load, which maps what it reads.
+  // For a call that makes these movements in order: where all speeds are known, measured_timeout and
+  // measured_slack times the time of each movement; for kRead no less than the time at
+  // transition_bytes_per_s, because cached pages may have to be read from a disk now. A movement of unknown
+  // speed has the timeout of ExecutorOptions, and so has the call. A mapping that was never measured is taken
+  // to be as fast as a load, which maps the memory that it reads into.
   absl::Duration Timeout(const std::vector<Movement>& movements, const ExecutorOptions& options) const;
-  // For a rank that may be reading its weights to become idle; at most load_timeout.
+  // For a rank that may be reading weights to become idle; at most load_timeout.
   absl::Duration ReadTimeout(const ExecutorOptions& options) const;
 
  private:
@@ -57,7 +57,7 @@ class TransitionSpeeds {
   int64_t read_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the rank that read most, the last time
 };
 
-// `options`, with speeds of their own where they had none.
+// `options`, with new speeds where `options` had none.
 ExecutorOptions WithSpeeds(ExecutorOptions options);
 
 }  // namespace somnus

@@ -13,7 +13,7 @@
 namespace somnus {
 
 struct WeightStreams::Streams {
-  // Members are destroyed in reverse: the writer before its context and its response.
+  // Members are destroyed in reverse: the writer before the context and the response.
   struct Rank {
     grpc::ClientContext context;
     v1::WorkerUpdateWeightsResponse response;
@@ -112,7 +112,8 @@ void WeightStreams::Open(const std::string& update_id, bool hold_ports) {
 
 absl::Status WeightStreams::Send(const std::string& update_id, v1::WeightChunk chunk) {
   const std::shared_ptr<Streams> open = streams();
-  // The sender of an update that a loss has ended may not know it yet when another one has begun.
+  // The sender of an update that a loss has ended may not know of the loss yet when the next update has
+  // begun.
   if (open == nullptr || open->update_id != update_id)
     return absl::FailedPreconditionError("the update of the weights is not under way");
   v1::WorkerUpdateWeightsRequest request;
@@ -146,7 +147,7 @@ absl::StatusOr<ReceivedWeights> WeightStreams::Close() {
   const std::shared_ptr<Streams> open = streams();
   if (open == nullptr || open->cancelled)
     return absl::CancelledError("the update of the weights was given up");
-  if (!open->begun) {  // no rank has heard of it, or has anything to wait for
+  if (!open->begun) {  // no rank has heard of the update, or has anything to wait for
     Forget(open);
     return ReceivedWeights();
   }
@@ -166,7 +167,8 @@ absl::StatusOr<ReceivedWeights> WeightStreams::Close() {
   return WhatHasCome(*open);
 }
 
-// A port closes with the stream that holds it; ranks that have not begun the update refuse theirs.
+// A port closes with the stream that holds the port; ranks that have not begun the update refuse their
+// stream.
 void WeightStreams::ClosePorts(const std::string& update_id) {
   Open(update_id, /*hold_ports=*/true);
   const std::shared_ptr<Streams> open = streams();
@@ -180,7 +182,7 @@ void WeightStreams::ClosePorts(const std::string& update_id) {
   Forget(open);
 }
 
-// The stream of `rank` has ended with an error, for which the others are cancelled.
+// The stream of `rank` has ended with an error, which cancels all other streams.
 absl::Status WeightStreams::Break(const std::shared_ptr<Streams>& open, size_t rank) {
   absl::Status status = open->Finish(rank, workers_[rank].name);
   if (const absl::Status stuck = Stuck(*open); !stuck.ok()) status = stuck;

@@ -1,9 +1,9 @@
 #pragma once
 // The UpdateWeights streams of one update: one per rank, each of which gets every chunk.
 //
-// A chunk is written to one rank after the other; a rank that takes no more holds the sender back, and with
-// it the client. Ownership: links and latch are borrowed and outlive it; a failure of the latch ends a Send.
-// Thread safety: Open, Send and Close are for one thread at a time; Cancel is for any.
+// A chunk is written to one rank after the other; a rank that takes no more holds back the sender, and so the
+// client. Ownership: links and latch are borrowed and outlive it; a failure of the latch ends a Send. Thread
+// safety: Open, Send and Close are for one thread at a time; Cancel is for any.
 
 #include <cstdint>
 #include <memory>
@@ -29,17 +29,17 @@ class WeightStreams {
   ~WeightStreams();
   WeightStreams(const WeightStreams&) = delete;
 
-  // The streams of another update are cancelled. With `hold_ports` they hold the ranks' update ports open as
-  // long as they last, whether or not chunks are sent here.
+  // Opens streams, and cancels the streams of an earlier update. With `hold_ports` the new streams hold the
+  // ranks' update ports open as long as the streams last, whether or not chunks are sent here.
   void Open(const std::string& update_id, bool hold_ports);
-  // FailedPrecondition: that update has no streams open. Another error is that of the first rank that gave
-  // one, with its name; the streams have ended.
+  // FailedPrecondition: that update has no streams open. Any other error is the first rank's error, with the
+  // rank's name; the streams have ended.
   absl::Status Send(const std::string& update_id, v1::WeightChunk chunk);
-  // Ends the streams, and waits until every rank has taken what was sent. Returns what has come to each.
-  // DataLoss: not the same to all of them.
+  // Ends the streams, and waits until every rank has taken all chunks. Returns the received tensors, which
+  // must be the same on all ranks. DataLoss: ranks received different tensors.
   absl::StatusOr<ReceivedWeights> Close();
-  // Closes the update ports of the ranks that have one for an update that not all of them have begun. Waits
-  // until they have.
+  // Closes the ranks' update ports after a BeginWeightUpdate that failed on some ranks. Waits until the ports
+  // are closed.
   void ClosePorts(const std::string& update_id);
   // Ends the streams: Send and Close return Cancelled.
   void Cancel();

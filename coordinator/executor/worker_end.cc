@@ -12,7 +12,7 @@ namespace somnus {
 namespace {
 
 constexpr int kUsageExitCode = 2;  // of a program that does not understand its command line
-// Exit codes of a shell; the first is also the dynamic linker's.
+// Exit codes of a shell; the first code is also the dynamic linker's.
 constexpr int kNotFoundExitCode = 127;
 constexpr int kNotExecutableExitCode = 126;
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the executor holds of one worker: where it is, its channel and its stub. A value whose copies share
-// the channel, so that a worker keeps its connection when a new epoch begins.
+// The executor's handle of one worker: address, channel and stub. A value; copies share the channel, so that
+// a worker keeps its connection when a new epoch begins.
 
 #include <grpcpp/grpcpp.h>
 
@@ -30,7 +30,7 @@ struct WorkerLink {
   std::shared_ptr<v1::WorkerService::Stub> stub;
 };
 
-// Starts to dial. `trust`: by what both know each other; by default by nothing.
+// Starts to dial. `trust`: how both sides know each other; by default not at all.
 WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint, const ClusterTrust& trust = ClusterTrust());
 
 }  // namespace somnus

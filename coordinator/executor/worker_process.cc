@@ -36,7 +36,8 @@ constexpr int kWatchTurnMs = 500;  // the longest time without a sign of life
 struct Child {
   pid_t pid = -1;
   int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended
-  int words_fd = -1;                  // of its last words (base/last_words.h); -1 as pidfd, and if adopted
+  int words_fd = -1;                  // of the process's last words (base/last_words.h); -1 as pidfd, and if
+                                      // adopted
   int64_t killed_for_memory = 0;      // NumKilledForMemory() at the process' start
   bool adopted = false;               // no child of this process: somebody else reaps it
   std::shared_ptr<StopSignal> ended;  // stopped once pidfd is -1
@@ -79,7 +80,7 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
   });
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   // No descriptor of the coordinator's, a listening socket above all, stays open in a worker that outlives
-  // it.
+  // the coordinator.
   posix_spawn_file_actions_adddup2(&actions, words_fd, kLastWordsFd);
   posix_spawn_file_actions_addclosefrom_np(&actions, kLastWordsFd + 1);
   sigset_t none, all;
@@ -235,7 +236,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
     if (watcher_.joinable()) watcher_.join();
   }
 
-  // Ends the watcher's wait, or its next one.
+  // Ends the watcher's wait, or its next wait.
   void Wake() {
     const uint64_t one = 1;
     SOMNUS_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
@@ -264,7 +265,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
     if (until_wake) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: nobody has called Wake
   }
 
-  // Returns whether the process has ended, for the first time that it is seen.
+  // Returns whether the process has ended, the first time that the end is seen.
   static bool Reap(Child* child, const std::string& binary, WorkerEnd* end) {
     if (!child->running()) return false;
     if (child->adopted) {

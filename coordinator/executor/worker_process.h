@@ -1,12 +1,13 @@
 #pragma once
-// Worker processes on this host that the coordinator itself starts, or takes over from one that was killed,
-// and that it watches, replaces and ends.
+// Worker processes on this host that the coordinator itself starts, or takes over from a killed coordinator,
+// and then watches, replaces and ends.
 //
-// Ownership: owns the processes and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL),
-// unless Leave was called, so none is left behind on any other way out of main. After a kill -9 of the
-// coordinator the workers notice by themselves. Children are in process groups of their own: Ctrl-C reaches
-// the coordinator alone, which ends them in order. Thread safety: all methods are thread safe, and all but
-// Terminate and Leave may be called by the exit callback too. A rank is below the number of commands.
+// Ownership: owns the processes and a watcher thread; the destructor ends all processes (SIGTERM, then
+// SIGKILL), unless Leave was called, so no process is left behind on any other way out of main. After a kill
+// -9 of the coordinator the workers notice by themselves. Children are in process groups of their own: Ctrl-C
+// reaches the coordinator alone, which ends its children in order. Thread safety: all methods are thread
+// safe, and all but Terminate and Leave may be called by the exit callback too. A rank is below the number of
+// commands.
 
 #include <sys/types.h>
 
@@ -34,10 +35,10 @@ class WorkerProcesses {
 
   // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`
   // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own,
-  // instead of variables of the same names. NotFound or PermissionDenied names the binary; the processes that
-  // had been started are ended then.
-  // A rank in `adopted` keeps that process instead, unless it has ended by now. It is no child, so the system
-  // does not tell how it ends: "rank 1 (pid 77) has ended".
+  // instead of variables of the same names. NotFound or PermissionDenied names the binary; processes that
+  // were already started are ended then. A rank in `adopted` keeps that process instead, unless the process
+  // has ended by now. An adopted process is no child, so the system does not tell how the process ends: "rank
+  // 1 (pid 77) has ended".
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
       ExitCallback on_exit, const std::map<int, ProcessId>& adopted = {});
@@ -45,19 +46,20 @@ class WorkerProcesses {
 
   // The process that was started or adopted last for `rank`, whether it runs or has ended.
   virtual pid_t pid(int rank) const = 0;
-  // Starts the rank's command once more, after its process has ended. FailedPrecondition: it runs, or was not
-  // reaped yet (see AwaitExit); Cancelled: Terminate was called; else why the command cannot be started.
+  // Starts the rank's command once more, after its process has ended. FailedPrecondition: the process runs,
+  // or was not reaped yet (see AwaitExit); Cancelled: Terminate was called; else why the command cannot be
+  // started.
   virtual absl::Status Respawn(int rank) = 0;
   // Sends SIGKILL to the rank's process, running or stopped, if that is still `pid`. Returns at once; the end
-  // is reported as any other.
+  // is reported as usual.
   virtual void Kill(int rank, pid_t pid) = 0;
   // Waits until the rank's process `pid` has ended and was reaped; Ok at once where the rank has another
   // process. DeadlineExceeded after `timeout`. The callback may come a moment later.
   virtual absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) = 0;
-  // Sends SIGTERM to all that still run, and SIGKILL after `grace`. All have ended and are reaped when it
-  // returns. Idempotent.
+  // Sends SIGTERM to all processes that still run, and SIGKILL after `grace`. All have ended and are reaped
+  // on return. Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;
-  // Watches the processes no longer, and lets them run. Only Terminate, which does nothing then, and the
+  // Stops watching the processes, and lets them run. Only Terminate, which does nothing then, and the
   // destructor may be called afterwards.
   virtual void Leave() = 0;
 };

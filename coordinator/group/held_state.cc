@@ -34,7 +34,7 @@ Held HeldAgain(const Held& held, const std::vector<v1::WorkerSnapshot>& snapshot
       !held.weights.update_id.empty() && std::any_of(snapshots.begin(), snapshots.end(), is_new);
   if (!lacks_update && std::none_of(snapshots.begin(), snapshots.end(), is_stale)) return possible;
   possible.residency.SetWeightsStale(true);
-  // On a rank that has no source of its stale weights no wake-up can read them.
+  // On a rank without a source for stale weights no wake-up can read the weights.
   possible.weights.overwritten |= std::any_of(snapshots.begin(), snapshots.end(), [&](const auto& rank) {
     return is_stale(rank) && rank.checkpoint_fingerprint().empty();
   });

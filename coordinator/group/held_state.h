@@ -1,6 +1,5 @@
 #pragma once
-// What the ranks of a group hold together, from what each of them says. Pure functions over snapshots, by
-// rank.
+// The common state of a group's ranks, from each rank's snapshot. Pure functions over snapshots, by rank.
 
 #include <cstdint>
 #include <vector>
@@ -11,22 +10,23 @@
 
 namespace somnus {
 
-// What a group whose workers were adopted holds: asleep where all ranks with a KV cache are, at the deepest
-// level of one of them; then the tags are resident that are so on all of these. Else everything is resident.
+// The residency of a group of adopted workers: asleep if all ranks with a KV cache are asleep, at the deepest
+// level of any rank; then the tags that are resident on all these ranks are resident. Else everything is
+// resident.
 Residency HeldBy(const std::vector<v1::WorkerSnapshot>& snapshots);
 
-// What of `held` a group can have again whose ranks come with these snapshots. Where a rank is new, weights
-// that came from an update become stale on all ranks where they are mapped, and discarded where they sleep;
-// where a rank has stale weights, so have all.
+// The part of `held` that a group can have again when its ranks come with these snapshots. Where a rank is
+// new, weights that came from an update become stale on all ranks where the weights are mapped, and discarded
+// where the weights sleep; where a rank has stale weights, all ranks have stale weights.
 Held HeldAgain(const Held& held, const std::vector<v1::WorkerSnapshot>& snapshots);
-// False for weights from which nothing is served before others come: the ranks may have different ones.
+// False for weights that cannot be served before new weights come: the ranks may have different weights.
 bool AreOfUse(const Held& held);
 // Whether a rank has kept weights of another version than the group has had.
 bool HasOtherWeights(const v1::WorkerSnapshot& rank, const Held& held);
 
-// The number of KV blocks of the first rank that has any; 0 where none has.
+// The number of KV blocks of the first rank with a cache; 0 where no rank has a cache.
 int32_t NumBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
-// How many of them have memory on every rank that has any; 0 where none has.
+// How many KV blocks have memory on every rank with a cache; 0 where no rank has a cache.
 int32_t NumMappedBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
 // As many blocks of the host tier as every rank with a cache has, but no more than `planned`.
 int32_t NumHostBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t planned);

@@ -26,8 +26,8 @@ class LeftWorkers {
   void Expect(const ProcessesByRank& left);
 
   // The process `pid` registers. `decide` tells from the rank whether the worker goes on, and is called under
-  // the lock, so that no worker is adopted that Await has already counted among the others. nullopt: the
-  // process was not left, or comes too late.
+  // the lock, so that no worker is adopted after Await has already counted the worker as not adopted.
+  // nullopt: the process was not left, or comes too late.
   std::optional<Adoption> Decide(pid_t pid, const std::function<Adoption(int rank)>& decide);
 
   struct Outcome {

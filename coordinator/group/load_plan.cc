@@ -41,7 +41,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
   request.set_kv_cache_memory_bytes(flags.kv_cache_memory_bytes);
   request.set_weights_version(1);
-  // Where remote workers are is not known yet; each replica is taken to have hosts of its own.
+  // The hosts of remote workers are not known yet; each replica is taken to have hosts of its own.
   if (flags.local_workers && flags.data_parallel_size > 1) {
     request.set_groups_on_host(flags.data_parallel_size);
     request.set_group_on_host(flags.replica);
@@ -77,9 +77,9 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
 }
 
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks) {
-  // A sleep keeps no more than the cache holds. Of sequences that were preempted one after the other, each
-  // time when the others had filled the cache, more can wait together: the k-th largest with a k-th of it,
-  // and a thousand of them with less than eight times as much in all.
+  // A sleep keeps no more than the cache holds. Sequences that were preempted one after the other, each time
+  // when the rest had filled the cache, can have more blocks together: the k-th largest has a k-th of the
+  // cache, and a thousand such sequences have less than eight caches in all.
   constexpr int64_t kMostCaches = 8;
   if (CachesOnHost(flags)) return PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, kMaxKeptBlocks);
   if (!KeepsKvOnSleep(flags) && !MaySwap(flags)) return 0;

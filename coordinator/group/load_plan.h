@@ -1,5 +1,5 @@
 #pragma once
-// What flags, checkpoint and measurements say about how a group runs its model. Pure functions.
+// How a group runs its model, from flags, checkpoint and measurements. Pure functions.
 
 #include <cstdint>
 #include <vector>
@@ -19,12 +19,12 @@ v1::DType ResolveDType(v1::DType requested, StorageType stored);
 // Everything but the rank, the epoch and the operation.
 v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len);
 
-// The number of KV blocks, from what every rank measured; the vectors are by rank.
+// The number of KV blocks, from every rank's measurements; the vectors are by rank.
 absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
                                   const std::vector<int64_t>& kv_block_bytes,
                                   const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len);
 
-// The blocks of the host tier, as the flags ask for it; as PlanHostBlocks.
+// The blocks of the host tier, as the flags ask; as PlanHostBlocks.
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks);
 // Bytes of the host tier that a rank on a GPU has ready; 0 where steps never swap.
 int64_t SwapSpaceAhead(const Flags& flags);

@@ -50,7 +50,7 @@ absl::Status ReplicaGroups::Start(const ModelConfig& config, int32_t max_model_l
     run_dir_.emplace(std::move(directory));
     RETURN_IF_ERROR(EndWorkersOfOtherReplicas(*run_dir_, static_cast<int32_t>(groups_.size())));
   }
-  // All at once: each waits for the workers that were left to it.
+  // All at once: each group waits for its own left workers.
   return ForAllUntilError([&](size_t i) { return groups_[i]->Start(config, max_model_len, fingerprint); });
 }
 

@@ -1,11 +1,12 @@
 #pragma once
-// The groups of workers of all replicas (--data-parallel-size): started, loaded and ended together. What
-// happens to one of them in between is its replica's business.
+// The groups of workers of all replicas (--data-parallel-size): started, loaded and ended together. Events in
+// a single group in between are the business of the group's replica.
 //
-// With --run-dir and several replicas the directory is locked here, and each group has one of its own within.
+// With --run-dir and several replicas the directory is locked here, and each group has a directory of its own
+// within.
 //
 // Ownership: owns the groups. Thread safety: Interrupt and RankStatuses are for any thread, everything else
-// is for one.
+// is for one thread.
 
 #include <functional>
 #include <memory>
@@ -25,8 +26,8 @@ class ReplicaGroups {
   explicit ReplicaGroups(const Flags& flags);
   ~ReplicaGroups() { Stop(); }
 
-  // These are WorkerGroup's, for all groups; an error names the replica where there are several. One that
-  // cannot start or load ends that of the others.
+  // Calls of WorkerGroup, for all groups; an error names the replica where there are several. A group that
+  // cannot start or load ends the start or load of all groups.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
   // Whether the workers of all groups were adopted.
   bool adopted() const;
@@ -50,7 +51,7 @@ class ReplicaGroups {
  private:
   // Runs `call` for every group, all at once where there are several.
   void ForAll(const std::function<void(size_t)>& call);
-  // The first error; the other groups are interrupted with it.
+  // The first error, which also interrupts all other groups.
   absl::Status ForAllUntilError(const std::function<absl::Status(size_t)>& call);
   absl::Status CheckCpuIsas() const;
   absl::Status Named(size_t replica, const absl::Status& status) const;

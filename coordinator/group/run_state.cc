@@ -17,7 +17,8 @@ namespace {
 
 constexpr absl::Duration kEndGrace = absl::Seconds(5);
 
-// Why workers of the group that `left` describes are of no use to `own`; empty where they may be.
+// Why workers of the group that `left` describes are of no use to `own`; empty where the workers may be of
+// use.
 std::string WhyUseless(const v1::GroupFile& left, const v1::GroupFile& own) {
   if (left.model_path() != own.model_path()) return absl::StrCat("they hold ", left.model_path());
   if (left.world_size() != own.world_size()) {
@@ -54,7 +55,8 @@ absl::Status EndUseless(const std::vector<ProcessId>& useless, const std::string
 
 }  // namespace
 
-// One replica has its files in the directory itself, several have directories of their own there.
+// A single replica has its files in the directory itself; several replicas have directories of their own
+// there.
 absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas) {
   std::vector<ProcessId> useless;
   if (num_replicas > 1) useless = LiveProcesses({directory.group_path()});
@@ -122,7 +124,7 @@ absl::Status RunState::TakeOver() {
     }
     RETURN_IF_ERROR(EndUseless(useless, why, log_name_));
   } else if (!absl::IsNotFound(left.status())) {
-    // Workers that nobody knows of are sent away when they register.
+    // Unknown workers are sent away at their registration.
     LogWarning("{}--run-dir: {}", log_name_, std::string(left.status().message()));
   }
   directory_.RemoveDeadSockets();

@@ -1,8 +1,8 @@
 #pragma once
-// A coordinator's run directory (base/run_dir.h): what an earlier coordinator left there, and what this one
-// writes down for the next.
+// A coordinator's run directory (base/run_dir.h): what an earlier coordinator left there, and what this
+// coordinator writes down for the next.
 //
-// Ownership: holds the directory's lock until it ends. Thread safety: for one thread at a time.
+// Ownership: holds the directory's lock until destruction. Thread safety: for one thread at a time.
 
 #include <cstdint>
 #include <map>
@@ -20,25 +20,27 @@ namespace somnus {
 
 using ProcessesByRank = std::map<int, ProcessId>;
 
-// These end the workers in `directory` that an earlier coordinator had otherwise, and remove what tells of
-// them. They take up to 5 seconds; errors are those of workers that cannot be ended.
-// Those of another number of replicas, and of several models: this is one model's.
+// EndWorkersOfOtherReplicas and EndWorkersOfOtherModels end workers in `directory` that an earlier
+// coordinator with other replicas or models had, and remove the files about these workers. Each takes up to 5
+// seconds; an error is about workers that cannot be ended.
+// For a coordinator of one model: ends workers of another number of replicas, and of several models.
 absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas);
-// All but those of these models, whose directories (RunDir::ModelPath) are named.
+// Ends all workers except those of `models`, a set of directories (RunDir::ModelPath).
 absl::Status EndWorkersOfOtherModels(const RunDir& directory, const std::set<std::string>& models);
 
-// Removes what models have in `directory` whose workers have all ended. Where a start was interrupted,
-// workers of an earlier coordinator may still be there.
+// Removes the directories in `directory` of models whose workers have all ended. Where a start was
+// interrupted, workers of an earlier coordinator may still be there.
 void RemoveEndedModels(const RunDir& directory);
 
-// Whether a worker of the group in the run directory at `path`, or of a replica's in it, still runs.
+// Whether a worker of the group in the run directory at `path`, or in a replica's directory within, still
+// runs.
 bool HasLeftWorkers(const std::string& path);
 
 class RunState {
  public:
-  // `group` has world_size, model_path and options_digest of this coordinator. Workers that are left and run
-  // with others are ended before it returns, which takes up to 5 seconds. Errors are those of RunDir::Open,
-  // and of workers that cannot be ended. `log_name` is at the front of log lines.
+  // `group` has world_size, model_path and options_digest of this coordinator. Left workers that run with
+  // other values are ended before Open returns, which takes up to 5 seconds. Errors are the errors of
+  // RunDir::Open, and of workers that cannot be ended. `log_name` is at the front of log lines.
   static absl::StatusOr<std::unique_ptr<RunState>> Open(const std::string& path, const v1::GroupFile& group,
                                                         const std::string& log_name = "");
 
@@ -49,10 +51,11 @@ class RunState {
   }
   // Of the earlier coordinator, at most; 0 where there was none.
   int64_t left_epoch() const { return left_epoch_; }
-  // Workers of the earlier coordinator that still run and have this one's options. A value from Open's time.
+  // Workers of the earlier coordinator that still run and have this coordinator's options. A value from
+  // Open's time.
   const ProcessesByRank& left() const { return left_; }
 
-  // Writes the group file unless it says the same already. Later epochs are recorded before they begin.
+  // Writes the group file unless the file says the same already. Epochs are recorded before they begin.
   absl::Status Record(int64_t group_epoch, const ProcessesByRank& workers);
   // No worker is left: the next coordinator finds nothing.
   void Clear() { directory_.Clear(); }
@@ -64,7 +67,7 @@ class RunState {
 
   const RunDir directory_;
   const std::string log_name_;
-  v1::GroupFile group_;  // as it was written last
+  v1::GroupFile group_;  // as last written
   bool written_ = false;
   int64_t left_epoch_ = 0;
   ProcessesByRank left_;

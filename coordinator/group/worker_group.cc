@@ -131,8 +131,8 @@ void WorkerGroup::HealLoop() {
   }
 }
 
-// The next epoch replaces them. They count as lost before they are asked to end, so that their end is no
-// news.
+// The next epoch replaces the workers. Workers count as lost before they are asked to end, so that their end
+// is no news.
 void WorkerGroup::EndWorkers() {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     pool_.Discard(rank, absl::CancelledError(absl::StrCat("rank ", rank, " is restarted")));
@@ -237,7 +237,7 @@ void WorkerGroup::Stop() {
   }
   if (epoch != nullptr) {
     epoch->Shutdown(kEndTimeout);
-    // Nobody else ends it any more, and a recovery may be waiting for a worker of it that hangs.
+    // Nobody else ends the epoch any more, and a recovery may be waiting for a hanging worker of the epoch.
     epoch->ReportLoss(absl::CancelledError("stopped"));
   }
   EndHealing();

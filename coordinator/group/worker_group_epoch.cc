@@ -1,4 +1,4 @@
-// WorkerGroup's part for epochs: how one is formed, from survivors, newcomers and workers that were adopted.
+// WorkerGroup's part for epochs: how an epoch is formed, from survivors, newcomers and adopted workers.
 
 #include <algorithm>
 #include <set>
@@ -26,14 +26,15 @@ namespace {
 // A process that has ended may hold a GPU's memory for a while: 15 s and more were seen
 // (github.com/smg-project/smg/pull/2464).
 constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
-// From the start of a local worker's program until it registers; a GPU's driver may take seconds of it.
+// From the start of a local worker's program until the worker registers; a GPU's driver may take some of
+// these seconds.
 constexpr absl::Duration kRespawnPatience = absl::Seconds(20);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
 // The starts of a local worker that ends again and again for an unknown cause, before the first epoch: each
 // start reads files again.
 constexpr int kFirstStarts = 3;
-constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
+constexpr int kFenceTries = 5;  // of a remote worker: perhaps only the connection broke
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
 std::string FormatMib(int64_t bytes) { return absl::StrFormat("%.1f MiB", bytes / 1048576.0); }
@@ -53,7 +54,7 @@ std::vector<int64_t> KvBlockBytes(const std::vector<v1::WorkerSnapshot>& snapsho
   return bytes;
 }
 
-// Of a rank that is new, and asleep as its group is.
+// Completes the snapshot of a new rank that is asleep like its group.
 void SetAsGroup(const Residency& held, v1::WorkerSnapshot* snapshot) {
   snapshot->clear_resident_tags();
   for (const std::string tag : kMemoryTags) {
@@ -86,7 +87,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   }
 }
 
-// A worker that was lost can be replaced; what is wrong with files, flags or sizes stays wrong.
+// A worker that was lost can be replaced; wrong files, flags or sizes stay wrong.
 bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
   switch (error.code()) {
     case absl::StatusCode::kUnavailable:
@@ -96,7 +97,7 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
-      return executor_ != nullptr;  // once it has worked, it can work again
+      return executor_ != nullptr;  // the group has worked once, so it can work again
     default:
       return false;
   }
@@ -105,14 +106,14 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, int max_starts) {
   BeginNumber();
   refused_newcomer_ = false;
-  // Processes of a first start may have ended before they are awaited.
+  // Processes of a first start may have ended before Await.
   RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/executor_ != nullptr, max_starts));
   pool_.Record(number_);
   RETURN_IF_ERROR(FenceSurvivors());
   RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/false, max_starts));
   absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
   if (absl::IsDeadlineExceeded(workers.status())) {
-    // A process that hangs before it registers is started once more, in the next attempt; a remote worker
+    // A process that hangs before its registration is started once more, in the next attempt; a remote worker
     // that did not come by now is not waited for again.
     const bool again = flags_.local_workers && executor_ != nullptr;
     if (!again) return absl::FailedPreconditionError(workers.status().message());
@@ -151,7 +152,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, in
   return epoch;
 }
 
-// A new number is later than any that a worker has seen, whichever coordinator gave it.
+// A new number is later than any number that a worker has seen, of any coordinator.
 void WorkerGroup::BeginNumber() { number_ = std::max(number_, pool_.last_epoch()) + 1; }
 
 // Discards the workers that cannot serve in this epoch; an error when there are any.
@@ -178,7 +179,7 @@ absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& 
   return first;
 }
 
-// What the first epoch begins with. Workers without weights do as the others.
+// The state that the first epoch begins with. Workers without weights follow the rest.
 void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   if (cache_.num_blocks() > 0) return;  // an earlier attempt has decided
   held_.residency = HeldBy(snapshots);
@@ -208,7 +209,7 @@ void WorkerGroup::SetCache(const KvPlan& plan) {
   cache_.set_swap_space_ahead_bytes(SwapSpaceAhead(flags_));
 }
 
-// How long workers may take to come. The first ones of a cluster may take any time.
+// How long workers may take to come. The first workers of a cluster may take any time.
 absl::Duration WorkerGroup::Patience() const {
   if (flags_.local_workers) {
     return executor_ == nullptr ? flags_.register_timeout
@@ -217,7 +218,7 @@ absl::Duration WorkerGroup::Patience() const {
   return executor_ == nullptr ? kForever : flags_.replacement_timeout;
 }
 
-// A worker that does not reply, because it hangs or because nothing connects to it any more, is lost.
+// A worker that does not reply, because the worker hangs or no connection reaches it any more, is lost.
 absl::Status WorkerGroup::FenceSurvivors() {
   std::vector<std::pair<size_t, WorkerLink>> survivors = pool_.Survivors();
   FailureLatch latch;
@@ -227,7 +228,7 @@ absl::Status WorkerGroup::FenceSurvivors() {
     fencing_ = &latch;
     loading_ |= current_ != nullptr && current_->reads_weights();
   }
-  // Reading a shard is not cut short: it would have to be read again.
+  // Reading a shard is not cut short: the shard would have to be read again.
   const absl::Duration timeout =
       loading_ ? std::max(options_.fence_timeout, options_.speeds->ReadTimeout(options_))
                : options_.fence_timeout;
@@ -257,7 +258,7 @@ absl::Status WorkerGroup::FenceSurvivors() {
     RETURN_IF_ERROR(interruption_);
   }
   RETURN_IF_ERROR(latch.status());
-  loading_ = false;  // whoever was fenced has ended what it did
+  loading_ = false;  // a fenced worker has ended all earlier work
   return absl::OkStatus();
 }
 
@@ -298,9 +299,9 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
   return absl::OkStatus();
 }
 
-// Hosts with different files at one path never serve together. What the engine knows decides, else those that
-// hold weights, else the last epoch, else rank 0. In a recovery another newcomer may do better, unless it
-// would read the same files.
+// Hosts with different files at one path never serve together. The fingerprint that the engine knows decides,
+// else the ranks that hold weights, else the last epoch, else rank 0. In a recovery the next newcomer may do
+// better, unless that newcomer would read the same files.
 absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots) {
   const auto held = std::find_if(snapshots.begin(), snapshots.end(), [](const v1::WorkerSnapshot& snapshot) {
     return snapshot.state() != "created";

@@ -168,7 +168,7 @@ int64_t WorkerPool::last_epoch() const {
   return last;
 }
 
-// What cannot be written costs the next coordinator these workers, and this one nothing.
+// A failed write costs the next coordinator these workers, and this coordinator nothing.
 void WorkerPool::Record(int64_t group_epoch) {
   if (run_state_ == nullptr) return;
   ProcessesByRank running;
@@ -185,7 +185,7 @@ void WorkerPool::OnExit(int rank, pid_t pid, const absl::Status& status) {
            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return places_[rank].replaced_pid != pid; });
 }
 
-// The place may not know its worker yet, but the membership does.
+// The place may not know the worker yet, but the membership does.
 void WorkerPool::OnSilence(const SilentMember& silent) {
   NoteLoss(silent.rank, silent.status, [&] {
     const std::optional<MemberStatus> member = cluster_->Members()[silent.rank];
@@ -344,7 +344,7 @@ void WorkerPool::Stop() {
   CloseListener();
 }
 
-// Until the listener is closed the workers are known to it: none has to register again, or to leave.
+// Until the listener is closed it knows the workers: no worker has to register again, or to leave.
 void WorkerPool::Leave() {
   EndCallbacks();
   if (processes_ != nullptr) processes_->Leave();

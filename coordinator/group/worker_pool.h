@@ -1,11 +1,11 @@
 #pragma once
-// The processes that a group's ranks run in: who has which rank now, who is lost, and who takes a lost one's
-// place. Local workers are started by this class, or adopted with --run-dir when a killed coordinator has
-// left them; remote ones come by themselves.
+// The processes that a group's ranks run in: who has which rank now, who is lost, and who takes the place of
+// a lost worker. Local workers are started by this class, or adopted with --run-dir when a killed coordinator
+// has left them; remote workers come by themselves.
 //
-// Ownership: owns the workers' processes and the listener that they register at; Stop and the destructor end
-// local workers. Thread safety: Start, Record, ReplaceLost, Discard, DiscardAbsent, Survivors and Await are
-// for one thread at a time; Interrupt and Members are for any.
+// Ownership: owns the workers' processes and the listener of registrations; Stop and the destructor end local
+// workers. Thread safety: Start, Record, ReplaceLost, Discard, DiscardAbsent, Survivors and Await are for one
+// thread at a time; Interrupt and Members are for any.
 
 #include <algorithm>
 #include <functional>
@@ -32,8 +32,9 @@ namespace somnus {
 
 class WorkerPool {
  public:
-  // Both are called on threads of the pool and must not block. A loss: a process ended, or a member has sent
-  // no heartbeat for too long; the status names the rank. A stall: what ClusterServer::OnStall says.
+  // on_loss and on_stall are called on threads of the pool and must not block. A loss: a process ended, or a
+  // member has sent no heartbeat for too long; the status names the rank. A stall: as of
+  // ClusterServer::OnStall.
   struct Callbacks {
     std::function<void(const absl::Status&)> on_loss;
     std::function<void(const absl::Status&)> on_stall;
@@ -43,48 +44,49 @@ class WorkerPool {
   ~WorkerPool() { Stop(); }
   WorkerPool(const WorkerPool&) = delete;
 
-  // Opens the listener and starts local workers, without waiting for them. With --run-dir it waits up to a
-  // second for those that an earlier coordinator left, and starts the others; `group` is as RunState takes
-  // it. `terms` says which workers may keep what they hold; its build_id is filled in for local ones. The
-  // error names the flag or the address at fault.
+  // Opens the listener and starts local workers, without waiting for their registration. With --run-dir Start
+  // waits up to a second for workers that an earlier coordinator left, and starts the rest; `group` is as for
+  // RunState. `terms` says which workers may keep weights and memory; its build_id is filled in for local
+  // workers. The error names the flag or the address at fault.
   absl::Status Start(AdoptionTerms terms, const v1::GroupFile& group);
   const std::string& cluster_address() const { return cluster_->address(); }
-  // Whether an earlier coordinator has left the workers of all ranks, with what they hold. After Start.
+  // Whether an earlier coordinator has left the workers of all ranks, with weights and memory. After Start.
   bool adopted() const;
-  // Of an earlier coordinator or a member, as far as is known: new epochs must be later.
+  // The last known epoch of an earlier coordinator or a member: new epochs must be later.
   int64_t last_epoch() const;
-  // Writes down, for a coordinator that comes after this one, that `group_epoch` begins, and the processes
-  // that run. Does nothing without --run-dir.
+  // Writes down, for a later coordinator, that `group_epoch` begins, and the processes that run. Does nothing
+  // without --run-dir.
   void Record(int64_t group_epoch);
-  // As DecideAdoption, for a member that registered with a snapshot and now has this one. Ok for the others,
-  // and for one that has no weights.
+  // As DecideAdoption, for a member that registered with a snapshot and has the snapshot `now`. Ok for
+  // members that registered without a snapshot, and for a member without weights.
   absl::Status CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const;
-  // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
-  // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
-  // `starts_refused`: also for a worker that never came, where the successor would end alike; otherwise that
-  // worker's end is the error. As long as the group has never served, a local worker is started `max_starts`
-  // times at most; then the end of the last process is the error.
+  // Makes room for a new worker in the place of every lost worker, and starts the new worker where it is
+  // local. A local process that still runs is killed first, and has ended before the successor starts, so
+  // that memory is free. `starts_refused`: also for a worker that never came, where the successor would end
+  // alike; otherwise that worker's end is the error. As long as the group has never served, a local worker is
+  // started `max_starts` times at most; then the end of the last process is the error.
   absl::Status ReplaceLost(bool starts_refused, int max_starts);
-  // Local workers, all of which were discarded, end; their places stay empty until ReplaceLost.
+  // Ends local workers; all must have been discarded. Places stay empty until ReplaceLost.
   absl::Status EndDiscarded();
-  // The rank's worker is of no use any longer. It counts as lost from now on.
+  // The rank's worker is of no use any longer. The worker counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
   // From now on every end of a worker that had come is a loss, and so is the end of a worker that refuses to
   // run: a new worker can take the place. Before, an end that would recur is an error of the start.
   void NoteServing();
-  // Discards the workers that were started for ranks whose last one was lost, and that have not registered.
+  // Discards the workers that were started for ranks that had lost their worker, and that have not
+  // registered.
   void DiscardAbsent(const absl::Status& reason);
-  // The workers that Await returned before and that are not lost, with their ranks.
+  // The workers that Await returned before and that are still there, with their ranks.
   std::vector<std::pair<size_t, WorkerLink>> Survivors() const;
   // Waits until every rank has a worker, and returns them by rank; survivors keep their connections. A loss
   // ends the wait with its status. DeadlineExceeded says how many came in time.
   absl::StatusOr<std::vector<WorkerLink>> Await(absl::Duration timeout);
-  // The reason of a loss that was not replaced yet, or ok.
+  // The reason of a loss without a replacement yet, or ok.
   absl::Status Loss() const;
 
   // Ends Await, now and from now on.
   void Interrupt(const absl::Status& reason);
-  // By rank, as they registered; empty before the first Await has returned.
+  // By rank, as registered; empty before the first Await has returned.
   std::vector<v1::RegisterRequest> Members() const;
   // How many workers have registered and were not lost. On any thread.
   int NumCome() const {
@@ -96,7 +98,7 @@ class WorkerPool {
   }
   // No callback runs afterwards; ends local workers by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
-  // As Stop, but local workers stay for the next coordinator, as after a kill of this one.
+  // As Stop, but local workers stay for the next coordinator, as after a kill of this coordinator.
   void Leave();
 
  private:
@@ -104,17 +106,17 @@ class WorkerPool {
     v1::RegisterRequest member;  // an empty worker_id: nobody has the rank yet
     WorkerLink link;
     absl::Status loss;
-    pid_t replaced_pid = 0;  // the local process before this one, whose end may be reported late
-    int num_starts = 1;      // of local processes for the place, since one of them last registered
+    pid_t replaced_pid = 0;  // the previous local process, whose end may be reported late
+    int num_starts = 1;      // of local processes for the place, since the last registration
   };
 
   absl::StatusOr<std::string> FindBinary() const;
-  // Ends the rank's process, and removes its socket.
+  // Ends the rank's process, and removes the process's socket.
   absl::Status EndProcess(int rank);
   absl::Status StartProcesses(const std::string& binary, const std::string& secret);
   // Decides about a worker that registers with a snapshot; on a gRPC thread.
   Adoption Decide(const v1::RegisterRequest& worker);
-  // Waits for the workers that were left. Returns those that go on; the others have ended.
+  // Waits for the left workers. Returns the workers that go on; all other left workers have ended.
   absl::StatusOr<ProcessesByRank> AwaitLeft();
   void OnExit(int rank, pid_t pid, const absl::Status& status);
   void OnSilence(const SilentMember& silent);

@@ -1,5 +1,6 @@
 #pragma once
-// Whether a worker that was left by an earlier coordinator may go on with what it holds. A pure function.
+// Whether a worker that was left by an earlier coordinator may go on with its weights and memory. A pure
+// function.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace somnus {
 
-// What this coordinator would have loaded, and where. Vectors are by rank.
+// The model and options that this coordinator would have loaded, and where. Vectors are by rank.
 struct AdoptionTerms {
   std::string build_id;  // of the program that a new worker would run; empty: any
   std::string checkpoint_fingerprint;
@@ -20,13 +21,13 @@ struct AdoptionTerms {
 
 struct Adoption {
   v1::RegisterAction action = v1::REGISTER_ACTION_ADOPT;
-  std::string reason;  // why it is not adopted: "options: they are not those of this coordinator"
+  std::string reason;  // why the worker is not adopted: "options: they are not those of this coordinator"
 };
 
-// `rank` is the one that `worker` would have; -1: any. A worker that no coordinator has used yet may stay;
-// one that was used and holds no weights may still be loading, and has to leave.
+// `rank` is the rank that `worker` would have; -1: any. A worker that no coordinator has used yet may stay; a
+// used worker without weights may still be loading, and has to leave.
 Adoption DecideAdoption(const v1::RegisterRequest& worker, int32_t rank, const AdoptionTerms& terms);
-// The same for a worker that registers: its rank is that of its weights, else the one that it prefers.
+// As above, for a registering worker. Its rank is the rank of its weights, or else its preferred rank.
 Adoption DecideAdoption(const v1::RegisterRequest& worker, const AdoptionTerms& terms);
 
 }  // namespace somnus

@@ -63,7 +63,8 @@ class Service : public v1::ClusterService::Service {
   void LogRefusal(const v1::RegisterRequest& worker, const absl::Status& status) const {
     const std::string reason(status.message());
     if (absl::IsUnavailable(status)) {
-      LogDebug("{}worker {} has to wait: {}", log_name_, worker.worker_id(), reason);  // it asks every second
+      LogDebug("{}worker {} has to wait: {}", log_name_, worker.worker_id(), reason);  // the worker asks
+                                                                                       // every second
     } else {
       LogWarning("{}worker {} was refused: {}", log_name_, worker.worker_id(), reason);
     }
@@ -138,7 +139,7 @@ class ClusterServerImpl : public ClusterServer {
  private:
   void Watch() {
     const Heartbeat heartbeat(options_.log_name, "watch of registered workers");
-    absl::Status stall;  // the last one that the callback got
+    absl::Status stall;  // the last stall that the callback got
     while (!stop_.WaitFor(std::min(heartbeat_interval_, kLongestWatchInterval))) {
       heartbeat.Beat();
       absl::MutexLock lock(&mu_);
@@ -151,7 +152,7 @@ class ClusterServerImpl : public ClusterServer {
         stall = progress;
         on_stall_(progress);
       }
-      if (!on_silence_) continue;  // the silent ones are named to the next callback
+      if (!on_silence_) continue;  // the silent members are named to the next callback
       for (SilentMember& member : membership_.CheckHeartbeats(now)) {
         AddReason(&member);
         on_silence_(member);

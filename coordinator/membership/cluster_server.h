@@ -2,7 +2,7 @@
 // ClusterService on a listener of its own, where workers register and send heartbeats: a Unix socket in a
 // private directory for local workers, else a TCP address. Calls of strangers are refused (ClusterTrust).
 //
-// Ownership: owns the server, the socket's directory where it has made that, and a thread that watches
+// Ownership: owns the server, the socket's directory where the server has made it, and a thread that watches
 // heartbeats. Thread safe.
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace somnus {
 
 struct ClusterServerOptions {
-  // "host:port" or "unix:/path", whose directory is private; empty: a Unix socket in a new such directory.
+  // "host:port" or "unix:/path" in a private directory; empty: a Unix socket in a new private directory.
   std::string address;
   ClusterTrust trust;  // by default every call passes
   MembershipOptions membership;
@@ -33,13 +33,13 @@ struct ClusterServerOptions {
 
 class ClusterServer {
  public:
-  // Unavailable names an address that cannot be bound; FailedPrecondition: strangers could reach it.
+  // Unavailable names an address that cannot be bound; FailedPrecondition: strangers could reach the address.
   static absl::StatusOr<std::unique_ptr<ClusterServer>> Start(const ClusterServerOptions& options);
   virtual ~ClusterServer() = default;
 
   // The address that workers dial: "unix:/path" or "host:port", with the port that was bound.
   virtual const std::string& address() const = 0;
-  // These are Membership's.
+  // WaitForGroup, Recheck and the following calls are Membership's.
   virtual absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(
       absl::Duration timeout, const Membership::StopCondition& stop = nullptr) = 0;
   virtual void Recheck() = 0;
@@ -48,11 +48,11 @@ class ClusterServer {
   virtual bool IsTaken(int32_t rank) const = 0;
   virtual std::vector<std::optional<MemberStatus>> Members() const = 0;
   // `callback` is called on the watching thread for every member with a rank that falls silent, once for each
-  // worker, also for those that are silent already. It must not block, nor call OnSilence or OnStall. An
-  // empty one removes it: none runs afterwards.
+  // worker, also for members that are silent already. The callback must not block, nor call OnSilence or
+  // OnStall. An empty function removes the callback: no callback runs afterwards.
   virtual void OnSilence(std::function<void(const SilentMember&)> callback) = 0;
-  // `callback` is called on the watching thread whenever what Membership::CheckProgress returns has changed:
-  // a rank hangs in a step, or (ok) none does any longer. The rest is as with OnSilence.
+  // `callback` is called on the watching thread whenever the result of Membership::CheckProgress has changed:
+  // a rank hangs in a step, or (ok) no rank hangs any longer. The rest is as with OnSilence.
   virtual void OnStall(std::function<void(const absl::Status&)> callback) = 0;
 };
 

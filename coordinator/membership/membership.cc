@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kMaxNameLength = 512;
 constexpr size_t kMaxCpuListBytes = 4096;
-// A member whose last sign of life is no older counts as alive. It is the time of several heartbeats.
+// A member whose last sign of life is no older counts as alive. This is the time of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
-// An id is refused for as long as its worker could still try to register. Fewer workers than that are lost in
-// that time.
+// An id is refused for as long as the worker could still try to register. Fewer workers than kMaxTakenOut are
+// lost in that time.
 constexpr size_t kMaxTakenOut = 1024;
 
 std::string NameOf(const v1::RegisterRequest& worker) {
@@ -70,8 +70,8 @@ bool Membership::RunsOnCpu(const v1::RegisterRequest& worker) const {
   return (is_given ? options_.device : worker.device_type()) == v1::DEVICE_TYPE_CPU;
 }
 
-// Instruction sets differ in the last bits of their results, and so in tokens: also in those of a request
-// that goes on after the loss of the group's last member.
+// Instruction sets differ in the last bits of their results, and so in tokens: also within a request that
+// goes on after the loss of the group's last member.
 absl::Status Membership::CheckCpuIsa(const v1::RegisterRequest& request) const {
   if (!RunsOnCpu(request)) return absl::OkStatus();
   std::optional<std::string> cpu_isa = cpu_isa_;

@@ -1,5 +1,5 @@
 #pragma once
-// What the system says of a process that does not respond. Thread safe.
+// The system's view of a process that does not respond. Thread safe.
 
 #include <sys/types.h>
 

@@ -104,7 +104,7 @@ class PrometheusMetrics : public Metrics {
     e2e_.Observe(Seconds(request.arrival, finished));
     prompt_tokens_.Observe(request.prompt.size());
     generation_tokens_.Observe(num_output_tokens);
-    // A request that was aborted while it waited was never scheduled.
+    // A request that was aborted while waiting was never scheduled.
     if (scheduled < request.arrival || scheduled > finished) return;
     queue_time_.Observe(Seconds(request.arrival, scheduled));
     inference_time_.Observe(Seconds(scheduled, finished));
@@ -158,7 +158,7 @@ class PrometheusMetrics : public Metrics {
   }
 
   void Update(const EngineStats& stats) override {
-    absl::MutexLock lock(&serialize_mu_);  // or two scrapes could both add what a counter lacks
+    absl::MutexLock lock(&serialize_mu_);  // or two scrapes could both add a counter's difference
     Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
     Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
     Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "capacity"}})
@@ -326,7 +326,7 @@ class PrometheusMetrics : public Metrics {
   prometheus::Histogram& RequestTokens(const std::string& name, const std::string& help) {
     return Histogram(name, help, token_buckets_);
   }
-  // A time under vLLM's name and buckets, and under ours with finer ones.
+  // A time under vLLM's name and buckets, and under our name with finer buckets.
   struct TwoScales {
     prometheus::Histogram& vllm;
     prometheus::Histogram& fine;

@@ -23,14 +23,14 @@ struct CacheConfigInfo {
 
 class Metrics : public EngineObserver {
  public:
-  // Buckets of token counts end at max_model_len.
-  // `beside`: another model's metrics, in whose registry these are, too; null: none.
+  // Buckets of token counts end at max_model_len. `beside`: another model's metrics, to share their registry;
+  // null: a registry of its own.
   static std::unique_ptr<Metrics> Create(const std::string& model_name, int32_t max_model_len,
                                          const Metrics* beside = nullptr);
 
   virtual void SetCacheConfig(const CacheConfigInfo& info) = 0;
 
-  // The API layer reports these events. `choices` is n, `max_tokens` the resolved one.
+  // The API layer reports these events. `choices` is n, `max_tokens` the resolved value.
   virtual void OnRequestParams(int32_t choices, int32_t max_tokens) = 0;
   // Seconds between two deliveries of one sequence.
   virtual void OnInterTokenLatency(double seconds) = 0;
@@ -41,12 +41,12 @@ class Metrics : public EngineObserver {
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 
-  // A decision of residency_policy.h about this model, by the names that it has there.
+  // A decision of residency_policy.h about this model, by the names used there.
   virtual void OnResidencyDecision(const std::string& action, const std::string& reason) = 0;
-  // A model that slept has woken for a request, which has waited for room, and for the wake-up.
+  // A model that slept has woken for a request: how long the request waited for room, and for the wake-up.
   virtual void OnModelSwitch(absl::Duration room, absl::Duration wake_up) = 0;
 
-  // Takes over what the engine itself keeps.
+  // Takes over the numbers that the engine itself keeps.
   virtual void Update(const EngineStats& stats) = 0;
   // Returns all metrics of the registry in Prometheus' text format 0.0.4.
   virtual std::string Serialize() = 0;

@@ -1,10 +1,10 @@
 #pragma once
-// The last steps of an engine, and what else took its time, for a look at what it did and why: which step was
-// slow, what was in it, and what it waited behind. It is always on: a step costs the lock and a copy of its
-// event.
+// The last steps of an engine, and everything else that took the engine's time, to see why a step was slow:
+// what was in the step, and what the step waited behind. The trace is always on: a step costs the lock and a
+// copy of the step's event.
 //
-// Bounded: of more steps or other events than TraceLimits allows the oldest are forgotten. The observer
-// behind it is borrowed, and is told of every event first. Thread safe.
+// Bounded: beyond TraceLimits the oldest steps and other events are forgotten. The observer behind the trace
+// is borrowed, and is told of every event first. Thread safe.
 
 #include <cstddef>
 #include <deque>
@@ -49,7 +49,7 @@ class StepTrace : public PassingObserver {
   void OnWeightsChanged(const WeightsEvent& event) override;
   void OnSelfCheck(const SelfCheckEvent& event) override;
 
-  // What ended within the last `duration`.
+  // The steps and spans that ended within the last `duration`.
   Trace Last(absl::Duration duration) const;
 
  private:

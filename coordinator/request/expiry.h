@@ -1,5 +1,5 @@
 #pragma once
-// When the time of a request is over, and what its client is told then. Pure functions.
+// When the time of a request is over, and the error that its client gets then. Pure functions.
 
 #include <algorithm>
 #include <array>
@@ -12,10 +12,10 @@
 namespace somnus {
 
 enum class ExpiryCause {
-  kDeadlineWaiting,  // the deadline of one that was never scheduled
-  kDeadlineRunning,  // of one that had begun
-  kTtftEstimate,     // when it came, its first token could not be made by first_token_by
-  kTtftPassed,       // first_token_by was over, and it was not scheduled yet
+  kDeadlineWaiting,  // the deadline of a request that was never scheduled
+  kDeadlineRunning,  // the deadline of a request that had begun
+  kTtftEstimate,     // already on arrival no first token could be made by first_token_by
+  kTtftPassed,       // first_token_by was over before the request was scheduled
 };
 inline constexpr std::array<const char*, 4> kExpiryCauses = {"deadline_waiting", "deadline_running",
                                                              "ttft_estimate", "ttft_passed"};

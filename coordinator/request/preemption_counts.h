@@ -1,6 +1,6 @@
 #pragma once
-// Why running sequences were preempted, and how: by swap, with their blocks in host memory, or by recompute,
-// without.
+// Why running sequences were preempted, and how: by swap, which keeps their blocks in host memory, or by
+// recompute, which drops them.
 
 #include <array>
 #include <cstddef>
@@ -11,8 +11,9 @@ namespace somnus {
 enum class PreemptionCause {
   kNoBlocks,  // running sequences needed blocks
   kPriority,  // a more urgent sequence took the place
-  kReset,  // what was computed was given up: a sleep that does not keep it, a pause or a call that clears it
-  kFailure,  // of the group, or of another sequence whose blocks were shared
+  kReset,     // computed blocks were given up: a sleep that does not keep them, a pause or a call that clears
+              // them
+  kFailure,   // of the group, or of a sequence that shared blocks
 };
 inline constexpr std::array<const char*, 4> kPreemptionCauses = {"no_blocks", "priority", "reset", "failure"};
 
@@ -36,14 +37,14 @@ struct PreemptionCounts {
   }
 };
 
-// Why what was preempted (a sequence, choices of a request together, a beam search), whose blocks were wanted
-// for others, was not swapped out, where swapping is on. It is computed again.
+// Why a preempted sequence (or the choices of a request together, or a beam search) was not swapped out
+// although swapping is on and other sequences needed the blocks. The sequence is computed again.
 enum class SwapObstacle {
   kNone,
   kHostFull,    // the host tier has too few free blocks
-  kHostMemory,  // a rank's host had no memory for them, now or not long ago
-  kStepFull,    // the step would swap too many blocks, or swaps others in
-  kPrice,       // computing it again is cheaper, or no price is known yet
+  kHostMemory,  // a rank's host had no memory for the blocks, now or not long ago
+  kStepFull,    // the step would swap too many blocks, or swaps other blocks in
+  kPrice,       // computing again is cheaper, or no price is known yet
 };
 inline constexpr std::array<const char*, 5> kSwapObstacles = {"none", "host_full", "host_memory", "step_full",
                                                               "price"};
@@ -53,9 +54,9 @@ struct SwapCounts {
   int64_t in_blocks = 0;
   int64_t in_tokens = 0;        // that were not computed again
   int64_t stored_blocks = 0;    // among out_blocks: of the prefix cache
-  int64_t evicted_blocks = 0;   // of these, that gave way to others in host memory
-  int64_t host_hit_tokens = 0;  // of prompts, whose blocks came back from there
-  int64_t refusals = 0;         // steps whose swap_outs a rank had no memory for
+  int64_t evicted_blocks = 0;   // cached blocks that gave way to other blocks in host memory
+  int64_t host_hit_tokens = 0;  // of prompts: blocks of these tokens came back from host memory
+  int64_t refusals = 0;         // steps with swap_outs that a rank had no memory for
   std::array<int64_t, kSwapObstacles.size()> obstacles = {};  // preemptions
 
   void Add(const SwapCounts& other) {

@@ -16,24 +16,24 @@ namespace somnus {
 
 // When a beam search ends before its last step.
 enum class EarlyStopping {
-  kNever,      // where its answers are certain; vLLM, which goes on, has the same ones
-  kHeuristic,  // where its best beam, at its present length, is worse than `width` answers
-  kAtWidth,    // where it has `width` answers
+  kNever,      // where the answers are certain; vLLM goes on, and ends with the same answers
+  kHeuristic,  // where the best beam, at its present length, is worse than `width` answers
+  kAtWidth,    // where the search has `width` answers
 };
 
-// A beam search. Numbers mean what they do in vLLM's server.
+// A beam search. Numbers have the meaning of vLLM's server.
 struct BeamSearchParams {
   int32_t width = 1;  // of beams that go on, and of answers
   double length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::kNever;
   std::vector<int32_t>
-      eos_token_ids;  // they end an answer, unless ignore_eos, and do not count in its length
+      eos_token_ids;  // end an answer, unless ignore_eos, and do not count in the answer's length
   bool ignore_eos = false;
-  bool includes_eos = false;  // the tokens of an answer include the one that ended it
-  int32_t num_logprobs = -1;  // alternatives to each token of an answer; -1: none, and no log-probabilities
+  bool includes_eos = false;  // the tokens of an answer include the EOS token that ended the answer
+  int32_t num_logprobs = -1;  // alternatives to each token of an answer; -1: no log-probabilities at all
 };
 
-// A text that the outputs never complete, by any sequence of tokens: the fields are those of BadText in
+// A text that the outputs never complete, by any sequence of tokens. The fields are the same as of BadText in
 // proto/step.proto.
 struct BadText {
   struct Piece {
@@ -44,9 +44,9 @@ struct BadText {
   std::vector<Piece> pieces;  // sorted
 };
 
-// Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which is
-// never changed, serves every choice and every prompt of a client's request; what differs among them is in
-// EngineRequest.
+// Fully resolved and validated by the API layer; names as in proto/inference.proto. A single record, which is
+// never changed, serves every choice and every prompt of a client's request; differences among choices and
+// prompts are in EngineRequest.
 struct SamplingParams {
   int32_t min_tokens = 0;
   float temperature = 1.0f;  // 0: greedy
@@ -61,11 +61,13 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;  // stop_reason is the id
   std::vector<int32_t> eos_token_ids;   // stop_reason is null; empty under ignore_eos
   int32_t num_logprobs = -1;            // -1: none; 0: the chosen token only
-  int32_t num_prompt_logprobs = -1;     // -1: none; a request that has them adopts no cached prefix
+  int32_t num_prompt_logprobs = -1;     // -1: none; a request with prompt log-probabilities adopts no cached
+                                        // prefix
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;  // the last token never follows the rest
   std::vector<BadText> bad_texts;
-  // Of these parameters a beam search has num_logprobs alone, twice its width, and temperature 0.
+  // Of all other parameters a beam search uses num_logprobs alone, which is twice its width; temperature is
+  // 0.
   std::optional<BeamSearchParams> beam_search;
 };
 
@@ -78,59 +80,59 @@ struct Logprobs {
   int32_t rank = 0;  // of token_ids[0]; 1 is the likeliest
 };
 
-// A beam of a search: what it has after the prompt.
+// A beam of a search: the tokens after the prompt.
 struct Beam {
   std::vector<int32_t> outputs;
   std::vector<std::shared_ptr<const Logprobs>> logprobs;  // of outputs, when asked for
   double cum_logprob = 0;
   FinishReason finish_reason = FinishReason::kLength;
-  std::optional<int32_t> stop_token_id;  // the EOS token that ended it
-  double score = 0;                      // of one that has ended
+  std::optional<int32_t> stop_token_id;  // the EOS token that ended the beam
+  double score = 0;                      // of an ended beam
 };
 
 // How far a beam search has come.
 struct BeamState {
-  std::vector<Beam> live = {Beam()};  // those that go on, best first, all of one length
-  std::vector<Beam> ended;            // the best of those that have ended, best first
+  std::vector<Beam> live = {Beam()};  // beams that go on, best first, all of one length
+  std::vector<Beam> ended;            // the best ended beams, best first
 };
 
-// What one step did for one request. After finish_reason != kNone nothing follows.
+// The result of one step for one request. After finish_reason != kNone nothing follows.
 struct RequestOutput {
   std::vector<int32_t> token_ids;
   std::vector<Logprobs> logprobs;  // parallel to token_ids when asked for
   // Appended as chunks are computed; position 0 has none (empty vectors).
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<int32_t> stop_token_id;  // the stop_token_ids member that ended it
-  std::vector<Beam> beams;               // of a beam search that has ended: its answers, best first
-  absl::Status error;                    // with kError: what the client is told
+  std::optional<int32_t> stop_token_id;  // the member of stop_token_ids that ended the request
+  std::vector<Beam> beams;               // the answers of a beam search that has ended, best first
+  absl::Status error;                    // with kError: the error for the client
   int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
-  int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none did, they are stale
+  int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none, the weights are stale
 };
 
-// Receives a request's outputs, on the engine loop's thread, in order: hand them over and return; never
-// block, never call back into the engine from within.
+// Receives a request's outputs, on the engine loop's thread, in order: hand the outputs over and return;
+// never block, never call back into the engine from within.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
   virtual void OnOutput(RequestOutput output) = 0;
 };
 
-// How far a request had come that one engine gave away and another one goes on with: its client notices
-// nothing, and nothing of it counts twice. A value; an engine that takes the request begins with it.
+// The progress of a request that one engine gave away and another engine continues: the client notices
+// nothing, and nothing counts twice. A value; the engine that takes the request begins from here.
 struct RequestProgress {
-  std::vector<int32_t> output_tokens;      // that were delivered
-  std::shared_ptr<const BeamState> beams;  // of a beam search; output_tokens are its best beam's, undelivered
+  std::vector<int32_t> output_tokens;      // tokens that were delivered
+  std::shared_ptr<const BeamState> beams;  // of a beam search; output_tokens are the best beam's, undelivered
   int32_t num_prompt_logprobs = 0;         // positions whose prompt log-probabilities were delivered
   int32_t num_cached_tokens = 0;           // prompt tokens that the prefix cache served at first
   bool was_scheduled = false;
   int64_t num_charged = 0;  // tokens of the prompt for which the user was charged, or that cost nothing
   bool avoids_prefix_cache = false;
-  // Failures of the workers, as scheduler/sequence.h counts them.
+  // Failures of the workers, counted as in scheduler/sequence.h.
   int32_t num_failures = 0;
   int64_t num_tokens_at_failure = 0;
   bool runs_alone = false;
-  // Under the priority policy, as waiting_queue.h has them.
+  // For the priority policy, as in waiting_queue.h.
   int64_t effective_priority = 0;
   int64_t waited_steps = 0;
   absl::Time scheduled_time = absl::InfinitePast();
@@ -145,20 +147,21 @@ struct EngineRequest {
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
-  std::string user;  // whose request it is, where users have accounts; empty: of those who have no name
-  // The id of another choice of the same prompt: of a request that was submitted before this one, with the
-  // same prompt, sampling and salt. Where it can be, the prompt is computed once for both. Empty: there is
-  // none.
+  std::string user;  // the sender, where users have accounts; empty: a sender without a name
+  // The id of another choice of the same prompt: a request that was submitted before this request, with the
+  // same prompt, sampling and salt. Where possible, the prompt is computed once for both. Empty: there is no
+  // such request.
   std::string fork_of;
   absl::Time arrival;
   // By the engine's monotonic clock. At the deadline the request ends with DeadlineExceeded, waiting or
-  // running. One that is not scheduled by first_token_by, or has no chance of a token by then, is refused.
+  // running. A request that is not scheduled by first_token_by, or has no chance of a token by then, is
+  // refused.
   MonotonicTime deadline = absl::InfiniteDuration();
   MonotonicTime first_token_by = absl::InfiniteDuration();
   std::shared_ptr<OutputSink> sink;
-  int64_t held_bytes = 0;    // of memory that its sender keeps for it until it ends, beside the request
-  int64_t queued_bytes = 0;  // what it counts for in the queue (request_bytes.h); the engine sets it
-  std::shared_ptr<const RequestProgress> progress;  // null: nothing has been done for it
+  int64_t held_bytes = 0;    // of memory that the sender keeps until the request ends, beside the request
+  int64_t queued_bytes = 0;  // the request's bytes in the queue (request_bytes.h); set by the engine
+  std::shared_ptr<const RequestProgress> progress;  // null: no engine has worked on the request
 };
 
 }  // namespace somnus

@@ -6,10 +6,10 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kMapNodeBytes = 48;
-constexpr int64_t kVectorBytes = 40;  // with the header of its memory
+constexpr int64_t kVectorBytes = 40;  // with the allocation's header
 // A sequence's objects on the way through the API, the engine and the scheduler.
 constexpr int64_t kRequestBytes = 2048;
-// The prompt, and the sequence's tokens that begin with it.
+// The prompt, and the sequence's tokens, which begin with the prompt.
 constexpr int64_t kCopiesOfPrompt = 2;
 
 int64_t IdBytes(size_t count) { return static_cast<int64_t>(count * sizeof(int32_t)); }
@@ -28,7 +28,7 @@ int64_t SamplingParamsBytes(const SamplingParams& s) {
 }
 
 void SetQueuedBytes(std::vector<EngineRequest>* requests) {
-  // By record: first how many requests share it, then each one's part of its bytes.
+  // By record: first how many requests share the record, then each request's part of the record's bytes.
   absl::flat_hash_map<const SamplingParams*, int64_t> shares;
   for (const EngineRequest& request : *requests) ++shares[request.sampling.get()];
   for (auto& [sampling, share] : shares) share = (SamplingParamsBytes(*sampling) + share - 1) / share;

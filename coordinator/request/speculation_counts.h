@@ -1,5 +1,5 @@
 #pragma once
-// What speculative decoding has done: draft tokens that steps checked, and those that were right.
+// Counts of speculative decoding: draft tokens that steps checked, and draft tokens that were right.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +12,7 @@ struct SpeculationCounts {
   int64_t num_drafts = 0;
   int64_t num_draft_tokens = 0;
   int64_t num_accepted_tokens = 0;
-  std::vector<int64_t> num_accepted_tokens_per_pos;  // by the token's place in its draft
+  std::vector<int64_t> num_accepted_tokens_per_pos;  // by the token's place in the draft
 
   // Counts a draft of `num_draft` tokens, the first `num_accepted` of which were right.
   void AddDraft(size_t num_draft, size_t num_accepted) {

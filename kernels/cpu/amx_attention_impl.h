@@ -1,11 +1,11 @@
 // Paged attention on AMX tiles: attention_impl.h's chunks, with both products by TDPBF16PS. Part of
 // kernels_amx.cc.
 //
-// K's layout in a block of bf16 is that of tiles of 16 tokens, a group. V is multiplied in steps of 32
-// tokens, as a tile of 16 takes as long: a chunk's values are copied side by side, once for all rows. What is
-// stored in a byte, a bf16 holds exactly: such a chunk's keys and values become bf16 in that copy. A tile of
-// rows has the products of all that its last row sees; rows that see less have weights of zero there, which
-// change neither a sum that is a normal number nor, after FlushSmallSums, any other.
+// K's layout in a block of bf16 is the layout of tiles of 16 tokens, a group. V is multiplied in steps of 32
+// tokens, as a tile of 16 takes as long: a chunk's values are copied side by side, once for all rows. A bf16
+// holds every value of a cache of bytes exactly: such a chunk's keys and values become bf16 in that copy. A
+// tile of rows has the products of all tokens that the tile's last row sees; rows that see less have weights
+// of zero there, which change neither a sum that is a normal number nor, after FlushSmallSums, any other.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -43,7 +43,7 @@ SOMNUS_INLINE VF Exp2(VF t) {
   return (VF)_mm512_scalef_ps((__m512)p, (__m512)n);
 }
 
-// Lane r becomes what the lanes of v[r] come to, folded by `op` in one order.
+// Lane r becomes the lanes of v[r], folded by `op` in a fixed order.
 template <typename Op>
 SOMNUS_INLINE VF FoldRows(VF (&v)[kW], const Op& op) {
 #pragma GCC unroll 4
@@ -83,16 +83,16 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     int64_t begin;  // position of the first
     int64_t count;
   };
-  // K of a chunk, as tiles take it: [groups][dims / 2][kGroupTokens][2].
+  // K of a chunk, as tiles take K: [groups][dims / 2][kGroupTokens][2].
   struct Keys {
     VU data[kInPlace ? 1 : kMaxGroups * kMaxTileDims / 2];
   };
-  // V of a chunk, as tiles take it: [tokens / 2][dims][2].
+  // V of a chunk, as tiles take V: [tokens / 2][dims][2].
   struct Values {
     VU data[kTileChunkTokens / 2 * kMaxTileDims / kW];
-    bool finite[kTileChunkTokens / kStepTokens];  // each step, as far as it may be unseen by some row
+    bool finite[kTileChunkTokens / kStepTokens];  // each step that may be unseen by some row
   };
-  // Rows of the group of rows, of one tile.
+  // Rows of one tile, out of the group of rows.
   struct Rows {
     int64_t begin;
     int64_t count;
@@ -116,14 +116,14 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return groups;
   }
 
-  // How many of its groups and of its steps hold a token below the limit.
+  // How many groups, and how many steps, hold a token below the limit.
   static int64_t SeenGroups(const Groups& groups, int64_t limit) {
     return Max(0, Min(groups.count, (limit - groups.begin + kGroupTokens - 1) / kGroupTokens));
   }
   static int64_t SeenSteps(const Groups& groups, int64_t limit) {
     return (SeenGroups(groups, limit) * kGroupTokens + kStepTokens - 1) / kStepTokens;
   }
-  // Calls fn(column, mask) for each group that the row sees; mask: its tokens that it sees.
+  // Calls fn(column, mask) for each group that the row sees; mask: the tokens of the group that the row sees.
   template <typename Fn>
   SOMNUS_INLINE void ForSeen(const Groups& groups, int64_t row, const Fn& fn) const {
     const int64_t tokens = Min(groups.count * kGroupTokens, limits[row] - groups.begin);
@@ -179,7 +179,8 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return top;
   }
 
-  // The row's weights for the first `steps` steps, zero where it does not see; returns their sum, over lanes.
+  // The row's weights for the first `steps` steps, zero where the row does not see; returns the sum of the
+  // weights, over lanes.
   VF WeighRow(const Groups& groups, int64_t row, int64_t steps, float new_max) {
     ActType* const w = weights + row * kTileChunkTokens;
     const VF unit = Set(args.scale * kLog2E), less = Set(new_max * -kLog2E);
@@ -200,7 +201,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     const int64_t steps = SeenSteps(groups, rows.most);
     float* const old_max = max + rows.begin;
     float* const sums = sum + rows.begin;
-    // Lanes beyond the rows stay as they are.
+    // Lanes beyond the rows stay unchanged.
     VF lanes[kW];
     for (int64_t r = 0; r < rows.count; ++r) lanes[r] = LargestOf(groups, rows.begin + r);
     for (int64_t r = rows.count; r < kW; ++r) lanes[r] = Set(-__builtin_inff());
@@ -267,7 +268,8 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return _mm512_test_epi32_mask((__m512i)infinite, (__m512i)infinite) == 0;
   }
 
-  // The values of the tokens below `most`, and zeros up to a whole step. All rows see those below `least`.
+  // The values of the tokens below `most`, and zeros up to a whole step. All rows see the tokens below
+  // `least`.
   void CopyValues(const Groups& groups, int64_t least, int64_t most, Values* values) const {
     const int64_t vectors = kGroupTokens / 2 * dims / kW, count = SeenGroups(groups, most);
     for (bool& finite : values->finite) finite = true;
@@ -315,7 +317,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     AccumulateSteps(values, begin, end, rows);
   }
 
-  // Tiles make a sum that is zero or subnormal +0 when they add nothing to it.
+  // When tiles add nothing to a sum that is zero or subnormal, the sum becomes +0.
   void FlushSmallSums(int64_t rows) {
     for (float* a = acc; a < acc + rows * dims; a += kW) {
       const VF v = Load(a);
@@ -334,7 +336,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     }
   }
 
-  // With few rows memory bounds the loop: prefetches this chunk's values and the next one's keys.
+  // With few rows memory bounds the loop: prefetches this chunk's values and the next chunk's keys.
   void Ask(const Chunk& chunk, const Chunk& next) const {
     const auto ask = [](const char* data, int64_t bytes) {
       for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(data + i, 0, 2);
@@ -357,7 +359,8 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
       if (tiles == 1) Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last) : chunk);
       const Groups groups = GroupsOf(chunk);
       CopyKeys(groups, &keys);
-      // Each by itself for all tiles: what one has stored is in the cache when the next loads it.
+      // Each phase runs for all tiles before the next phase: the results of a phase are in the cache when the
+      // next phase loads them.
       ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, keys, tile); });
       ForRows(rows, height, position, [&](const Rows& tile) { Weigh(groups, tile); });
       CopyValues(groups, limits[0], last, &values);

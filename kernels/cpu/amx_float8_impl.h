@@ -1,8 +1,8 @@
 // Linear with fp8 weights and activations of bf16 on AMX tiles. Part of kernels_amx.cc.
 //
-// A piece of a panel is expanded to bf16 in the L1 cache, where it is what a panel of bf16 weights is
-// (amx_linear_impl.h), and serves all pairs of row tiles. Sums are those of float8_impl.h, but for the order
-// within 32 values of k, which is that of TDPBF16PS, whatever the number of rows.
+// A piece of a panel is expanded to bf16 in the L1 cache, where the piece has the layout of a panel of bf16
+// weights (amx_linear_impl.h), and serves all pairs of row tiles. Sums are as in float8_impl.h, but for the
+// order within 32 values of k, which is the order of TDPBF16PS for any number of rows.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {

@@ -1,14 +1,15 @@
 // Linear with bf16 weights on AMX tiles. Part of kernels_amx.cc.
 //
-// A panel's layout is that of a tile of weights: 16 rows of pairs of k, two tiles side by side. An output
+// A panel has the layout of a tile of weights: 16 rows of pairs of k, two tiles side by side. An output
 // element is one chain over steps of 32 values of k in ascending order, in which TDPBF16PS adds the products
-// of even and of odd k up apart, whatever the number of rows: one row takes the same instructions as many.
-// Where k is cut into parts, the chain is stored and loaded as it is.
+// of even and of odd k up apart, for any number of rows: a single row takes the same instructions as many.
+// Where k is cut into parts, the chain is stored and loaded unchanged.
 //
 // A step of two row tiles and two tiles of weights has four products, which take 64 cycles, and loads 4 KiB,
-// which take 32 from the L1 cache. Half of that, the activations, comes from the L2 cache. What must come
-// from further away, the next weights and the lines of y that will be written, is asked for meanwhile, a few
-// lines at each step: a core waits for few lines at a time, and stores to lines that it lacks stop it.
+// which take 32 from the L1 cache. Half of that, the activations, comes from the L2 cache. Data from further
+// away, the next weights and the lines of y that will be written, is prefetched meanwhile, a few lines at
+// each step: a core waits for few lines at a time, and stores to lines that are not in the cache stop the
+// core.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -21,20 +22,20 @@ constexpr int64_t kPairFloats = 2 * kTileRows * kPanelWidth;  // sums of a pair 
 // Rows at a time: a pair's sums of a part of k are kept for each.
 constexpr int64_t kMaxBlockRows = 512;
 // The part of a panel that stays in the L1 cache while pairs of row tiles pass by; a whole panel that is
-// hardly larger is not cut, nor one that few pairs use.
+// hardly larger is not cut, nor is a panel that few pairs use.
 constexpr int64_t kPartSteps = 16;
 constexpr int64_t kMaxWholeSteps = 20;
 constexpr int64_t kMinPairsForParts = 4;
 constexpr int64_t kTileAheadBytes = 4096;
 constexpr int64_t kSumRowsAhead = 2;  // at each step
 
-// Two row tiles of activations, or one, and the distance of their rows in bytes.
+// One or two row tiles of activations, and the distance of their rows in bytes.
 struct TilePair {
   const char* a[2];
   int64_t stride;
 };
 
-// What is fetched during the steps of a pair: `lines` cache lines of weights at each, and rows of y.
+// Prefetches during the steps of a pair: `lines` cache lines of weights at each step, and rows of y.
 struct Ahead {
   const char* w = nullptr;
   int64_t lines = 0;
@@ -74,8 +75,8 @@ SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
   }
 }
 
-// One step of k. Activations are loaded past the L1 cache, as far as the hint goes: they come by once for
-// each panel, while the panel is used by all of them.
+// One step of k. Activations are loaded past the L1 cache, as far as the hint goes: activations come by once
+// for each panel, while the panel serves all activations.
 template <bool kBoth>
 SOMNUS_INLINE void Step(const TilePair& x, const char* w) {
   TileLoad<6>(w, kPanelWidth * 4);
@@ -119,7 +120,7 @@ class TileLinear {
     if (tail_ != 0) CopyTailOfX();
   }
 
-  // panel_end: of the range of which this is one; nothing beyond it is fetched.
+  // panel_end: the end of the range of panels; nothing beyond panel_end is prefetched.
   void Panel(int64_t panel, int64_t panel_end) {
     const char* const w = args_.w + panel * PanelBytes(DataType::kBF16, args_.k);
     const int64_t column = panel * kPanelWidth, pairs = tiles_.pairs();
@@ -186,7 +187,7 @@ class TileLinear {
     for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(kept[i], rows[i], column);
   }
 
-  // Those of a panel that has columns beyond the end.
+  // Copies the columns of a panel that extends beyond the last column.
   void CopyColumns(const float* from, int64_t row, int64_t column) {
     const size_t bytes = static_cast<size_t>(args_.n - column) * 4;
     for (int64_t r = 0; r < tiles_.height; ++r)
@@ -199,7 +200,7 @@ class TileLinear {
     __builtin_memcpy(bias_, args_.bias + column, count * 4);
   }
 
-  // What is left of k after whole steps, with zeros behind it: what lies there in memory may be a NaN.
+  // The rest of k after whole steps, with zeros behind: the memory there may hold a NaN.
   void CopyTailOfX() {
     __builtin_memset(x_tail_, 0, sizeof(x_tail_));
     for (int64_t r = 0; r < tiles_.rows; ++r) {

@@ -1,11 +1,11 @@
-// How the types of a KV cache become the pairs of bf16 that tiles multiply. What is stored in a byte, a bf16
-// holds exactly. Part of kernels_amx.cc.
+// How the types of a KV cache become the pairs of bf16 that tiles multiply. A bf16 holds every value of a
+// byte exactly. Part of kernels_amx.cc.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// How a cache stores 16 tokens' keys of two dims, `row` bytes apart, and 16 dims of two tokens' values:
-// Pair returns them as bf16, the second in the upper halves.
+// How a cache stores 16 tokens' keys of two dims, `row` bytes apart, and 16 dims of two tokens' values: Pair
+// returns both as bf16, the second in the upper halves.
 struct StoredBF16 : TileBF16 {
   static SOMNUS_INLINE VU Pair(const char* p, int64_t) { return LoadU(p); }
 };
@@ -17,7 +17,7 @@ struct StoredI8 : TileI8 {
 };
 struct StoredF8 : TileF8 {
   using ActElement = BF16;
-  // A 256th of each value (kF8Unit), in halves: its bits with another exponent bias, but for the subnormal
+  // A 256th of each value (kF8Unit), in halves: the bits with another exponent bias, but for the subnormal
   // numbers, which are looked up, and for NaN.
   static SOMNUS_INLINE VU Pair(const char* p, int64_t row) {
     const __m512i low = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -1,15 +1,15 @@
-// AMX tiles: their shapes and what moves them. Part of kernels_amx.cc.
+// AMX tiles: their shapes, loads and stores. Part of kernels_amx.cc.
 //
 // Eight tiles of up to 16 rows of 64 bytes. Tiles 0 to 3 hold sums, 4 and 5 activations, 6 and 7 weights; the
 // numbers are part of the instructions. These functions are here because GCC's intrinsics are macros, and do
-// not tell the compiler that they read memory.
+// not tell the compiler that memory is read.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 constexpr int64_t kTileRows = 16;
 
-// What LDTILECFG reads.
+// The operand of LDTILECFG.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -23,7 +23,7 @@ template <int kTile>
 SOMNUS_INLINE void TileLoad(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(kTile) : "memory");
 }
-// The same with a hint that the data should not displace others in the L1 cache.
+// As TileLoad, with a hint that the data should not displace other data in the L1 cache.
 template <int kTile>
 SOMNUS_INLINE void TileLoadOnce(const void* from, int64_t stride) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(kTile) : "memory");
@@ -36,7 +36,7 @@ template <int kTile>
 SOMNUS_INLINE void TileZero() {
   asm volatile("tilezero %%tmm%c0" ::"n"(kTile));
 }
-// __builtin_prefetch would only read: that a line will be written is an instruction of its own.
+// __builtin_prefetch would only read: a prefetch for writing is an instruction of its own.
 SOMNUS_INLINE void PrefetchToWrite(const void* line) {
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 }
@@ -46,9 +46,9 @@ SOMNUS_INLINE void TileDot() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(kSum), "n"(kX), "n"(kW));
 }
 
-// Gives the calling thread tiles for as long as this lives. A thread that has none costs nothing when it is
-// switched; giving it some takes about 50 ns. rows: of activations and sums, up to kTileRows. bytes_4 and
-// bytes_5: of a row of tiles 4 and 5, four for each row of tiles 6 and 7.
+// Gives the calling thread tiles for as long as the scope lives. A thread without tiles costs nothing at a
+// context switch; giving a thread tiles takes about 50 ns. rows: of activations and sums, up to kTileRows.
+// bytes_4 and bytes_5: of a row of tiles 4 and 5, four for each row of tiles 6 and 7.
 class TileScope {
  public:
   TileScope(int64_t rows, int64_t bytes_4, int64_t bytes_5) {
@@ -68,7 +68,7 @@ class TileScope {
 };
 
 // Rows [begin, begin + rows) cut into tiles of one height, so that one TileScope serves all: the last tile
-// may hold rows of the one before it, which are then computed twice, to the same bits.
+// may hold rows of the tile before, which are then computed twice, to the same bits.
 struct RowTiles {
   RowTiles(int64_t begin, int64_t rows)
       : begin(begin),

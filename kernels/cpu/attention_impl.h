@@ -1,14 +1,14 @@
 // Paged attention with an online softmax (FlashAttention's recurrence over PagedAttention's blocks). Part of
 // kernels_*.cc.
 //
-// The context is cut at fixed positions into sections, which attention_sections_impl.h puts together, and
-// these into chunks of whole blocks (or parts of a large one), whose maxima and sums are folded in ascending
-// order. A query's result thus depends on its position and its cache alone.
-// Keys and values at or beyond a query's limit never enter its sums, not even with weight zero: they may be
-// another request's NaN.
+// The context is cut at fixed positions into sections, which attention_sections_impl.h puts together. A
+// section is cut into chunks of whole blocks (or parts of a large block); the chunks' maxima and sums are
+// folded in ascending order. A query's result thus depends on its position and its cache alone. Keys and
+// values at or beyond a query's limit never enter the query's sums, not even with weight zero: there may be
+// NaNs of another request.
 //
-// With an int8 cache the products are with the integers: a score is multiplied by its token's scale of K when
-// it is whole, and a weight by the scale of V once it has entered the sum of weights.
+// With an int8 cache the products are with the integers: a complete score is multiplied by its token's scale
+// of K, and a weight by the scale of V after entering the sum of weights.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -31,16 +31,16 @@ struct Chunk {
   int64_t end;  // position
 };
 
-// What a row's tokens add up to.
+// The sums over a row's tokens.
 struct Sums {
   float* acc = nullptr;  // [rows][dims]
   float* max = nullptr;  // [rows]
   float* sum = nullptr;  // [rows]
 };
 
-// P: how products are computed. Stored: how the cache holds what is multiplied; where that is another way,
-// each chunk is expanded before (expanded_attention_impl.h). kChunkTokens: of a whole chunk. Fixed for each
-// instruction set and type of cache, as results depend on it.
+// P: how products are computed. Stored: how the cache holds the factors; where P and Stored differ, each
+// chunk is expanded before (expanded_attention_impl.h). kChunkTokens: the tokens of a whole chunk. Fixed for
+// each instruction set and type of cache, as results depend on it.
 template <typename P, int64_t kChunkTokens = kDefaultChunkTokens, typename Stored = P>
 struct Attention {
   static_assert(kChunkTokens <= kMaxChunkTokens);
@@ -69,7 +69,7 @@ struct Attention {
   float* acc = nullptr;  // [rows][dims]: weighted values
   float* max = nullptr;  // [rows]: largest score
   float* sum = nullptr;  // [rows]: weights
-  Sums older;            // of the sections before it
+  Sums older;            // the sums of earlier sections
 
   ActType* q = nullptr;        // [rows][dims]
   float* scores = nullptr;     // [rows][kChunkTokens]
@@ -117,7 +117,7 @@ struct Attention {
     }
   }
 
-  // The chunk that starts at `position`. Its cut depends on block_size alone.
+  // The chunk that starts at `position`. The cut depends on block_size alone.
   Chunk ChunkAt(int64_t position, int64_t limit) const {
     Chunk chunk;
     const int64_t most = Max(1, kChunkTokens / RoundUp(block_size, 16));
@@ -145,8 +145,9 @@ struct Attention {
   }
 
   // With few rows the loop is bound by memory, and blocks lie anywhere. So each step of a product prefetches
-  // what the same step of the next chunk reads: at an even pace, as more requests than the core has room for
-  // would stop it. How far that is from a piece: 0 where the next chunk has none in its place.
+  // the data of the same step of the next chunk: at an even pace, as more requests than the core has room for
+  // would stop the core. NextPiece is the distance in bytes from a piece to the piece of the next chunk in
+  // the same place: 0 where there is none.
   struct NextPiece {
     int64_t k = 0, v = 0;
   };
@@ -187,7 +188,7 @@ struct Attention {
     }
   }
 
-  // q * k for rows [row, row + kRows), two vectors of tokens at a time, from whatever blocks they are in.
+  // q * k for rows [row, row + kRows), two vectors of tokens at a time, in any blocks.
   template <typename T, int kRows, bool kAhead>
   void Score(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t limit = limits[row + kRows - 1];
@@ -218,8 +219,8 @@ struct Attention {
     return lane < static_cast<int32_t>(count) ? v : Set(fill);
   }
 
-  // Calls fn(column, count, v_scales) for each vector of tokens that the row sees; count of its lanes are
-  // visible.
+  // Calls fn(column, count, v_scales) for each vector of tokens that the row sees; `count` lanes of the
+  // vector are visible.
   template <typename Fn>
   SOMNUS_INLINE void ForVisible(const Chunk& chunk, int64_t limit, const Fn& fn) {
     for (int p = 0; p < chunk.num_pieces; ++p) {
@@ -300,8 +301,8 @@ struct Attention {
     if (d < dims) AccumulateTile<T, kRows, 1, kAhead>(chunk, next, row, d, spans);
   }
 
-  // First adds what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's
-  // own rest.
+  // First adds the tokens that all rows of the tile see, together; then, where the causal limit cuts a piece,
+  // each row's own rest.
   template <typename T, int kRows, bool kAhead>
   void Accumulate(const Chunk& chunk, const NextPieces& next, int64_t row) {
     const int64_t least = limits[row];
@@ -345,8 +346,8 @@ struct Attention {
     AddChunks(rows, begin, end, [](const Chunk& chunk, const NextPieces&) { return chunk; });
   }
 
-  // Whether no byte of an fp8 chunk is NaN, of tokens beyond the limit either. False also for parts of
-  // blocks, whose keys are not one run of bytes.
+  // Whether no byte of an fp8 chunk is NaN, tokens beyond the limit included. False also for parts of blocks,
+  // where keys are not a single run of bytes.
   bool IsFinite(const Chunk& chunk) const {
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
@@ -357,7 +358,8 @@ struct Attention {
     return true;
   }
 
-  // expand(chunk, next) returns the chunk as P multiplies it, and prefetches where that is another one.
+  // expand(chunk, next) returns the chunk as P multiplies chunks, and prefetches `next` where that is a
+  // different chunk.
   template <typename Expand>
   void AddChunks(int64_t rows, int64_t begin, int64_t end, const Expand& expand) {
     const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;

@@ -1,6 +1,6 @@
-// The sections of a context: added up one by one, each from nothing, and folded in ascending order. Where the
-// threads share a context, each has some of its sections, and the last to be done folds them: the same
-// operations in the same order, and so the same bits. Part of kernels_*.cc.
+// The sections of a context: each added up from nothing, and folded in ascending order. Where the threads
+// share a context, each thread has some sections, and the last thread folds all sections: the same operations
+// in the same order, and so the same bits. Part of kernels_*.cc.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -81,7 +81,7 @@ void RunSection(A a, int64_t section, char* scratch, char* partial) {
   __builtin_memcpy(to.sum, a.sum, static_cast<size_t>(rows) * 4);
 }
 
-// The item's output from the sums of all of its sections, which are `stride` bytes apart and are changed.
+// The item's output from the sums of all sections. The sums are `stride` bytes apart and are changed.
 template <typename A>
 void JoinSections(A a, int64_t sections, char* scratch, char* partials, int64_t stride) {
   a.Carve(scratch);
@@ -95,7 +95,7 @@ void JoinSections(A a, int64_t sections, char* scratch, char* partials, int64_t 
   a.Finish(0, rows);
 }
 
-// What an instruction set does with one kind of attention.
+// The functions of an instruction set for one kind of attention.
 template <typename A>
 struct AttentionOf {
   static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {

@@ -1,5 +1,5 @@
-// The bytes of a KV cache as pairs of bf16, which holds each of them exactly: with the permutations of bytes
-// of AVX-512 VBMI, which find 64 of 128 entries at once. Part of kernels_avx512_vbmi.cc.
+// The bytes of a KV cache as pairs of bf16, which hold the values exactly: with the permutations of bytes of
+// AVX-512 VBMI, which find 64 of 128 entries at once. Part of kernels_avx512_vbmi.cc.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -22,7 +22,7 @@ struct ByteTables {
   }
 };
 
-// A 256th of each value (kF8Unit), as TileF8 has it.
+// A 256th of each value (kF8Unit), as in TileF8.
 constexpr ByteTables F8Tables() {
   ByteTables tables{};
   for (int code = 0; code < 128; ++code) {
@@ -52,7 +52,7 @@ struct BytesI8 {
 
 // Where 64 bytes are taken from so that their bf16, by unpacking low and high bytes within 128 bits, become
 // two vectors of pairs. The first and second of the pairs of the first vector are `pair` bytes apart, and
-// begin at 0; those of the second vector begin at `second`.
+// begin at 0; the pairs of the second vector begin at `second`.
 struct PairOrder {
   alignas(64) uint8_t from[64];
   constexpr PairOrder(int pair, int second) : from() {

@@ -19,14 +19,15 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// Why KernelsOf(isa) is null: "... is what this CPU lacks".
+// Why KernelsOf(isa) is null: "... is what this CPU lacks" is the message.
 absl::string_view WhoLacks(CpuIsa isa) {
   if (isa == CpuIsa::kAmx && cpu::AmxIsRefused())
     return "the operating system refuses to this process (a stack for signals that is too small?)";
   return "this CPU lacks";
 }
 
-// The names of those that have kernels, or of those that this CPU has too.
+// The names of the instruction sets that have kernels; with `of_this_cpu` only the names of sets that this
+// CPU has, too.
 std::string IsaNames(bool of_this_cpu) {
   std::vector<absl::string_view> names;
   for (const CpuIsa isa : kCpuIsas) {

@@ -1,5 +1,5 @@
 #pragma once
-// The CPU device: a thread pool, the kernels of one instruction set, and scratch that is lent to it.
+// The CPU device: a thread pool, the kernels of one instruction set, and lent scratch.
 
 #include <cstdint>
 #include <cstring>
@@ -57,8 +57,8 @@ class CpuDevice final : public Device {
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
   // Calls fn(begin, end) on several threads for parts that make up [0, total), in proportion to the threads'
-  // speeds; once, on the caller's thread, when `cost`, in rough cycles, is too small to be worth waking the
-  // others. How [0, total) is cut must not influence results.
+  // speeds; once, on the caller's thread, when `cost`, in rough cycles, is too small to be worth waking
+  // threads. How [0, total) is cut must not influence results.
   template <typename Fn>
   void ParallelFor(int64_t total, int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1 || total == 1) {
@@ -71,8 +71,8 @@ class CpuDevice final : public Device {
     });
   }
 
-  // As ParallelFor, but each part is cut into so many pieces, and threads that are done take over what is
-  // left of others': for ops that take long, and find little in a thread's caches.
+  // As ParallelFor, but each part is cut into so many pieces, and threads that are done take over pieces of
+  // other threads' parts: for ops that take long, and find little in a thread's caches.
   template <typename Fn>
   void BalancedFor(int64_t total, int64_t pieces_of_part, const Fn& fn) {
     pieces_.Reset(partition_, total, pieces_of_part);
@@ -82,8 +82,8 @@ class CpuDevice final : public Device {
     });
   }
 
-  // Calls fn(thread, partition) on every thread; only fn(0, a partition for one), on the caller's, when
-  // `cost` is small.
+  // Calls fn(thread, partition) on every thread; only fn(0, a partition for one thread), on the caller's
+  // thread, when `cost` is small.
   template <typename Fn>
   void OnThreads(int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1) {

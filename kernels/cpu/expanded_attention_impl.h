@@ -1,13 +1,13 @@
-// Attention over chunks that are expanded first: a byte of the cache becomes a number that is multiplied as
-// it is, once for all rows. Part of kernels_*.cc.
+// Attention over chunks that are expanded first: a byte of the cache becomes a number that products take
+// directly, once for all rows. Part of kernels_*.cc.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// X says what becomes of a cache of X::Stored for products by X::Tiles:
-// X::Keys(from, stride, tokens, head_dim, to, to_stride, ahead) for a piece's keys, each dim's `stride` bytes
-// after the one before, to_stride bytes where X::Tiles reads them; and X::Values(from, tokens, dims, to,
-// ahead) for its values. Both may prefetch what lies `ahead` of what they read.
+// X converts a cache of X::Stored for products by X::Tiles: X::Keys(from, stride, tokens, head_dim, to,
+// to_stride, ahead) for a piece's keys, each dim's `stride` bytes after the previous dim, to_stride bytes
+// where X::Tiles reads; and X::Values(from, tokens, dims, to, ahead) for the piece's values. Keys and Values
+// may prefetch bytes `ahead` of the bytes that they read.
 template <typename X>
 struct ExpandedAttention : Attention<typename X::Tiles, kDefaultChunkTokens, typename X::Stored> {
   using Base = Attention<typename X::Tiles, kDefaultChunkTokens, typename X::Stored>;
@@ -15,7 +15,7 @@ struct ExpandedAttention : Attention<typename X::Tiles, kDefaultChunkTokens, typ
   using typename Base::NextPieces;
   using P = typename X::Tiles;
 
-  char* keys = nullptr;    // [steps of dims][kDefaultChunkTokens] as P reads them
+  char* keys = nullptr;    // [steps of dims][kDefaultChunkTokens] in the layout of P
   char* values = nullptr;  // [steps of tokens][dims]
 
   void Carve(char* scratch) {

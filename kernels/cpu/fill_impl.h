@@ -9,7 +9,7 @@ void FillRandom(char* data, DataType type, int64_t begin, int64_t end, uint64_t 
     using E = decltype(e);
     auto* const out = reinterpret_cast<typename E::Type*>(data);
     for (int64_t i = begin; i < end; i += kW) {
-      // All lanes share the upper half of the counter, except where a multiple of 2^32 lies between them.
+      // All lanes share the upper half of the counter, except where a multiple of 2^32 lies between lanes.
       const uint64_t first = static_cast<uint64_t>(i);
       const VU low = static_cast<uint32_t>(first) + (VU)Lanes();
       const VU high = static_cast<uint32_t>(first >> 32) - (VU)(low < static_cast<uint32_t>(first));

@@ -1,6 +1,6 @@
 // Linear with fp8 weights. Part of kernels_*.cc.
 //
-// The sum of an output element is one chain of multiply-adds for each run of k that has one scale, in
+// The sum of an output element is a chain of multiply-adds for each run of k with the same scale, in
 // ascending order; sums of runs, times their scales, are added up in ascending order, and the column's scale
 // comes last. Runs depend on the weights alone, so that results are independent of the batch.
 //
@@ -12,18 +12,18 @@ namespace {
 
 constexpr int kMaxRegisterRows = kSizes.max_register_rows;
 static_assert(kMaxRegisterRows <= kMaxRows);
-// Rows that share an expanded piece, and values of k in one.
+// Rows that share an expanded piece, and values of k in a piece.
 constexpr int64_t kMaxF8Rows = 128;
 constexpr int64_t kF8PieceValues = 128;
 
-// Of rows and a panel: of the run under way, as far as it has come, and of all runs before it.
+// The sums of rows and a panel: of the run under way so far, and of all earlier runs.
 struct F8Sums {
   alignas(64) float run[kMaxF8Rows][kPanelWidth];
   alignas(64) float total[kMaxF8Rows][kPanelWidth];
 };
 
-// Adds a piece up for kRows rows of x, which begin at `x`; those of `sums` begin at `row`. w: the piece, as P
-// reads it. kAhead: with prefetches of what follows in memory.
+// Adds a piece up for kRows rows of x, which begin at `x`; rows of `sums` begin at `row`. w: the piece, in
+// P's layout. kAhead: with prefetches of the memory that follows.
 template <typename P, int kRows, bool kAhead>
 inline __attribute__((noinline)) void F8Tile(const char* x, int64_t x_stride, const char* w,
                                              const F8Piece& piece, F8Sums* sums, int64_t row) {

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kBlockBytes = QuantBlockBytes(DataType::kF8E4M3);
 constexpr int64_t kScaleBytes = sizeof(float);
 
-// The panel of a row, and where its parts are.
+// The panel of a row, and the places of the panel's parts.
 struct Panel {
   Panel(const LinearWeight& weight, int64_t row)
       : columns(reinterpret_cast<float*>(static_cast<char*>(weight.data) +
@@ -20,7 +20,7 @@ struct Panel {
         scales(columns + kPanelWidth),
         numbers(reinterpret_cast<uint8_t*>(columns) + F8NumbersAt(weight.k)) {}
 
-  // Of one column.
+  // The number of one column.
   uint8_t& Number(int64_t k, int64_t column) const {
     return numbers[(k / 2 * kPanelWidth + column) * 2 + k % 2];
   }
@@ -30,8 +30,8 @@ struct Panel {
   uint8_t* numbers;
 };
 
-// The scales of a stored row, as the column's where all are one (also where that is NaN), and else as the
-// panel's, which all of its rows share.
+// The scales of a stored row, as the column's scale where all are equal (also where all are NaN), and else as
+// the panel's scales, which all rows of the panel share.
 void PackScales(const Panel& panel, int64_t column, const uint8_t* row, int64_t blocks) {
   bool one = true;
   for (int64_t b = 1; b < blocks; ++b)
@@ -54,7 +54,7 @@ void PackF8Rows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
     const Panel panel(weight, row);
     const uint8_t* const from = rows + i * row_bytes;
     for (int64_t r = 0; r < count; ++r) PackScales(panel, column + r, from + r * row_bytes, blocks);
-    // The rows of one panel side by side, so that it is written from its start to its end.
+    // The rows of one panel side by side, so that the panel is written from start to end.
     for (int64_t b = 0; b < blocks; ++b) {
       for (int64_t r = 0; r < count; ++r) {
         const uint8_t* const numbers = from + r * row_bytes + b * kBlockBytes + kScaleBytes;

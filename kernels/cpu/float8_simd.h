@@ -4,8 +4,8 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
-// and as fast for subnormal numbers as for others. kFinite: no byte is NaN.
+// Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16: the conversion is exact,
+// and as fast for subnormal numbers as for normal numbers. kFinite: no byte is NaN.
 template <bool kFinite = false>
 SOMNUS_INLINE VF FromF8(VB b) {
 #if defined(__SSE2__) && !defined(__AVX2__)
@@ -25,7 +25,7 @@ SOMNUS_INLINE VF FromF8(VB b) {
 #endif
   const VH wide = (VH)signs << 7;  // the sign twice, exponent and mantissa
   if constexpr (kFinite) return FromF16(wide & 0xbf80);
-  // Among the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
+  // Among the magnitudes only NaN's carries into the next bit, which makes a NaN of f16.
   const VH carry = (wide & 0x3f80) + 0x80;
 #if defined(__AVX512F__)
   constexpr int kThirdChooses = 0xd8;  // where its bit is set, the second's, else the first's
@@ -37,7 +37,7 @@ SOMNUS_INLINE VF FromF8(VB b) {
 #endif
 }
 
-// Whether one of the bytes is NaN; also true where their number is not a multiple of kW * 4.
+// Whether any byte is NaN; also true where `bytes` is not a multiple of kW * 4.
 SOMNUS_INLINE bool AnyNanOfF8(const char* p, int64_t bytes) {
   typedef uint8_t VBytes __attribute__((vector_size(kW * 4), may_alias));
   VBytes changed = {};  // the high bits: adding 1 carries into the sign of NaN alone
@@ -63,7 +63,7 @@ SOMNUS_INLINE VB ToF8(VF x) {
   const VF magnitude = MinV(Set(448.0f), (VF)(bits & 0x7fffffffu));
   const VU u = (VU)magnitude;
   const VU normal = (u + 0x7ffffu + ((u >> 20) & 1u) - (120u << 23)) >> 20;
-  // Multiples of 2^-9: adding 2^14 leaves the rounded number of them in the low bits.
+  // Multiples of 2^-9: adding 2^14 leaves the rounded multiple in the low bits.
   const VU subnormal = (VU)(magnitude + 16384.0f) - 0x46800000u;
   const VU rounded = (VU)(magnitude < 0.015625f ? (VI)subnormal : (VI)normal) | ((bits >> 24) & 0x80u);
   return LowBytes((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded));

@@ -1,15 +1,16 @@
 // Numbers of fp8 (e4m3) weights as operands of multiply-adds. Part of kernels_*.cc.
 //
-// They lie as those of bf16 weights do, pairs of k side by side. None is NaN, and each is exact in f32 and in
-// bf16. A kind of product is a kind of tile (tile_impl.h) that expands the numbers in registers; `Expanded`
-// is the one that multiplies what Expand has written, to the same bits.
+// The numbers have the layout of bf16 weights, pairs of k side by side. No number is NaN, and each is exact
+// in f32 and in bf16. A kind of product is a kind of tile (tile_impl.h) that expands the numbers in
+// registers; `Expanded` is the tile that multiplies numbers that Expand has written, to the same bits.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 typedef int16_t VHsu __attribute__((vector_size(kW * 2), may_alias, aligned(2)));
 
-// With activations of f32. A number is read as an f16 of the same bits, which is a 256th of it (kUnit).
+// With activations of f32. A number is read as an f16 of the same bits, which is a 256th of the number
+// (kUnit).
 struct F8TimesF32 {
   using Expanded = TileF32;
   static constexpr float kUnit = kF8Unit;
@@ -33,7 +34,7 @@ struct F8TimesF32 {
   static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
     return Fma(Set(a.x[1]), b.high, Fma(Set(a.x[0]), b.low, acc));
   }
-  // A step of one vector of columns; `out` is its place in the first of two rows of a panel of f32.
+  // A step of one vector of columns; `out` is the vector's place in the first of two rows of a panel of f32.
   static SOMNUS_INLINE void Expand(const char* p, char* out) {
     const B b = LoadB(p);
     Store(reinterpret_cast<float*>(out), b.low);
@@ -42,7 +43,7 @@ struct F8TimesF32 {
 };
 
 #if defined(__AVX512BF16__)
-// The bits of bf16 for 0 to 7 times 2^-9: subnormal numbers, whose exponent cannot simply be shifted.
+// The bits of bf16 for 0 to 7 times 2^-9: subnormal numbers have no exponent that could simply be shifted.
 alignas(64) constexpr uint16_t kSmallF8AsBf16[32] = {0,      0x3b00, 0x3b80, 0x3bc0,
                                                      0x3c00, 0x3c20, 0x3c40, 0x3c60};
 
@@ -77,8 +78,8 @@ constexpr int64_t kF8PairBytes = 2 * kPanelWidth;
 template <typename P>
 constexpr int64_t kExpandedPairBytes = 2 / P::Expanded::kStepK*(kPanelWidth / kW) * P::Expanded::kBBytes;
 
-// Writes `count` values of k of a panel as a panel of P::Expanded has them. Prefetches as many bytes from
-// `ahead` bytes further on.
+// Writes `count` values of k of a panel, in the layout of a panel of P::Expanded. Prefetches as many bytes
+// from `ahead` bytes further on.
 template <typename P>
 SOMNUS_INLINE void ExpandF8(const char* numbers, int64_t count, int64_t ahead, char* out) {
   for (int64_t i = 0; i < count; i += 2, numbers += kF8PairBytes, out += kExpandedPairBytes<P>) {
@@ -89,8 +90,8 @@ SOMNUS_INLINE void ExpandF8(const char* numbers, int64_t count, int64_t ahead, c
   }
 }
 
-// Values of k, in whole blocks of 32, that have one scale beside those of the columns: such a run, or a part
-// of one.
+// A run of values of k, in whole blocks of 32, that have one scale beside the columns' scales, or a part of
+// such a run.
 struct F8Piece {
   int64_t begin;
   int64_t end;
@@ -137,7 +138,7 @@ struct F8PanelView {
   int64_t k;
 };
 
-// y = total * the columns' scales + bias for one row of a panel. The total is of numbers as P has them.
+// y = total * the columns' scales + bias for one row of a panel. The total is of P's numbers.
 template <typename P>
 SOMNUS_INLINE void StoreF8Row(const LinearArgs& args, const F8PanelView& w, int64_t panel, int64_t row,
                               const float* total) {

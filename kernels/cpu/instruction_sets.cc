@@ -97,8 +97,8 @@ bool RequestTiles() {
   return granted;
 }
 
-// Whether vdpbf16ps multiplies faster than f32 multiply-adds: on Intel's since Sapphire Rapids it has half
-// their rate (docs/benchmarks.md).
+// Whether vdpbf16ps multiplies faster than f32 multiply-adds: on Intel's since Sapphire Rapids vdpbf16ps has
+// half the rate (docs/benchmarks.md).
 bool HasFastProducts() { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
 // On Zen 4 expanding makes many rows slower: conversions do not use the ports of multiply-adds

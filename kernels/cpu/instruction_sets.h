@@ -1,6 +1,6 @@
 #pragma once
 // Which instruction sets this CPU has, and the kernels of each. This unit is compiled for the baseline, and
-// is the only one that asks the CPU: code that was compiled for a newer set must not run before, and cannot
+// is the only unit that asks the CPU: code that was compiled for a newer set must not run before, and cannot
 // ask.
 
 #include "kernels/cpu/kernel_table.h"

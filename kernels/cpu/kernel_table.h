@@ -1,9 +1,9 @@
 #pragma once
-// What one instruction set's translation unit offers: plain functions over ranges of rows, without threads or
-// checks. Everything here is plain data, and every inline function has internal linkage: the linker must
-// never keep a copy that was compiled for a newer instruction set for all units. A unit defines its table of
-// pointers, which the compiler fills, and nothing else that others see: it runs nothing at the program's
-// start, and does not ask the CPU, which instruction_sets.cc does. tests/kernels/instruction_sets_test.py
+// The interface of one instruction set's translation unit: plain functions over ranges of rows, without
+// threads or checks. Everything here is plain data, and every inline function has internal linkage: the
+// linker must never keep a copy that was compiled for a newer instruction set for all units. A unit defines
+// its table of pointers, which the compiler fills, and no other external symbol: a unit runs nothing at the
+// program's start, and does not ask the CPU; instruction_sets.cc does. tests/kernels/instruction_sets_test.py
 // reads that from the objects and the programs.
 
 #include <cstddef>
@@ -18,12 +18,11 @@ inline constexpr int64_t kPanelWidth = 32;
 // Bytes that a row of packed activations must have beyond its end: vectors are read whole.
 inline constexpr int64_t kSlackBytes = 64;
 
-// y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
-// Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
-// Quantized ones: quantized_layout.h.
-// Those of fp8: F8NumbersAt.
-// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16, and of linear_f8_bf16; blocks of
-// quantize_row when the weight is quantized and not fp8; else f32.
+// y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end). Weights: [n /
+// 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up. Quantized weights:
+// quantized_layout.h. Weights of fp8: F8NumbersAt. x: bf16 when KernelTable::native_bf16 is set and the
+// weight is bf16, and of linear_f8_bf16; blocks of quantize_row when the weight is quantized and not fp8;
+// else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -95,11 +94,12 @@ struct AttentionItem {
   int64_t kv_head;
 };
 
-// Of one type of cache. scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
+// Attention over one type of cache. scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
 struct AttentionKernels {
   void (*whole)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
-  // The same in two steps, for items of at most kAttentionRows rows: the sums of each section of the context
-  // (SectionTokens), of PartialBytes bytes, by any thread in any order; then the output from all of them.
+  // `whole` in two steps, for items of at most kAttentionRows rows: the sums of each section of the context
+  // (SectionTokens), of PartialBytes bytes, by any thread in any order; then the output from the sums of all
+  // sections.
   void (*section)(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
                   char* partial);
   void (*join)(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
@@ -113,7 +113,7 @@ struct KernelTable {
   // Indexed by the DataType of the weight; null for types that weights do not have.
   void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
                                 int64_t panel_begin, int64_t panel_end);
-  // The same with weights of fp8 and x in bf16; null where bf16 has no products of its own.
+  // The linear with weights of fp8 and x in bf16; null where bf16 has no products of its own.
   void (*linear_f8_bf16)(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                          int64_t panel_end);
   int64_t quantized_bytes;
@@ -125,8 +125,9 @@ struct KernelTable {
   // Any act type to f32.
   void (*to_float)(const char* x, DataType type, int64_t n, float* out);
 
-  // x [k], of any act type, as Linear takes it with weights of the quantized type `weight`: quantized_bytes
-  // for each kQuantBlock values. A value that is not finite makes its block's scale so.
+  // x [k], of any act type, in the form that Linear takes with weights of the quantized type `weight`:
+  // quantized_bytes for each kQuantBlock values. A value that is not finite makes its block's scale not
+  // finite, too.
   void (*quantize_row)(const char* x, DataType type, int64_t k, DataType weight, char* out);
 
   void (*add)(float* residual, const float* delta, int64_t n);
@@ -138,13 +139,13 @@ struct KernelTable {
   void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);
   const AttentionKernels& (*attention_for)(const KvCacheView& cache);
 
-  // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when none is above
-  // -inf.
+  // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when no value is
+  // above -inf.
   ScoredToken (*arg_max)(const float* x, int64_t n);
   // log(sum(exp(x))) and how many values are strictly larger than `than`.
   void (*log_sum_exp)(const float* x, int64_t n, float than, double* lse, int32_t* larger);
   // x /= temperature, where a product that is not a number becomes -inf; returns the largest, or NaN when x
-  // held one.
+  // held a NaN.
   float (*scale_logits)(float* x, int64_t n, float temperature);
   // out[i] = exp(x[i] - max).
   void (*exp_minus)(const float* x, int64_t n, float max, float* out);
@@ -162,7 +163,7 @@ struct KernelTable {
   bool expands;
 };
 
-// The table of each unit of the architecture. A table of parts replaces members of a lesser set's table; its
+// The table of each unit of the architecture. A table of parts replaces members of a lesser set's table; all
 // further members are null or zero.
 #if defined(__aarch64__)
 extern const KernelTable kNeonKernels;
@@ -189,8 +190,8 @@ static inline int64_t ElementBytes(DataType type) {
 }
 
 // A panel of fp8 weights is f32 [32], the columns' scales; f32 [k / 32], the scales of as many values of all
-// columns, padded to 64 bytes; and, from here on, the numbers, [k / 2][32][2]. A weight is its number times
-// both scales, one of which is 1: either the columns have scales or the blocks of the panel have them.
+// columns, padded to 64 bytes; and, from here on, the numbers, [k / 2][32][2]. A weight is the stored number
+// times both scales; one scale is 1: either the columns have scales or the blocks of the panel have them.
 static inline int64_t F8NumbersAt(int64_t k) { return kPanelWidth * 4 + RoundUp(k / kQuantBlock * 4, 64); }
 
 // Bytes of one panel.
@@ -200,10 +201,10 @@ static inline int64_t PanelBytes(DataType type, int64_t k) {
   return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
 }
 
-// One KV head of one block is its scales (kI8 only), K, V. Scales: f32 of K [block], then of V [block], each
+// One KV head of one block is the scales (kI8 only), K, V. Scales: f32 of K [block], then of V [block], each
 // padded to 16 tokens, so that vectors are read whole. bf16: K [head_dim / 2][block][2], V [block /
-// 2][head_dim][2]: pairs feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim].
-// V's rows are padded to 16 dims.
+// 2][head_dim][2]: pairs feed the dot-product instruction. Other types: K [head_dim][block], V
+// [block][head_dim]. V's rows are padded to 16 dims.
 static inline int64_t PaddedHeadDim(int64_t head_dim) { return RoundUp(head_dim, 16); }
 static inline int64_t KBytes(DataType type, int64_t block_size, int64_t head_dim) {
   return (type == DataType::kBF16 ? RoundUp(head_dim, 2) : head_dim) * block_size * ElementBytes(type);
@@ -222,8 +223,8 @@ static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t hea
                  64);
 }
 
-// An f8e4m3 is read by putting its bits at their places in an f16, which has another exponent bias: what is
-// read is a 256th of the value.
+// An f8e4m3 is read by putting the bits at their places in an f16, which has a different exponent bias: the
+// result is a 256th of the value.
 inline constexpr float kF8Unit = 256;
 
 // Attention works on query rows (token, head) in groups of at most this many, and on chunks of a context of
@@ -231,7 +232,7 @@ inline constexpr float kF8Unit = 256;
 inline constexpr int64_t kAttentionRows = 64;
 inline constexpr int64_t kDefaultChunkTokens = 64;
 inline constexpr int64_t kMaxChunkTokens = 128;
-// Of a chunk's keys, or of its values, with at most four bytes for each.
+// The bytes of a chunk's keys, or of its values, with at most four bytes for each.
 static inline int64_t ExpandedBytes(int64_t head_dim) {
   return kDefaultChunkTokens * PaddedHeadDim(head_dim) * 4;
 }

@@ -1,5 +1,5 @@
-// Kernels for CPUs with AMX (Sapphire Rapids and later): those of AVX-512 with BF16, but for attention and
-// the products of bf16 weights, and of fp8 weights with bf16, which tiles compute.
+// Kernels for CPUs with AMX (Sapphire Rapids and later): the kernels of AVX-512 with BF16, except that tiles
+// compute attention, the products of bf16 weights, and of fp8 weights with bf16.
 
 #define SOMNUS_ISA amx
 // The parts build on each other in this order.

@@ -1,5 +1,5 @@
-// Kernels for CPUs with AVX-512 BF16 that also permute bytes (VBMI: Zen 4, Sapphire Rapids and later): those
-// of AVX-512 BF16, but for attention over bytes, which become pairs of bf16.
+// Kernels for CPUs with AVX-512 BF16 that also permute bytes (VBMI: Zen 4, Sapphire Rapids and later): the
+// kernels of AVX-512 BF16, except attention over bytes, which become pairs of bf16.
 
 #define SOMNUS_ISA avx512_vbmi
 // The parts build on each other in this order.

@@ -1,5 +1,5 @@
-// Kernels for CPUs with AVX-512 and its 8-bit dot products, without BF16 (Cascade Lake, Ice Lake): those of
-// AVX-512, but for quantized weights.
+// Kernels for CPUs with AVX-512 and its 8-bit dot products, without BF16 (Cascade Lake, Ice Lake): the
+// kernels of AVX-512, except for quantized weights.
 
 #define SOMNUS_ISA avx512_vnni
 // The parts build on each other in this order.

@@ -1,5 +1,5 @@
 // Kernels for CPUs with AVX2 and its 8-bit dot products but without AVX-512 (Intel's desktops from Alder Lake
-// on): those of AVX2, but for quantized weights.
+// on): the kernels of AVX2, except for quantized weights.
 
 #define SOMNUS_ISA avx_vnni
 // The parts build on each other in this order.

@@ -1,5 +1,4 @@
-// Kernels for any aarch64 CPU: all of them have NEON, and multiply-adds of f32 without an intermediate
-// rounding.
+// Kernels for any aarch64 CPU: all have NEON, and multiply-adds of f32 without an intermediate rounding.
 
 #define SOMNUS_ISA neon
 #include "kernels/cpu/kernels_impl.h"

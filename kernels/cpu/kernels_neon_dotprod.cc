@@ -1,5 +1,5 @@
-// Kernels for aarch64 CPUs with 8-bit dot products (Neoverse N1, Cortex-A76 and later): those of NEON, but
-// for quantized weights.
+// Kernels for aarch64 CPUs with 8-bit dot products (Neoverse N1, Cortex-A76 and later): the kernels of NEON,
+// except for quantized weights.
 
 #define SOMNUS_ISA neon_dotprod
 // The parts build on each other in this order.

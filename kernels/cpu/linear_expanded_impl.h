@@ -1,7 +1,8 @@
 // Linear of many rows with 16-bit weights that are multiplied as f32. Part of kernels_*.cc.
 //
 // A piece of a panel is expanded once, into a core's cache, and then serves all rows: the conversion takes
-// the ports of multiply-adds. Sums stay one chain in ascending order, so that results are those of few rows.
+// the ports of multiply-adds. Sums stay one chain in ascending order, so that results are the same as for few
+// rows.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -10,7 +11,7 @@ constexpr int kMaxF32Rows = kSizes.max_f32_rows;
 // Values of k of a piece.
 constexpr int64_t kF32PieceValues = 256;
 
-// Whether weights of the tile can be expanded to those of TileF32.
+// Whether weights of the tile can be expanded to weights of TileF32.
 template <typename P>
 constexpr bool kExpands = P::E::kType != DataType::kF32&& P::ActElement::kType == DataType::kF32;
 

@@ -4,7 +4,7 @@ namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 // Into L1 where a row or two of bf16 compute faster than weights come from L2. With more rows L1 holds
-// activations; f16 lost by it with avx2, and f32 did not gain (docs/benchmarks.md).
+// activations; f16 lost with avx2, and f32 did not gain (docs/benchmarks.md).
 template <typename P, int kRows>
 constexpr Prefetch kWeightPrefetch =
     P::E::kType == DataType::kBF16&& kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1
@@ -72,8 +72,8 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
       TallPanel<P>(rows, args, w, row_begin, panel * kPanelWidth);
       continue;
     }
-    // The last rows that use a panel fetch the next one meanwhile, so that memory does not idle while they
-    // compute.
+    // The last rows that use a panel prefetch the next panel meanwhile, so that memory does not idle during
+    // the computation.
     const int64_t next = panel + 1 < panel_end ? panel_bytes : 0;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t row = row_begin + rows * tile / tiles;

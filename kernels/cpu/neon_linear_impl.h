@@ -1,8 +1,8 @@
 // Linear with bf16 weights by BFMMLA. Part of kernels_neon_bf16.cc.
 //
 // One instruction multiplies two rows of activations, four values of k of each, by two columns: two steps of
-// a panel, whose pairs of k are interleaved first. An output element is one chain over steps of four values
-// of k in ascending order, whatever the number of rows: a row that has no other beside it is its own pair.
+// a panel, whose pairs of k are interleaved first. An output element is a chain over steps of four values of
+// k in ascending order, for any number of rows: a row without a neighbour is its own pair.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -41,8 +41,7 @@ SOMNUS_INLINE void MatrixStep(const bfloat16x8_t (&x)[kPairs], const char* low, 
   }
 }
 
-// What is left of k after whole steps, with zeros behind it: what lies there in memory may be a NaN, or
-// another panel.
+// The rest of k after whole steps, with zeros behind: the memory there may hold a NaN, or another panel.
 template <int kPairs, int kVectors>
 SOMNUS_INLINE void MatrixTail(const char* const (&x)[2 * kPairs], int64_t left, const char* w,
                               MatrixSums<kPairs, kVectors>& sums) {
@@ -114,7 +113,7 @@ void MatrixLinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_en
     const int64_t next = panel + 1 < panel_end ? panel_bytes : 0;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t row = row_begin + rows * tile / tiles;
-      // As LinearRange does: the last rows that use a panel fetch the next one meanwhile.
+      // As LinearRange does: the last rows that use a panel prefetch the next panel meanwhile.
       const int64_t ahead = tiles == 1 ? AheadBytes(rows) : tile == tiles - 1 ? next : 0;
       WithRows<kMaxMatrixRows>(row_begin + rows * (tile + 1) / tiles - row, [&]<int kRows>() {
         constexpr int kVectors = MatrixVectors(kRows);

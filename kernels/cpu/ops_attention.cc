@@ -36,13 +36,13 @@ struct HeadGroups {
   int64_t size(int64_t g) const { return begins[g + 1] - begins[g]; }
 };
 
-// Queries of one sequence against one KV head, and what they cost.
+// Queries of one sequence against one KV head, and their cost.
 struct Item {
   AttentionItem item;
   int64_t rows;    // queries times heads
   int64_t tokens;  // that the last query sees
   int64_t Cost(int64_t of_tokens) const {
-    // Reading a token's K and V costs about as much as using them for four rows.
+    // Reading a token's K and V costs about as much as using K and V for four rows.
     return of_tokens * (rows + 4);
   }
 };
@@ -67,9 +67,9 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t 
 }
 
 // One op's items, shared by cost: the step's cost is a line that the threads divide in proportion to their
-// speeds, and an item belongs to the thread in whose part its middle lies. An item that two or more threads'
-// parts touch is shared by its sections, each of which goes by its own middle, where there is room for their
-// sums. Every thread walks the whole line and comes to the same decisions.
+// speeds, and an item belongs to the thread whose part has the item's middle. An item that the parts of two
+// or more threads touch is shared section by section, each section by its own middle, where there is room for
+// the sections' sums. Every thread walks the whole line and comes to the same decisions.
 class Shares {
  public:
   Shares(const CpuDevice& cpu, const AttentionArgs& args, const HeadGroups& groups, char* memory)
@@ -84,7 +84,7 @@ class Shares {
     for (int t = 0; t < cpu.num_threads(); ++t) new (&done_[t]) std::atomic<int32_t>(0);
   }
 
-  // The thread's part of the items, whose costs make up `total`.
+  // The thread's part of the items; `total` is the cost of all items.
   void Run(const AttentionBatch& batch, int64_t total, int thread, const Partition& partition) {
     Walk walk{.args = args_,
               .scratch = scratch_ + thread * scratch_bytes_,

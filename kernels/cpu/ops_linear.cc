@@ -30,11 +30,11 @@ auto KernelOf(const KernelTable& kernels, DataType weight, DataType x) {
   return f8_bf16 ? kernels.linear_f8_bf16 : kernels.linear[static_cast<int>(weight)];
 }
 
-// Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
+// Rows at a distance that is a multiple of this share a few sets of the L1 cache and evict each other.
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
-// From so many columns of the product on, and values of a row, a copy of x costs less than its rows'
-// distance.
+// From so many columns of the product on, and values of a row, a copy of x costs less than the bad distance
+// of its rows.
 constexpr int64_t kColumnsWorthCopy = 1024;
 constexpr int64_t kValuesWorthCopy = 256;
 
@@ -61,8 +61,8 @@ void QuantizeX(CpuDevice& device, const TensorView& x, DataType weight, LinearAr
   });
 }
 
-// Sets args->x to x as the kernel takes it: x itself, or a copy in the workspace, as f32 or with another
-// stride.
+// Sets args->x to x in the form that the kernel takes: x itself, or a copy in the workspace, as f32 or with
+// another stride.
 void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArgs* args) {
   const char* const from = static_cast<const char*>(x.data);
   const int64_t stride = x.stride * ElementBytes(x.dtype);
@@ -88,10 +88,11 @@ void PrepareX(CpuDevice& device, const TensorView& x, DataType weight, LinearArg
   });
 }
 
-// Into how many pieces a thread's part of a linear is cut, so that others can take some over; 1: they do not.
-// With many rows a piece takes long, and to take it costs nothing beside that. With rows that fit one tile
-// the time goes into reading weights, and a piece has enough of them to outweigh its cost. With a few tiles
-// of rows the last one prefetches the thread's next panel, which would be wasted if another thread took it.
+// Into how many pieces a thread's part of a linear is cut, so that other threads can take some over; 1: no
+// thread takes over. With many rows a piece takes long, and the cost of taking a piece is negligible. With
+// rows that fit one tile the time goes into reading weights, and a piece has enough weights to outweigh its
+// cost. With a few tiles of rows the last tile prefetches the thread's next panel, which would be wasted if
+// another thread took that panel.
 int64_t PiecesOfPart(const KernelTable& kernels, int64_t rows, int64_t part_bytes) {
   constexpr int64_t kManyRows = 64;
   constexpr int64_t kPieceBytes = 32 << 10;
@@ -141,8 +142,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
       std::max(cpu.kernels().max_tile_rows, cpu.kernels().row_block_bytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;
   const int64_t panels = NumPanels(w.n);
-  // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads one stream of
-  // weights per block.
+  // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads a single stream
+  // of weights per block.
   const auto compute = [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end;) {
       const int64_t block = item / panels;
@@ -158,7 +159,7 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
               : cpu.BalancedFor(blocks * panels, pieces, compute);
 }
 
-// One order of summation whatever the number of rows: nothing to choose.
+// The order of summation is the same for any number of rows: nothing to choose.
 bool TuneLinear(Device&, const TensorView&, const LinearWeight*, int64_t, const float*, const TensorView&) {
   return false;
 }

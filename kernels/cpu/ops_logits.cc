@@ -1,4 +1,4 @@
-// What changes logits before sampling. Memory-bound and rare: plain loops over rows.
+// The ops that change logits before sampling. Memory-bound and rare: plain loops over rows.
 #include <algorithm>
 #include <limits>
 

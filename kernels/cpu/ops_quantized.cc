@@ -30,7 +30,7 @@ void PackQuantizedRows(const Device&, const LinearWeight& weight, int64_t row_be
   const int64_t block_bytes = QuantBlockBytes(weight.dtype);
   QuantBlockNumbers numbers;
   for (int64_t i = 0; i < num_rows;) {
-    // The rows of one panel side by side, so that its blocks are written one after another.
+    // The rows of one panel side by side, so that the panel's blocks are written in order.
     const int64_t row = row_begin + i;
     const int64_t count = std::min(num_rows - i, kPanelWidth - row % kPanelWidth);
     for (int64_t b = 0; b < blocks; ++b) {

@@ -55,7 +55,7 @@ struct Candidates {
   }
 
   // The bucket in which the running sum of `weight` over values in falling order reaches `goal`; *before is
-  // the sum before it. Its members are put into `list`; *size is their number.
+  // the sum of all earlier buckets. The bucket's members are put into `list`; *size is their number.
   template <typename Weight, typename Reached>
   void FindBucket(const Weight& weight, const Reached& reached, double* before, int64_t* size) {
     std::fill_n(histogram, kBuckets, 0.0);
@@ -74,7 +74,7 @@ struct Candidates {
     }
   }
 
-  // Keeps the k largest and those equal to the k-th, as vLLM does.
+  // Keeps the k largest and all values equal to the k-th, as vLLM does.
   void KeepTopK(int64_t k) {
     double before;
     int64_t size;
@@ -86,8 +86,8 @@ struct Candidates {
     floor = std::max(floor, list[index].value);
   }
 
-  // Keeps the shortest prefix, in falling order, whose probability reaches p: a value stays if the sum before
-  // it is below p. Of equal values those with smaller ids come first.
+  // Keeps the shortest prefix, in falling order, whose probability reaches p: a value stays if the sum of the
+  // values before is below p. Equal values come in the order of their ids.
   void KeepTopP(float p) {
     kernels.exp_minus(x, n, max, weights);
     double before;
@@ -128,7 +128,7 @@ int32_t SampleOne(const KernelTable& kernels, float* x, int64_t n, const SampleR
   if (row.min_p > 0) candidates.floor = max + std::min(0.0f, std::log(row.min_p));
   if (row.top_k > 0 && row.top_k < n) candidates.KeepTopK(row.top_k);
   if (row.top_p < 1) candidates.KeepTopP(std::max(0.0f, row.top_p));
-  // The largest is in reach, so there is one.
+  // The largest value is always a candidate, so there is a candidate.
   return static_cast<int32_t>(
       kernels.gumbel_arg_max(x, nullptr, n, candidates.floor, row.seed, row.position));
 }

@@ -1,10 +1,10 @@
-// Activations as Linear takes them with quantized weights: rounded to 8 bits, a block of 32 at a time. Part
-// of kernels_*.cc.
+// Activations in the form that Linear takes with quantized weights: rounded to 8 bits, a block of 32 at a
+// time. Part of kernels_*.cc.
 //
-// A block is {f32 d, two words, the values q}; a value is d * q, q from -127 to 127. The words are what the
-// weights' offset or minimum is multiplied by: int32 -offset * sum(q), or, for types with a minimum,
-// f32 d * sum(q). Where 16 weights share a scale, the first word is of the first 16 values, the second of the
-// others; else the first word is of all.
+// A block is {f32 d, two words, the values q}; a value is d * q, q from -127 to 127. The words are the
+// factors of the weights' offset or minimum: int32 -offset * sum(q), or, for types with a minimum, f32 d *
+// sum(q). Where 16 weights share a scale, the first word is of the first 16 values, the second word of the
+// last 16; else the first word is of all values.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -17,8 +17,8 @@ namespace {
 #endif
 
 constexpr int64_t kActHeaderBytes = 12;
-// SSE2 multiplies 16-bit numbers only: there the values are such, of each four the even ones, then the odd
-// ones. Weights are taken apart in the same way.
+// SSE2 multiplies 16-bit numbers only: there the values are 16-bit numbers, in each group of four first the
+// even values, then the odd values. Weights are taken apart in the same way.
 #if defined(__AVX2__) || SOMNUS_NEON
 constexpr int kParts = 1;
 #else

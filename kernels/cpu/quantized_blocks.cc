@@ -26,8 +26,8 @@ constexpr Word ByteMask(int bits) {
   return static_cast<Word>(0x0101010101010101u) * ((1u << bits) - 1);
 }
 
-// Bits [shift, shift + bits) of each of `count` bytes become bits `to` on of a
-// value: of one that has none, or beside those that it has.
+// Bits [shift, shift + bits) of each of `count` bytes are put at bit `to` of a value: as the value's first
+// bits, or beside bits that the value has already.
 void PutBits(const uint8_t* from, int shift, int bits, int count, uint8_t* values) {
   for (int i = 0; i < count; i += 8)
     Store(values + i, Load<uint64_t>(from + i) >> shift & ByteMask<uint64_t>(bits));
@@ -53,9 +53,8 @@ float FloatOfBits(uint32_t bits) {
 
 // ---- GGUF's blocks
 
-// Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4: d, m where there is one, 32
-// high bits where there are some, values. Those of 4 bits: 0 to 15 in the low
-// nibbles, 16 to 31 in the high ones.
+// Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4: d, m if the type has m, 32 high bits if the type has them,
+// values. Values of 4 bits: 0 to 15 in the low nibbles, 16 to 31 in the high nibbles.
 void ReadSimpleBlock(const QuantLayout& layout, const uint8_t* from, QuantBlockNumbers* numbers) {
   numbers->d = from[0];
   if (layout.fixed > 1) numbers->d = Load<uint16_t>(from);
@@ -78,9 +77,8 @@ void ReadSimpleBlock(const QuantLayout& layout, const uint8_t* from, QuantBlockN
   }
 }
 
-// 16 bytes of scales in the low nibbles and minima in the high ones; 64 bytes
-// bit pairs; d, m. Bit pairs are two halves of 128 values, each four groups of
-// 32, the lowest bits of 32 bytes first.
+// 16 bytes of scales in the low nibbles and minima in the high nibbles; 64 bytes bit pairs; d, m. Bit pairs
+// are two halves of 128 values, each four groups of 32, the lowest bits of 32 bytes first.
 void ReadQ2K(const uint8_t* from, QuantBlockNumbers* numbers) {
   for (int i = 0; i < 16; ++i) numbers->scales[i] = from[i] & 0xf;
   for (int i = 0; i < 16; ++i) numbers->minima[i] = from[i] >> 4;
@@ -105,9 +103,9 @@ void ReadQ3K(const uint8_t* from, QuantBlockNumbers* numbers) {
   numbers->d = Load<uint16_t>(from + 108);
 }
 
-// Of Q4_K and Q5_K, d and m first: 12 bytes of 8 scales and 8 minima, 6 bits
-// each. The first four of each are whole in 4 bytes; the others' low nibbles
-// share 4 more, their high bits lie above the first ones.
+// For Q4_K and Q5_K: d and m, then 12 bytes of 8 scales and 8 minima, 6 bits each. The first four scales, and
+// minima, are whole in 4 bytes; the low nibbles of the last four share 4 more bytes, and their high bits lie
+// above the first four.
 void ReadScalesAndMinima(const uint8_t* from, QuantBlockNumbers* numbers) {
   numbers->d = Load<uint16_t>(from);
   numbers->m = Load<uint16_t>(from + 2);
@@ -120,8 +118,8 @@ void ReadScalesAndMinima(const uint8_t* from, QuantBlockNumbers* numbers) {
   }
 }
 
-// 128 bytes of nibbles: 32 bytes are a group of 32 values in the low ones, the
-// next in the high ones. Q5_K's fifth bits are 32 bytes as Q3_K's third ones.
+// 128 bytes of nibbles: 32 bytes are a group of 32 values in the low nibbles, the next group in the high
+// nibbles. Q5_K's fifth bits are 32 bytes, as Q3_K's third bits.
 void ReadQ4K(const uint8_t* from, QuantBlockNumbers* numbers) {
   ReadScalesAndMinima(from, numbers);
   for (int group = 0; group < 8; ++group)
@@ -137,9 +135,8 @@ void ReadQ5K(const uint8_t* from, QuantBlockNumbers* numbers) {
   }
 }
 
-// 128 bytes of nibbles, of which each half of 128 values has groups 0 and 1 of
-// 32 in the low ones of 64 bytes, 2 and 3 in the high ones; 64 bytes of the bit
-// pairs above; 16 scales; d.
+// 128 bytes of nibbles, in which each half of 128 values has groups 0 and 1 of 32 in the low nibbles of 64
+// bytes, groups 2 and 3 in the high nibbles; 64 bytes of the bit pairs above; 16 scales; d.
 void ReadQ6K(const uint8_t* from, QuantBlockNumbers* numbers) {
   for (int group = 0; group < 8; ++group) {
     uint8_t* const values = numbers->values + 32 * group;
@@ -190,7 +187,7 @@ void AddSingleBits(const uint8_t* from, int shift, int64_t column, uint8_t* valu
   }
 }
 
-// The same for each way that types store low bits, and high ones above them.
+// Writes a sub-block of any type: low bits as the type stores them, and the high bits above.
 void WriteSubBlock(const QuantLayout& layout, const uint8_t* values, int64_t column, uint8_t* high,
                    uint8_t* low) {
   if (layout.low_bits == 8) WriteBits<8>(values, 0, column, low);
@@ -208,8 +205,7 @@ void AddSubBlock(const QuantLayout& layout, const uint8_t* high, const uint8_t* 
   if (layout.high_bits == 2) AddColumnBits<2>(high, layout.low_bits, column, values);
 }
 
-// The two numbers of 6 bits of sub-block `sub`: its scale and its minimum, or
-// its two scales.
+// The two numbers of 6 bits of sub-block `sub`: the scale and the minimum, or the two scales.
 template <typename Numbers>
 auto PairOf(DataType type, int sub, Numbers* numbers) {
   return LayoutOf(type).parts == 1 ? std::pair(numbers->scales + sub, numbers->minima + sub)
@@ -280,7 +276,7 @@ float ScaleOf(DataType type, const QuantBlockNumbers& numbers, int64_t part) {
   }
 }
 
-// What its minimum adds.
+// The value that the part's minimum adds.
 float MinimumOf(DataType type, const QuantBlockNumbers& numbers, int64_t part) {
   const QuantLayout layout = LayoutOf(type);
   if (!layout.minimum) return 0;

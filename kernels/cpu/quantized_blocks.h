@@ -1,6 +1,6 @@
 #pragma once
-// One block of a quantized weight as plain numbers: what GGUF's blocks and the panels' columns
-// (quantized_layout.h) have in common.
+// One block of a quantized weight as plain numbers: the common form of GGUF's blocks and the panels' columns
+// (quantized_layout.h).
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ struct QuantBlockNumbers {
   uint16_t d = 0;            // f16, or MXFP4's exponent
   uint16_t m = 0;            // f16
   uint8_t scales[16] = {};   // one for each part of a sub-block that has a scale of its own, as stored
-  uint8_t minima[16] = {};   // likewise
+  uint8_t minima[16] = {};   // as stored, for each part that has a minimum
   uint8_t values[256] = {};  // unsigned, or indices
 };
 
@@ -23,7 +23,7 @@ void ReadStoredBlock(DataType type, const uint8_t* from, QuantBlockNumbers* numb
 void WriteColumn(DataType type, const QuantBlockNumbers& numbers, int64_t column, uint8_t* block);
 void ReadColumn(DataType type, const uint8_t* block, int64_t column, QuantBlockNumbers* numbers);
 
-// out[0, QuantBlockValues(type)) = what the numbers stand for.
+// out[0, QuantBlockValues(type)) = the values that the numbers stand for.
 void BlockToFloats(DataType type, const QuantBlockNumbers& numbers, float* out);
 
 }  // namespace somnus::cpu

@@ -1,21 +1,21 @@
-// Linear with quantized weights: products are integer sums over 32 values, or over 16 where those share a
-// scale, and f32 sums over them. Part of kernels_*.cc.
+// Linear with quantized weights: products are integer sums over 32 values, or over 16 where 16 share a scale,
+// and f32 sums of these integers. Part of kernels_*.cc.
 //
 // Integer sums are exact, so their order is free. The f32 sum of an output element is one chain over the
-// parts of k in ascending order, of each part its products, then its minimum, whatever the tile's shape: that
-// makes results independent of the batch.
+// parts of k in ascending order, for each part the products, then the minimum, for any shape of the tile:
+// that makes results independent of the batch.
 //
-// A few rows are multiplied with the weights as they are taken from memory. For more rows a piece of a panel
-// is expanded once, into bytes and f32 scales that stay in the L1 cache, and then serves all rows.
+// A few rows are multiplied with the weights directly from memory. For more rows a piece of a panel is
+// expanded once, into bytes and f32 scales that stay in the L1 cache, and then serves all rows.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// What the loops over products must know of a type.
+// The properties of a type that the loops over products need.
 struct DotShape {
-  int parts;       // of 32 values, with a scale each
+  int parts;       // parts of 32 values, with a scale each
   bool minimum;    // beside each scale
-  bool offset;     // integer sums start with what the activations' word says
+  bool offset;     // integer sums start with the activations' word
   bool is_signed;  // weights' bytes have signs
   int at_once;     // groups whose products of bytes can be added up in 16 bits
 };
@@ -74,7 +74,7 @@ SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
   return (VI)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)a);
 }
 #elif SOMNUS_NEON
-// Sums of two products fit 16 bits: they are 2 * 127 * 128 at most.
+// Sums of two products fit 16 bits: at most 2 * 127 * 128.
 SOMNUS_INLINE VI DotBytes(VI sum, VU w, VU a) {
   const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)w), vget_low_s8((int8x16_t)a));
   const int16x8_t high = vmull_high_s8((int8x16_t)w, (int8x16_t)a);
@@ -245,7 +245,7 @@ SOMNUS_INLINE void ExpandBlock(const char* block, int64_t sub, ExpandedBlock* ou
   }
 }
 
-// Sums of up to kMaxExpandedRows rows and a panel, between one piece of k and the next.
+// Sums of up to kMaxExpandedRows rows and a panel, between successive pieces of k.
 constexpr int64_t kMaxExpandedRows = 128;
 using PartialSums = float[kMaxExpandedRows][kPanelWidth];
 

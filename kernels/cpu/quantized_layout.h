@@ -4,16 +4,15 @@
 //
 // A panel is [k / QuantBlockValues] blocks of 32 columns each. A block is a header of the columns' scales:
 //   f16 d[32] or, of MXFP4, an exponent each
-//   f16 m[32]                    the minima (Q4_1, Q5_1) or what their numbers are multiplied by (K types)
+//   f16 m[32] the minima (Q4_1, Q5_1) or the factors of the minima (K types)
 //   uint8 s[][32]                the K types' scales and minima, packed as PackedScales says
 // and sub-blocks of 32 values (one, or eight of a K type), each with the values' bits:
 //   uint8 high[8][16]            one high bit (Q5_0, Q5_1, Q3_K, Q5_K): bit 4 * column + i of group g belongs
 //                                to value 4 * g + i of the column
 //   uint8 high[2][32][4]         or two (Q6_K)
-//   uint8 low[8, 4 or 2][32][4]  8, 4 or 2 low bits
-// Group g is values 4 * g to 4 * g + 3. Where a byte has bits of several values, array [w] holds group w in
-// its lowest bits, group w + w_count in the next ones, and so on. Values are unsigned: what a file stores as
-// a signed number has an offset added.
+//   uint8 low[8, 4 or 2][32][4] 8, 4 or 2 low bits Group g is values 4 * g to 4 * g + 3. Where a byte has
+//   bits of several values, array [w] holds group w in the lowest bits, group w + w_count in the next bits,
+//   and so on. Values are unsigned: numbers that a file stores as signed have an offset added.
 
 #include <cstdint>
 
@@ -36,7 +35,7 @@ enum class PackedScales {
 
 struct QuantLayout {
   int low_bits;   // of a value
-  int high_bits;  // above the low ones
+  int high_bits;  // above the low bits
   PackedScales scales = PackedScales::kNone;
   int parts = 1;  // of a sub-block, with a scale each
   bool minimum = false;
@@ -83,7 +82,7 @@ static constexpr QuantLayout LayoutOf(DataType type) {
   }
 }
 
-// What the indices of IQ4_NL and MXFP4 stand for.
+// The values that the indices of IQ4_NL and MXFP4 stand for.
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -32,7 +32,7 @@ SOMNUS_INLINE VU HighBit(const char* p) {
 #endif
 }
 
-// kW bytes as numbers; GCC 12 converts vectors of them one by one.
+// kW bytes as numbers; GCC 12 converts vectors of bytes one by one.
 SOMNUS_INLINE VU FromBytes(const char* p) {
 #if defined(__AVX512F__)
   return (VU)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -77,7 +77,7 @@ SOMNUS_INLINE VU LookUp(const Table& table, int offset, VU indices) {
 #endif
 }
 
-// Sub-block `sub` of a block, columns [column, column + kW) of the panel and those that follow.
+// Sub-block `sub` of a block, columns [column, column + kW) of the panel and the following columns.
 template <DataType kType>
 struct StoredWeights {
   static constexpr QuantLayout kLayout = LayoutOf(kType);
@@ -110,7 +110,7 @@ struct StoredWeights {
     return w;
   }
 
-  // Numbers of 8 bits, one a column, array `i` of those at the packed scales.
+  // Numbers of 8 bits, one for each column: array `i` of the packed scales.
   SOMNUS_INLINE VU Packed(int64_t i, int64_t from) const {
     return FromBytes(block + PackedScalesAt(kType) + i * kPanelWidth + from);
   }
@@ -134,7 +134,8 @@ struct StoredWeights {
       const VU small = exponent < 1u ? SetU(0x00200000u) : SetU(0x00400000u);
       return (VF)(exponent < 2u ? small : (exponent - 1u) << 23);
     } else if constexpr (kLayout.scales == PackedScales::kSixBits) {
-      // With one part the second number is its minimum, else the second part's scale, which has a sign.
+      // With one part the second number is the part's minimum, else the second part's scale, which has a
+      // sign.
       const VU number = SixBits(part, from);
       return Fixed(0, from) * ToFloat(kLayout.parts == 1 ? number : number - 32u);
     } else if constexpr (kLayout.scales == PackedScales::kFourBits) {
@@ -147,7 +148,7 @@ struct StoredWeights {
     }
   }
 
-  // What the part's minimum adds to each value.
+  // The amount that the part's minimum adds to each value.
   SOMNUS_INLINE VF Minimum(int v, int part) const {
     const int64_t from = column + v * kW;
     if constexpr (kLayout.scales == PackedScales::kSixBits)

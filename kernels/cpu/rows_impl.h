@@ -1,4 +1,4 @@
-// Norms, activations and the rotary embedding with its cache write: one row at a time. Part of kernels_*.cc.
+// Norms, activations and the rotary embedding with the cache write: one row at a time. Part of kernels_*.cc.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -147,7 +147,7 @@ inline void Rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
-// Stores a head's scale in an int8 cache, and returns what its values are multiplied by: 127 / the largest
+// Stores a head's scale in an int8 cache, and returns the factor of the head's values: 127 / the largest
 // magnitude.
 inline float PutI8Scale(float* to, const float* x, int64_t n) {
   VU top = {};
@@ -166,7 +166,7 @@ inline float PutI8Scale(float* to, const float* x, int64_t n) {
   return largest < kLeastI8Magnitude ? 0 : 127 / largest;
 }
 
-// Converts `n` values to what a cache of E holds; `inverse` is used for types of 8 bits alone.
+// Converts `n` values to elements of a cache of E; `inverse` is used for types of 8 bits alone.
 template <typename E>
 SOMNUS_INLINE void PutCached(typename E::Type (&part)[kW], const float* x, int64_t n, float inverse) {
   if constexpr (sizeof(typename E::Type) == 1) {

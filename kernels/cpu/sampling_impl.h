@@ -107,8 +107,8 @@ SOMNUS_INLINE VU RandomBits(VU low, VU high, uint64_t seed) {
   return CounterBits(low, high, seed, [](VU a, uint32_t b) { return MulHigh(a, b); });
 }
 
-// -log(-log(u)), u uniform on (0, 1). With v = 1 - u = (bits + 1/2) / 2^32 small probabilities keep their
-// precision: -log(1 - v) by Kahan's correction of the rounded 1 - v.
+// -log(-log(u)), u uniform on (0, 1). With v = 1 - u = (bits + 1/2) / 2^32 small probabilities stay precise:
+// -log(1 - v) by Kahan's correction of the rounded 1 - v.
 SOMNUS_INLINE VF Gumbel(VU bits) {
   VF half_up;
   for (int i = 0; i < kW; ++i) half_up[i] = static_cast<float>(bits[i]);

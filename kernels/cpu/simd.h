@@ -1,6 +1,7 @@
 // Vectors of one instruction set. Included only by the kernels_*.cc units, each of which names its own
 // namespace in SOMNUS_ISA and sets its compiler flags, so that no function of one set can stand in for
-// another's. No include guard: this is a part of those units. Uses no standard templates for the same reason.
+// another's. No include guard: this file is a part of each such unit. Uses no standard templates for the same
+// reason.
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -79,7 +80,7 @@ SOMNUS_INLINE VF Fma(VF a, VF b, VF c) {
 #endif
 }
 
-// The larger; b when one is NaN, which is what x86 has an instruction for. GCC 12 does not find it.
+// The larger; b when either is NaN, as x86 has an instruction for. GCC 12 does not find that instruction.
 SOMNUS_INLINE VF MaxV(VF a, VF b) {
 #if defined(__AVX512F__)
   return (VF)_mm512_max_ps((__m512)a, (__m512)b);
@@ -123,7 +124,7 @@ SOMNUS_INLINE float ReduceMax(VF v) {
 
 SOMNUS_INLINE VF FromBf16(VH h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
 
-// Rounds to nearest even; a NaN stays one.
+// Rounds to nearest even; a NaN stays a NaN.
 SOMNUS_INLINE VU Bf16Bits(VF x) {
   const VU u = (VU)x;
   const VU rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -206,8 +207,7 @@ SOMNUS_INLINE VU SignedFromBytes(VB b) {
 }
 #endif
 
-// Element types, for templates over what is stored. PutExact keeps subnormal numbers on every instruction
-// set.
+// Element types, for templates over stored types. PutExact keeps subnormal numbers on every instruction set.
 struct F32 {
   static constexpr DataType kType = DataType::kF32;
   using Type = float;

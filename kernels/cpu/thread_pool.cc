@@ -13,9 +13,9 @@
 namespace somnus::cpu {
 namespace {
 
-// Longer than the gap between two ops, and more than it costs to wake a thread. Whoever waits for longer
-// blocks, and does not yield instead: where other processes want the CPU, each yield lasts as long as their
-// turn, while a thread that blocked runs soon after it is woken.
+// Longer than the gap between two ops, and more than the cost of waking a thread. A thread that waits for
+// longer blocks, and does not yield instead: where other processes want the CPU, each yield lasts as long as
+// their turn, while a thread that blocked runs soon after the wake-up.
 constexpr absl::Duration kSpinTime = absl::Microseconds(100);
 constexpr int kPauses = 64;  // between two looks at the clock
 
@@ -122,7 +122,7 @@ uint32_t ThreadPool::AwaitEpoch(uint32_t seen) {
     }
     Block(seen);  // Outside a step, or while the step waits long for something.
   }
-  return seen + 1;  // Runs do not overlap, so the epoch moves by one at a time.
+  return seen + 1;  // Runs do not overlap, so the epoch moves by 1 at a time.
 }
 
 void ThreadPool::HelperLoop(int thread) {

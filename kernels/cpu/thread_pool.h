@@ -1,5 +1,5 @@
 #pragma once
-// A fork-join pool. The caller is thread 0; helpers spin between the ops of a step and block outside it.
+// A fork-join pool. The caller is thread 0; helpers spin between the ops of a step and block outside steps.
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace somnus::cpu {
 
-// Used by one thread at a time, the one that calls Run, BeginStep and EndStep.
+// Used by one thread at a time, which calls Run, BeginStep and EndStep.
 class ThreadPool {
  public:
   // Starts num_threads - 1 helpers. pin_cpus: empty, or the CPU of each thread (the caller's is pinned by
@@ -32,10 +32,10 @@ class ThreadPool {
     RunErased([](const void* context, int thread) { (*static_cast<const Fn*>(context))(thread); }, &fn);
   }
 
-  // Between these the helpers stay awake: a Run costs about one exchange of a cache line.
+  // Between BeginStep and EndStep the helpers stay awake: a Run costs about one exchange of a cache line.
   void BeginStep();
   void EndStep();
-  // Undoes BeginStep's pin of the caller, which the next one makes again.
+  // Undoes BeginStep's pin of the caller, which the next BeginStep makes again.
   void UnpinCaller();
 
  private:
@@ -74,18 +74,18 @@ struct Range {
   int64_t end;
 };
 
-// How the items of an op are cut among threads: contiguous parts in the order of the threads, in proportion
-// to their speeds. The same number of items is always cut in the same way, so that a thread finds in its
-// caches what it has used before. Immutable.
+// The cut of an op's items among threads: contiguous parts in the order of the threads, in proportion to
+// their speeds. The same number of items is always cut in the same way, so that a thread finds data of
+// earlier ops in its caches. Immutable.
 class Partition {
  public:
-  // Threads that are alike: the sizes of their parts differ by at most one.
+  // Threads that are alike: the sizes of the parts differ by at most 1.
   explicit Partition(int num_threads) : num_threads_(num_threads) {}
   // One thread for each speed, in any unit. All speeds are finite and above 0.
   explicit Partition(const std::vector<double>& speeds);
 
   int num_threads() const { return num_threads_; }
-  // Of items whose number is below 2^43.
+  // `total` is below 2^43.
   Range PartOf(int64_t total, int thread) const {
     return {BeginOf(total, thread), BeginOf(total, thread + 1)};
   }
@@ -108,8 +108,8 @@ class Partition {
   std::vector<int64_t> ends_;  // of the threads' parts of kWhole; none: all are alike
 };
 
-// A partition in pieces. A thread takes those of its own part first, in order, and then those that the next
-// few threads have not taken yet. So the threads end together also where one is held up: its CPU may do
+// A partition in pieces. A thread takes the pieces of its own part first, in order, and then pieces that the
+// next few threads have not taken yet. So the threads end together even if a thread is held up: a CPU may do
 // something else, or share a core with another virtual machine.
 class Pieces {
  public:
@@ -136,7 +136,8 @@ class Pieces {
   }
 
  private:
-  // Its own and those that it helps with: to look at a part is to wait for a cache line of another core.
+  // The thread's own part and the parts that the thread helps with: to look at a part is to wait for a cache
+  // line of another core.
   static constexpr size_t kPartsOfThread = 8;
 
   struct alignas(128) Part {

@@ -1,8 +1,8 @@
-// The innermost loop of Linear and attention: a few rows times a few vectors of packed columns; and what ends
-// one of Linear. Part of kernels_*.cc.
+// The innermost loop of Linear and attention: a few rows times a few vectors of packed columns; and the end
+// of a tile of Linear. Part of kernels_*.cc.
 //
-// Every output element is one chain of multiply-adds over k in ascending order, whatever the tile's shape:
-// that is what makes results independent of the batch.
+// Every output element is one chain of multiply-adds over k in ascending order, for any shape of the tile:
+// that makes results independent of the batch.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -31,7 +31,7 @@ struct TileF16 : TileF32 {
   static SOMNUS_INLINE B LoadB(const char* p) { return {F16::Get(reinterpret_cast<const uint16_t*>(p))}; }
 };
 
-// For caches alone. Sums are a 256th of what they should be (kF8Unit).
+// For caches alone. Sums are a 256th of the true sums (kF8Unit).
 struct TileF8 : TileF32 {
   using E = F8;
   static constexpr int kBBytes = kW;
@@ -127,7 +127,7 @@ struct TileBF16 {
 constexpr TileSizes kSizes = tile_sizes::SOMNUS_ISA;
 constexpr int kMaxRows = kSizes.max_rows;
 constexpr int TileVectors(int rows) { return kSizes.vectors[rows < 4 ? rows - 1 : 3]; }
-// A step prefetches one of so many vectors of a tile: once for each cache line.
+// A step prefetches once for so many vectors of a tile: once for each cache line.
 template <typename P>
 constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;
 
@@ -179,8 +179,8 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
   }
 }
 
-// One last step of which only the first value of each pair counts: the second lies beyond the end and may be
-// anything.
+// One last step in which only the first value of each pair counts: the second value lies beyond the end and
+// may be anything.
 template <typename P, int kRows, int kVectors>
 SOMNUS_INLINE void TileHalfStep(const char* a, int64_t a_stride, const char* const (&b)[kVectors],
                                 VF (&acc)[kRows][kVectors]) {
@@ -207,7 +207,7 @@ SOMNUS_INLINE void WithRows(int64_t rows, const Fn& fn) {
 }
 
 // How many bytes ahead of its use a weight is prefetched, chosen by measurement: far enough to cover memory's
-// latency, near enough to be still cached. Crosses into the next panel, which follows in memory.
+// latency, near enough to be cached still. Crosses into the next panel, which follows in memory.
 constexpr int64_t AheadBytes(int64_t rows) { return rows <= 8 ? 6144 : 12288; }
 
 // acc = y for a tile, as far as there are columns.

@@ -1,9 +1,9 @@
 #pragma once
-// The sizes of tiles of each instruction set: what a unit of kernels_*.cc cuts a product into, by the name of
-// its namespace (kSizes in tile_impl.h). They decide how fast a set is, never what it computes: the sum of an
-// output element is one chain, whatever the tile. Arm's were chosen by the number of registers and have not
-// been timed. What is the same for every set stands where it is used; what AMX's tiles take beside these, in
-// amx_linear_impl.h.
+// The sizes of tiles of each instruction set: a unit of kernels_*.cc cuts a product into these tiles, by the
+// name of the unit's namespace (kSizes in tile_impl.h). Sizes decide the speed of an instruction set, never
+// its results: the sum of an output element is a single chain for any tile. Arm's sizes were chosen by the
+// number of registers and have not been timed. Sizes that are the same for every set stand where they are
+// used; sizes of AMX's tiles in amx_linear_impl.h.
 
 namespace somnus::cpu {
 
@@ -15,21 +15,22 @@ struct TileSizes {
   int vectors[4];     // of a tile of 1, 2, 3 and of more rows
   int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles
   int l1_rows[2];     // least and most rows of a tile that prefetches bf16 weights into L1, not L2
-  // 16-bit weights that are multiplied as f32: rows from which on they are expanded before, and rows of a
-  // tile.
+  // 16-bit weights that are multiplied as f32: the number of rows from which on weights are expanded before,
+  // and rows of a tile.
   int min_f32_rows;
   int max_f32_rows;
-  // Quantized weights: taken from memory as they are for a few rows, expanded for more.
+  // Quantized weights: taken directly from memory for a few rows, expanded for more.
   int max_stored_rows;
   int stored_vectors[4];  // of a tile of 1, 2, 3 and of more rows
   int max_expanded_rows;  // of a tile
   int expanded_vectors;
-  // fp8 weights: rows up to which they are expanded in registers; at most max_rows.
+  // fp8 weights: the largest number of rows for which weights are expanded in registers; at most max_rows.
   int max_register_rows;
 };
 
 // As many chains as multiply-adds are under way at once: on NEON a single row has a whole panel. Where a tile
-// has a whole panel, memory is read as it lies: four vectors of 8 lanes, for one or two rows, or two of 16.
+// has a whole panel, memory is read in order: four vectors of 8 lanes, for one or two rows, or two vectors of
+// 16.
 namespace tile_sizes {
 
 // clang-format off
@@ -41,8 +42,8 @@ inline constexpr TileSizes avx_vnni     = { 5, {4, 4, 2, 2},  0, {1, 1}, 24,  6,
 inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, {1, 2}, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
 inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, {1, 2}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18, {2, 2}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
-inline constexpr TileSizes avx512_vbmi  = avx512_bf16;  // of which it replaces attention over bytes
-inline constexpr TileSizes amx          = avx512_bf16;  // for what is not computed on AMX's tiles
+inline constexpr TileSizes avx512_vbmi  = avx512_bf16;  // replaces only its attention over bytes
+inline constexpr TileSizes amx          = avx512_bf16;  // for ops outside AMX's tiles
 inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 4, 2,   8};
 inline constexpr TileSizes neon_dotprod = { 8, {8, 4, 4, 2},  0, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes neon_bf16    = { 8, {8, 4, 4, 2},  0, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};

@@ -1,5 +1,5 @@
 #pragma once
-// How ops divide the lent scratch. Each op uses it from its start; nothing in it outlives the op.
+// How ops divide the lent scratch. Each op uses the scratch from the start; no contents outlive the op.
 
 #include <cstdint>
 
@@ -7,12 +7,13 @@
 
 namespace somnus::cpu {
 
-// Linear: rows of x that had to be converted. Quantized ones take less.
+// Linear: rows of x that had to be converted. Quantized rows take less.
 static inline int64_t LinearRowBytes(int64_t k) { return RoundUp(k * 4, 64) + kSlackBytes; }
 
-// Attention: the heads in order of their KV head, and where each KV head's begin; one scratch per thread; how
-// many sections are done of each item that threads share, and the sums of such sections. Threads share at
-// most one item between two of them; with less room than those may need, they share fewer.
+// Attention: the heads in order of their KV head, and the begin of each KV head's heads; one scratch per
+// thread; how many sections are done of each item that threads share, and the sums of such sections. Two
+// neighbouring threads share at most one item; with less room than the shared items may need, fewer are
+// shared.
 static inline int64_t AttentionHeadBytes(int64_t num_heads) { return RoundUp((2 * num_heads + 1) * 4, 64); }
 static inline int64_t AttentionCountBytes(int64_t threads) { return RoundUp(threads * 4, 64); }
 inline constexpr int64_t kMaxPartialBytes = int64_t{32} << 20;

@@ -1,4 +1,4 @@
-// Stands in for the CUDA backend in builds without it (without --config=cuda).
+// Stands in for the CUDA backend in builds without CUDA (without --config=cuda).
 #include "absl/status/status.h"
 #include "kernels/cuda/check.h"
 #include "kernels/device.h"

@@ -1,8 +1,8 @@
-// All-reduce, all-gather, and all-reduce + add + RMSNorm over peer memory. Below some 256 KiB they are bound
-// by latency: a stamp and a poll over NVLink, about 2 us a meeting (both numbers are estimates); above by the
-// links, which carry (n - 1) messages one-shot and 2 (n - 1) / n two-shot. Each input is first copied into
-// the rank's exported buffer (read and written once more, from L2): inputs lie in memory that sleeps, which
-// no peer can map. Threads move 16 bytes, and have all ranks' loads in flight at once.
+// All-reduce, all-gather, and all-reduce + add + RMSNorm over peer memory. Below some 256 KiB the collectives
+// are bound by latency: a stamp and a poll over NVLink, about 2 us a meeting (both numbers are estimates);
+// above by the links, which carry (n - 1) messages one-shot and 2 (n - 1) / n two-shot. Each input is first
+// copied into the rank's exported buffer (read and written once more, from L2): inputs lie in memory that
+// sleeps, which no peer can map. Threads move 16 bytes, and have all ranks' loads in flight at once.
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/peer_memory.h"
@@ -10,8 +10,8 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-// Which vectors are this thread's: first, first + step, ... They are the same on every rank, so that a block
-// only reads what the blocks of the same number have written.
+// This thread's vectors: first, first + step, ... The vectors are the same on every rank, so that a block
+// only reads data that blocks of the same number have written.
 struct Stride {
   int64_t first;
   int64_t step;
@@ -21,7 +21,7 @@ __device__ inline Stride ThreadStride() {
 }
 
 // Vectors of this rank's own arrays, which need not be aligned; buffers are. The cut into vectors must not
-// depend on that: block b of every rank has to take the same ones.
+// depend on that: block b of every rank has to take the same vectors.
 template <bool kAligned, typename T>
 __device__ inline Vec16<T> LoadOwn(const T* from) {
   if constexpr (kAligned) {
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
   Leave(group, call);
 }
 
-// Two-shot: rank r sums part r, in place in its buffer (no other rank reads that part of it before the second
-// meeting), then all ranks gather the parts. Every rank sums the tail.
+// Two-shot: rank r sums part r, in place in its own buffer (no other rank reads that part of the buffer
+// before the second meeting), then all ranks gather the parts. Every rank sums the tail.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     TwoShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
   Leave(group, call);
 }
 
-// Unit: the widest type of 1, 4 or 16 bytes to which this rank's addresses are aligned; 16, 4 or 1 of them
-// are a vector. stride: bytes between ranks in `out`.
+// Unit: the widest type of 1, 4 or 16 bytes to which this rank's addresses are aligned; 16, 4 or 1 units are
+// a vector. stride: bytes between ranks in `out`.
 template <typename Unit>
 __global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     GatherKernel(const __grid_constant__ PeerView group, const char* in, int64_t bytes, char* out,
@@ -151,8 +151,8 @@ struct PeerNormParams {
   float eps;
 };
 
-// One row, once every rank's is in its buffer. A thread reads what it wrote of the residual again, from L1 or
-// L2.
+// Norms one row, once every rank's row is in its buffer. A thread reads its part of the residual again, from
+// L1 or L2.
 template <int kWidth, typename D, typename T>
 __device__ inline void NormRow(const PeerView& group, const PeerNormParams<D, T>& p, uint64_t call, int row,
                                PeerShared& shared) {
@@ -227,9 +227,9 @@ void LaunchNorm(CudaDevice& device, const PeerView& group, const PeerPlan& plan,
                                   .rows = static_cast<int>(out.rows),
                                   .cols = static_cast<int>(out.cols),
                                   .eps = eps};
-  // The op's threads and vectors, so that squares are added in its order: the same bits, fused or not. A rank
-  // whose arrays are aligned otherwise may use other ones: ranks meet by blocks, and a block's rows are the
-  // same on all of them.
+  // The op's threads and vectors, so that squares are added in the op's order: the same bits, fused or not. A
+  // rank with differently aligned arrays may use other threads and vectors: ranks meet by blocks, and a
+  // block's rows are the same on all ranks.
   const bool vectors = TakesVectors(4, out.cols, {residual, delta, out}) && IsAlignedTo(weight, 16);
   const NormPlan norm = PlanNorm(out.cols, vectors);
   static_assert(kNormThreads <= kMaxPeerThreads && kWarpThreads >= kMaxPeers);

@@ -10,9 +10,9 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Borrows the device, whose thread this must be. InvalidArgument for a group or buffer that is out of range,
-// ResourceExhausted without memory, Unavailable when peer memory is turned off or the device (a slice of one,
-// say) is too small to run all blocks of a collective at once.
+// Borrows the device. The caller must be the device's thread. InvalidArgument for a group or buffer that is
+// out of range, ResourceExhausted without memory, Unavailable when peer memory is turned off or the device (a
+// slice of a GPU, say) is too small to run all blocks of a collective at once.
 absl::StatusOr<std::unique_ptr<PeerCollectives>> MakePeerCollectives(CudaDevice& device,
                                                                      const PeerOptions& options);
 

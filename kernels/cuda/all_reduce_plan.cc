@@ -19,9 +19,9 @@ PeerPlan Spread(int64_t vectors, bool two_shot) {
 
 }  // namespace
 
-// Up to here the second meeting costs more than the bytes that it saves. Two ranks read the same number of
-// bytes either way. NVLink: vLLM's thresholds for fully connected H100s. PCIe: estimates, from 4 us for a
-// meeting and 25 GB/s for a device's link.
+// Up to here the second meeting costs more than the saved bytes. Two ranks read the same number of bytes
+// either way. NVLink: vLLM's thresholds for fully connected H100s. PCIe: estimates, from 4 us for a meeting
+// and 25 GB/s for a device's link.
 int64_t OneShotBytes(int world_size, PeerLink link) {
   if (world_size == 2) return INT64_MAX;
   if (link == PeerLink::kPcie) return world_size <= 4 ? 64 << 10 : 16 << 10;

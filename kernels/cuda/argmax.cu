@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kChunkThreads) ArgMaxChunks(LogitRows logits, 
   if (threadIdx.x == 0) scratch.best[scratch.At(at)] = best;
 }
 
-// A warp for each row: its chunks are few.
+// A warp for each row: a row has few chunks.
 __global__ void __launch_bounds__(32) ArgMaxRows(RowScratch scratch, int32_t id_offset, ScoredToken* best) {
   U64 key = kNoScore;
   for (int32_t c = static_cast<int32_t>(threadIdx.x); c < scratch.chunks; c += 32)

@@ -1,5 +1,5 @@
 // PagedAttention on CUDA: chooses kernels. Tensor cores take decodes and chunks, each in one launch; the
-// plain kernel takes what they cannot.
+// plain kernel takes the rest.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/cache_layout.h"
@@ -14,7 +14,7 @@ bool IsAligned(const TensorView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride * SizeOf(view.dtype) % 16 == 0;
 }
 
-// Returns false when tensor cores cannot take it.
+// Returns false when tensor cores cannot take the shape.
 bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const AttentionBatch& batch,
                          AttentionParams params) {
   const int64_t scratch_bytes =
@@ -23,7 +23,8 @@ bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const 
     device.Record(absl::InternalError("PagedAttention: the workspace is too small"));
     return true;
   }
-  // Prefill's sums depend on the row alone, so in batch-invariant mode its kernel computes decodes, too.
+  // Prefill's sums depend on the row alone, so in batch-invariant mode prefill's kernel computes decodes,
+  // too.
   const int64_t decodes = device.batch_invariant() ? 0 : batch.num_decodes;
   if (decodes > 0) {
     params.num_seqs = static_cast<int>(decodes);
@@ -94,7 +95,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.positions = batch.positions;
   params.num_seqs = static_cast<int>(batch.num_seqs);
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
-  // The tensor-core kernels look for the largest score before they scale it, which needs a positive scale.
+  // The tensor-core kernels look for the largest score before scaling, which needs a positive scale.
   const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;
   if (fast && TensorCoreAttention(cuda, shape, batch, params)) return;
   if (PlainAttention(cuda, shape, params, batch.num_tokens)) return;

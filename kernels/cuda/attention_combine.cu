@@ -9,9 +9,9 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// Adds up a context's parts in its order: a warp a row. Reads a record a block, and parts * (dims + 2) * 4
-// bytes a row from L2: bound by latency, so eight loads go out at once. Many small blocks, since most have
-// nothing to do.
+// Adds up a context's parts in order: a warp a row. Reads a record a block, and parts * (dims + 2) * 4 bytes
+// a row from L2: bound by latency, so eight loads go out at once. Many small blocks, since most have nothing
+// to do.
 template <typename T>
 __global__ void __launch_bounds__(kWarps * 32) CombineKernel(AttentionParams p, PartsScratch scratch) {
   GridDependencyLaunch();

@@ -81,8 +81,8 @@ __device__ inline void AddParts(const PrefillParts& parts, int kv_head, int firs
 
 // Block (x, y, z): the tile whose parts begin at x, of KV head y, fragments [2 z, 2 z + 2) of its outputs; a
 // thread for each lane of prefill's. Reads parts * (head_dim + 4) * 4 bytes a row from L2 (a half more, with
-// the rows' sums read again by each block): bound by its latency, so twelve loads of 16 bytes go out at once.
-// Most blocks end at once.
+// the rows' sums read again by each block): bound by L2's latency, so twelve loads of 16 bytes go out at
+// once. Most blocks end at once.
 template <typename T, typename E>
 __global__ void __launch_bounds__(kThreads) CombineSectionsKernel(AttentionParams p, PrefillParts parts) {
   GridDependencyLaunch();
@@ -129,7 +129,7 @@ void Start(CudaDevice& device, const AttentionShape& shape, const AttentionParam
 
 void CombineSections(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      const PrefillParts& parts) {
-  // A cache of 8 bits decides the order of dims alone (OutputDim), and that is one for both types.
+  // A cache of 8 bits decides the order of dims alone (OutputDim), and that order is the same for both types.
   const bool bytes = SizeOf(shape.cache) == 1;
   if (shape.act == DataType::kBF16) {
     (bytes ? Start<bf16, f8e4m3> : Start<bf16, bf16>)(device, shape, params, parts);

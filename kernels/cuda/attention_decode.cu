@@ -2,10 +2,10 @@
 // a KV head (2 * head_dim * sizeof(E) bytes a token and KV head), and little else: bound by memory.
 //
 // Split-KV, decided on the device by stream-K: the tiles of 64 tokens of all (sequence, group of heads)s lie
-// end to end, and a persistent grid of as many blocks as fit the chip takes even runs of them. So one long
-// context fills the chip as well as many short ones, and a captured graph serves any lengths. What of a run
-// is only a part of a context goes to scratch (at most two pieces a block), and a second kernel adds the
-// parts up in the order of the context.
+// end to end, and a persistent grid of as many blocks as fit the chip takes even runs of them. So a single
+// long context fills the chip as well as many short contexts, and a captured graph serves any lengths. Pieces
+// of a run that are only a part of a context go to scratch (at most two pieces a block), and a second kernel
+// adds the parts up in the order of the context.
 //
 // A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens
 // through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead (by
@@ -40,7 +40,7 @@ struct Piece {
   int kv_head = 0;
 };
 
-// A warp's sub-tiles of a piece, and their way into its ring.
+// A warp's sub-tiles of a piece, and their way into the warp's ring.
 template <typename E, int kDims>
 class SubTiles {
  public:
@@ -59,8 +59,7 @@ class SubTiles {
   __device__ char* K(int slot) const { return ring_ + slot * 2 * kTileBytes; }
   __device__ char* V(int slot) const { return K(slot) + kTileBytes; }
 
-  // Queues the load of sub-tile i, if there is one, as one group. Called for i = 0, 1, 2 ... by the whole
-  // warp.
+  // Queues the load of sub-tile i, if it exists, as one group. Called for i = 0, 1, 2 ... by the whole warp.
   __device__ void Load(int i, int slot) {
     if (i < count_) {
       if (i % 32 == 0) FindBlocks(i);
@@ -101,7 +100,7 @@ class SubTiles {
   int in_block_ = 0;
 };
 
-// What a warp leaves in its ring when its sub-tiles are done: [kDecodeRows][kPitch] sums.
+// A warp leaves its sums in its ring when its sub-tiles are done: [kDecodeRows][kPitch].
 template <int kDims>
 constexpr int kSumPitch = kDims + 8;
 
@@ -160,7 +159,7 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
   LeaveSums<E, kDims>(shared, reinterpret_cast<float*>(ring), state[0], o[0]);
 }
 
-// Adds up the four warps' parts: eight threads a row. `slot` nullptr: the context is whole, its output is
+// Adds up the four warps' parts: eight threads a row. `slot` nullptr: the context is whole, and the output is
 // written.
 template <typename T, int kDims>
 __device__ void FinishPiece(const AttentionParams& p, const Piece& piece, const HeadTiles& heads,
@@ -216,7 +215,7 @@ __device__ void ZeroPadding(const AttentionParams& p) {
   }
 }
 
-// Blocks 0 .. blocks - 1 share units [0, units): block b takes [Begin(b), Begin(b + 1)), none of them empty.
+// Blocks 0 .. blocks - 1 share units [0, units): block b takes [Begin(b), Begin(b + 1)), no share is empty.
 struct Shares {
   int64_t units;
   int64_t blocks;

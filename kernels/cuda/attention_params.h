@@ -21,9 +21,10 @@ struct AttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   int block_size = 0;
-  int64_t run_size = 0;    // elements from a head's K in a block to its V, and on to the next head's K
-  int64_t run_header = 0;  // elements before those of a run: an int8 cache's scales (cache_layout.h)
-  float scale_log2 = 1;    // of scores, an f8e4m3 cache's scale of K in it, so that weights are powers of two
+  int64_t run_size = 0;    // elements from a head's K in a block to the head's V, and on to the next head's K
+  int64_t run_header = 0;  // elements before the elements of a run: an int8 cache's scales (cache_layout.h)
+  float scale_log2 = 1;    // of scores, an f8e4m3 cache's scale of K included, so that weights are powers of
+                           // two
   float v_scale = 1;
   const void* cache = nullptr;  // E
   const int32_t* block_tables = nullptr;
@@ -36,8 +37,8 @@ struct AttentionParams {
   int stages = 0;  // of shared memory
 };
 
-// Where a token's K of KV head `kv_head` begins in cache block `block`, in elements; its V is run_size
-// further.
+// Where a token's K of KV head `kv_head` begins in cache block `block`, in elements; the token's V is
+// run_size further.
 SOMNUS_HD int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
   const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
   return run * p.run_size + p.run_header + int64_t{in_block} * p.head_dim;
@@ -49,7 +50,7 @@ SOMNUS_HD int64_t KeyScaleOffset(const AttentionParams& p, int block, int kv_hea
 }
 
 // One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). Returns false when
-// tensor cores cannot take it on this chip.
+// tensor cores cannot take the shape on this chip.
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      int64_t max_context_len, char* scratch);
 

@@ -1,5 +1,5 @@
-// Paged attention for what tensor cores do not take: f32, cache blocks of any size, any head_dim and
-// alignment. Plain f32 arithmetic, a block for each query and head, K and V read by each of them: correct
+// Paged attention for shapes that tensor cores do not take: f32, cache blocks of any size, any head_dim and
+// alignment. Plain f32 arithmetic, a block for each query and head, K and V read by each block: correct
 // first.
 //
 // The four warps of a block take every fourth run of 32 tokens. A lane scores one token, then the warp adds

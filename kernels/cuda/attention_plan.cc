@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What the hardware keeps of a multiprocessor's shared memory for each block.
+// The hardware's own part of a multiprocessor's shared memory for each block.
 constexpr int64_t kReservedShared = 1024;
 
 // More blocks on a multiprocessor than any shape gets.
@@ -50,8 +50,8 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
   plan.dims = CompiledHeadDim(shape.head_dim);
   const int64_t element = SizeOf(shape.cache);
   const int64_t stage = kDecodeWarps * 2 * kSubTileTokens * TilePitch(plan.dims, element);
-  // Takes as many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each
-  // other's starts and ends.
+  // Takes as many blocks as leave each a ring of three stages: one in use, two under way. Several blocks hide
+  // each other's starts and ends.
   for (int blocks = DecodeBlocksPerSm(plan.dims, element); blocks > 0 && plan.stages == 0; --blocks) {
     for (int stages = kMaxStages; stages >= (blocks == 1 ? 2 : 3); --stages) {
       if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
@@ -77,7 +77,7 @@ PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, 
   plan.dims = CompiledHeadDim(shape.head_dim);
   plan.tile_tokens = PrefillTileTokens(plan.dims);
   const int64_t stage = 2 * plan.tile_tokens * TilePitch(plan.dims, SizeOf(shape.cache));
-  // Rather two blocks, one of which multiplies while the other is at its softmax, than a third stage.
+  // Rather two blocks than a third stage: one block multiplies while the second is at its softmax.
   for (int blocks = PrefillBlocksPerSm(plan.dims); blocks > 0 && plan.stages == 0; --blocks) {
     for (int stages = 3; stages >= 2 && plan.stages == 0; --stages) {
       if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
@@ -88,7 +88,7 @@ PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, 
   }
   if (plan.stages == 0) return plan;
   const int64_t kv_heads = std::max<int64_t>(1, shape.num_kv_heads);
-  // The sum over sequences of their tiles, each rounded up.
+  // The sum of all sequences' tiles, each rounded up.
   plan.tiles = num_tokens * CeilDiv(shape.num_heads, kv_heads) / kPrefillRows + num_seqs;
   plan.sections = CeilDiv(max_context_len, kSectionTokens);
   plan.blocks = plan.tiles;
@@ -105,7 +105,8 @@ int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t num_heads, int6
   const int dims = CompiledHeadDim(head_dim);
   if (dims == 0) return 0;
   const DecodeScratch decode{dims, static_cast<int64_t>(chip.num_sms) * kMaxDecodeBlocksPerSm};
-  // Scratch grows with the blocks of all KV heads together: as many as the chip holds, or one for each.
+  // Scratch grows with the blocks of all KV heads together: as many as the chip holds, or a block for each KV
+  // head.
   const int64_t blocks = std::max<int64_t>(chip.num_sms * PrefillBlocksPerSm(dims), num_heads);
   const PrefillScratch prefill = PrefillScratchOf(dims, 1, blocks, CeilDiv(max_context_len, kSectionTokens));
   return std::max(decode.bytes(), prefill.bytes());

@@ -1,7 +1,6 @@
 #pragma once
-// How paged attention is cut into thread blocks, and what scratch that takes. Plain numbers of the host: no
-// CUDA here, and nothing that only the device knows (context lengths), so that a captured graph serves any
-// lengths.
+// The cut of paged attention into thread blocks, and the scratch. Plain numbers of the host: no CUDA here,
+// and nothing that only the device knows (context lengths), so that a captured graph serves any lengths.
 
 #include <cstdint>
 
@@ -12,14 +11,14 @@ namespace somnus {
 // A tile of queries in decode: the heads that share a KV head are the rows of one m16n8k16.
 inline constexpr int kDecodeRows = 16;
 inline constexpr int kDecodeWarps = 4;
-// What a warp of decode loads at once, and the least that a cache block may hold for tensor cores.
+// The tokens that a warp of decode loads at once, and the smallest cache block for tensor cores.
 inline constexpr int kSubTileTokens = 16;
 // The grain of decode's split: a sub-tile of each warp.
 inline constexpr int kDecodeTileTokens = kDecodeWarps * kSubTileTokens;
 // Queries times heads of a block in prefill.
 inline constexpr int kPrefillRows = 128;
-// The only places where prefill cuts a context. A row's sums are those of sections of this many tokens, added
-// up in one tree, whichever blocks compute them: see attention_sections.h.
+// The only places where prefill cuts a context. A row's sums are sums of sections of this many tokens, added
+// up in one tree, regardless of the computing blocks: see attention_sections.h.
 inline constexpr int kSectionTokens = 2048;
 // A context is cut into no more spans of sections than this.
 inline constexpr int kMaxSpans = 64;
@@ -47,8 +46,7 @@ struct AttentionShape {
 int CompiledHeadDim(int64_t head_dim);
 
 // Returns whether tensor cores can take this shape: 16-bit queries, a cache of the same type or of 8 bits,
-// cache blocks of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain
-// kernel.
+// cache blocks of whole sub-tiles, and rows of whole 16-byte words. All other shapes go to the plain kernel.
 bool TakesTensorCores(const AttentionShape& shape);
 
 // Bytes between two tokens of a tile in shared memory: 16 more than the row, so that the 8 rows of an
@@ -63,15 +61,15 @@ constexpr int DecodeBlocksPerSm(int64_t dims, int64_t element_bytes) {
 
 // Tokens of a K/V tile in prefill.
 constexpr int PrefillTileTokens(int64_t dims) { return dims > 64 ? 32 : 64; }
-// Warps of a block of prefill: each has 32 rows, so that what it reads of K and V in shared memory is used
-// twice, or 16 where the outputs of 32 would not fit the registers.
+// Warps of a block of prefill: each has 32 rows, so that the K and V that the warp reads from shared memory
+// are used twice, or 16 rows where the outputs of 32 would not fit the registers.
 constexpr int PrefillWarps(int64_t dims) { return dims > 128 ? 8 : 4; }
 // Blocks of prefill that share a multiprocessor's registers.
 constexpr int PrefillBlocksPerSm(int64_t dims) { return dims > 128 ? 1 : 2; }
 
-// Where decode's blocks keep, in scratch, what is still to be combined: first a record of each block, then
-// two slots a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum and sum of
-// weights.
+// The scratch in which decode's blocks keep parts that are still to be combined: first a record of each
+// block, then two slots a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum
+// and sum of weights.
 struct DecodeScratch {
   int64_t dims = 0;
   int64_t num_blocks = 0;
@@ -83,26 +81,26 @@ struct DecodeScratch {
 };
 
 // Decode: a persistent grid, cut as in stream-K. Each block has an even share of all tiles of all sequences
-// and KV heads, whatever the context lengths are. At most two of a block's pieces are parts of something
-// larger, hence the two slots.
+// and KV heads, for any context lengths. At most two of a block's pieces are parts of a larger context, hence
+// the two slots.
 struct DecodePlan {
   int dims = 0;    // compiled
   int stages = 0;  // of a warp's ring of sub-tiles
   int blocks_per_sm = 0;
   int64_t num_blocks = 0;
-  int64_t shared_bytes = 0;     // all of it
+  int64_t shared_bytes = 0;     // total
   int64_t in_flight_bytes = 0;  // per multiprocessor: K and V on their way while a sub-tile is used
   DecodeScratch scratch;
 };
-// max_context_len bounds the blocks that can have work. `header_bytes`: what the kernel keeps beside the
-// rings.
+// max_context_len bounds the blocks that can have work. `header_bytes`: shared memory of the kernel beside
+// the rings.
 DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, int64_t num_decodes,
                       int64_t max_context_len, int64_t header_bytes);
 
-// Where prefill keeps sums of sections, in scratch. For each KV head: a record of each part, which is what a
-// block leaves of a tile whose context several blocks share, then the parts; then a stack for each block, of
-// nodes of the tree that wait for their right neighbours. All are tiles of sums: kPrefillRows rows of f32,
-// and the rows' maxima and sums of weights, twice for each lane that shares them.
+// The scratch in which prefill keeps sums of sections. For each KV head: a record of each part, then the
+// parts; a part is a block's share of a tile whose context several blocks share. Then a stack for each block,
+// of nodes of the tree that wait for their right neighbours. All parts and nodes are tiles of sums:
+// kPrefillRows rows of f32, and the rows' maxima and sums of weights, twice for each lane that shares a row.
 struct PrefillScratch {
   int64_t dims = 0;
   int64_t num_kv_heads = 0;
@@ -126,10 +124,11 @@ struct PrefillPlan {
   int tile_tokens = 0;
   int stages = 0;
   int blocks_per_sm = 0;
-  int64_t tiles = 0;     // enough when heads are spread evenly; blocks take several when they are not
+  int64_t tiles = 0;     // enough when heads are spread evenly; blocks take several tiles when heads are not
+                         // spread evenly
   int64_t sections = 0;  // of the longest context, at most
-  // For each KV head. With contexts of one section a block for each tile; with longer ones no more than the
-  // chip holds at once, each with a stack.
+  // For each KV head. With contexts of one section a block for each tile; with longer contexts no more blocks
+  // than the chip holds at once, each with a stack.
   int64_t blocks = 0;
   int64_t shared_bytes = 0;
   PrefillScratch scratch;  // no bytes with contexts of one section
@@ -139,7 +138,7 @@ PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, 
 
 // Sections of the spans into which prefill cuts contexts: the least power of two that leaves each of `blocks`
 // about two spans, by all tiles' sections, `work`, and each context no more than kMaxSpans. Spans of a tile
-// that has several are more than half full on average, so there are fewer than 4 * blocks of these. Any
+// with several spans are more than half full on average, so there are fewer than 4 * blocks such spans. Any
 // choice gives the same results.
 #ifdef __CUDACC__
 __host__ __device__

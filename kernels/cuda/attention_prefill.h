@@ -1,32 +1,33 @@
 #pragma once
-// Paged attention for chunks of prompts: FlashAttention-2 over the paged cache, K and V of the chunk already
-// in it. Bound by arithmetic for long chunks: 4 * head_dim operations for each query, head and token that it
-// sees.
+// Paged attention for chunks of prompts: FlashAttention-2 over the paged cache, with the chunk's K and V
+// already in the cache. Bound by arithmetic for long chunks: 4 * head_dim operations for each query, head and
+// token that the query sees.
 //
 // A block takes 128 rows, a row being a (query, head) of one sequence and KV head: the heads that share a KV
 // head lie next to each other, so that K and V are read once for all of them and short chunks fill tiles.
 // Four warps with 32 rows each (outputs in registers, queries too up to head_dim 96) share tiles of 64 tokens
 // (32 from head_dim 96 on) that come through cp.async one or two tiles ahead, gathered by the block table in
-// runs of 16 tokens. What ldmatrix reads serves two products: by estimate, from 128 bytes a cycle, shared
-// memory would take longer than the products on Hopper with 16 rows a warp, and takes 3/4 of their time with
+// runs of 16 tokens. Data that ldmatrix reads serves two products: by estimate, from 128 bytes a cycle,
+// shared memory would take longer than the products on Hopper with 16 rows a warp, and takes 3/4 of their
+// time with
 // 32. Outputs of head_dim 256 leave room for 16 rows only, so there eight warps share a tile. Two blocks a
-// multiprocessor (one at 256): one is at its softmax while the other multiplies. Tiles that no row of a warp
-// sees are skipped, only those across the diagonal are masked; a warp's two groups of 16 rows lie 64 apart,
-// so that the diagonal, which the block waits for, is as far for each. 128 rows a tile make 128 operations a
-// byte from L2.
+//     multiprocessor (one at 256): one is at its softmax while the second multiplies. Tiles that no row of a
+//     warp sees are skipped, only those across the diagonal are masked; a warp's two groups of 16 rows lie 64
+//     apart, so that the diagonal, which the block waits for, is as far for each. 128 rows a tile make 128
+//     operations a byte from L2.
 //
 // Short chunks on long contexts have too few tiles of rows to fill the chip, so contexts are cut too, at
 // sections of 2048 tokens that are the same for every row and batch (attention_sections.h): blocks that share
 // a tile leave their sums in scratch (544 bytes a row at head_dim 128), and a second kernel adds them up. A
-// block that does several sections adds up theirs in scratch too: a write and a merge (two reads, a write) of
-// 68 KiB a section. By estimate the products of 128 rows take some 50 thousand cycles and L2 takes 4 thousand
-// for that, while the multiprocessor's other block goes on.
+// block that does several sections adds up their sums in scratch, too: a write and a merge (two reads, a
+// write) of 68 KiB a section. By estimate the products of 128 rows take some 50 thousand cycles and L2 takes
+// 4 thousand for that, while the multiprocessor's other block goes on.
 //
-// On an H100 it makes 230 TFLOP/s for 2048 queries of 16384 tokens, FlashAttention-2 350 and a kernel with
-// wgmma 650 (docs/gpu_verification.md).
+// On an H100 this kernel makes 230 TFLOP/s for 2048 queries of 16384 tokens, FlashAttention-2 350 and a
+// kernel with wgmma 650 (docs/gpu_verification.md).
 //
-// The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
-// of sections are in the context lengths. What takes longest comes first.
+// The grid depends on the host's numbers alone: blocks find their sequence in query_start, and the length of
+// spans in the context lengths. The longest work comes first.
 //
 // attention_prefill_64.cu and so on include this file for one head dimension each: all head dimensions in one
 // file keep nvcc busy for minutes.
@@ -53,7 +54,7 @@ struct alignas(16) PrefillShared {
   // Then the heads, then queries (kTileQueryBytes), then the stages.
 };
 
-// Tokens whose scores are in registers at once.
+// Tokens with scores in registers at the same time.
 template <int kDims>
 constexpr int kFoldTokens = 32;
 
@@ -92,7 +93,7 @@ class KvTiles {
     }
   }
 
-  // Queues the load of tile i, if there is one, as one group; its runs have been put before a barrier.
+  // Queues the load of tile i, if it exists, as one group; the tile's runs have been put before a barrier.
   __device__ void Load(int i, int slot) {
     if (i < count()) {
       const E* const cache = static_cast<const E*>(p_.cache);
@@ -170,7 +171,7 @@ __device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, 
   }
 }
 
-// The warp's queries, and how many tokens each of its rows sees. `shared`: kTileQueryBytes.
+// The warp's queries, and how many tokens each row sees. `shared`: kTileQueryBytes.
 template <typename T, typename E, int kDims, int kGroups>
 __device__ inline void TakeQueries(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
                                    char* shared, QueryOperand<kDims, kGroups> (&q)[kGroups],
@@ -260,7 +261,7 @@ __device__ void AttendUnit(const AttentionParams& p, const PrefillParts& parts, 
   if (part < 0) StoreRows<T, E, kDims>(p, shared.rows, heads, place);
 }
 
-// What the sequences' tiles of rows and their contexts are cut into, for the heads of one KV head.
+// The cuts of the sequences' tiles of rows and of their contexts, for the heads of one KV head.
 struct Cuts {
   const AttentionParams& p;
   int group;
@@ -286,15 +287,15 @@ __device__ inline void ClearRecords(const PrefillParts& parts, int first) {
   }
 }
 
-// Units are dealt to the blocks back and forth, so that the block with the longest unit of one round gets the
-// shortest of the next.
+// Units are dealt to the blocks back and forth, so that the block with the longest unit of a round gets the
+// shortest unit of the next.
 __device__ inline int UnitOf(int round) {
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
-// Writes shared.rows: span `part` of the cut ones, or (part < 0) a whole tile, which is number `at` of those
-// of sequence `seq` (from first_seq on). By one thread.
+// Writes shared.rows: span `part` of the cut tiles, or (part < 0) a whole tile, which is number `at` of the
+// tiles of sequence `seq` (from first_seq on). By one thread.
 template <int kDims>
 __device__ inline void TakeUnit(const AttentionParams& p, const PrefillParts& parts, const Cuts& cuts,
                                 int seq, int at, int part, PrefillShared<kDims>& shared) {

@@ -7,12 +7,12 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// From the scale of a token of a tile to the next one's.
+// The distance between the scales of successive tokens of a tile.
 template <int kDims>
 constexpr int kScalePitch = static_cast<int>(TilePitch(kDims, sizeof(i8)));
 
-// Queues the copy of the scales of rows [0, kRows) of a tile of K or of V by kThreads threads; those from
-// `valid` on become zeros. scale(i): where that of row i is in the cache; called for valid rows only.
+// Queues the copy of the scales of rows [0, kRows) of a tile of K or of V by kThreads threads; scales from
+// `valid` on become zeros. scale(i): the place of row i's scale in the cache; called for valid rows only.
 // `anywhere`: any address in the cache.
 template <int kDims, int kRows, int kThreads, typename Scale>
 __device__ inline void CopyScales(char* tile, int thread, int valid, const void* anywhere,

@@ -1,5 +1,5 @@
 #pragma once
-// What decode leaves for the kernel that adds up the parts of contexts that were cut. Internal to
+// The data that decode leaves for the kernel that adds up the parts of cut contexts. Internal to
 // attention_decode.cu and attention_combine.cu.
 
 #include "kernels/cuda/attention_params.h"
@@ -7,7 +7,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 // Left by block b for the second kernel: whether a context's parts begin in block b - 1 and go on in b, in
-// how many blocks altogether (0: nothing to do), and whose they are.
+// how many blocks altogether (0: nothing to do), and which row and KV head the parts belong to.
 struct DecodeRecord {
   int32_t parts;
   int32_t row;                 // of q and out
@@ -15,7 +15,7 @@ struct DecodeRecord {
 };
 static_assert(sizeof(DecodeRecord) <= DecodeScratch::kRecordBytes);
 
-// Slot 0 of a block holds a piece that begins within a context, slot 1 one that only ends within.
+// Slot 0 of a block holds a piece that begins within a context, slot 1 a piece that only ends within.
 struct PartsScratch {
   char* memory;
   int dims;
@@ -35,7 +35,7 @@ struct PartsScratch {
   }
 };
 
-// Writes the output of what was cut, after a decode of `blocks` blocks with this scratch.
+// Writes the output of cut contexts, after a decode of `blocks` blocks with this scratch.
 void CombineParts(CudaDevice& device, DataType act, const AttentionParams& params,
                   const PartsScratch& scratch, unsigned blocks);
 

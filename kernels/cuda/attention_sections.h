@@ -3,14 +3,14 @@
 // without changing a bit of the result.
 //
 // Section s is tokens [kSectionTokens * s, kSectionTokens * (s + 1)). The sums of sections 2 i and 2 i + 1
-// make those of a node, two neighbouring nodes the next, and so on: a binary tree over the whole context.
-// Sections that a row does not see change nothing, bit for bit. So a row's result depends on its own position
-// and context alone: not on the chunk it came in, not on the rest of the batch, and not on how many blocks
-// share the work, of which each does the whole tree or whole subtrees of it.
+// make the sums of a node, two neighbouring nodes the next node, and so on: a binary tree over the whole
+// context. Sections that a row does not see change nothing, bit for bit. So a row's result depends on its own
+// position and context alone: not on the chunk of the row, not on the rest of the batch, and not on how many
+// blocks share the work. Each block does the whole tree or whole subtrees.
 //
-// Everything here is of one lane's rows 0 and 1 (attention_tiles.h) of each of its warp's groups of 16 rows:
-// warp w has groups w, w + kPrefillWarps ... of a tile's eight. Lanes are counted by group and lane of the
-// group, and each reads in scratch only what the lane of the same number wrote.
+// Everything here is about one lane's rows 0 and 1 (attention_tiles.h) of each of the warp's groups of 16
+// rows: warp w has groups w, w + kPrefillWarps ... of a tile's eight. Lanes are counted by group and lane of
+// the group, and each lane reads in scratch only data that the lane of the same number wrote.
 
 #include "kernels/cuda/attention_tiles.h"
 
@@ -28,7 +28,7 @@ struct MergeWeights {
   }
 };
 
-// Adds a row's older maximum and sum of weights to the newer ones. A sum of zero has seen nothing; NaN is not
+// Adds a row's older maximum and sum of weights to the newer. A sum of zero has seen nothing; NaN is not
 // nothing.
 __device__ inline MergeWeights MergeRow(float older_max, float older_sum, float& max, float& sum) {
   const float top = fmaxf(older_max, max);
@@ -47,7 +47,8 @@ __device__ inline void MergeFragment(const MergeWeights (&weights)[2], const Vec
 
 // ---- Scratch
 
-// A record of a part: how many parts its tile has and whose they are, if it is the first of them; else 0.
+// A record of a part: how many parts the tile has, and the tile's sequence, if this part is the first; else
+// 0.
 struct PartRecord {
   int32_t parts;
   int32_t seq;        // in [first_seq, ...)
@@ -55,7 +56,7 @@ struct PartRecord {
 };
 static_assert(sizeof(PartRecord) <= PrefillScratch::kRecordBytes);
 
-// A lane's place in a tile of sums: [dims / 8] fragments, then its rows' maxima and sums. Vectors of
+// A lane's place in a tile of sums: [dims / 8] fragments, then the rows' maxima and sums. Vectors of
 // neighbouring lanes are neighbours.
 using SumsPlace = Vec<float, 4>*;
 constexpr int kTileLanes = kPrefillRows / 16 * 32;
@@ -102,7 +103,7 @@ constexpr int kPrefillWarps = PrefillWarps(kDims);
 template <int kDims>
 constexpr int kPrefillGroups = kPrefillRows / 16 / kPrefillWarps<kDims>;
 
-// What is added up: a lane's state of the softmax and outputs.
+// The terms of the addition: a lane's state of the softmax and outputs.
 template <int kDims>
 struct Sums {
   SoftmaxState state[kPrefillGroups<kDims>];
@@ -116,7 +117,7 @@ struct Sums {
       for (int i = 0; i < kDims / 2; ++i) o[m][i / 4][i % 4] = 0;
     }
   }
-  // The rows' sums are then those of all their lanes.
+  // Afterwards a row's sums are the sums over all lanes of the row.
   __device__ void AddLanes() {
 #pragma unroll
     for (int m = 0; m < kPrefillGroups<kDims>; ++m) {
@@ -136,8 +137,8 @@ struct Sums {
 
 // ---- The tree, walked from left to right
 
-// Adds the older sums to the newer ones, in place. In memory, since there are no registers for sums beside
-// those of the loop of attention.
+// Adds the older sums to the newer sums, in place. In memory, since there are no registers for sums beside
+// the sums of attention's loop.
 template <int kDims>
 __device__ inline void MergeSums(SumsPlace older, SumsPlace newer) {
 #pragma unroll 1
@@ -166,9 +167,9 @@ __device__ inline void MergeSums(SumsPlace older, SumsPlace newer) {
   }
 }
 
-// Section `index` of a span has been left at `place`. Adds the nodes that it completes, or, if it is the last
-// of the span, all that is on the stack. Level l holds the node of 2^l sections that waits for its neighbour,
-// so what is there are the bits of `index`.
+// Section `index` of a span has been left at `place`. Adds the nodes that the section completes, or, after
+// the span's last section, all nodes on the stack. Level l holds the node of 2^l sections that waits for its
+// neighbour, so the occupied levels are the bits of `index`.
 template <int kDims>
 __device__ inline void MergeStack(SumsPlace stack, int index, bool last, SumsPlace place) {
   for (int level = 0; index >> level != 0; ++level) {
@@ -180,7 +181,7 @@ __device__ inline void MergeStack(SumsPlace stack, int index, bool last, SumsPla
   }
 }
 
-// A section that is not the last of its span: onto the stack.
+// Pushes a section that is not the last of its span onto the stack.
 template <int kDims>
 __device__ inline void PushSection(SumsPlace stack, int index, Sums<kDims>& sums) {
   const SumsPlace place = At(stack, (FindFirstSet(~index) - 1) * (kDims / 8 + 1));
@@ -195,13 +196,13 @@ __device__ inline void PushSection(SumsPlace stack, int index, Sums<kDims>& sums
 // A tile of 128 rows of one sequence, each a (query, head) of a KV head: whole, or a span of its context.
 struct RowTile {
   int seq;
-  int group;      // heads that share it
+  int group;      // heads that share the KV head
   int first_row;  // of the sequence's queries times group
   int num_rows;   // of the sequence
   int query_begin;
   int context;
   int begin, end;  // tokens of the span
-  int part;        // where its sums go; -1: it is the whole context
+  int part;        // where the sums go; -1: the tile has the whole context
 
   __device__ int Query(int row) const { return query_begin + row / group; }
   // A row's query and head in a matrix of all tokens; nullptr behind the last row.
@@ -215,7 +216,7 @@ struct RowTile {
   }
 };
 
-// What a row's sums over V are multiplied by in the end. A sum of 0: padding.
+// The final factor of a row's sums over V. A sum of 0: padding.
 __device__ inline float OutputScale(const AttentionParams& p, float sum) {
   return sum == 0 ? 0.0f : p.v_scale / sum;
 }
@@ -235,7 +236,7 @@ __device__ inline void StorePair(T* row, int head_dim, int f, float lo, float hi
 
 SOMNUS_HD int64_t HeadBytes(int64_t num_heads) { return (num_heads * 4 + 15) / 16 * 16; }
 
-// Adds up the parts that a prefill has left, after it: grid (max_parts, num_kv_heads, pairs of fragments).
+// Adds up the parts that the preceding prefill has left: grid (max_parts, num_kv_heads, pairs of fragments).
 void CombineSections(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      const PrefillParts& parts);
 

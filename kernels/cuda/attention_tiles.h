@@ -1,13 +1,14 @@
 #pragma once
-// What decode and prefill share: 16 rows of queries of a warp against tiles of K and V in shared memory, on
-// tensor cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of two.
+// The common code of decode and prefill: 16 rows of queries of a warp against tiles of K and V in shared
+// memory, on tensor cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of
+// two.
 //
 // T: queries and output, bf16 or f16. E: the cache, T, f8e4m3 or i8. With an f8e4m3 cache everything is
 // multiplied as f16, in which e4m3 and softmax weights are exact or nearly so, and a row of queries is first
 // scaled by a power of two to fit. With an i8 cache that is so for Q and K; a score is then multiplied by its
-// token's scale of K, and a weight, once it is in the sum of weights, by the scale of V. These products may
-// be of any magnitude, so they and V are multiplied as bf16, in which V's integers are exact. Fragments: g =
-// lane / 4 and t = lane % 4; a lane has rows g and g + 8, "row 0 and 1" below.
+// token's scale of K, and a weight, after entering the sum of weights, by the scale of V. The scaled weights
+// may be of any magnitude, so the weights and V are multiplied as bf16, in which V's integers are exact.
+// Fragments: g = lane / 4 and t = lane % 4; a lane has rows g and g + 8, "row 0 and 1" below.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/attention_scales.h"
@@ -19,7 +20,7 @@ template <typename E>
 constexpr bool kOfBytes = sizeof(E) == 1;
 template <typename E>
 constexpr bool kIsI8 = std::is_same_v<E, i8>;
-// What is multiplied: queries and K, weights and V.
+// The types of the factors: queries and K, weights and V.
 template <typename E>
 using KeyType = std::conditional_t<kOfBytes<E>, f16, E>;
 template <typename E>
@@ -42,7 +43,7 @@ __device__ inline uint32_t Widen(uint32_t bits) {
 // ---- Queries
 
 // Queries of this many values (rows of a warp times dims) are kept in shared memory, as fragments: together
-// with the sums of the output, of the same number, they would not fit the registers.
+// with the output's sums, which are as many, such queries would not fit the registers.
 template <int kDims, int kGroups>
 constexpr bool kQueriesShared = kDims* kGroups >= 256;
 // Bytes for 16 rows of queries in shared memory.
@@ -57,8 +58,8 @@ struct QueryTile {
 };
 
 // Rows 0 and 1 as the A operand; nullptr: zeros. With a cache of bytes a lane's four columns of a step are
-// neighbours, as its four bytes of K are: the order of dims within a step is free as long as both have the
-// same.
+// neighbours, like the lane's four bytes of K: the order of dims within a step is free as long as queries and
+// K have the same order.
 template <typename T, typename E, int kDims>
 __device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, QueryTile<kDims>& q) {
   const int t = LaneId() % 4;
@@ -87,8 +88,8 @@ __device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, Q
   }
 }
 
-// bf16 queries to f16: each row divided by a power of two that brings its largest below 2, and its scale
-// multiplied by it.
+// bf16 queries to f16: each row divided by a power of two that brings the row's largest value below 2, and
+// the row's scale multiplied by that power.
 template <int kDims>
 __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   float largest[2] = {0, 0};
@@ -105,7 +106,7 @@ __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   for (int r = 0; r < 2; ++r) {
     largest[r] = fmaxf(largest[r], ShflXor(largest[r], 1));
     largest[r] = fmaxf(largest[r], ShflXor(largest[r], 2));
-    // Between 2^-63 and 2^126: what is smaller scores nothing anyway, and the scale stays a normal number.
+    // Between 2^-63 and 2^126: smaller queries score nothing anyway, and the scale stays a normal number.
     const uint32_t exponent = min(max(FloatBits(largest[r]) >> 23, 64u), 253u);
     inverse[r] = FloatOfBits((254u - exponent) << 23);
     q.scale[r] *= FloatOfBits(exponent << 23);
@@ -120,7 +121,7 @@ __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   }
 }
 
-// What the products of 16 rows, of a warp's kGroups times 16, with K read.
+// The operand that the products with K read for 16 rows, out of a warp's kGroups times 16.
 template <int kDims, int kGroups>
 struct QueryOperand {
   static constexpr bool kShared = kQueriesShared<kDims, kGroups>;
@@ -137,9 +138,8 @@ struct QueryOperand {
   }
 };
 
-// The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common,
-// of which this is number `own` and writes its part; if there are any bytes, the caller's barrier must
-// follow.
+// The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common;
+// this warp is number `own` and writes its part. If there are any bytes, the caller's barrier must follow.
 template <typename T, typename E, int kDims, int kGroups>
 __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, const T* row1, void* shared,
                                       int sharers, int own, QueryOperand<kDims, kGroups>& operand) {
@@ -163,11 +163,12 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
   }
 }
 
-// ---- Tiles of K and V: rows of kDims elements, kTilePitch apart. An i8 row's scale lies right behind it.
+// ---- Tiles of K and V: rows of kDims elements, kTilePitch apart. An i8 row's scale lies right behind the
+// row.
 
-// Queues the copy of a tile's rows [0, kRows) of K and of V, which lies to_v bytes behind it in the cache, by
-// kThreads threads; rows from `valid` on and columns from head_dim on become zeros. row(i): where row i of K
-// is in the cache; called for valid rows only. `anywhere`: any address in the cache.
+// Queues the copy of a tile's rows [0, kRows) of K and of V, which lies to_v bytes behind K in the cache, by
+// kThreads threads; rows from `valid` on and columns from head_dim on become zeros. row(i): the place of row
+// i of K in the cache; called for valid rows only. `anywhere`: any address in the cache.
 template <typename E, int kDims, int kRows, int kThreads, typename Row>
 __device__ inline void CopyTiles(char* k, char* v, int thread, int valid, int head_dim, const void* anywhere,
                                  int64_t to_v, const Row& row) {
@@ -290,22 +291,22 @@ __device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const ch
 
 // ---- Softmax
 
-// The state of rows 0 and 1: what weights are relative to, near the largest score (the same in the four lanes
-// of a row), and this lane's part of the sum of weights.
+// The state of rows 0 and 1: the base that weights are relative to, near the largest score (the same in the
+// four lanes of a row), and this lane's part of the sum of weights.
 struct SoftmaxState {
   float max[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 };
 
-// How far, in powers of two, a score may lie above what a row's weights are relative to: weights are at most
-// 2^8, which every type of theirs holds, and sums of 2^8 times as many tokens as f32 can count.
+// How far, in powers of two, a score may lie above the base of a row's weights: weights are at most 2^8,
+// which every type of weights holds, and sums of 2^8 times as many tokens as f32 can count.
 constexpr float kMaxSlack = 8;
 
-// Folds a tile in. On entry s has the scores before they are scaled, -inf where a row does not see the token;
-// on return it has the weights, and o and sum are relative to state.max. scale > 0, so that scaling does not
-// change which score is the largest; scaling and subtracting the maximum are then one operation. state.max
-// moves only where a score is above it by more than kMaxSlack (FlashAttention-4), so that o is multiplied
-// rarely: a row's maximum grows in most of its first hundreds of tiles, and any row's does in nearly all.
+// Folds a tile in. On entry s has the unscaled scores, -inf where a row does not see the token; on return it
+// has the weights, and o and sum are relative to state.max. scale > 0, so that scaling does not change which
+// score is the largest; scaling and subtracting the maximum are then one operation. state.max moves only
+// where a score exceeds state.max by more than kMaxSlack (FlashAttention-4), so that o is multiplied rarely:
+// a row's maximum grows in most of its first hundreds of tiles, and any row's does in nearly all.
 template <int kFragments, int kOutputs>
 __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale)[2], SoftmaxState& state,
                                   float (&o)[kOutputs][4]) {
@@ -363,8 +364,8 @@ __device__ inline void MaskScores(int token, const int (&limit)[2], float (&s)[k
   }
 }
 
-// One K/V tile of kTokens tokens: all of the above, for kGroups times 16 rows. What is read of K and V serves
-// all groups. `masked`: some row does not see all of it (the same for the warp).
+// One K/V tile of kTokens tokens: all of the above, for kGroups times 16 rows. Each read of K and V serves
+// all groups. `masked`: some row does not see the whole tile (the same for the warp).
 template <typename E, int kDims, int kTokens, int kGroups>
 __device__ inline void AttendTile(const QueryOperand<kDims, kGroups> (&q)[kGroups], const char* k,
                                   const char* v, int token, bool masked, const int (&limit)[kGroups][2],

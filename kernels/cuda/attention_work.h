@@ -71,7 +71,7 @@ __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles
   }
 }
 
-// The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; how many, into `count`.
+// The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; their number into `count`.
 // Ends in a barrier.
 __device__ inline void FindHeads(const AttentionParams& p, int kv_head, int32_t* heads, int& count) {
   if (threadIdx.x < 32) {
@@ -99,9 +99,9 @@ struct ScanShared {
   int before;
 };
 
-// The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run
-// of sequences. All threads of the block construct and call it together. Its state is in shared memory: in
-// registers it would be carried through the loops of attention.
+// The tiles of all sequences, laid end to end: their number, and the sequence of a given tile. Each thread
+// counts a run of sequences. All threads of the block construct and call the scan together. The state is in
+// shared memory: in registers it would be carried through the loops of attention.
 template <int kThreads, typename Count>
 class TileScan {
  public:
@@ -125,7 +125,7 @@ class TileScan {
 
   __device__ int total() const { return shared_.ends[kThreads - 1]; }
 
-  // The sequence of `tile`, and how many tiles those before it have. tile < total().
+  // The sequence of `tile`, and how many tiles all earlier sequences have. tile < total().
   __device__ void Find(int tile, int& seq, int& before) {
     __syncthreads();  // Kept: today every caller has a barrier between two calls.
     const int thread = static_cast<int>(threadIdx.x);

@@ -1,6 +1,6 @@
 // Copies of whole cache blocks, for copy on write. Bound by memory: each byte is read once and written once.
-// One launch takes all layers (256 at most: their pointers travel in the kernel's arguments, since they are
-// the host's). A block of 256 threads moves 16 KB, each thread four independent vectors.
+// One launch takes all layers (256 at most: their pointers travel in the kernel's arguments, since the
+// pointers are the host's). A block of 256 threads moves 16 KB, each thread four independent vectors.
 
 #include <algorithm>
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(256) CopyKernel(const LayerPointers layers, co
 
 }  // namespace
 
-// No copy of a call may touch a block that another one writes: they run at the same time.
+// No copy of a call may touch a block that a second copy writes: copies run at the same time.
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count) {
   if (num_layers == 0 || count == 0) return;

@@ -1,5 +1,5 @@
 #pragma once
-// The entry points of cuBLASLt, found at run time: binaries start on machines without it.
+// The entry points of cuBLASLt, found at run time: binaries start on machines without cuBLASLt.
 
 #include <cublasLt.h>
 
@@ -44,7 +44,7 @@ struct CublasLtApi {
   // usual folder. Once per process.
   static absl::StatusOr<const CublasLtApi*> Load();
 
-  // Unimplemented: cuBLASLt has no way for these operands. `what` says what was done.
+  // Unimplemented: cuBLASLt has no way for these operands. `what` names the failed operation.
   absl::Status ToStatus(cublasStatus_t status, absl::string_view what) const;
 };
 

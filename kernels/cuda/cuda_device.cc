@@ -20,7 +20,7 @@ constexpr int64_t kDefaultSharedBytes = 48 << 10;  // more must be opted into
 
 thread_local HostCalls calls_of_this_thread;
 
-// Clears the runtime's last error, so that a later check does not find it again.
+// Clears the runtime's last error, so that a later check does not find the error again.
 absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();
@@ -103,7 +103,7 @@ absl::StatusOr<ChipLimits> ReadChip(int index) {
   return chip;
 }
 
-// Returns nullptr where there is no library: our own kernels can do all that it does.
+// Returns nullptr where there is no library: our own kernels can do everything that the library does.
 absl::StatusOr<std::unique_ptr<Gemm>> OpenGemm(const ChipLimits& chip, const DebugSwitches& switches) {
   absl::StatusOr<std::unique_ptr<Gemm>> gemm =
       switches.cublaslt ? Gemm::Create(chip)
@@ -195,8 +195,8 @@ bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
     return false;
   }
   if (opted_.contains(kernel)) return true;
-  // Opts into all that the chip has: the attribute is shared by the process, and another rank in it (tests)
-  // that needs less of the same kernel would lower it.
+  // Opts into all of the chip's shared memory: the attribute is shared by the process, and a second rank in
+  // the process (tests) that needs less for the same kernel would lower the attribute.
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  static_cast<int>(chip_.max_shared_bytes));
   Record(error, "opting into shared memory");
@@ -260,7 +260,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
 }
 
 absl::Status CudaDevice::BeginCapture() {
-  // Other threads of the process (uploads, communicators) may go on calling what a capture forbids.
+  // Other threads of the process (uploads, communicators) may go on with calls that a capture forbids.
   absl::Status status =
       ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
   capturing_ = status.ok();
@@ -271,7 +271,7 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
   cudaGraph_t graph = nullptr;
   capturing_ = false;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "ending a capture");
-  // An op that could not be recorded is missing in the graph; its error says more than that of the capture.
+  // An op that could not be recorded is missing in the graph; the op's error says more than the capture's.
   absl::Status recorded = TakeError();
   cudaGraphExec_t exec = nullptr;
   absl::Status status = !recorded.ok() ? std::move(recorded) : ended;

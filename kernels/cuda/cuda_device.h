@@ -1,7 +1,6 @@
 #pragma once
-// A CUDA device: one stream on which ops are queued, one for swaps, the chip's numbers that plans need, and
-// scratch that is lent to it. Owns the streams. Used by one thread at a time, except where a method says
-// otherwise.
+// A CUDA device: a stream on which ops are queued, a stream for swaps, the chip's numbers that plans need,
+// and lent scratch. Owns the streams. Used by one thread at a time, except where a method says otherwise.
 
 #include <cstdint>
 #include <memory>
@@ -21,7 +20,7 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 class Gemm;
 class WeightUploader;
 
-// What plans are made from; plain numbers, so that plans can be tested for chips that are not there.
+// The input of plans; plain numbers, so that plans can be tested for absent chips.
 struct ChipLimits {
   int compute_capability = 0;    // 90 for 9.0
   int num_sms = 0;               // streaming multiprocessors
@@ -51,7 +50,7 @@ class CudaDevice final : public Device {
   bool asynchronous() const override { return true; }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
   void FreePinned(void* data) override;
-  // Thread safe; Synchronize() waits for it too.
+  // Thread safe; Synchronize() waits for the uploader, too.
   DeviceUploader* uploader() override;
   absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
   absl::Status BeginCapture() override;
@@ -69,7 +68,7 @@ class CudaDevice final : public Device {
   bool batch_invariant() const { return batch_invariant_; }
   const DebugSwitches& switches() const { return switches_; }
   const ChipLimits& chip() const { return chip_; }
-  // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
+  // Aligned to 256 bytes. Each op uses the workspace from the start; no contents outlive the op.
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
   // False when there is no library for matrix products; our own kernels then compute all of them.
@@ -79,11 +78,11 @@ class CudaDevice final : public Device {
   WeightUploader& weight_uploader() const { return *uploader_; }
 
   // The stream of swaps, which goes on after everything that is queued so far; null after an error, which is
-  // recorded. EndSwaps marks what AwaitSwaps waits for. Not within a capture.
+  // recorded. EndSwaps marks the point that AwaitSwaps waits for. Not within a capture.
   cudaStream_t BeginSwaps();
   void EndSwaps();
 
-  // Keeps the first error, with the name of what failed; Synchronize returns it.
+  // Keeps the first error, with the name of the failed operation; Synchronize returns the error.
   void Record(cudaError_t error, const char* what);
   void Record(absl::Status status);
 
@@ -108,7 +107,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<WeightUploader> uploader_;
   absl::flat_hash_set<const void*> opted_;  // kernels that may have all shared memory
   std::mutex error_mu_;
-  absl::Status error_;  // the first one since TakeError
+  absl::Status error_;  // the first error since TakeError
   // Made by the first swap.
   cudaStream_t swap_stream_ = nullptr;
   cudaEvent_t swaps_may_begin_ = nullptr, swaps_done_ = nullptr;

@@ -1,5 +1,5 @@
 #pragma once
-// The CUDA backend's ops: those of ops.h in this backend's namespace, and the scratch that each needs.
+// The CUDA backend's ops: the ops of ops.h in this backend's namespace, and the scratch for each op.
 
 #include <cstdint>
 

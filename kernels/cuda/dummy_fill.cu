@@ -18,7 +18,7 @@ __device__ inline float RandomWeight(uint64_t i, uint64_t seed, float scale) {
 }
 
 // Writes each element once, 16 bytes a store. Bound by the generator (by estimate some 60 instructions an
-// element, about four times what the stores of bf16 take).
+// element, about four times the time of bf16's stores).
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     FillRandomKernel(T* data, int64_t count, uint64_t seed, float scale) {

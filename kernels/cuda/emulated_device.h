@@ -1,6 +1,6 @@
 #pragma once
-// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/emulator).
-// For tests: slow, and faithful. Nothing that is shipped links it.
+// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/emulator). For
+// tests: slow, and faithful. No shipped program links this device.
 
 #include <cstdint>
 #include <memory>
@@ -13,13 +13,13 @@ namespace somnus {
 struct EmulatedCudaOptions {
   int index = 0;
   uint64_t seed = 1;  // of the order in which threads and blocks run; of the whole process
-  int num_sms = 132;  // of its chip: what plans cut work for
-  // Run ops when they are queued instead of when they are waited for; of the whole process.
+  int num_sms = 132;  // of the chip that plans cut work for
+  // Run ops when queued instead of when somebody waits; of the whole process.
   bool eager = false;
   bool find_races = false;  // the emulator's Options::find_races; of the whole process
 };
 
-// kind() is kCuda. Its memory is host memory: every device pointer that it is given must come from
+// kind() is kCuda. The device's memory is host memory: every device pointer must come from
 // AllocateEmulatedDevice, or be announced by AdoptEmulatedDeviceMemory.
 absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options);
 
@@ -31,7 +31,7 @@ absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes);
 // Waits for the device first.
 void FreeEmulatedDevice(void* data);
 
-// The device's memory, in bytes. An allocator with a driver of its own reports what it takes and returns by
+// The device's memory, in bytes. An allocator with a driver of its own reports taken and returned memory by
 // Take and Return; Take returns false when there is not enough.
 struct EmulatedDeviceMemory {
   int64_t total = 0;
@@ -42,7 +42,7 @@ bool TakeEmulatedDeviceMemory(int64_t bytes);
 void ReturnEmulatedDeviceMemory(int64_t bytes);
 
 // Lets copies take memory of another allocator (a sleepable one over host memory) for the device's. Forget
-// takes any part of what was adopted.
+// takes any part of the adopted memory.
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
 void ForgetEmulatedDeviceMemory(void* data, int64_t bytes);
 

@@ -44,18 +44,18 @@ class Gemm {
   static absl::StatusOr<std::unique_ptr<Gemm>> Create(const ChipLimits& chip);
   virtual ~Gemm() = default;
 
-  // What `workspace_bytes` of a call should be; with less, a call may be refused.
+  // The right `workspace_bytes` of a call; with less, a call may be refused.
   virtual int64_t WorkspaceBytes() const = 0;
 
   // Queues the product on the device's stream. Returns Unimplemented, and queues nothing, when the library
-  // has no algorithm for it (because of an odd alignment, say). The first call of a shape takes some 100 us
-  // of host time (an estimate), later ones a few; calls may be captured in a graph.
+  // has no algorithm for the product (because of an odd alignment, say). The first call of a shape takes some
+  // 100 us of host time (an estimate), later calls a few; calls may be captured in a graph.
   virtual absl::Status Run(CudaDevice& device, const GemmCall& call) = 0;
 
-  // Measures the library's algorithms for the shape that all `calls` share and keeps the fastest for it and
-  // its neighbours (see BucketRows). What was measured before is not measured again. Several calls with
-  // different weights keep the measurement out of the L2 cache. Writes to every y; waits for the device; not
-  // during a capture.
+  // Measures the library's algorithms for the shape that all `calls` share and keeps the fastest for the
+  // shape and its neighbours (see BucketRows). A shape that was measured before is not measured again.
+  // Several calls with different weights keep the measurement out of the L2 cache. Writes to every y; waits
+  // for the device; not during a capture.
   virtual absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) = 0;
 
   // How algorithms were chosen so far, each for a shape and its neighbours.

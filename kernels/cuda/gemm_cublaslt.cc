@@ -74,7 +74,7 @@ struct CublasLtGemm::Descriptors {
   const CublasLtApi& api;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t x = nullptr, w = nullptr, y = nullptr;
-  const void* bias = nullptr;  // What the operation points at.
+  const void* bias = nullptr;  // The operation points here.
 };
 
 struct CublasLtGemm::Plan {
@@ -288,7 +288,7 @@ absl::Status CublasLtGemm::TuneOn(cudaStream_t stream, absl::Span<const GemmCall
   best.measured = true;
   choices_.Put(bucket, best);
   ++stats_.measured;
-  plans_.Clear();  // Some may hold what was chosen before.
+  plans_.Clear();  // Some may hold earlier choices.
   return absl::OkStatus();
 }
 

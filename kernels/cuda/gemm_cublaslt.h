@@ -29,7 +29,7 @@ class CublasLtGemm final : public Gemm {
     size_t max_choices = 1024;  // of algorithms, by bucket of rows
   };
 
-  // `api` must outlive it.
+  // `api` must outlive the object.
   static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Create(const CublasLtApi& api, const Limits& limits,
                                                               Stopwatch stopwatch);
   ~CublasLtGemm() override;
@@ -51,7 +51,7 @@ class CublasLtGemm final : public Gemm {
     bool found = false;
     cublasLtMatmulAlgo_t algo{};
     int64_t workspace_bytes = 0;
-    int64_t rows = 0;  // that it was chosen at
+    int64_t rows = 0;  // the rows that the choice was made for
     bool measured = false;
   };
 
@@ -59,16 +59,17 @@ class CublasLtGemm final : public Gemm {
 
   absl::StatusOr<Plan*> FindPlan(const GemmKey& key);
   absl::StatusOr<Choice> Choose(const GemmKey& key, const Descriptors& exact);
-  // The algorithms that the library proposes and that fit the workspace, best first; empty when it has none.
+  // The algorithms that the library proposes and that fit the workspace, best first; empty when there is
+  // none.
   absl::StatusOr<std::vector<Choice>> Ask(const GemmKey& key, const Descriptors& descriptors);
-  // The choice for these descriptors, `found` false when it does not fit them.
+  // The choice for these descriptors, `found` false when the choice does not fit.
   Choice Check(const Choice& choice, const Descriptors& descriptors);
   absl::StatusOr<std::unique_ptr<Descriptors>> Describe(const GemmKey& key);
   absl::Status Multiply(cudaStream_t stream, const GemmCall& call, Descriptors& descriptors,
                         const Choice& choice);
 
-  // The least milliseconds that all calls take together; infinity when they cannot run this way. Measures
-  // only once what is far from `best_ms`.
+  // The least milliseconds that all calls take together; infinity when some call cannot run this way. A
+  // choice far from `best_ms` is measured only once.
   absl::StatusOr<double> Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
                                  Descriptors& descriptors, const Choice& choice, double best_ms);
 

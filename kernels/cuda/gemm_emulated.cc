@@ -1,5 +1,5 @@
 // The emulator's replacement of the library: plain loops on the host, queued as a kernel of one thread a
-// block, so that it runs when the stream does and can be captured in a graph.
+// block, so that a product runs when the stream runs and can be captured in a graph.
 
 #include <algorithm>
 #include <cstdint>
@@ -48,7 +48,7 @@ class EmulatedGemm final : public Gemm {
  public:
   int64_t WorkspaceBytes() const override { return 0; }
 
-  // Refuses what the library does not have either: rows at odd addresses.
+  // Refuses rows at odd addresses, as the library does.
   absl::Status Run(CudaDevice& device, const GemmCall& call) override {
     if (call.x.rows == 0 || call.w.n == 0) return absl::OkStatus();
     const int64_t size = SizeOf(call.w.dtype);
@@ -67,7 +67,7 @@ class EmulatedGemm final : public Gemm {
     return absl::OkStatus();
   }
 
-  // There is one way: it runs once, and is remembered as the library remembers its choice.
+  // There is a single way, which runs once and is remembered like the library's choice.
   absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) override {
     if (calls.empty()) return absl::InvalidArgumentError("no product to measure");
     for (const GemmCall& call : calls) {

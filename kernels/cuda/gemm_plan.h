@@ -1,6 +1,6 @@
 #pragma once
-// What decides how the library makes a matrix product, and the caches of those decisions. Plain numbers: no
-// CUDA here.
+// The inputs that decide how the library makes a matrix product, and the caches of these decisions. Plain
+// numbers: no CUDA here.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,12 +35,13 @@ struct GemmKey {
   }
 };
 
-// The largest power of two, up to 256, that divides the address: what the library's choice may rely on.
+// The largest power of two, up to 256, that divides the address; the library's choice may rely on this
+// alignment.
 int32_t AlignmentOf(const void* data);
 
-// Row counts that share one choice of the library's algorithm: the largest of the group. Exact up to 16, then
-// in steps of an eighth of the power of two below, 16 at least: the tiles that suit the largest waste little
-// on the smallest. (The product itself is made for the exact count.)
+// The largest row count of the group that shares a choice of the library's algorithm. Exact up to 16, then in
+// steps of an eighth of the power of two below, 16 at least: the tiles that suit the largest waste little on
+// the smallest. (The product itself is made for the exact count.)
 int64_t BucketRows(int64_t rows);
 
 // The `capacity` most recently used entries.
@@ -56,7 +57,7 @@ class LruCache {
     entries_.splice(entries_.begin(), entries_, it->second);
     return &it->second->second;
   }
-  // Replaces the key's entry; the least recently used one leaves when there are too many.
+  // Replaces the key's entry; the least recently used entry leaves when there are too many.
   Value* Put(const Key& key, Value value) {
     if (Value* old = Find(key)) {
       *old = std::move(value);

@@ -1,20 +1,20 @@
 // Linear for 1 to 16 rows: bound by reading the weights once, n * k * size bytes; x and y are small beside
-// them.
+// the weights.
 //
 // bf16 and f16 go to the tensor cores even for one row: as registers hold them, 16 bytes of a weight's row
 // are the B operands of two mma (16 rows of x by 8 columns of y by 16 of k) with no conversion, where plain
 // arithmetic would unpack and multiply 8 values for each row of x. Within a line of k, lane t of a quad takes
 // 8 neighbouring elements, and x's elements sit in the same lanes; that is not the order of k in the
-// fragments' layout, but it is the same for both operands, and so the sum is the same.
+// fragments' layout, but both operands have the same order, and so the sum is the same.
 //
 // Each warp makes a section of k (gemv_plan.h), so that another kernel can make the same sums for many rows.
 //
 // Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
 // multiprocessor. At 3.35 TB/s and about 700 ns (both estimates for an H100) the memory needs some 18 KiB in
 // flight per multiprocessor at the least, and two or three times that to be insensitive to gaps. Weights go
-// past the first-level cache (no_allocate), so that x stays in it. On an H100 weights of 34 MB are read at
-// 0.85 of copy bandwidth, of 1.2 GB at all of it; blocks that stay and fill rings of shared memory by
-// cp.async were at most 5 % faster (docs/gpu_verification.md).
+// past the first-level cache (no_allocate), so that x stays in that cache. On an H100 weights of 34 MB are
+// read at 0.85 of copy bandwidth, of 1.2 GB at full copy bandwidth; blocks that stay and fill rings of shared
+// memory by cp.async were at most 5 % faster (docs/gpu_verification.md).
 
 #include <cstdint>
 #include <type_traits>
@@ -37,8 +37,8 @@ struct GemvShared {
 template <int kTiles>
 constexpr int kLinesInFlight = 4 / kTiles;
 
-// A thread's places in x and w. Rows and columns beyond the last are read as the last one and never stored;
-// rows of x beyond the last half-mma are zeros, as is k beyond the end.
+// A thread's places in x and w. Rows and columns beyond the last are read as the last and never stored; rows
+// of x beyond the last half-mma are zeros, as is k beyond the end.
 template <typename T, int kTiles, int kHalves>
 struct GemvOperands {
   static constexpr int kLines = kLinesInFlight<kTiles>;
@@ -107,7 +107,7 @@ struct GemvOperands {
   }
 };
 
-// Adds the warps' sums up, in their order, and stores the block's columns of y.
+// Adds the warps' sums up, in the order of the warps, and stores the block's columns of y.
 template <typename Out, int kTiles, int kHalves>
 __device__ __forceinline__ void StoreSums(const LinearArgs& args, const float (&sums)[kTiles][4]) {
   auto& shared = SharedStorage<GemvShared<kTiles, kHalves>>();
@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(LinearArgs args
   constexpr int kLines = kLinesInFlight<kTiles>;
   GemvOperands<T, kTiles, kHalves> operands(args, lane);
   const int section = args.section_lines, end = min(args.k, (warp + 1) * section * kGemvLine);
-  const int k_left = end - lane % 4 * 8;  // this lane's vectors start below it
+  const int k_left = end - lane % 4 * 8;  // this lane's vectors start below k_left
   float sums[kTiles][4] = {};
-  // The kernels before this one do not write weights: their loads may start while those still run.
+  // Earlier kernels do not write weights: loads of weights may start while these kernels still run.
   bool waited = false;
   for (int line = warp * section; line * kGemvLine < end; line += kLines) {
     if ((line + kLines) * kGemvLine <= end) {
@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(LinearArgs args
   StoreSums<Out, kTiles, kHalves>(args, sums);
 }
 
-// f32: a warp makes one column of y, its lanes share out k and add up in a fixed tree. True f32 (the tensor
-// cores have none); 4 loads of 16 bytes a thread in flight, x from the first-level cache.
+// f32: a warp makes one column of y, and the lanes share k and add up in a fixed tree. True f32, which the
+// tensor cores lack; 4 loads of 16 bytes a thread in flight, x from the first-level cache.
 template <int kRows>
 __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(LinearArgs args) {
   constexpr int kUnroll = 4;

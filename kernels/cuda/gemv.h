@@ -8,7 +8,7 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// What both kinds of kernels are given.
+// The arguments of both kinds of kernels.
 struct LinearArgs {
   const void* x;      // [rows, k] act, row stride x_stride elements
   const void* w;      // [n, k] act
@@ -24,13 +24,13 @@ struct LinearArgs {
 
 LinearArgs MakeLinearArgs(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
 
-// y[rows, n] = x[rows, k] * w[n, k]^T + bias (f32 or nullptr), for what RouteLinear sends to kGemv. A row of
-// y does not depend, bit for bit, on the other rows nor on how many there are.
+// y[rows, n] = x[rows, k] * w[n, k]^T + bias (f32 or nullptr), for products that RouteLinear sends to kGemv.
+// A row of y does not depend, bit for bit, on other rows nor on their number.
 void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
              const TensorView& y);
 
-// The same for what RouteLinear sends to kTiles: bf16 and f16, any number of rows. A row of y is, bit for
-// bit, what RunGemv makes of it.
+// As RunGemv, for products that RouteLinear sends to kTiles: bf16 and f16, any number of rows. A row of y has
+// the same bits as from RunGemv.
 void RunLinearTiles(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
                     const TensorView& y);
 

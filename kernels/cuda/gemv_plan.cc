@@ -8,10 +8,10 @@ namespace {
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// How much of x stays in the first-level cache beside the weights that stream past: an estimate (Hopper's
-// cache has 256 KiB by its documentation, shared memory included). Below it, blocks of one multiprocessor
-// read x from there; above, from the second level, whose bandwidth the weights need: then each read of x
-// should serve more columns.
+// The bytes of x that stay in the first-level cache beside the weights that stream past: an estimate
+// (Hopper's cache has 256 KiB by its documentation, shared memory included). Below, blocks of one
+// multiprocessor read x from there; above, from the second level, whose bandwidth the weights need: then each
+// read of x should serve more columns.
 constexpr int64_t kCachedXBytes = 128 << 10;
 
 }  // namespace
@@ -30,7 +30,8 @@ LinearRoute RouteLinear(const LinearShape& shape, bool own_kernels) {
 GemvPlan PlanGemv(int num_sms, int64_t rows, int64_t n, int64_t k) {
   GemvPlan plan;
   plan.halves = rows <= 8 ? 1 : 2;
-  // Blocks for one and a half multiprocessors each: two are on most of them, which hides the ends of blocks.
+  // Blocks for one and a half multiprocessors each: most multiprocessors have two, which hides the ends of
+  // blocks.
   const auto fills = [&](int tiles) { return Ceil(n, kGemvTile * tiles) * 2 >= int64_t{num_sms} * 3; };
   if (fills(2)) plan.tiles = 2;
   if (rows * k * 2 > kCachedXBytes && Ceil(n, kGemvTile * 4) * 10 >= int64_t{num_sms} * 9) plan.tiles = 4;

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.h"
 
-// Not in the emulator, which has a launch of its own.
+// Not in the emulator, which has its own launch.
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 cudaError_t LaunchOnStream(const LaunchConfig& config, cudaStream_t stream, const void* kernel, void** args) {

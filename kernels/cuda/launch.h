@@ -1,6 +1,5 @@
 #pragma once
-// How kernels are started, and how they see their shared memory: the same text under nvcc and in the
-// emulator.
+// How kernels are started and find their shared memory: the same text under nvcc and in the emulator.
 
 #include <cstdint>
 #include <tuple>
@@ -16,9 +15,10 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   int64_t shared_bytes = 0;  // dynamic; more than 48 KiB is opted in on the first launch
-  // Programmatic dependent launch: may start while the kernel before still runs, from its
-  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
-  // SOMNUS_CUDA_DISABLE can turn it off, and chips before compute capability 9.0 do without.
+  // Programmatic dependent launch: the kernel may start while the previous kernel still runs, from that
+  // kernel's GridDependencyLaunch on, and must call GridDependencyWait before touching memory that the
+  // previous kernel writes. SOMNUS_CUDA_DISABLE can turn dependent launch off, and chips before compute
+  // capability 9.0 do without.
   bool overlaps_previous = false;
 };
 
@@ -64,8 +64,8 @@ void Launch(CudaDevice& device, const LaunchConfig& config, void (*kernel)(Param
 }
 
 // All shared memory of a kernel is one struct in dynamic shared memory (no static __shared__): the launch
-// gives its size, and the emulator poisons it and watches its bounds. Aligned to 128. What the launch gave
-// beyond sizeof(T) follows it.
+// gives its size, and the emulator poisons the memory and watches its bounds. Aligned to 128. Memory of the
+// launch beyond sizeof(T) follows the struct.
 template <typename T>
 __device__ __forceinline__ T& SharedStorage() {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 128);

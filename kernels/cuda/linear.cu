@@ -1,4 +1,4 @@
-// Linear: chooses between our kernels and the library; and the weights it reads.
+// Linear: chooses between our kernels and the library; and the weights.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ constexpr int kPlainTile = 32;      // rows and columns of y that a block makes,
 constexpr int kPlainThreads = 256;  // 16 by 16, each makes 2 by 2
 
 struct PlainShared {
-  // One more column than needed: threads that read down a column then meet different banks.
+  // A column more than needed: threads that read down a column then meet different banks.
   float x[kPlainTile][kPlainTile + 1];
   float w[kPlainTile][kPlainTile + 1];
 };
@@ -35,7 +35,7 @@ struct PlainArgs {
   int64_t x_stride, y_stride;
 };
 
-// A tile of [rows, k] as f32, zeros beyond its ends.
+// A tile of [rows, k] as f32, zeros beyond the ends.
 template <typename T>
 __device__ void LoadPlainTile(const T* from, int64_t stride, int64_t rows, int64_t k, int64_t row_begin,
                               int64_t k_begin, float (&tile)[kPlainTile][kPlainTile + 1]) {
@@ -45,9 +45,9 @@ __device__ void LoadPlainTile(const T* from, int64_t stride, int64_t rows, int64
   }
 }
 
-// y = x * w^T + bias for every shape and alignment, element by element: what neither the library nor the GEMV
-// takes (odd k, which few models have, and k of 0). Reads x n/32 times and w rows/32 times; bound by its
-// scalar loads.
+// y = x * w^T + bias for every shape and alignment, element by element: for products that neither the library
+// nor the GEMV takes (odd k, which few models have, and k of 0). Reads x n/32 times and w rows/32 times;
+// bound by scalar loads.
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kPlainThreads, 4) PlainLinearKernel(PlainArgs args) {
   auto& shared = SharedStorage<PlainShared>();
@@ -129,9 +129,9 @@ bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 
 // Bytes in front of the library's workspace for a bias of y's type.
 int64_t BiasBytes(DataType y, int64_t n) { return RoundUpWorkspace(n * SizeOf(y)); }
 
-// Prepares a product by the library. Its epilogue adds a bias of y's type alone: an f32 bias of a bf16 sum is
-// rounded to bf16 first, as the weights were (exact for checkpoints of that type). On an H100 some of its
-// kernels round the sum, too, before they add the bias.
+// Prepares a product by the library. The library's epilogue adds a bias of y's type alone: an f32 bias of a
+// bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type). On an H100
+// some of the library's kernels round the sum, too, before adding the bias.
 absl::StatusOr<GemmCall> PrepareGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w,
                                      const float* bias, const TensorView& y) {
   GemmCall call{.x = x,
@@ -161,8 +161,8 @@ absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight
   return call.ok() ? device.gemm().Run(device, *call) : call.status();
 }
 
-// Enough of the weights that a round of them leaves nothing of the first in the L2 cache, which is read from
-// again only after all have passed through it; and no more, for time's sake.
+// Enough weights that a round leaves nothing of the first weight in the L2 cache: that weight is read again
+// only after all weights have passed through the cache. No more than needed, for time's sake.
 constexpr int64_t kMaxTuneWeights = 16;
 absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const TensorView& x,
                                                      const LinearWeight* weights, int64_t num_weights,
@@ -173,7 +173,9 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
     if (bytes > 2 * device.chip().l2_bytes) break;
     absl::StatusOr<GemmCall> call = PrepareGemm(device, x, weights[i], bias, y);
     if (!call.ok()) return call.status();
-    if (!calls.empty() && !(KeyOf(*call) == KeyOf(calls.front()))) continue;  // its address is aligned less
+    if (!calls.empty() && !(KeyOf(*call) == KeyOf(calls.front())))
+      continue;  // this weight's address is
+                 // aligned less
     calls.push_back(*call);
     bytes += weights[i].n * weights[i].k * SizeOf(weights[i].dtype);
   }
@@ -186,7 +188,7 @@ bool OwnKernelsAlone(const CudaDevice& device) { return device.batch_invariant()
 
 LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
-  // The stride of a single row means nothing, except where it must be computed as in a larger batch.
+  // The stride of a single row means nothing, except where the row must be computed as in a larger batch.
   const bool any_stride = x.rows == 1 && !OwnKernelsAlone(device);
   const bool vectors =
       IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 && (any_stride || x.stride % width == 0);

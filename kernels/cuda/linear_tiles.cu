@@ -1,15 +1,15 @@
-// Linear for many rows, whose sums are bit for bit those of gemv.cu: what batch invariance needs, where the
-// library adds up in another order for other numbers of rows.
+// Linear for many rows, with sums that have the same bits as the sums of gemv.cu. Batch invariance needs this
+// kernel, because the library's order of addition varies with the number of rows.
 //
 // The usual tiled product: a block makes a tile of y; lines of k (64 elements) of its rows of x and w come
-// through cp.async, three ahead; a warp makes 32 or 64 rows by 16 or 32 columns of the tile in registers.
-// What is not usual is the order. Operands are read from shared memory by 16 bytes a lane, as gemv.cu reads
-// them from global memory, so that every mma adds the same products; and sums are made section by section,
-// each from zero, and then added to those of the sections before, as gemv.cu adds up its warps: twice the
-// registers for sums.
+// through cp.async, three ahead; a warp makes 32 or 64 rows by 16 or 32 columns of the tile in registers. The
+// order is unusual. Operands are read from shared memory by 16 bytes a lane, as gemv.cu reads operands from
+// global memory, so that every mma adds the same products; and sums are made section by section, each from
+// zero, and then added to the sums of the earlier sections, as gemv.cu adds up its warps: twice the registers
+// for sums.
 //
 // 128 by 128 tiles make 64 operations a byte from L2; Hopper's mma.sync reaches some 60 % of the tensor
-// cores' peak (an estimate), which only wgmma would lift, and that adds in another order again.
+// cores' peak (an estimate), which only wgmma would lift, and wgmma adds in yet another order.
 
 #include <cstdint>
 #include <type_traits>
@@ -32,11 +32,11 @@ struct TileCounts {
 
 constexpr int kLineBytes = kGemvLine * 2;
 constexpr int kLineChunks = kLineBytes / 16;
-// Blocks take tiles down groups of this many rows of tiles, then the next column: those that run at the same
-// time share rows of w, and few enough rows of x to stay in L2.
+// Blocks take tiles down groups of this many rows of tiles, then the next column: blocks that run at the same
+// time share rows of w, and rows of x that are few enough to stay in L2.
 constexpr int kRasterRows = 16;
 
-// How a block's warps share its tile.
+// How a block's warps share the block's tile.
 template <int kRows, int kColumns>
 struct TileShape {
   static constexpr int kWarpRows = kRows == 128 ? 64 : 32;
@@ -55,14 +55,15 @@ struct alignas(128) TileStage {
   char bytes[Shape::kStageBytes];
 };
 
-// Returns where 16 bytes of a row's line are in a stage. Rows lie one behind the other, odd ones with their
-// halves exchanged, so that the two rows of which a quarter of a warp reads a half are in different banks.
+// Returns the place of 16 bytes of a row's line in a stage. Rows lie one behind the other, odd rows with
+// their halves exchanged: a quarter of a warp reads a half of each of two rows, and so reads from different
+// banks.
 __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
   return row * kLineBytes + (chunk ^ (row & 1) << 2) * 16;
 }
 
-// Lines of kCount rows on their way into a stage; rows beyond the last are read as the last one, whose
-// results nobody stores, and k beyond its end as zeros.
+// Lines of kCount rows on their way into a stage; rows beyond the last are read as the last row, and nobody
+// stores their results; k beyond the end is read as zeros.
 template <typename T, int kCount, int kThreads>
 __device__ __forceinline__ void LoadRows(const T* from, int64_t stride, int first, int end, int k_begin,
                                          int k_end, char* to) {
@@ -89,7 +90,7 @@ struct TileLoader {
   __device__ __forceinline__ char* Stage(int line) const {
     return stages + line % num_stages * Shape::kStageBytes;
   }
-  // Queues line `line`, if there is one, as one group.
+  // Queues line `line`, if it exists, as one group.
   __device__ __forceinline__ void Load(int line, int lines) const {
     if (line < lines) {
       char* const stage = Stage(line);
@@ -103,7 +104,7 @@ struct TileLoader {
   }
 };
 
-// A warp's sums, as mma's fragments hold them.
+// A warp's sums, in the layout of mma's fragments.
 template <typename Shape>
 struct TileSums {
   float at[Shape::kGroups][Shape::kTiles][4];
@@ -156,7 +157,7 @@ __device__ __forceinline__ void MultiplyLine(const char* x, const char* w, TileS
   }
 }
 
-// The warp's part of y: its first row and column, and how far they go.
+// The warp's part of y: its first row and column, and the tile's shape.
 template <typename Out, typename Shape>
 __device__ __forceinline__ void StoreTile(const LinearArgs& args, int first_row, int first_column,
                                           const TileSums<Shape>& sums) {

@@ -1,5 +1,5 @@
-// What changes logits before temperature: allowed ids, edits, penalties and the counts that these need. All
-// are bound by memory, or too small to be bound by more than a launch; neighbouring threads touch
+// The ops that change logits before temperature: allowed ids, edits, penalties and the counts for penalties.
+// All ops are bound by memory, or too small to be bound by more than a launch; neighbouring threads touch
 // neighbouring values.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -45,7 +45,7 @@ struct Matrix {
   int64_t stride;
 };
 
-// Reads a bit, writes 4 bytes for what is forbidden: at most the logits once.
+// Reads a bit, writes 4 bytes for a forbidden token: at most the logits once.
 __global__ void __launch_bounds__(kThreads)
     KeepAllowedKernel(Matrix logits, const int32_t* rows, const uint32_t* masks, int64_t words,
                       Pieces pieces) {
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n && slots[i] >= 0 && ids[i] >= 0) AtomicAdd(&counts.outputs[slots[i] * counts.vocab + ids[i]], 1);
 }
 
-// For a row with penalties it reads 4 bytes and a bit for each id, and reads and writes the logits of tokens
-// that occurred. Rounds as the CPU does.
+// For a row with penalties the kernel reads 4 bytes and a bit for each id, and reads and writes the logits of
+// tokens that occurred. Rounds as the CPU does.
 __global__ void __launch_bounds__(kThreads)
     ApplyPenaltiesKernel(Matrix logits, const PenaltyRow* rows, TokenCounts counts, int64_t words,
                          Pieces pieces) {

@@ -1,6 +1,6 @@
 #pragma once
-// What kernels over rows of logits share: a chunk's values in registers, comparable keys, reductions over a
-// block, and the workspace.
+// The common code of kernels over rows of logits: a chunk's values in registers, comparable keys, reductions
+// over a block, and the workspace.
 
 #include <cstdint>
 #include <limits>
@@ -23,7 +23,7 @@ inline constexpr float kLowestFinite = std::numeric_limits<float>::lowest();
 __device__ inline bool IsFinite(float x) { return x - x == 0.0f; }
 __device__ inline float NanToLowest(float x) { return x == x ? x : kMinusInfinity; }
 
-// ---- Keys: unsigned numbers in the order of what they stand for
+// ---- Keys: unsigned numbers in the order of the values that they stand for
 
 // -0 and 0 are one. Not for NaN.
 __device__ inline uint32_t OrderedBits(float x) {
@@ -43,9 +43,9 @@ __device__ inline int32_t ScoreId(U64 key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// What stands for "none": below every key. -inf is never the best.
+// Stands for "no score": below every key. -inf is never the best.
 inline constexpr U64 kNoScore = 0;
-// What stands for "one of them is NaN": above every key. Its ScoreValue is NaN.
+// Stands for "some value is NaN": above every key. Its ScoreValue is NaN.
 inline constexpr U64 kNanScore = ~U64{0};
 __device__ inline U64 BestKey(float value, int32_t id) {
   if (value != value) return kNanScore;
@@ -74,7 +74,7 @@ __device__ inline T WarpReduce(T value, const Op& op) {
   return value;
 }
 
-// `partials` belongs to this call until the next barrier after it.
+// `partials` belongs to this call until the next barrier.
 template <int kWarps, typename Op, typename T>
 __device__ inline T BlockReduce(T value, T (&partials)[kWarps], const Op& op) {
   static_assert(kWarps <= 32 && (kWarps & (kWarps - 1)) == 0);
@@ -168,7 +168,7 @@ inline RowScratch MakeRowScratch(char* workspace, const SamplingPlan& plan) {
 }
 
 // Returns false, and records an error, when the row is wider than sums allow or the workspace is too small
-// for it.
+// for the row.
 inline bool FitsWorkspace(CudaDevice& device, const SamplingPlan& plan, const TensorView& logits) {
   if (plan.bytes <= device.workspace_bytes() && logits.cols <= kMaxVocab) return true;
   device.Record(absl::InternalError("rows of logits are more or wider than the workspace was made for"));
@@ -189,7 +189,7 @@ __device__ inline void StoreGroupMax(const RowScratch& scratch, const ChunkOfRow
   }
 }
 
-// This thread's best value of a chunk; kNanScore when one is NaN.
+// This thread's best value of a chunk; kNanScore when any value is NaN.
 __device__ inline U64 BestOfThread(int32_t chunk, const float (&x)[kValuesPerThread]) {
   U64 best = kNoScore;
 #pragma unroll

@@ -10,8 +10,8 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Which values of a row are wanted: value * scale, at least max + drop, the top_k largest of these (0: all),
-// of these the likeliest that make up top_p (1: all).
+// Which values of a row are wanted: value * scale, at least max + drop; then the top_k largest (0: all); then
+// the likeliest that make up top_p (1: all).
 struct RowFilter {
   bool active;  // else the row needs no candidates
   float scale;
@@ -19,7 +19,7 @@ struct RowFilter {
   int32_t top_k;
   float top_p;
 
-  // Whether top-p cuts what top-k has not: only then the whole row's probabilities matter.
+  // Whether top-p cuts without top-k: only then the whole row's probabilities matter.
   __device__ bool by_probability() const { return top_k == 0 && top_p < 1.0f; }
   __device__ float Value(float x) const { return NanToLowest(MulRn(x, scale)); }
 };
@@ -79,8 +79,9 @@ __device__ inline float BoundOfTopK(const RowScratch& scratch, int64_t row, floa
   return shared.bound;
 }
 
-// A value that the likeliest tokens which make up p all reach: all n values below it would weigh less than 1
-// - p. An estimate from sums of floats; when rounding makes it wrong the search in the list finds out.
+// A lower bound of the likeliest tokens that make up p: all n values below the bound would weigh less than 1
+// - p. An estimate from sums of floats; when rounding makes the bound wrong, the search in the list finds
+// out.
 __device__ inline float BoundOfTopP(const RowScratch& scratch, int64_t row, float max, float p, int32_t n,
                                     CollectShared& shared) {
   float total = 0;
@@ -126,9 +127,9 @@ __device__ inline void AppendCandidates(const RowScratch& scratch, const ChunkOf
   }
 }
 
-// Second kernel over chunks: reads what the first one kept of the row, then the chunk again (from L2, mostly)
-// if it holds candidates; adds up the row's weights where top-p needs them. FilterOf(row, n) returns a
-// RowFilter. The first kernel has zeroed the row's count and total.
+// Second kernel over chunks: reads the first kernel's numbers of the row, then the chunk again (from L2,
+// mostly) if the chunk holds candidates; adds up the row's weights where top-p needs them. FilterOf(row, n)
+// returns a RowFilter. The first kernel has zeroed the row's count and total.
 template <typename FilterOf>
 __global__ void __launch_bounds__(kChunkThreads)
     CollectCandidates(LogitRows logits, FilterOf filter_of, RowScratch scratch) {
@@ -173,7 +174,7 @@ struct SelectShared {
   U64 partials[kSelectWarps];
 };
 
-// Candidates as they were collected.
+// Candidates in the order of collection.
 struct ListSource {
   const ScoredToken* list;
   int32_t count;
@@ -206,8 +207,8 @@ struct RowSource {
   }
 };
 
-// Sums of 8 digits over a warp: lane l ends with the sum of digit l / 4. At each step lanes give away the
-// half of the digits that they will not keep.
+// Sums of 8 digits over a warp: lane l ends with the sum of digit l / 4. At each step lanes give away half of
+// their digits.
 __device__ inline U64 SumDigits(U64 (&sums)[kDigits]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -231,7 +232,7 @@ struct Found {
 };
 
 // Looks for the key within [low, high]. `item(value, id, &key)` says whether an element takes part, and its
-// key; weight(value) is called for those in range. goal > 0.
+// key; weight(value) is called for elements in range. goal > 0.
 template <typename Source, typename Item, typename Weight>
 __device__ Found FindKey(const Source& source, uint32_t low, uint32_t high, U64 goal, const Item& item,
                          const Weight& weight, SelectShared& shared) {
@@ -290,7 +291,7 @@ __device__ Found FindKey(const Source& source, uint32_t low, uint32_t high, U64 
   return found;
 }
 
-// The elements >= key, and of those equal to it only ids <= last_id.
+// The elements above key, and of the elements equal to key only ids <= last_id.
 struct Cut {
   uint32_t key;
   int32_t last_id;
@@ -300,7 +301,7 @@ struct Cut {
   }
 };
 
-// The cut that keeps `ties` of the elements with the found key, those with the smallest ids.
+// The cut that keeps `ties` of the elements with the found key, the elements with the smallest ids.
 template <typename Source>
 __device__ Cut CutTies(const Source& source, const Found& found, U64 ties, U64 all_ties, int32_t n,
                        SelectShared& shared) {

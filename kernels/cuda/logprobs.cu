@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   float x[kValuesPerThread];
   LoadChunk(row, logits.n, at.chunk, x);
   const U64 best = BlockReduce(BestOfThread(at.chunk, x), shared.partials, MaxOf());
-  // For a chunk without a finite value the sum is 0, or NaN where it holds a NaN.
+  // For a chunk without a finite value the sum is 0, or NaN where the chunk holds a NaN.
   const float max = best == kNoScore ? 0.0f : ScoreValue(best);
   float sum = 0;
   int32_t larger = 0;
@@ -83,7 +83,7 @@ __device__ double LogSumExp(const RowScratch& scratch, int64_t r, U64 best, Fini
   return IsFinite(max) ? static_cast<double>(max) + log(sum) : static_cast<double>(max - max);
 }
 
-// The `wanted` likeliest of the source into shared.top, in order of their keys. False when it holds fewer.
+// The `wanted` likeliest of the source into shared.top, in order of keys. False when the source holds fewer.
 template <typename Source>
 __device__ bool FindTop(const Source& source, int32_t wanted, int32_t n, FinishShared& shared) {
   const Found found = FindKey(

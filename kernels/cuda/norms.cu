@@ -79,7 +79,7 @@ template <bool kLayerNorm, int kPer, typename T, typename D>
 __global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams<T, D> p) {
   NormShared& shared = SharedStorage<NormShared>();
   const int step = blockDim.x * kVector;
-  // No kernel writes weights, so they may be on their way before the one before this has finished.
+  // No kernel writes weights, so weights may be on their way before the previous kernel has finished.
   Vec<float, kVector> weight[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams<T, D> p) {
   }
 }
 
-// Any width and alignment, element by element; what a thread wrote it reads again, from L1 or L2.
+// Any width and alignment, element by element; a thread reads its written values again, from L1 or L2.
 template <bool kLayerNorm, typename T, typename D>
 __global__ void __launch_bounds__(kNormThreads) NormLoopKernel(NormParams<T, D> p) {
   JoinStream();
@@ -161,7 +161,7 @@ void LaunchNorm(CudaDevice& device, int64_t rows, bool vectors, const NormParams
   }
 }
 
-// The types are those of an act and a sum, or either is f32: a stream that is normalized itself (OPT-350m).
+// T and D are the types of an act and a sum, or either is f32: a stream that is normalized itself (OPT-350m).
 template <bool kLayerNorm, typename T, typename D>
 void AddNormAs(TypeTag<T>, TypeTag<D>, CudaDevice& device, const TensorView& residual,
                const TensorView& delta, const float* weight, const float* bias, double eps,

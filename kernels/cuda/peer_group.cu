@@ -1,5 +1,5 @@
-// The host's side of collectives over peer memory: makes it, shows it to the peers, and queues the kernels of
-// all_reduce.cu on it.
+// The host's side of collectives over peer memory: makes the memory, shows it to the peers, and queues the
+// kernels of all_reduce.cu.
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 absl::Status CudaStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error));
-  cudaGetLastError();  // reported here, so that the next launch does not find it
+  cudaGetLastError();  // reported here, so that the next launch does not find the error
   return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
                                             : absl::UnavailableError(text);
 }
@@ -34,7 +34,7 @@ uint64_t ProcessToken() {
   return token;
 }
 
-// The device with this id; -1 where this process does not see it.
+// The device with this id; -1 where this process does not see the device.
 int IndexOf(const char (&uuid)[16]) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
@@ -48,8 +48,8 @@ int IndexOf(const char (&uuid)[16]) {
 }
 
 // Atomics on another device's memory are native over NVLink (over PCIe at most some are), and a performance
-// rank of 0 is the fastest link, as cudaDeviceGetP2PAttribute documents. What cannot be determined is taken
-// for the slower link.
+// rank of 0 is the fastest link, as cudaDeviceGetP2PAttribute documents. A link that cannot be determined is
+// taken for the slower link.
 PeerLink LinkBetween(int from, int to) {
   int native_atomics = 0, performance_rank = 1;
   if (to < 0 ||
@@ -98,7 +98,7 @@ class PeerGroup final : public PeerCollectives {
   }
 
   absl::Status Allocate() {
-    // Whole pages of the device, so that what is exported shares none with other allocations.
+    // Whole pages of the device, so that exported memory shares no page with other allocations.
     const int64_t bytes = RoundUpTo(sizeof(PeerMemory) + 2 * view_.buffer_bytes, 2 << 20);
     RETURN_IF_ERROR(CudaStatus(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "memory for peers"));
     RETURN_IF_ERROR(CudaStatus(cudaMemset(memory_, 0, sizeof(PeerMemory)), "clearing memory for peers"));
@@ -124,7 +124,7 @@ class PeerGroup final : public PeerCollectives {
     static_assert(sizeof(ipc) == sizeof(handle_.ipc));
     RETURN_IF_ERROR(CudaStatus(cudaIpcGetMemHandle(&ipc, memory_), "exporting memory to peers"));
     std::memcpy(handle_.ipc, &ipc, sizeof(ipc));
-    // The peers may read it as soon as they have the handle.
+    // The peers may read the memory as soon as they have the handle.
     return CudaStatus(cudaDeviceSynchronize(), "clearing memory for peers");
   }
 
@@ -178,7 +178,7 @@ class PeerGroup final : public PeerCollectives {
 
   void Disconnect() override {
     connected_ = false;
-    // Mappings belong to the device; the destroying thread may have chosen another one.
+    // Mappings belong to the device; the destroying thread may have chosen another device.
     cudaSetDevice(device_.index());
     for (int r = 0; r < view_.world_size; ++r) {
       if (std::exchange(opened_[r], false)) cudaIpcCloseMemHandle(view_.memory[r]);
@@ -261,7 +261,7 @@ class PeerGroup final : public PeerCollectives {
   PeerTokens tokens_ = {};
   PeerLink link_ = PeerLink::kNvLink;
   PeerMemory* memory_ = nullptr;
-  uint32_t* stop_ = nullptr;  // PeerView::stop, as the host sees it
+  uint32_t* stop_ = nullptr;  // PeerView::stop, at the host's address
   bool opened_[kMaxPeers] = {};
   bool connected_ = false;
 };

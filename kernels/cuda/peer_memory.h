@@ -1,15 +1,15 @@
 #pragma once
-// The memory that peers have in common: its layout, and how the blocks of a collective meet in it. For
-// all_reduce.cu, and for peer_group.cu that makes it.
+// The memory that peers have in common: the layout, and how the blocks of a collective meet there. For
+// all_reduce.cu, and for peer_group.cu, which makes the memory.
 //
 // Each rank has one allocation (cudaMalloc: memory that sleeps cannot be exported by IPC, and would lose the
 // peers' mappings): PeerMemory, then two buffers. Collectives are numbered 1, 2, 3, ... by every rank alike;
 // the number lives on the device, so that a graph's replay goes on counting. In collective k a rank fills its
 // buffer k % 2, then each of its blocks stamps k into every peer's memory, waits until that block of every
-// peer has stamped k into its own, and reads the peers' buffers. Two buffers are enough: a rank that fills
-// for k + 2 has seen some stamp k + 1 of every peer, whose kernel k was done by then; so no meeting is needed
-// at the end. A block meets only the blocks of the same number on the other ranks: what block b reads, block
-// b of the peer has written.
+// peer has stamped k into this rank's memory, and reads the peers' buffers. Two buffers are enough: a rank
+// that fills for k + 2 has seen some stamp k + 1 of every peer, so every peer's kernel k was done by then; no
+// meeting is needed at the end. A block meets only the blocks of the same number on the other ranks: block b
+// reads data that block b of the peer has written.
 
 #include <cstdint>
 
@@ -21,7 +21,8 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Written by the peers, each its own word, and polled by the owner: the words have a cache line of their own.
+// Written by the peers, each in its own word, and polled by the owner: the words have a cache line of their
+// own.
 struct alignas(128) PeerStamps {
   uint64_t from[kMaxPeers];  // wide enough never to wrap: a word may go unused for days
 };
@@ -31,7 +32,8 @@ struct PeerMemory {
   // The owner's alone: collectives done, and blocks of the running one that are done.
   alignas(128) uint64_t calls;
   uint32_t blocks_done;
-  // Used by probes (peer_probe.cu): what each peer wrote here, and how many words of each were wrong.
+  // Used by probes (peer_probe.cu): the word that each peer wrote here, and how many words of each peer were
+  // wrong.
   uint64_t probes[kMaxPeers];
   uint32_t probe_errors[kMaxPeers];
 };
@@ -42,13 +44,13 @@ constexpr uint32_t kRunning = 0;
 constexpr uint32_t kStopped = 1;
 constexpr uint32_t kTimedOut = 2;
 
-// What kernels are told of their group; it never changes, as a graph's arguments must not.
+// The group, for kernels; never changes, as a graph's arguments must not.
 struct PeerView {
   int rank;
   int world_size;
   int64_t buffer_bytes;
   int64_t timeout_ns;
-  uint32_t* stop;  // host memory, mapped: the host ends waits by it, and kernels tell why they gave up
+  uint32_t* stop;  // host memory, mapped: the host ends waits here, and kernels tell why they gave up
   PeerMemory* memory[kMaxPeers];
 };
 
@@ -66,8 +68,8 @@ __device__ inline T* PeerBuffer(const PeerView& group, int rank, uint64_t call) 
 // The number of the collective that this kernel is.
 __device__ inline uint64_t ThisCall(const PeerView& group) { return group.memory[group.rank]->calls + 1; }
 
-// Waits until a peer has stamped `call`, or the one after: it may be one ahead. Returns false when it gave
-// up.
+// Waits until a peer has stamped `call`, or the call after: a peer may be one call ahead. Returns false after
+// giving up.
 __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, uint64_t call, int peer) {
   // Reading the host's memory costs a trip over the bus, and reading the clock takes time, too.
   constexpr uint32_t kPollsPerLook = 256;
@@ -86,8 +88,9 @@ __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, 
   }
 }
 
-// Waits for the blocks of the same number on all ranks; what any of them wrote to buffers before, all of them
-// may read after. All threads of the block call it and get the same result, which is false when it gave up.
+// Waits for the blocks of the same number on all ranks; each block may read afterwards what any such block
+// wrote to buffers before. All threads of the block call Meet and get the same result, which is false after
+// giving up.
 __device__ inline bool Meet(const PeerView& group, int meeting, uint64_t call, PeerShared& shared) {
   // A slow thread may still be reading the result of the meeting before: only the first one of a kernel
   // resets it.
@@ -141,13 +144,13 @@ struct PeerTokens {
   uint64_t of[kMaxPeers];
 };
 
-// ---- Host: what peer_probe.cu queues. Write fills this rank's buffers, and `probes` of every peer; Check
+// ---- Host: the kernels of peer_probe.cu. Write fills this rank's buffers, and `probes` of every peer; Check
 // counts in this rank's probe_errors.
 
 void QueueProbeWrite(CudaDevice& device, const PeerView& group, const PeerTokens& tokens);
 void QueueProbeCheck(CudaDevice& device, const PeerView& group, const PeerTokens& tokens);
 
-// ---- Host: what all_reduce.cu queues on the device's stream. Sizes are more than 0 and fit the buffer.
+// ---- Host: the kernels of all_reduce.cu, on the device's stream. Sizes are more than 0 and fit the buffer.
 
 void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes, void* data,
                      int64_t count, DataType type);

@@ -1,6 +1,6 @@
-// Shows by data that peers' memory is where it was mapped: every rank writes words that only it would write,
+// Shows by data that peers' memory is really mapped: every rank writes words that no other rank would write,
 // to its own buffers and to a place of its own in every peer's memory; after a barrier of the hosts every
-// rank reads all of them, as collectives will read them.
+// rank reads all these words, as collectives will read.
 
 #include "kernels/cuda/peer_memory.h"
 

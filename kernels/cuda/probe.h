@@ -5,7 +5,7 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Queues a kernel that does nothing. Its error, at the latest from Synchronize, says that none would run.
+// Queues a kernel that does nothing. An error, at the latest from Synchronize, says that no kernel would run.
 void RunProbe(CudaDevice& device);
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,7 +1,8 @@
 #pragma once
 // PTX and warp primitives of kernels; only the conversions of types.h contain PTX, too. Each has a host
-// version in kernels/emulator/ptx.h with the same signature plus the place of the call; here is the device's,
-// and what each does. Needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
+// version in kernels/emulator/ptx.h with the same signature plus the place of the call; here are the device's
+// version and the explanation of each function. Needs sm_80. "Fragment" layouts are the PTX ISA's, with g =
+// lane / 4 and t = lane % 4.
 
 #include <cstdint>
 
@@ -10,7 +11,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 constexpr uint32_t kFullMask = 0xffffffffu;
-// Which threads an acquire or a release is for: those of this device, or those of other devices and the host,
+// The threads that an acquire or a release is for: threads of this device, or of other devices and the host,
 // too.
 enum class Scope { kGpu, kSys };
 
@@ -24,8 +25,8 @@ enum class Scope { kGpu, kSys };
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// ---- Warps. Blocks are counted x fastest, 32 threads a warp. `mask`: the lanes that take part; all of them
-// must call the same function with the same mask, and the caller must be one of them.
+// ---- Warps. Blocks are counted x fastest, 32 threads a warp. `mask`: the lanes that take part; all these
+// lanes must call the same function with the same mask, and the caller's lane must be in the mask.
 
 SOMNUS_PTX int LinearThreadId() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
@@ -33,8 +34,8 @@ SOMNUS_PTX int LinearThreadId() {
 SOMNUS_PTX int LaneId() { return LinearThreadId() % 32; }
 SOMNUS_PTX int WarpId() { return LinearThreadId() / 32; }
 
-// T of 4 or 8 bytes. A lane that would read beyond the warp keeps its own value (Down, Up); what is read from
-// a lane outside the mask is undefined.
+// T of 4 or 8 bytes. A lane that would read beyond the warp keeps its own value (Down, Up); a value from a
+// lane outside the mask is undefined.
 template <typename T>
 SOMNUS_PTX T ShflXor(T value, int lane_mask, uint32_t mask = kFullMask) {
   return __shfl_xor_sync(mask, value, lane_mask);
@@ -80,7 +81,8 @@ SOMNUS_PTX uint32_t SharedAddress(const void* p) {
 
 // Matrices of 8 x 8 16-bit elements from shared memory: lane 8 m + r gives the address (aligned to 16) of row
 // r of matrix m; register m receives elements (g, 2 t) and (g, 2 t + 1) of matrix m, low half first; Trans:
-// (2 t, g) and (2 t + 1, g). X2 takes the addresses of lanes 0 to 15 only, but give others a valid one too.
+// (2 t, g) and (2 t + 1, g). X2 takes the addresses of lanes 0 to 15 only, but give all other lanes a valid
+// address, too.
 SOMNUS_PTX void LdMatrixX4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -129,11 +131,11 @@ SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
   }
 }
 
-// ---- Copies and loads. Addresses are aligned to 16 bytes unless it says otherwise.
+// ---- Copies and loads. Addresses are aligned to 16 bytes unless a comment says otherwise.
 
 // 16 bytes from global to shared memory, past L1; zeros when not valid (src is not read then, but must be a
-// pointer into the same allocation). There when a CpAsyncWait that covers its group has returned, and for
-// other threads only after a barrier that follows it.
+// pointer into the same allocation). The bytes are there when a CpAsyncWait that covers their group has
+// returned, and for other threads only after a later barrier.
 SOMNUS_PTX void CpAsync16(void* dst, const void* src, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(dst)), "l"(src),
                "r"(valid ? 16 : 0)
@@ -159,7 +161,7 @@ SOMNUS_PTX uint4 LdGlobalNc16(const void* p) {
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-// The same for what is read once: it is not kept in L1.
+// The same for data that is read once: not kept in L1.
 SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -167,8 +169,8 @@ SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
       : "l"(p));
   return v;
 }
-// The same, but issued where it stands, before a GridDependencyWait that follows it. (The compiler may move
-// loads of the nc kind behind that.)
+// The same, but issued in place, before a later GridDependencyWait. (The compiler may move loads of the nc
+// kind behind the wait.)
 SOMNUS_PTX uint4 LdGlobalEarly16(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -214,7 +216,8 @@ SOMNUS_PTX void StRelease(T* p, std::type_identity_t<T> value) {
   }
 }
 
-// The value before. Relaxed, device scope; T as CUDA's atomics take it (int32_t, uint32_t; float for Add).
+// Returns the previous value. Relaxed, device scope; T as in CUDA's atomics (int32_t, uint32_t; float for
+// Add).
 template <typename T>
 SOMNUS_PTX T AtomicAdd(T* p, std::type_identity_t<T> value) {
   return atomicAdd(p, value);
@@ -266,8 +269,8 @@ SOMNUS_PTX float RcpApprox(float x) {
   return y;
 }
 SOMNUS_PTX void NanoSleep(unsigned ns) { __nanosleep(ns); }
-// Nanoseconds of a clock that all kernels see. It moves in steps of a microsecond or so, and is not promised
-// never to step back.
+// Nanoseconds of a clock that all kernels see. The clock moves in steps of a microsecond or so, and may step
+// back.
 SOMNUS_PTX uint64_t GlobalTimer() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
@@ -301,8 +304,8 @@ SOMNUS_PTX void GridDependencyLaunch() {
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// For a ring of two to four stages, each loaded as one group, `stages - 1` ahead: waits until the oldest is
-// there.
+// For a ring of two to four stages, each loaded as one group, `stages - 1` ahead: waits until the oldest
+// stage is there.
 __device__ __forceinline__ void WaitForStage(int stages) {
   if (stages == 2) {
     CpAsyncWait<0>();

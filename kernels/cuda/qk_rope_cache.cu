@@ -1,12 +1,12 @@
 // QK-norm, rotary embedding and the write into the paged cache, in place on qkv. Bound by memory: q and k are
 // read and written, v read (sizeof(T) each), k and v written to the cache; cosines and sines (4 * head_dim
-// bytes a token) are read once a token from memory and then from L1. The cache's layout is that of
-// cache_layout.h.
+// bytes a token) are read once a token from memory and then from L1. cache_layout.h describes the cache's
+// layout.
 //
-// A few neighbouring lanes take a head of a token: each 16 bytes of the head's first half and the 16 that
-// they rotate with, so that a rotation needs no exchange, and a norm only a few shuffles within the group.
-// Blocks of 128 threads: a decode of one token spreads over several multiprocessors, and a block's heads
-// share their token's table rows.
+// A few neighbouring lanes take a head of a token: each lane takes 16 bytes of the head's first half and the
+// 16 bytes that these rotate with, so that a rotation needs no exchange, and a norm only a few shuffles
+// within the group. Blocks of 128 threads: a decode of one token spreads over several multiprocessors, and a
+// block's heads share their token's table rows.
 
 #include "kernels/cuda/cache_layout.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -29,7 +29,7 @@ struct QkParams {
   int num_heads, num_kv_heads, head_dim, block_size;
   int64_t run_size, run_header;  // of the cache, in elements
   float eps;
-  float k_scale, v_scale;  // what values are multiplied by before the cache
+  float k_scale, v_scale;  // the factors of values before the cache
   int lanes;
   unsigned blocks_per_token;
 };
@@ -81,8 +81,8 @@ __device__ inline void Rotate(float cos, float sin, float* a, float* b) {
 // The magnitude of x, ordered as numbers are, with NaN above all.
 __device__ inline uint32_t MagnitudeBits(float x) { return FloatBits(x) & 0x7fffffffu; }
 
-// What the values of a head, of which the largest magnitude is given, are multiplied by before an int8 cache.
-// *scale: what the cache's are to be multiplied by.
+// The factor of a head's values before an int8 cache, from the largest magnitude. *scale: the factor of the
+// cached values.
 __device__ inline float I8Inverse(uint32_t largest_bits, float* scale) {
   const float largest = FloatOfBits(largest_bits);
   if (largest_bits >= 0x7f800000u) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
   const int half = p.head_dim / 2, col = head.lane * kWidth;
   const bool active = head.in_range && col < half;
   const float* const norm = head.Norm(p);
-  // No kernel writes norms, so they may be on their way before the one before this has finished.
+  // No kernel writes norms, so norms may be on their way before the previous kernel has finished.
   float norm_a[kWidth] = {}, norm_b[kWidth] = {};
   if (active && norm != nullptr) {
     LoadFloats(norm + col, norm_a);
@@ -191,7 +191,8 @@ __global__ void __launch_bounds__(128) QkElementKernel(QkParams<T, C> p) {
   const auto get = [&](int d) {
     return norm == nullptr ? ToFloat(row[d]) : ToFloat(row[d]) * scale * norm[d];
   };
-  // Calls fn(d, x) with this lane's dims, once or more often: a lane reads only what it writes itself.
+  // Calls fn(d, x) with this lane's dims, once or more often: a lane reads only values that the lane itself
+  // writes.
   const auto each = [&](const auto& fn) {
     if (p.cos == nullptr || head.is_v) {
       for (int d = head.lane; d < p.head_dim; d += kWarpThreads) fn(d, get(d));

@@ -1,6 +1,6 @@
 #pragma once
-// What kernels over rows share: vector stores, sums over a warp and a block, and the one kernel of all
-// elementwise ops.
+// The common code of kernels over rows: vector stores, sums over a warp and a block, and the one kernel of
+// all elementwise ops.
 
 #include <cstdint>
 
@@ -17,7 +17,7 @@ __device__ inline Vec<T, kWidth> LoadWide(const T* from) {
   return LoadVec<T, kWidth>(from);
 }
 
-// A vector rounded to T, and stored by one access: pairs by the instruction that rounds two.
+// A vector rounded to T, and stored by one access: pairs by the instruction that rounds two values.
 template <typename T, int kWidth>
 __device__ inline void StoreFloats(T* to, const float (&values)[kWidth]) {
   if constexpr (kWidth == 1 || sizeof(T) == 4) {
@@ -66,8 +66,8 @@ __device__ inline float BlockSum(float value, float (&partials)[32]) {
   return GroupSum(lane < static_cast<int>(blockDim.x / kWarpThreads) ? partials[lane] : 0.0f, kWarpThreads);
 }
 
-// The arithmetic of RMSNorm, of every kernel that makes it: fused with a sum over ranks or not, a row has the
-// same bits. A thread adds the squares of its elements up in their order, the block as BlockSum does.
+// The arithmetic of RMSNorm, for every kernel with a norm: fused with a sum over ranks or not, a row has the
+// same bits. A thread adds up the squares of its elements in order, the block as in BlockSum.
 __device__ inline float AddSquare(float squares, float x) { return fmaf(x, x, squares); }
 // `squares`: the thread's sum of squares of x or, in LayerNorm, of x - mean. `partials` as in BlockSum.
 __device__ inline float NormScale(float squares, int cols, float eps, float (&partials)[32]) {
@@ -75,8 +75,8 @@ __device__ inline float NormScale(float squares, int cols, float eps, float (&pa
 }
 __device__ inline float RmsNormed(float x, float scale, float weight) { return x * scale * weight; }
 
-// Called by every thread before it reads or writes what other kernels do: this one was launched early, to
-// hide its start (LaunchConfig::overlaps_previous), and lets the next start as early.
+// Called by every thread before touching memory that other kernels read or write: this kernel was launched
+// early, to hide its start (LaunchConfig::overlaps_previous), and lets the next kernel start as early.
 __device__ inline void JoinStream() {
   GridDependencyLaunch();
   GridDependencyWait();
@@ -84,11 +84,11 @@ __device__ inline void JoinStream() {
 
 // An elementwise op is a struct of plain numbers with
 //   kWidth                                     elements of a vector
-//   Row At(int64_t row)                        what a row needs, once
+//   Row At(int64_t row) computed once for a row
 //   Loaded Load(const Row&, int col)           reads a vector
-//   void Store(const Row&, int col, const Loaded&)
-// Bound by memory, so each thread issues kUnroll loads before it uses the first. Columns are int: with 64-bit
-// ones nvcc 13.0 turns one store of the unrolled loop into a store per word.
+//   void Store(const Row&, int col, const Loaded&) Bound by memory, so each thread issues kUnroll loads
+//   before it uses the first. Columns are int: with 64-bit columns nvcc 13.0 turns one store of the unrolled
+//   loop into a store per word.
 template <int kUnroll, typename Op>
 __global__ void __launch_bounds__(256) ElementKernel(Op op, int cols, unsigned pieces) {
   JoinStream();

@@ -18,8 +18,7 @@ inline bool IsAlignedTo(const void* pointer, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-// Returns whether every row of every view, and its column `cols`, starts where a vector of `width` elements
-// may.
+// Returns whether every row of every view, and column `cols`, starts where a vector of `width` elements may.
 inline bool TakesVectors(int64_t width, int64_t cols, std::initializer_list<TensorView> views) {
   return cols % width == 0 && std::all_of(views.begin(), views.end(), [&](const TensorView& view) {
            return IsAlignedTo(view.data, width * SizeOf(view.dtype)) &&
@@ -45,7 +44,7 @@ inline ElementPlan PlanElements(int64_t rows, int64_t vectors_per_row, int unrol
 
 // Norms: a block takes one row and keeps it in registers, `per_thread` vectors of 4 a thread; 0 when the row
 // is too long or not aligned, and is read again instead. By the width alone: a row's sum is added in the same
-// order whatever else is in the batch.
+// order in any batch.
 struct NormPlan {
   int threads = 0;
   int per_thread = 0;  // 0, 2, 4 or 8
@@ -63,8 +62,8 @@ inline NormPlan PlanNorm(int64_t cols, bool vectors) {
   return {static_cast<int>(RoundUpTo(std::min(cols, kNormThreads), kWarpThreads)), 0};
 }
 
-// Rotary embedding: `lanes` neighbouring threads take one head of one token, each a vector of `width` in the
-// head's first half and its partner in the second. width 0: a warp takes a head, element by element.
+// Rotary embedding: `lanes` neighbouring threads take one head of one token, each thread a vector of `width`
+// in the head's first half and the partner in the second. width 0: a warp takes a head, element by element.
 struct HeadPlan {
   int width = 0;
   int lanes = kWarpThreads;  // a power of two, at most a warp

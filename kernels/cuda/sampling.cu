@@ -1,10 +1,10 @@
 // Sample: a token of each row, by temperature, top-k, top-p and min-p, with the same random numbers as on the
 // CPU.
 //
-// There are always three kernels, since what the rows need is in the device's memory alone. The first reads
-// the logits once; greedy rows and rows of plain temperature are then known but for the best of their chunks.
-// The second and third cost a launch for these; for the others they cut (logits_select.h) and draw among what
-// is left.
+// There are always three kernels, since the rows' parameters are in the device's memory alone. The first
+// kernel reads the logits once; greedy rows and rows of plain temperature are then known but for the best of
+// their chunks. The second and third kernels cost a launch for such rows; for all other rows they cut
+// (logits_select.h) and draw among the remaining tokens.
 #include "kernels/counter_random.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/logits_rows.h"
@@ -54,9 +54,9 @@ struct ScanShared {
   float sums[kChunkWarps];
 };
 
-// Reads the logits (4 bytes each), writes 8 bytes a chunk, and 64 more for rows that are to be cut. Bound by
-// memory for greedy rows; by the generator's multiplications (20 wide ones a token) for rows of plain
-// temperature.
+// Reads the logits (4 bytes each), writes 8 bytes a chunk, and 64 more bytes for rows that are to be cut.
+// Bound by memory for greedy rows; by the generator's multiplications (20 wide multiplications a token) for
+// rows of plain temperature.
 __global__ void __launch_bounds__(kChunkThreads)
     ScanChunks(LogitRows logits, const SampleRow* rows, RowScratch scratch) {
   ScanShared& shared = SharedStorage<ScanShared>();
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   if (threadIdx.x == 0) scratch.sum[scratch.At(at)] = sum;
 }
 
-// What a row's cut is made from.
+// The input of a row's cut.
 struct CutInput {
   RowFilter filter;
   float max;
@@ -115,7 +115,7 @@ struct CutInput {
   U64 total;  // weight of all values in reach, where the filter is by_probability
 };
 
-// The row's cut by top-k, then top-p. False when the source does not reach it.
+// The row's cut by top-k, then top-p. False when the source does not reach the cut.
 template <typename Source>
 __device__ bool FindCut(const Source& source, const CutInput& in, SelectShared& shared, Cut* cut) {
   const auto by_value = [](float value, int32_t, uint32_t* key) {
@@ -138,7 +138,7 @@ __device__ bool FindCut(const Source& source, const CutInput& in, SelectShared& 
     source.ForEach([&](float value, int32_t id) { total += cut->Keeps(value, id) ? weight(value) : 0; });
     total = BlockReduce(total, shared.partials, SumOf());
   }
-  // A value stays if the sum before it is below p of the total.
+  // A value stays if the sum of all values before is below p of the total.
   const U64 goal = static_cast<U64>(ceil(static_cast<double>(in.filter.top_p) * static_cast<double>(total)));
   const Found found = FindKey(source, cut->key, in.high, goal > 0 ? goal : 1, by_value, weight, shared);
   if (!found.reached) return false;
@@ -158,8 +158,8 @@ __device__ U64 DrawAmong(const Source& source, const Cut& cut, const SampleRow& 
   return BlockReduce(best, shared.partials, MaxOf());
 }
 
-// A block for each row: all its threads serve the search, whose passes are a barrier and some fifty
-// instructions each while the list has a few thousand entries at most.
+// A block for each row: all threads serve the search. A pass of the search is a barrier and some fifty
+// instructions while the list has a few thousand entries at most.
 __global__ void __launch_bounds__(kSelectThreads, 1)
     FinishRows(LogitRows logits, const SampleRow* rows, RowScratch scratch, int32_t* tokens) {
   SelectShared& shared = SharedStorage<SelectShared>();

@@ -1,11 +1,11 @@
 #pragma once
-// How ops over rows of logits are cut into thread blocks, and what they keep in the workspace. Plain numbers:
-// no CUDA here.
+// How ops over rows of logits are cut into thread blocks, and the data in the workspace. Plain numbers: no
+// CUDA here.
 //
 // A row is cut into chunks of a fixed size, a block each: one row of a large vocabulary is enough to fill the
-// chip, and what is added up within a chunk does not depend on the batch. Of each chunk a few numbers are
-// kept, and the largest value of every group of kLogitGroup neighbours; from these a later kernel knows a
-// bound that all candidates of top-k or top-p reach. Candidates go to a list; where it is too short, the row
+// chip, and sums within a chunk do not depend on the batch. A few numbers of each chunk are kept, and the
+// largest value of every group of kLogitGroup neighbours; from these numbers a later kernel knows a bound
+// that all candidates of top-k or top-p reach. Candidates go to a list; where the list is too short, the row
 // is read again.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace somnus {
 
 inline constexpr int kChunkThreads = 256;
 inline constexpr int64_t kChunkValues = 2048;  // 8 a thread: two loads of 16 bytes
-inline constexpr int64_t kLogitGroup = 128;    // what a warp loads at once
+inline constexpr int64_t kLogitGroup = 128;    // values that a warp loads at once
 inline constexpr int64_t kGroupsPerChunk = kChunkValues / kLogitGroup;
 inline constexpr int64_t kMaxCandidates = 8192;  // of a row
 // Sums of 2^-40 units in 64 bits must hold a row of ones.
@@ -34,7 +34,8 @@ struct SamplingPlan {
   int64_t sum = 0;        // f32 [rows, chunks]
   int64_t larger = 0;     // int32 [rows, chunks]
   int64_t group_max = 0;  // f32 [rows, groups]
-  int64_t count = 0;      // int32 [rows]: length of the list; larger than `candidates` when it did not fit
+  int64_t count = 0;      // int32 [rows]: length of the list; larger than `candidates` when the list did not
+                          // fit
   int64_t bound = 0;      // f32 [rows]
   int64_t bytes = 0;
 };

@@ -1,4 +1,5 @@
-// A step's inputs and small copies between ops: a few kilobytes each, so a launch's latency is all they cost.
+// A step's inputs and small copies between ops: a few kilobytes each, so each costs no more than a launch's
+// latency.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
@@ -12,7 +13,7 @@ LaunchConfig Blocks(int64_t n) {
   return {.grid = dim3(static_cast<unsigned>(n)), .block = dim3(kThreads), .overlaps_previous = true};
 }
 
-// One thread for each of n.
+// A thread for each of n elements.
 LaunchConfig PerElement(int64_t n) { return Blocks((n + kThreads - 1) / kThreads); }
 
 __device__ __forceinline__ int64_t MyElement() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n) tables[edits[i].slot * max_blocks_per_seq + edits[i].index] = edits[i].block_id;
 }
 
-// A block for each sequence: reads and writes 4 bytes per block of its context.
+// A block for each sequence: reads and writes 4 bytes per cache block of the sequence's context.
 __global__ void __launch_bounds__(kThreads)
     GatherTables(const int32_t* tables, const int32_t* slots, const int32_t* context_len,
                  int64_t max_blocks_per_seq, int64_t block_size, int32_t* out) {

@@ -1,9 +1,9 @@
 // Copies of whole cache blocks between the cache and a pool in pinned host memory. Bound by the bus: each
-// byte crosses it once. By a kernel over the pool's mapped addresses and not by copies of the runtime: a
-// block of one layer is 4 to 64 KB (8 KV heads of 128 dims in bf16: 64 KB; one of eight ranks in f8: 4 KB),
+// byte crosses the bus once. By a kernel over the pool's mapped addresses and not by copies of the runtime: a
+// block of one layer is 4 to 64 KB (8 KV heads of 128 dims in bf16: 64 KB; a rank of eight in f8: 4 KB),
 // which a bus of 55 GB/s carries in 0.1 to 1.2 us, while every cudaMemcpyAsync costs the host and the copy
-// engine two or more (estimates, all three); a swap of a sequence is hundreds to thousands of them, and one
-// launch here.
+// engine two or more (estimates, all three); a swap of a sequence would be hundreds to thousands of such
+// copies, and is one launch here.
 //
 // On the stream of swaps, beside the ops: the bus is idle while a step computes. What can overlap follows
 // from the order of steps. A swap to the host reads after the steps before it, which may have written its
@@ -12,7 +12,8 @@
 // nothing: it writes blocks that the step before may still use, and its own step reads them.
 //
 // A few blocks of threads are enough: 32 of 256 threads with four 16-byte vectors each keep 512 KB in flight,
-// several times what the bus carries in the 1 to 2 us of its latency. The other multiprocessors stay free.
+// several times the bytes that the bus carries in its latency of 1 to 2 us. The other multiprocessors stay
+// free.
 
 #include <algorithm>
 
@@ -22,7 +23,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-// What a launch takes: both travel in the kernel's arguments, 3 KB of the 4 that there are.
+// The most layers and swaps of a launch: both travel in the kernel's arguments, 3 KB of at most 4.
 constexpr int64_t kLayersPerLaunch = 256;
 constexpr int64_t kSwapsPerLaunch = 128;
 constexpr int64_t kMaxGrid = 32;
@@ -30,7 +31,7 @@ constexpr int64_t kMaxGrid = 32;
 struct SwapArgs {
   void* layers[kLayersPerLaunch];
   BlockSwap swaps[kSwapsPerLaunch];
-  void* pool;          // of the first of these layers
+  void* pool;          // of the first layer
   int64_t pool_words;  // from one block of the pool to the next
   int64_t words;       // of a block of one layer
   unsigned num_layers, pieces, items;
@@ -106,7 +107,8 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
       std::copy_n(swaps + first, n, args.swaps);
       args.items = static_cast<unsigned>(n) * args.num_layers * args.pieces;
       LaunchConfig config = RowsConfig(std::min<int64_t>(kMaxGrid, args.items), plan.threads);
-      config.overlaps_previous = false;  // what is before it on this stream is an event, or waits for the bus
+      config.overlaps_previous = false;  // the previous entry of this stream is an event, or waits for the
+                                         // bus
       plan.word == 16 ? LaunchSwap<Word16>(cuda, stream, config, direction, args)
                       : LaunchSwap<uint8_t>(cuda, stream, config, direction, args);
     }

@@ -113,7 +113,7 @@ WeightUploader::Slot* WeightUploader::AddSlot() {
     }
   }
   auto slot = std::make_unique<Slot>();
-  const cudaError_t error = MakeSlot(slot.get());  // slow: others go on meanwhile
+  const cudaError_t error = MakeSlot(slot.get());  // slow: other threads go on meanwhile
   absl::MutexLock lock(&mutex_);
   if (error == cudaSuccess && stream_ != nullptr) {
     slots_.push_back(std::move(slot));
@@ -154,7 +154,7 @@ absl::Status WeightUploader::Wait() {
 }
 
 void WeightUploader::Record(cudaError_t error, absl::string_view what) {
-  cudaGetLastError();  // So that a later check does not find it again.
+  cudaGetLastError();  // So that a later check does not find the error again.
   if (!error_.ok()) return;
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error));
   error_ =

@@ -1,7 +1,7 @@
 #pragma once
 // Uploads weights to the device from several loader threads at once: pinned staging memory of bounded size,
-// one stream for all copies, and an event per buffer that says when it may be written again. A thread reads
-// or converts into one buffer while others are copied.
+// one stream for all copies, and an event per buffer that says when the buffer may be written again. A thread
+// reads or converts into one buffer while other buffers are copied.
 //
 // Every method may be called from any thread.
 
@@ -25,12 +25,13 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 class WeightUploader final : public DeviceUploader {
  public:
-  // Large enough that a copy's start costs nothing beside it, and as many as there are loader threads.
+  // Slots are large enough that a copy's start costs nothing beside the copy, and as many as there are loader
+  // threads.
   static constexpr int64_t kSlotBytes = int64_t{4} << 20;
   static constexpr int kMaxSlots = 16;  // Pinned memory is at most their product, 64 MiB.
 
-  // Takes no memory until it is used, and then no more than is filled or copied at a time; keeps it until it
-  // is destroyed.
+  // Takes no memory before the first use, and then no more than is filled or copied at a time; keeps the
+  // memory until destruction.
   explicit WeightUploader(int device_index) : device_index_(device_index) {}
   ~WeightUploader() override;
   WeightUploader(const WeightUploader&) = delete;
@@ -46,20 +47,20 @@ class WeightUploader final : public DeviceUploader {
   // `rows` is free again when the call returns; the weight is whole after Wait(). Errors come from Wait().
   void UploadRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
 
-  // Uploads bytes as they are. `host_data` is free again when the call returns; errors come from Wait().
+  // Uploads bytes unchanged. `host_data` is free again when the call returns; errors come from Wait().
   void UploadBytes(void* device_data, const void* host_data, int64_t bytes);
 
  private:
   struct Slot : Buffer {
-    cudaEvent_t copied = nullptr;  // behind its last copy
-    std::string what;              // that was copied last
+    cudaEvent_t copied = nullptr;  // behind the slot's last copy
+    std::string what;              // the bytes that were copied last
   };
 
-  // Sends `elements` of `element_bytes` each to `to`, in pieces: fill(staging, begin, count) writes those
+  // Sends `elements` of `element_bytes` each to `to`, in pieces: fill(staging, begin, count) writes elements
   // [begin, begin + count).
   void SendAll(char* to, int64_t elements, int64_t element_bytes,
                absl::FunctionRef<void(char*, int64_t, int64_t)> fill);
-  // The slot whose last copy is the oldest, once that is done, or a new one; nullptr after an error.
+  // The slot whose last copy is the oldest, once that copy is done, or a new slot; nullptr after an error.
   Slot* TakeSlot();
   // Makes another slot; nullptr when there are as many as there may be, or no memory.
   Slot* AddSlot();
@@ -71,7 +72,7 @@ class WeightUploader final : public DeviceUploader {
   absl::Mutex mutex_;
   cudaStream_t stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mutex_);
-  int num_slots_ ABSL_GUARDED_BY(mutex_) = 0;  // with those that are being made
+  int num_slots_ ABSL_GUARDED_BY(mutex_) = 0;  // slots under construction included
   int max_slots_ ABSL_GUARDED_BY(mutex_) = kMaxSlots;
   std::deque<Slot*> free_ ABSL_GUARDED_BY(mutex_);  // Written by nobody; the oldest copy first.
   bool used_ ABSL_GUARDED_BY(mutex_) = false;       // Since the last Wait().

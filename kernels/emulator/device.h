@@ -1,11 +1,11 @@
 #pragma once
-// What device code sees of the emulator: the indices of the running thread, barriers, and the meeting of a
+// The emulator's interface for device code: the indices of the running thread, barriers, and the meeting of a
 // warp's lanes, on which the host versions of PTX (emulator/ptx.h) are built. Callable only inside a kernel.
 //
-// A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load
-// with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. These functions take
-// the place of the call, so that a message can name it and so that threads which meet at different places are
-// detected.
+// A thread is a fiber. A thread runs until it meets other threads (a barrier, a warp's collective) or gives
+// way (a load with acquire semantics, an atomic, nanosleep); the next thread is drawn from the seed. These
+// functions take the place of the call, so that a message can name the place and so that threads which meet
+// at different places are detected.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace emulator {
 
 using Site = std::source_location;
 
-// Thread number in its block, x fastest.
+// Thread number within the block, x fastest.
 inline int LinearThread() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
@@ -39,34 +39,33 @@ void SyncThreads(const Site& site);
 // Barriers 1 to 15: until `threads` (a multiple of 32) have synced or arrived.
 void NamedBarrier(int id, int threads, bool wait, const Site& site);
 
-// The lanes of `mask` meet; when the last has come, `meet` runs once for all of them with each lane's payload
-// (nullptr outside the mask), then all go on. Aborts for a lane that is not in its own mask, for a mask with
+// The lanes of `mask` meet; when the last lane has come, `meet` runs once for all lanes with each lane's
+// payload (nullptr outside the mask), then all go on. Aborts for a lane outside its own mask, for a mask with
 // exited or absent lanes, for different `what` under one mask, and for lanes that never come.
 using MeetFn = void (*)(void* const* payloads, uint32_t mask);
 void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
 // A MeetFn: orders the lanes' earlier accesses to memory before their later accesses.
 void OrderLanes(void* const* payloads, uint32_t mask);
 
-// Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or
-// grid.
+// Gives way: other threads may run now. `spinning`: the caller may be waiting for a different block or grid.
 void Yield(bool spinning);
-// Notes that memory changed which others may spin on.
+// Notes a change of memory on which other threads may spin.
 void NoteProgress();
 
-// Programmatic dependent launch: waits until the kernel before has ended; lets the one behind start once
+// Programmatic dependent launch: waits until the previous kernel has ended; lets the next kernel start once
 // every block has said so or ended.
 void AwaitPrevious(const Site& site);
 void LetNextStart();
 
-// cp.async: the `bytes` (4 or 16) at dst are poisoned now and copied when a wait covers their group; zeros
-// when not valid. what: the caller's name.
+// cp.async: the `bytes` (4 or 16) at dst are poisoned now and copied when a wait covers the copy's group;
+// zeros when not valid. what: the caller's name.
 void CopyAsync(void* dst, const void* src, int bytes, bool valid, const char* what, const Site& site);
 void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);
 
-// Both for the race detector. The running thread reads the 16 bytes of a matrix row through its warp. The
-// running thread has read a flag with acquire semantics.
+// NoteRowRead and NoteAcquire are for the race detector. The running thread reads the 16 bytes of a matrix
+// row through its warp. The running thread has read a flag with acquire semantics.
 void NoteRowRead(const void* row);
 void NoteAcquire();
 

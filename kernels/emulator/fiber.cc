@@ -48,8 +48,8 @@ char* MapStacks(size_t bytes) {
   std::abort();
 }
 
-// Stacks that are not in use, for all host threads. They are never unmapped: there are as many as ever ran at
-// the same time.
+// Stacks that are not in use, for all host threads. Stacks are never unmapped: there are as many stacks as
+// fibers that ever ran at the same time.
 class StackPool {
  public:
   // The lowest address, behind the guard.
@@ -63,7 +63,7 @@ class StackPool {
 
   void Return(void* stack) {
 #if defined(__SANITIZE_ADDRESS__)
-    // What the last user's frames left poisoned is free for the next user.
+    // Memory that the last user's frames left poisoned is free for the next user.
     ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);
 #endif
     std::lock_guard lock(mutex_);
@@ -96,9 +96,10 @@ StackPool& Pool() {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// What thread sanitizer takes for threads. Every switch costs it a clock of each that there is, so the fibers
-// of a host thread, which never run at the same time, share a few; only the stacks that it prints are mixed
-// up. Not one: it keeps the frames of all suspended fibers on one list of 64 Ki.
+// The fibers of thread sanitizer, which takes them for threads. A switch costs the sanitizer time for each of
+// its fibers, so the fibers of a host thread, which never run at the same time, share a few; only the printed
+// stacks are mixed up. A single one is not enough: the sanitizer keeps the frames of all suspended fibers
+// that share it on a list of 64 Ki.
 class TsanFibers {
  public:
   ~TsanFibers() {

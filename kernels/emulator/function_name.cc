@@ -76,7 +76,7 @@ std::string FunctionName(const void* function) {
   char* const plain = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status);
   std::string name = plain == nullptr ? mangled : plain;
   std::free(plain);
-  // Without what every kernel shares: the result, the namespaces and the parameters.
+  // Without the parts that every kernel shares: the result, the namespaces and the parameters.
   for (const std::string drop : {"void ", "somnus::cuda_emulated::", "(anonymous namespace)::"}) {
     for (size_t at; (at = name.find(drop)) != std::string::npos;) name.erase(at, drop.size());
   }

@@ -10,7 +10,8 @@ namespace somnus::cuda_emulated {
 
 namespace emulator {
 
-// A copy of a graph. Kernel arguments lie in the ops, by value; what they point at is read at each launch.
+// A copy of a graph. Kernel arguments lie in the ops, by value; the memory that they point at is read at each
+// launch.
 struct GraphExec {
   Graph graph;
   int64_t device_bytes = 0;
@@ -158,7 +159,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
   return exec == nullptr ? Return(cudaErrorInvalidValue) : cudaSuccess;
 }
 
-// The nodes one by one, in a drawn order: two that could run at the same time do not, unless one spins.
+// The nodes one by one, in a drawn order: nodes that could run at the same time do not, unless a node spins.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();

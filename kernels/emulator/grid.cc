@@ -15,7 +15,7 @@
 namespace somnus::cuda_emulated::emulator {
 namespace {
 
-// After this many rounds in which all of a block's threads spun, the block waits for others to run.
+// After this many rounds in which all of a block's threads spun, the block waits for other blocks to run.
 constexpr int kIdleRounds = 8;
 constexpr int kMaxSmThreads = 2048;
 constexpr int kMaxSmBlocks = 32;
@@ -32,7 +32,7 @@ void RunThread(void* argument) {
 
 int NumWarps(const dim3& block) { return static_cast<int>((block.x * block.y * block.z + 31) / 32); }
 
-// How many blocks of this shape one multiprocessor of an H100 holds, registers aside.
+// How many blocks of this shape a multiprocessor of an H100 holds, registers aside.
 int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes) {
   const int64_t whole_warps = (threads + 31) / 32 * 32;
   return static_cast<int>(std::min({int64_t{kMaxSmBlocks}, kMaxSmThreads / whole_warps,

@@ -1,6 +1,6 @@
 #pragma once
-// One running kernel: its blocks, their threads as fibers, and what the threads meet at. Used by the host
-// thread that runs it alone.
+// A running kernel: its blocks, the blocks' threads as fibers, and the points where threads meet. Used only
+// by the host thread that runs the kernel.
 
 #include <cstdint>
 #include <memory>
@@ -51,14 +51,14 @@ struct Thread {
   uint3 index{};
   int linear = 0;
   bool exited = false;
-  // What it waits for, for messages; nullptr while it can run.
+  // The name of the awaited event, for messages; nullptr while the thread can run.
   const char* waits_for = nullptr;
   Site site;
   int barrier = 0;
   // In Meet:
   uint32_t mask = 0;
   void* payload = nullptr;
-  bool unobserved = false;  // acts for all lanes of its warp now: its accesses are not its own
+  bool unobserved = false;  // acts for all lanes of the warp now: accesses are not the thread's own
 
   std::vector<Copy> copies;
   int open_group = 0;  // number of the group that the next Commit closes
@@ -71,7 +71,7 @@ struct Warp {
 };
 
 struct Barrier {
-  int expected = 0;  // of a named one: as its first comer said
+  int expected = 0;  // of a named barrier: as the first comer said
   int arrived = 0;
   std::vector<Thread*> waiting;
 };
@@ -128,18 +128,18 @@ class Grid {
   Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed, const Grid* previous = nullptr);
   ~Grid();
 
-  // Runs its blocks for a while. kStuck: every thread that can run only spins, and no further block fits on
+  // Runs the blocks for a while. kStuck: every thread that can run only spins, and no further block fits on
   // the chip.
   Slice Run();
   const KernelLaunch& launch() const { return *launch_; }
-  // nullptr when races are not looked for.
+  // nullptr without a search for races.
   RaceDetector* races() const { return races_.get(); }
   bool previous_ended() const { return previous_ended_ == nullptr || *previous_ended_; }
   // Every block has called GridDependencyLaunch or ended.
   bool LetsNextStart() const;
   // "kernel NAME<<<(2, 1, 1), (128, 1, 1)>>>"
   std::string Describe() const;
-  // Describes, for a message, what the threads of a block (nullptr: of all that run) wait for: a line for
+  // Describes, for a message, the waits of a block's threads (nullptr: of all running blocks): a line for
   // each of up to 8 kinds of waiting.
   std::string DescribeWaits(const Block* block = nullptr) const;
 
@@ -148,7 +148,7 @@ class Grid {
 
   const std::shared_ptr<const KernelLaunch> launch_;
   const std::shared_ptr<const bool> previous_ended_;
-  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);  // set when its last thread has ended
+  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);  // set when the last thread has ended
   const std::shared_ptr<RaceDetector> races_;
   Random random_;
   const int64_t num_blocks_;
@@ -166,12 +166,12 @@ Thread* CurrentThread();
 
 // Prints "CUDA emulator: " and the message, and aborts the process.
 [[noreturn]] void Die(const std::string& message);
-// "ScaleKernel<float>" by the symbols of the executable, or its address.
+// "ScaleKernel<float>" by the symbols of the executable, or the address.
 std::string FunctionName(const void* function);
 std::string Describe(const Site& site);
 std::string Describe(uint3 index);
 
-// Threads have done something that others may wait for: counted over all host threads.
+// Counts actions of threads that other threads may wait for, over all host threads.
 uint64_t ProgressCount();
 
 }  // namespace somnus::cuda_emulated::emulator

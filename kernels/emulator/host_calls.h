@@ -1,13 +1,13 @@
 #pragma once
-// Counts calls to the runtime, for tests: those of a host thread, that it never waits, and those for graphs,
-// that none is captured twice.
+// Counts calls to the runtime, for tests: calls of a host thread, to test that the thread never waits, and
+// calls for graphs, to test that no graph is captured twice.
 
 #include <cstdint>
 
 namespace somnus::cuda_emulated::emulator {
 
 struct HostCalls {
-  // Calls that wait for the device, or may: synchronize, blocking copies and those of pageable memory,
+  // Calls that wait for the device, or may: synchronize, blocking copies, copies of pageable memory,
   // allocation and freeing.
   int64_t waits = 0;
   int64_t copies_to_device = 0;
@@ -18,7 +18,7 @@ struct HostCalls {
 HostCalls& CallsOfThisThread();
 
 struct GraphCalls {
-  int64_t instantiations = 0;  // of what was captured
+  int64_t instantiations = 0;  // of captures
   int64_t launches = 0;
 };
 

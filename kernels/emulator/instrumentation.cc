@@ -1,7 +1,6 @@
 // The functions that GCC's -fsanitize=thread calls before each memory access of the kernels
-// (tools/bazel/cuda.bzl). They stand in for thread sanitizer's library and tell the race detector of the
-// access. In a build under the real
-// thread sanitizer this file is empty. The names are the compiler's.
+// (tools/bazel/cuda.bzl). The functions stand in for thread sanitizer's library and tell the race detector of
+// the access. In a build under the real thread sanitizer this file is empty. The names are the compiler's.
 
 #if !defined(__SANITIZE_THREAD__)
 
@@ -43,7 +42,7 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
-// The compiler leaves the operation itself to these.
+// The compiler leaves the operation itself to these functions.
 #define ATOMIC(bits, T)                                                                                \
   T __tsan_atomic##bits##_load(const volatile T* p, int) {                                             \
     NoteAtomic(const_cast<const T*>(p), bits / 8, HERE);                                               \

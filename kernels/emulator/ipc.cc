@@ -1,6 +1,6 @@
-// Device memory that other processes map: cudaIpc* of runtime.h. The memory is a file in memory, which others
-// open through the exporter's entries in /proc; it is freed with the last process that has it mapped, however
-// that ends.
+// Device memory that other processes map: cudaIpc* of runtime.h. The memory is a file in memory, which other
+// processes open through the exporter's entries in /proc; the file is freed when the last process with a map
+// of it has ended, in whichever way.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kGuardBytes = 64 << 10;  // whole pages: of 64 KiB on some aarch64 kernels
 
-// Maps the file, and an inaccessible piece behind it.
+// Maps the file, and an inaccessible piece behind the file.
 void* MapFile(int fd, size_t bytes, int kind) {
   void* const all =
       mmap(nullptr, bytes + kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -55,18 +55,18 @@ void UnmapShared(void* data, size_t bytes, int fd) {
 
 namespace {
 
-// What a handle holds.
+// The contents of a handle.
 struct Exported {
   uint64_t magic;
   uintptr_t base;  // in the exporter
   uint64_t bytes;
-  uint64_t inode;  // of its file, so that a descriptor that became another file's is found out
+  uint64_t inode;  // of the file, to detect a descriptor that now belongs to a different file
   int32_t pid;
   int32_t fd;  // -1: for this process alone
 };
 constexpr uint64_t kMagic = 0x736f6d6e75736970;
 
-// The exporter's file, or -1 where it is gone.
+// The exporter's file, or -1 where the file is gone.
 int OpenFile(const Exported& exported) {
   if (exported.fd < 0) return -1;
   const std::string path = "/proc/" + std::to_string(exported.pid) + "/fd/" + std::to_string(exported.fd);
@@ -134,7 +134,7 @@ cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
   if (it == runtime.memory().end()) return Return(cudaErrorInvalidValue);
   if (it->second.kind != MemoryKind::kImported || --it->second.opened > 0) return cudaSuccess;
-  runtime.RunAll(lock);  // what is queued may use it
+  runtime.RunAll(lock);  // queued ops may use the memory
   const size_t bytes = it->second.bytes;
   runtime.memory().erase(it);
   emulator::UnmapShared(pointer, bytes, -1);

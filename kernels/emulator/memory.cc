@@ -46,7 +46,7 @@ void ForgetDeviceMemory(void* data, int64_t bytes) {
     const uintptr_t first = it->first, last = first + it->second.bytes;
     const Allocation whole = it->second;
     it = memory.erase(it);
-    // What lies beside the range stays.
+    // Memory beside the range stays.
     for (const auto& [from, to] : {std::pair{first, begin}, {end, last}}) {
       if (from >= to) continue;
       memory[from] = whole;
@@ -74,7 +74,7 @@ void ReturnDeviceMemory(int64_t bytes) {
 
 namespace {
 
-// What one end of a copy may be.
+// The properties of an end of a copy.
 struct End {
   bool host = false;    // may be the host's
   bool device = false;  // may be the device's
@@ -82,7 +82,8 @@ struct End {
   bool inside = true;  // the range lies in one allocation, or in mappings side by side
 };
 
-// A range that begins in the allocation: mappings of a driver that lie side by side are one to copies.
+// A range that begins in the allocation: for copies, a driver's mappings that lie side by side are a single
+// range.
 bool IsInside(Runtime& runtime, std::map<uintptr_t, Allocation>::iterator it, uintptr_t end) {
   while (end > it->first + it->second.bytes) {
     const auto next = std::next(it);
@@ -168,7 +169,7 @@ cudaError_t Free(void* pointer, bool pinned) {
   return cudaSuccess;
 }
 
-// `wait`: until it is done, whatever the memories are.
+// `wait`: until the copy is done, for any kinds of memory.
 cudaError_t Copy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
                  bool wait) {
   Runtime& runtime = Runtime::Get();

@@ -1,5 +1,5 @@
 #pragma once
-// Settings of the emulator, of the whole process: how tests choose another schedule or another machine.
+// Settings of the emulator, of the whole process, by which tests choose a schedule and a machine.
 
 #include <cstdint>
 
@@ -10,18 +10,18 @@ struct Options {
   // the order of a graph's nodes. The same seed and the same calls give the same schedule (for one host
   // thread).
   uint64_t seed = 1;
-  // Run an op when it is queued instead of when someone waits for it.
+  // Run an op when queued instead of when someone waits.
   bool eager = false;
   int driver_version = 13000;  // the newest CUDA that the driver knows; 0: there is no driver
   int num_devices = 8;
   bool has_matrix_library = true;  // stands for cuBLASLt
   bool has_nvlink = true;          // between the devices; else PCIe
-  // Memory of another process is mapped, but reads and writes do not reach it, as on broken systems.
+  // Memory of another process is mapped, but reads and writes do not reach that memory, as on broken systems.
   bool broken_peer_memory = false;
   int num_sms = 132;  // an H100 SXM
   int compute_capability = 90;
   int64_t device_bytes = int64_t{80} << 30;
-  int64_t graph_bytes = 0;  // of them, what a graph takes until its executable is destroyed
+  int64_t graph_bytes = 0;  // of device_bytes, taken by a graph until its executable is destroyed
   // Threads that do nothing but spin for this long, with nothing left that could be started, are a deadlock.
   // Only spins that give way are seen (LdAcquire, atomics, NanoSleep): a loop over plain loads never ends
   // here.
@@ -30,13 +30,13 @@ struct Options {
   bool find_races = true;
 };
 
-// Takes effect for what is queued or started from now on. Thread safe.
+// Takes effect for everything queued or started from now on. Thread safe.
 void SetOptions(const Options& options);
 Options GetOptions();
 
 // Registers memory that another allocator (with a driver of its own) hands out as the device's, so that
-// copies accept it. It must not overlap with what is registered already. Forget takes any part of it, and
-// waits for the device first; of what was never registered it forgets nothing.
+// copies accept it. The memory must not overlap with registered memory. Forget takes any part of registered
+// memory, after waiting for the device, and ignores memory that was never registered.
 void AdoptDeviceMemory(void* data, int64_t bytes);
 void ForgetDeviceMemory(void* data, int64_t bytes);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Host versions of kernels/cuda/ptx.h, which says what they do. Each follows the layout that PTX documents.
-// Included by that file alone.
+// Host versions of kernels/cuda/ptx.h, which explains each function. Each follows the layout that PTX
+// documents. Included by that file alone.
 
 #include <algorithm>
 #include <atomic>
@@ -125,7 +125,7 @@ struct LdMatrixLane {
 };
 
 // Matrix m of 8 x 8 16-bit elements: row r at the address of lane 8 m + r. Lane l receives in register m the
-// elements (l / 4, 2 (l % 4)) and its right neighbour; transposed, (2 (l % 4), l / 4) and the one below.
+// elements (l / 4, 2 (l % 4)) and its right neighbour; transposed, (2 (l % 4), l / 4) and the element below.
 template <int kMatrices, bool kTrans>
 void MeetLdMatrix(void* const* payloads, uint32_t) {
   for (int m = 0; m < kMatrices; ++m) {
@@ -307,7 +307,7 @@ T AtomicCas(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> desi
   }
   return old;
 }
-// AtomicAdd with release, acquire or both in `kScope`: what a counter of arrived blocks needs.
+// AtomicAdd with release, acquire or both in `kScope`, as a counter of arrived blocks needs.
 template <Scope kScope = Scope::kGpu, typename T>
 T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
   emulator::NoteAcquire();

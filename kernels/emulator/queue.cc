@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What one host thread runs at the same time: the op that it was asked for, and those that were started
-// beside it.
+// The ops that one host thread runs at the same time: the op that was asked for, and ops that were started
+// beside that op.
 class Executor {
  public:
   Executor(Runtime* runtime, const Options& options)
@@ -44,7 +44,7 @@ class Executor {
   struct Active {
     std::unique_ptr<Grid> grid;
     std::shared_ptr<Stream> stream;
-    bool may_overlap = false;  // the next op of the stream may start when this one lets it
+    bool may_overlap = false;  // the next op of the stream may start as soon as this op allows
     bool done = false;
   };
 
@@ -60,8 +60,8 @@ class Executor {
         {std::make_unique<Grid>(op.kernel, seed, previous), stream, Random(seed).Below(4) != 0});
   }
 
-  // Runs a slice of each, those that started late first: while they make progress, the others mostly have to
-  // wait, so that what a kernel should have waited for is not there. Returns true when all only spin.
+  // Runs a slice of each op, late starters first: while these make progress, earlier ops mostly have to wait,
+  // so that data that a kernel should have waited for is missing. Returns true when all ops only spin.
   bool RunSlices() {
     bool stuck = true;
     for (size_t i = active_.size(); i-- > 0;) {
@@ -121,7 +121,7 @@ class Executor {
   Runtime* const runtime_;
   const Options options_;
   Random random_;
-  std::vector<Active> active_;  // by the order of their start
+  std::vector<Active> active_;  // in the order of starts
   uint64_t started_ = 0;
   uint64_t last_progress_ = 0;
   Clock::time_point last_moved_ = Clock::now();

@@ -89,8 +89,8 @@ void AccessShadow::Keep(Cell& cell, const Access& now) {
     cell = Cell{now, {}};
     return;
   }
-  // The next writer is a different thread than at least one of two readers, and in a different warp than one
-  // of them where the readers were in two warps.
+  // The next writer is a different thread than at least one of two readers, and in a different warp than at
+  // least one reader where the readers were in two warps.
   const auto same = [&](const Access& read) { return read.block == now.block && read.thread == now.thread; };
   const auto same_warp = [&](const Access& read) {
     return read.block == now.block && WarpOf(read) == WarpOf(now);

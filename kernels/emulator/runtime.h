@@ -2,27 +2,28 @@
 // The emulator's version of the CUDA runtime API, for code that includes CUDA through kernels/cuda_api.h: the
 // part that Somnus uses, with the semantics that CUDA documents where a program could get them wrong:
 //
-// - Work queued on a stream runs at the latest moment that its order demands: when someone waits for it (a
+// - Work queued on a stream runs at the latest moment that the order of ops demands: when someone waits (a
 //   synchronize, a blocking copy, a free), on that host thread. So a missing wait shows as stale data. Pinned
 //   host memory is read and written then, too; pageable sources are read by the call, and a copy to pageable
 //   memory waits, as documented for CUDA. Options::eager turns deferring off.
-// - Streams wait for each other by events only. The legacy default stream is the exception: it waits for all
-//   blocking ones, and they wait for it.
-// - Captures become graphs; kernel arguments are copied by value then, and what they point at is read at each
-//   launch; calls that a capture forbids fail and invalidate it.
-// - Pointers given as the device's or as pinned must be, and ranges must lie in their allocation.
-// - Device memory is host memory, exactly as long as asked (address sanitizer sees accesses beyond it), full
+// - Streams wait for each other by events only. The legacy default stream is the exception: the default
+//   stream waits for all blocking streams, and vice versa.
+// - Captures become graphs; kernel arguments are copied by value then, and the memory that they point at is
+//   read at each launch; calls that a capture forbids fail and invalidate it.
+// - Pointers given as the device's or as pinned must be, and ranges must lie within an allocation.
+// - Device memory is host memory, exactly as long as asked (address sanitizer sees accesses beyond the end),
+//   full
 //   of NaNs at first.
 // - Launches that an H100 refuses are refused. Errors of a queued op are fatal here: the emulator aborts with
 //   a message.
-// - A kernel with programmatic dependent launch mostly starts as early as it may: a missing
+// - A kernel with programmatic dependent launch mostly starts as early as allowed: a missing
 //   GridDependencyWait shows.
-// - What has to run at the same time (kernels of several host threads or of several streams that spin on each
-//   other) does: while a kernel only spins, other streams' work starts beside it.
+// - Kernels that have to run at the same time (kernels of several host threads or of several streams that
+//   spin on each other) do: while a kernel only spins, other streams' work starts beside that kernel.
 //
 // Not emulated: the memory model (a store is seen at once, by all), bank conflicts, registers, races between
-// two threads' accesses where neither gives way to the other, time. Device pointers can be dereferenced by
-// host code, and a kernel may dereference pageable host memory.
+// two threads' accesses where neither thread gives way, time. Device pointers can be dereferenced by host
+// code, and a kernel may dereference pageable host memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -153,8 +154,8 @@ struct cudaIpcMemHandle_t {
   char reserved[64];
 };
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
-// Among processes, for memory of whole pages of 2 MiB (ipc.cc). cudaErrorDeviceUninitialized in the process
-// that exported it, as on a real device.
+// Among processes, for memory of whole pages of 2 MiB (ipc.cc). cudaErrorDeviceUninitialized in the exporting
+// process, as on a real device.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer);
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* pointer);
@@ -167,13 +168,13 @@ struct Event;
 struct Graph;
 struct GraphExec;
 
-// A kernel with its arguments, ready to be run by every thread of a grid.
+// A kernel with arguments, ready to be run by every thread of a grid.
 struct KernelLaunch {
   dim3 grid;
   dim3 block;
   int64_t shared_bytes = 0;
   bool overlaps_previous = false;  // programmatic dependent launch
-  const void* function = nullptr;  // names it in messages
+  const void* function = nullptr;  // names the kernel in messages
   std::function<void()> body;
 };
 }  // namespace emulator
@@ -196,7 +197,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-// Lets one queued op run (a real device works on its own), then returns the state.
+// Runs one queued op (a real device works by itself), then returns the state.
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* data);
@@ -243,7 +244,7 @@ enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
 };
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
-// What kernels/cuda/launch.h calls instead of cudaLaunchKernelExC.
+// kernels/cuda/launch.h calls this function instead of cudaLaunchKernelExC.
 cudaError_t EmulatedLaunch(emulator::KernelLaunch launch, cudaStream_t stream);
 
 }  // namespace somnus::cuda_emulated

@@ -1,6 +1,6 @@
 #pragma once
-// The state behind runtime.h: streams as queues of ops, events as places in them, captures, and allocations.
-// One for the process, under one mutex, which is not held while an op runs.
+// The state behind runtime.h: streams as queues of ops, events as places in these queues, captures, and
+// allocations. There is one state for the process, under one mutex, which is not held while an op runs.
 
 #include <condition_variable>
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Ticket {
 };
 
 struct Op {
-  // One of them; neither: nothing but a place in the queue.
+  // Either kernel or run is set; neither: the op is only a place in the queue.
   std::shared_ptr<const KernelLaunch> kernel;
   std::function<void()> run;
   std::vector<Ticket> waits;
@@ -59,7 +59,7 @@ struct Stream {
   uint64_t done = 0;     // ops that have finished
   bool running = false;  // a host thread is at the op `done` + 1
   Capture* capture = nullptr;
-  std::vector<int> capture_tail;  // nodes that the next one follows
+  std::vector<int> capture_tail;  // nodes that the next node follows
 };
 
 struct Event {
@@ -74,15 +74,16 @@ struct Allocation {
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
   int device = 0;
-  int fd = -1;         // of the memory file that it is, which other processes can map; -1: none
+  int fd = -1;         // of the allocation's memory file, which other processes can map; -1: no file
   uint64_t inode = 0;  // imported: of the exporter's file
   int opened = 0;      // imported: times
 };
 
-// Device memory of whole pages of this size is a file in memory (ipc.cc), as a GPU's is pages of its own:
-// what is smaller shares its page with others, and cannot be shown to other processes here.
+// Device memory of whole pages of this size is a file in memory (ipc.cc), as a GPU's memory has pages of its
+// own: a smaller allocation shares a page with other allocations, and cannot be shown to other processes
+// here.
 constexpr size_t kIpcPageBytes = size_t{2} << 20;
-// nullptr when there is no memory. A page behind it faults.
+// nullptr when there is no memory. A page behind the memory faults.
 void* MapShared(size_t bytes, int* fd);
 void UnmapShared(void* data, size_t bytes, int fd);
 
@@ -98,15 +99,15 @@ class Runtime {
   std::shared_ptr<Stream> Find(cudaStream_t handle);
   std::shared_ptr<Stream> AddStream(bool blocking);
   void RemoveStream(Stream* stream) { streams_.erase(stream); }
-  // Puts it into the stream's queue or capture. Releases the lock while it runs when eager.
+  // Puts `op` into the stream's queue or capture. When eager, releases the lock while the op runs.
   cudaError_t Enqueue(Lock& lock, const std::shared_ptr<Stream>& stream, Op op);
-  // Returns when the first `number` ops of the stream are done, running whatever that needs here.
+  // Returns when the first `number` ops of the stream are done, running all needed ops here.
   void RunUpTo(Lock& lock, const Ticket& ticket);
   void RunAll(Lock& lock);  // of the current device
   Ticket TailOf(const std::shared_ptr<Stream>& stream) { return {stream, stream->queued}; }
 
-  // Success, unless a capture of this host thread (or a global one of any) forbids calls that may wait or
-  // allocate; invalidates it.
+  // Success, unless a capture of this host thread (or a global capture of any host thread) forbids calls that
+  // may wait or allocate; invalidates it.
   cudaError_t CheckNotCapturing();
   std::map<uint64_t, std::unique_ptr<Capture>>& captures() { return captures_; }
   uint64_t NextId() { return ++last_id_; }
@@ -131,11 +132,11 @@ class Runtime {
 
   // Takes an op that could start now from any stream that no host thread is at. False when there is none.
   bool ClaimReady(std::shared_ptr<Stream>* stream, Op* op);
-  // The next op of a stream whose kernel lets it start, if it is a kernel that may.
+  // The next op of a stream whose running kernel allows the start, if that op is a kernel that may overlap.
   bool ClaimOverlapping(Stream* stream, Op* op);
-  // `more`: its host thread still runs an op of the stream.
+  // `more`: the host thread still runs an op of the stream.
   void Finish(Stream* stream, bool more);
-  // Runs a claimed op, and while it only spins, others; finishes each.
+  // Runs a claimed op, and further ops while the claimed op only spins; finishes each.
   void Execute(std::shared_ptr<Stream> stream, Op op);
 
  private:
@@ -148,7 +149,7 @@ class Runtime {
   uint64_t last_id_ = 0;
 };
 
-// Keeps it for cudaGetLastError of this host thread, unless it is none.
+// Keeps an error for cudaGetLastError of this host thread; ignores success.
 cudaError_t Return(cudaError_t error);
 int CurrentDevice();
 bool Done(const Ticket& ticket);

@@ -29,7 +29,7 @@ int64_t NowNs() {
       .count();
 }
 
-// A call that waits for `stream`: not while it is being captured.
+// A call that waits for `stream`: not during a capture of the stream.
 cudaError_t CheckMayWait(const std::shared_ptr<Stream>& stream) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (stream->capture == nullptr) return cudaSuccess;
@@ -181,7 +181,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   if (stream == nullptr || event == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (event->capture_id != 0) {
     const auto it = runtime.captures().find(event->capture_id);
-    // Only streams of the capture can wait for what happens in it, and waiting makes a stream one of them.
+    // Only streams of the capture can wait for events in the capture, and waiting makes a stream part of the
+    // capture.
     if (it == runtime.captures().end()) return Return(cudaErrorInvalidValue);
     Capture* const capture = it->second.get();
     if (stream->capture != nullptr && stream->capture != capture) return Return(cudaErrorStreamCaptureMerge);

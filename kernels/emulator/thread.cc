@@ -1,4 +1,4 @@
-// What a running thread calls: kernels/emulator/device.h.
+// The functions that a running thread calls: kernels/emulator/device.h.
 
 #include <atomic>
 #include <cstring>
@@ -49,7 +49,7 @@ void* SharedMemoryOf(int64_t bytes) {
 void Yield(bool spinning) {
   Thread& thread = Current("a yielding function");
   Block& block = *thread.block;
-  // An atomic that does not wait for anyone is a place where others may come between, now and then.
+  // An atomic that does not wait for anyone is a place where other threads may come in between, now and then.
   if (!spinning && block.random.Below(4) != 0) return;
   if (!spinning) block.idle_rounds = 0;
   block.yielded.push_back(&thread);
@@ -71,7 +71,7 @@ void SyncThreads(const Site& site) {
   }
   ++barrier.arrived;
   barrier.waiting.push_back(&thread);
-  // Set before the release, which clears it.
+  // Set before the release, which clears waits_for.
   thread.waits_for = "__syncthreads";
   thread.site = site;
   block.CheckBarrier0();
@@ -164,7 +164,7 @@ void OrderLanes(void* const*, uint32_t mask) {
   Block& block = *thread.block;
   const int number = thread.linear / 32;
   const Warp& warp = block.warps[static_cast<size_t>(number)];
-  // A SyncWarp of a part of the warp is not modelled: it orders nothing.
+  // A SyncWarp of a part of the warp is not modelled, and orders nothing.
   if (block.grid->races() != nullptr && mask == (warp.present & ~warp.exited))
     block.barrier_order.PassWarpBarrier(number, BarrierSite(thread.site));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The entry points of libcuda that the allocator calls, without a device: they count calls, and fail on
+// The entry points of libcuda that the allocator calls, without a device: the fake counts calls, and fails on
 // command. Device memory exists as numbers only. There may be one fake at a time, because entry points are
 // plain functions; not thread safe.
 
@@ -31,7 +31,7 @@ class FakeCudaDriver {
     const auto it = calls_.find(name);
     return it == calls_.end() ? 0 : it->second;
   }
-  // Whether each cuMemCreate asked for GPUDirect RDMA, and how many bytes it asked for.
+  // Whether each cuMemCreate asked for GPUDirect RDMA, and for how many bytes.
   const std::vector<bool>& asked_rdma() const { return asked_rdma_; }
   const std::vector<size_t>& created() const { return created_; }
   unsigned host_register_flags() const { return host_register_flags_; }  // of the last cuMemHostRegister

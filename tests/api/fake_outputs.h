@@ -1,5 +1,5 @@
 #pragma once
-// What the fake engine puts into outputs.
+// The contents of the fake engine's outputs.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,7 +20,7 @@ inline Logprobs FakeLogprobs(int32_t id, int count) {
   return logprobs;
 }
 
-// Answer i of a beam search is the prompt without its first i tokens; the odd ones have ended.
+// Answer i of a beam search is the prompt without its first i tokens; odd answers have ended.
 inline std::vector<Beam> FakeBeams(const EngineRequest& request) {
   const BeamSearchParams& params = *request.sampling->beam_search;
   std::vector<Beam> beams(static_cast<size_t>(params.width));
@@ -46,7 +46,7 @@ inline RequestOutput FakeAnswers(const EngineRequest& request) {
   return output;
 }
 
-// What a call did to the weights, of which there are 7 bytes.
+// The report of a call that changed the weights, which have 7 bytes.
 inline TransitionReport FakeReport(TagOutcome outcome, TagReport bytes) {
   TransitionReport report;
   report.tags["weights"] = outcome;

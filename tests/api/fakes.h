@@ -167,7 +167,7 @@ class FakeEngine : public Engine {
   int32_t max_model_len() const override { return 4096; }
   int32_t vocab_size() const override { return 257; }
 
-  // What the last calls were given, and what Pause and Submit return.
+  // The arguments of the last calls, and the results of Pause and Submit.
   SamplingParams last_sampling() const {
     absl::MutexLock lock(&mutex_);
     return last_sampling_;
@@ -188,14 +188,14 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     pause_status_ = status;
   }
-  // While held, a WakeUp waits, but not longer than its client.
+  // While held, a WakeUp waits, but not longer than the client.
   void HoldWakeUps(bool held) { hold_wake_ups_ = held; }
   int num_waking() const { return num_waking_; }
   void set_wake_status(const absl::Status& status) {  // the error that WakeUp returns
     absl::MutexLock lock(&mutex_);
     wake_status_ = status;
   }
-  // What the last ReloadWeights or BeginWeightUpdate was given, and what they and Finish return.
+  // The argument of the last ReloadWeights or BeginWeightUpdate, and the results of both and of Finish.
   WeightsRequest last_reload() const {
     absl::MutexLock lock(&mutex_);
     return last_reload_;
@@ -216,7 +216,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     submit_status_ = status;
   }
-  // What Roll returns, and the grace that it was called with last.
+  // The result of Roll, and the grace of the last call.
   void set_roll_status(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     roll_status_ = status;
@@ -229,7 +229,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     state_ = state;
   }
-  void set_stall(const absl::Status& stall) {  // what Health returns while the engine is awake
+  void set_stall(const absl::Status& stall) {  // the result of Health while the engine is awake
     absl::MutexLock lock(&mutex_);
     stall_ = stall;
   }
@@ -302,7 +302,7 @@ class FakeEngine : public Engine {
    private:
     FakeEngine* const engine_;
     const int64_t version_;
-    std::vector<v1::UpdatePort> ports_;  // of a direct update: one
+    std::vector<v1::UpdatePort> ports_;  // of a direct update: a single port
     int64_t num_bytes_ = 0;
   };
 
@@ -311,7 +311,7 @@ class FakeEngine : public Engine {
     int32_t made;
     bool aborted = false;
   };
-  // Makes one token for `open`; returns true when it has ended.
+  // Makes one token for `open`; returns true when `open` has ended.
   bool Step(Open* open) {
     const SamplingParams& sampling = *open->request.sampling;
     RequestOutput output;

@@ -1,5 +1,5 @@
 #pragma once
-// A tokenizer whose detokenizing can be held up, so that a test can see what waits for it.
+// A tokenizer whose detokenizing can be held up, so that a test can see who waits.
 
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// Thread safe. The gate is open at first; its destructor opens it.
+// Thread safe. The gate is open at first; the destructor opens the gate.
 class Gate {
  public:
   ~Gate() { Open(); }

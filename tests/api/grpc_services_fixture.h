@@ -44,7 +44,7 @@ class GrpcServicesTest : public ::testing::Test {
     inference_ = v1::InferenceService::NewStub(channel_);
     control_ = v1::ControlService::NewStub(control_channel_);
   }
-  // Starts a listener, and dials it.
+  // Starts a listener, and dials its address.
   static std::shared_ptr<grpc::Channel> Listen(grpc::ServerBuilder* builder,
                                                std::unique_ptr<grpc::Server>* server) {
     int port = 0;
@@ -100,7 +100,8 @@ class GrpcServicesTest : public ::testing::Test {
     grpc::ClientContext context;
     return Drain(inference_->Generate(&context, request).get()).error_code();
   }
-  // Opens a stream of about 1 MB that is not read, and waits until another call may be open: at most one may.
+  // Opens a stream of about 1 MB that is not read, and waits until a second call may be open: at most one may
+  // be open.
   void ExpectUnreadCallEnds() {
     v1::GenerateRequest request = Request("abc", 4000);
     request.mutable_sampling()->set_logprobs(20);
@@ -125,7 +126,7 @@ class GrpcServicesTest : public ::testing::Test {
 
   // Of GetStatus's reply.
   size_t host_bytes_ = 1;
-  // In its place, where it is set: what the ranks say.
+  // If set: the ranks' status in place of the default.
   std::function<std::vector<v1::RankStatus>()> rank_status_;
   std::shared_ptr<KvEventLog> kv_events_;  // of the model that Start serves
   Gate gate_;

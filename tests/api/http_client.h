@@ -37,7 +37,7 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // From now on what is written and read goes over TLS.
+  // From now on writes and reads go over TLS.
   absl::Status StartTls(const TlsClientOptions& options) {
     const timeval patience{20, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

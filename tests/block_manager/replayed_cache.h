@@ -1,6 +1,6 @@
 #pragma once
-// What a reader of the prefix cache's events knows of it, in each medium, which must be what the block
-// manager knows.
+// The prefix cache as a reader of its events knows it, in each medium. This must agree with the block
+// manager.
 
 #include <gtest/gtest.h>
 
@@ -52,8 +52,8 @@ class ReplayedCache {
     }
   }
 
-  // Compares it with all blocks of `manager`, which are `num_blocks` on the device: what can be found there,
-  // and in the host tier.
+  // Compares the replayed cache with all blocks of `manager`, `num_blocks` on the device: blocks that can be
+  // found there, and in the host tier.
   void ExpectIs(const BlockManager& manager, int32_t num_blocks) const {
     size_t on_device = 0, on_host = 0;
     for (int32_t id = 0; id < num_blocks; ++id) {

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of the block manager begin with: tokens, and a small manager with a host tier.
+// The start of tests of the block manager: tokens, and a small manager with a host tier.
 
 #include <cstdint>
 #include <numeric>

@@ -16,7 +16,7 @@
 
 namespace somnus {
 
-// Each golden, and the type that its matrices are stored as.
+// Each golden, and the type of its stored matrices.
 inline const std::map<std::string, StorageType>& PackedGoldens() {
   static const auto* const goldens = new std::map<std::string, StorageType>{
       {"gptq4", StorageType::kQ4_0},           {"gptq4-zeros", StorageType::kQ4_1},

@@ -21,7 +21,7 @@ std::string Encode(T value) {
 // Header length, header, data.
 std::string SafetensorsFile(const std::string& header, const std::string& data);
 
-// F32 tensors {name, shape}, whose elements count up from 0 over the whole file.
+// F32 tensors {name, shape} with elements that count up from 0 over the whole file.
 std::string SafetensorsOf(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors);
 
 // Collects metadata and tensors, then writes version 3 with an alignment of 32.
@@ -34,7 +34,7 @@ class GgufWriter {
   void Strings(const std::string& key, const std::vector<std::string>& values);
   void Int32s(const std::string& key, const std::vector<int32_t>& values);
   void Float32s(const std::string& key, const std::vector<float>& values);
-  // Any type: `encoded` is what follows the type's number.
+  // Any type: `encoded` are the bytes after the type's number.
   void Raw(const std::string& key, uint32_t type, const std::string& encoded);
   // `dims` in GGUF's order: the fastest first.
   void Tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,

@@ -1,7 +1,7 @@
 #pragma once
-// A scripted NCCL: returns what a test has set, and records every call. There is one script in the process,
-// because entry points are plain functions. Thread safe. It checks NCCL's rules: one thread at a time in a
-// communicator, and no call on one that has ended.
+// A scripted NCCL: returns the results that a test has set, and records every call. There is one script in
+// the process, because entry points are plain functions. Thread safe. The fake checks NCCL's rules: one
+// thread at a time in a communicator, and no call on an ended communicator.
 
 #include <map>
 #include <set>
@@ -15,15 +15,15 @@ namespace somnus {
 
 class FakeNccl {
  public:
-  // There may be one at a time.
+  // There may be one FakeNccl at a time.
   explicit FakeNccl(bool can_suspend = true);
   ~FakeNccl();
 
   const NcclApi& api() const { return api_; }
 
-  // What the next calls of `name` return; kSuccess afterwards.
+  // The results of the next calls of `name`; kSuccess afterwards.
   void Answer(const std::string& name, std::vector<nccl::Result> results);
-  // What ncclCommGetAsyncError reports from now on.
+  // The report of ncclCommGetAsyncError from now on.
   void SetAsyncError(nccl::Result error);
   // The calls of `name` block until Release, as on a device whose queue is full.
   void Hold(const std::string& name);

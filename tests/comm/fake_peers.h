@@ -1,5 +1,5 @@
 #pragma once
-// PeerCollectives that move nothing: they record their calls. The records outlive the object.
+// PeerCollectives that move nothing, and record calls. The records outlive the object.
 
 #include <cstring>
 #include <memory>
@@ -14,7 +14,7 @@ struct FakePeersNotes {
   absl::Status make_error, connect_error, probe_error;
   PeerLink link = PeerLink::kNvLink, group_link = PeerLink::kNvLink;
   bool probe_written = false;
-  char device = 0;  // ranks with the same one share it; 0: each has its own
+  char device = 0;  // ranks with the same value share a device; 0: each has its own
   absl::Status status;
   int reduces = 0, gathers = 0, norms = 0;
   bool fuses = true;

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a function in forked processes, one per rank, as workers are.
+// Runs a function in forked processes, one per rank, like workers.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 namespace somnus {
 
-// Each child exits with what `body(rank)` returns; 0 is good. Children still alive are killed with the
+// Each child exits with the result of `body(rank)`; 0 is good. Children still alive are killed with the
 // object.
 class RankProcesses {
  public:
@@ -35,7 +35,7 @@ class RankProcesses {
   }
   pid_t pid(int rank) const { return pids_[rank]; }
 
-  // The exit code; 128 + signal when it was killed.
+  // The exit code; 128 + signal when the child was killed.
   int Wait(int rank) {
     int status = 0;
     waitpid(pids_[rank], &status, 0);

@@ -1,5 +1,5 @@
 #pragma once
-// A group of ranks over TCP on this host's loopback, whose ranks are forked processes.
+// A group of ranks over TCP on this host's loopback; each rank is a forked process.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,8 @@ class TcpGroup {
   GroupOptions& options() { return options_; }
   int port(int rank) const { return listeners_[rank].port; }
 
-  // To be called in the rank's own process, which also has copies of the other ranks' ports: they are closed.
+  // To be called in the rank's own process, which also has copies of the other ranks' ports, and closes the
+  // copies.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank) {
     TcpListener mine = std::move(listeners_[rank]);
     listeners_.clear();

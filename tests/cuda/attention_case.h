@@ -1,5 +1,5 @@
 #pragma once
-// What a test of attention computes: sequences, heads, types and layout.
+// The input of a test of attention: sequences, heads, types and layout.
 
 #include <cstdint>
 #include <ostream>
@@ -12,7 +12,7 @@ namespace somnus::cuda_test {
 
 struct SequenceSpec {
   int64_t context;      // 0: padding
-  int64_t queries = 1;  // its last tokens
+  int64_t queries = 1;  // the sequence's last tokens
 };
 
 struct AttentionCase {

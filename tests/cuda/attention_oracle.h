@@ -1,5 +1,5 @@
 #pragma once
-// What attention must give: the CPU's op in f32, a sequence at a time.
+// The right result of attention: the CPU's op in f32, a sequence at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace somnus::cuda_test {
 
-// Appends the rows of sequence `i` of the case. `kv` holds its cached tokens:
+// Appends the rows of sequence `i` of the case. `kv` holds the sequence's cached tokens:
 // [context][num_kv_heads][K, V][head_dim]. The sequence's queries are in `qkv_rows` from `first_row` on.
 inline void AppendOracle(const AttentionCase& c, size_t i, float scale, const std::vector<float>& kv,
                          DeviceMatrix& qkv_rows, int64_t first_row, std::vector<std::vector<double>>* rows) {

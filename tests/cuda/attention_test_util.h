@@ -1,6 +1,6 @@
 #pragma once
-// What attention's tests share: a step over a paged cache in the device's memory, filled by the test (blocks
-// anywhere, NaN wherever no token is), and the CPU's op on the same numbers in f32 as the oracle.
+// The common code of attention's tests: a step over a paged cache in the device's memory, filled by the test
+// (blocks anywhere, NaN wherever no token is), and the CPU's op on the same numbers in f32 as the oracle.
 
 #include <limits>
 #include <numeric>
@@ -36,8 +36,8 @@ class AttentionRun {
 
   const AttentionCase& spec() const { return c_; }
 
-  // The number of sequences, tokens, and what bounds them stay; contexts may change, as between two replays
-  // of a graph.
+  // The number of sequences, tokens, and the bounds stay; contexts may change, as between two replays of a
+  // graph.
   AttentionBatch Batch() {
     AttentionBatch batch;
     batch.num_seqs = static_cast<int64_t>(c_.sequences.size());
@@ -70,7 +70,7 @@ class AttentionRun {
     }
   }
 
-  // Makes the first sequence's cached tokens those of another run's, whose first context is as long.
+  // Makes the first sequence's cached tokens equal to the tokens of `from`, whose first context is as long.
   void CopyFirstContext(const AttentionRun& from) {
     const auto copy = [&](int64_t from_at, int64_t at, int64_t bytes) {
       std::copy_n(from.contents_.begin() + from_at, bytes, contents_.begin() + at);
@@ -90,9 +90,9 @@ class AttentionRun {
     UploadCache();
   }
 
-  // For a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
-  // With even weights their sums all but cancel, so that the order of summation shows in the output. For runs
-  // that are compared with each other; the oracle's values are not changed.
+  // For a cache of 16 bits: moves the values of every other `tokens` tokens far up, the values between far
+  // down. With even weights their sums all but cancel, so that the order of summation shows in the output.
+  // For runs that are compared with each other; the oracle's values are not changed.
   void SwingValues(int64_t tokens) {
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
@@ -163,7 +163,7 @@ class AttentionRun {
     positions_ = std::make_unique<DeviceArray<int32_t>>(positions);
   }
 
-  // Attention does not read K and V of qkv, so they stay as they are.
+  // Attention does not read K and V of qkv, so K and V stay unchanged.
   void FillQueries() {
     qkv_.Randomize(c_.seed + 100);
     for (int64_t t = 0; t < qkv_.rows(); ++t) {
@@ -177,7 +177,7 @@ class AttentionRun {
     const int64_t run = (block * c_.num_kv_heads + kv_head) * 2 + v;
     return run * RunElements() + RunHeader() + in_block * c_.head_dim + d;
   }
-  // In elements. Of i8: the tokens' scales, then their values, each padded to 16 bytes.
+  // In elements. For i8: the tokens' scales, then the tokens' values, each padded to 16 bytes.
   int64_t RunHeader() const { return i8() ? (c_.block_size + 3) / 4 * 16 : 0; }
   int64_t RunElements() const {
     const int64_t values = c_.block_size * c_.head_dim;
@@ -187,7 +187,7 @@ class AttentionRun {
     return ((block * c_.num_kv_heads + kv_head) * 2 + v) * RunElements() + in_block * 4;
   }
 
-  // Of a token and head of i8: far apart from one to the next.
+  // The scale of a token and head of i8: far from the previous scale.
   void DrawScale(int64_t byte, bool v) {
     drawn_scale_ = std::ldexp(1.0f + static_cast<float>(random_() % 1000) / 1000.0f,
                               (v ? -8 : -6) - static_cast<int>(random_() % (v ? 20 : 3)));

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of CUDA ops share. The same test source is built twice: against the emulator (a test of CI),
-// and against the real backend (gpu_tests, or NAME_gpu_test), where it skips when there is no GPU.
+// The common code of tests of CUDA ops. The same test source is built twice: against the emulator (a test of
+// CI), and against the real backend (gpu_tests, or NAME_gpu_test), where the test skips when there is no GPU.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ namespace somnus::cuda_test {
 // search takes several times as long.
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132, bool find_races = true) {
 #ifdef SOMNUS_CUDA_EMULATOR
-  // Another schedule for all tests of a run.
+  // Changes the schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
   find_races = find_races && std::getenv("SOMNUS_EMULATOR_BARRIERS") != nullptr;
@@ -60,10 +60,10 @@ class WrittenTogether {
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \
   if ((device) == nullptr) GTEST_SKIP() << ::somnus::Device::CreateCuda(0).status()
 
-// Memory of the device, aligned to 256 bytes and full of NaNs, with guard bytes behind it, which are checked
-// at the end (emulated, with address sanitizer: exactly as long, nothing behind). The host reaches it by
-// copies alone. They are done when the call returns, and do not wait for what was queued on a device: the
-// test does that.
+// Memory of the device, aligned to 256 bytes and full of NaNs, with guard bytes behind, which are checked at
+// the end (emulated, with address sanitizer: exactly as long, nothing behind). The host reaches the memory by
+// copies alone. A copy is done when the call returns, and does not wait for work that was queued on a device:
+// the test does that.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t bytes) : bytes_(bytes) {
@@ -96,7 +96,7 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  // For ops. The host does not look behind it.
+  // For ops. The host must not dereference the pointer.
   template <typename T>
   T* device() {
     return static_cast<T*>(static_cast<void*>(data_));
@@ -111,7 +111,7 @@ class DeviceBuffer {
     return copy;
   }
   std::string Bytes() const { return Bytes(0, bytes_); }
-  // All of it, as elements.
+  // The whole buffer, as elements.
   template <typename T>
   std::vector<T> Values() const {
     std::vector<T> values(static_cast<size_t>(bytes_) / sizeof(T));
@@ -126,7 +126,7 @@ class DeviceBuffer {
 #endif
     if (bytes == 0) return;
     EXPECT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), cudaSuccess);
-    // A copy from pageable memory returns when it is staged, and a device's stream waits for no other.
+    // A copy from pageable memory returns once staged, and a device's stream waits for no other stream.
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   }
 
@@ -149,7 +149,7 @@ struct CudaBench {
     workspace = std::make_unique<DeviceBuffer>(OpsWorkspaceBytes(*device, limits));
     device->SetWorkspace(workspace->device<void>(), workspace->bytes());
   }
-  // The workspace must not go before what is queued is done.
+  // The workspace must not go before queued work is done.
   ~CudaBench() {
     if (device == nullptr) return;
     EXPECT_TRUE(device->Synchronize().ok());

@@ -1,6 +1,6 @@
 #pragma once
 // The host's virtual memory as the emulated GPU's: real pages at real addresses, known to the emulator as
-// device memory while they are mapped.
+// device memory while mapped.
 
 #include <algorithm>
 #include <map>
@@ -41,7 +41,7 @@ class EmulatedVmmDriver : public VmmDriver {
     if (!status.ok()) return status;
     return handles.front();
   }
-  // The host's account has room for few reservations: pieces share one.
+  // The host's account has room for few reservations: pieces share a reservation.
   absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) override {
     const int64_t bytes = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     if (!TakeEmulatedDeviceMemory(bytes)) return absl::ResourceExhaustedError("out of device memory");
@@ -67,7 +67,7 @@ class EmulatedVmmDriver : public VmmDriver {
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
     return host_->Map(address, bytes, handle);
   }
-  // Ranges of their own: a part of what got access at once, or several that lie side by side.
+  // Unmapped ranges may be a part of a range that got access at once, or several such ranges side by side.
   absl::Status Unmap(void* address, int64_t bytes) override {
     ForgetEmulatedDeviceMemory(address, bytes);
     return host_->Unmap(address, bytes);

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of the emulator share: a lambda as a kernel, and a schedule for a scope.
+// The common code of tests of the emulator: a lambda as a kernel, and a schedule for a scope.
 
 #include <cstdint>
 #include <functional>
@@ -11,10 +11,11 @@
 
 namespace somnus::cuda_emulated {
 
-// What messages call every kernel of these tests, and one function as far as shared memory is opted in.
+// The name of every kernel of these tests in messages, and the single function for which shared memory is
+// opted in.
 inline void TestKernel() {}
 
-// Queues `body` for every thread. It may refer to what lives until the stream is synchronized.
+// Queues `body` for every thread. `body` may refer to objects that live until the stream is synchronized.
 inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body,
                          cudaStream_t stream = nullptr, bool overlaps_previous = false) {
   return EmulatedLaunch({.grid = grid,
@@ -26,13 +27,13 @@ inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::funct
                         stream);
 }
 
-// Runs it, too.
+// Queues `body`, and runs it.
 inline cudaError_t RunKernel(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body) {
   const cudaError_t error = Queue(grid, block, shared_bytes, std::move(body));
   return error == cudaSuccess ? cudaDeviceSynchronize() : error;
 }
 
-// Other options while it lives.
+// Changed options for the lifetime of the object.
 class WithOptions {
  public:
   explicit WithOptions(const std::function<void(emulator::Options&)>& change) : old_(emulator::GetOptions()) {

@@ -1,7 +1,7 @@
 #pragma once
-// A cuBLASLt that multiplies nothing: it records its calls, and returns what a test sets.
+// A cuBLASLt that multiplies nothing: the fake records calls, and returns the results that a test sets.
 //
-// One at a time: the library's functions carry no context for it.
+// There may be one fake at a time, because the library's functions carry no context.
 
 #include <gtest/gtest.h>
 
@@ -60,15 +60,15 @@ class FakeCublasLt {
 
   const cuda_device::CublasLtApi& api() const { return kApi; }
 
-  // What the library returns.
+  // The library's results.
   cublasStatus_t create_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t heuristic_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t check_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t layout_status = CUBLAS_STATUS_SUCCESS;
   std::vector<Candidate> candidates = {{.algorithm = 7, .workspace_bytes = 1000}};
-  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul returns EXECUTION_FAILED for these.
+  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul returns EXECUTION_FAILED for these algorithms.
 
-  // What it was called with.
+  // The calls so far.
   int handles = 0;  // alive
   int objects = 0;  // descriptors, layouts and preferences alive
   int heuristics = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Ranks of a model on GPUs: all of them on one, which the emulator or the machine has. They meet in peer
-// memory, since NCCL refuses ranks that share a GPU.
+// Ranks of a model, all on the single GPU of the emulator or the machine. The ranks meet in peer memory,
+// since NCCL refuses ranks that share a GPU.
 
 #include <memory>
 #include <utility>

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of Linear share: products of small integers, whose sums are exact in f32 whatever their order,
-// so that results are compared bit for bit: one missing or doubled term shows.
+// The common code of tests of Linear: products of small integers. Sums of these are exact in f32 in any
+// order, so results are compared bit for bit, and a single missing or doubled term shows.
 
 #include <cmath>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct DeviceWeight {
   LinearWeight weight;
 };
 
-// One product of integers: operands, what comes out of Linear, and what must.
+// One product of integers: operands, Linear's result, and the right result.
 class IntegerProduct {
  public:
   struct Shape {
@@ -47,7 +47,7 @@ class IntegerProduct {
   IntegerProduct(Device& device, const Shape& shape)
       : device_(device),
         shape_(shape),
-        // Products of at most 12, some thousand of them: their sums stay far below 2^24.
+        // Products of at most 12, some thousand products: sums stay far below 2^24.
         x_values_(RandomIntegers(shape.rows * shape.k, 1, 3)),
         w_values_(RandomIntegers(shape.n * shape.k, 2, 4)),
         bias_values_(RandomIntegers(shape.n, 3, 200)),
@@ -82,8 +82,8 @@ class IntegerProduct {
   }
 
  private:
-  // 0, with one exception: of more rows than our own kernels take, cuBLASLt has ways for a bf16 product with
-  // a bias that round before they add it (seen on an H100 with n of 129, splitting the sum).
+  // 0, with one exception: for more rows than our own kernels take, some algorithms of cuBLASLt for a bf16
+  // product with a bias round before adding the bias (seen on an H100 with n of 129, splitting the sum).
   float Allowed([[maybe_unused]] float sum, [[maybe_unused]] int64_t column) const {
 #ifndef SOMNUS_CUDA_EMULATOR
     if (shape_.bias && shape_.out == DataType::kBF16 && shape_.rows > kMaxGemvRows)

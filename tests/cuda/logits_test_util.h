@@ -1,5 +1,5 @@
 #pragma once
-// What tests of ops over logits share: rows of every kind on both devices.
+// The common code of tests of ops over logits: rows of every kind on both devices.
 
 #include <cmath>
 #include <limits>
@@ -25,7 +25,7 @@ struct LogitPair {
   DeviceMatrix device;
 };
 
-// Logits as models give them, and as they must not but might.
+// Logits of proper models, and logits that models should not give but might.
 inline std::vector<std::vector<float>> KindsOfLogits(int64_t n, uint32_t seed) {
   const auto normal = [&](uint32_t more, float scale) {
     return kernel_test::RandomFloats(n, seed + more, scale);
@@ -46,7 +46,7 @@ inline std::vector<std::vector<float>> KindsOfLogits(int64_t n, uint32_t seed) {
     if (i % 5 == 0) kinds[6][i] = i % 2 ? NAN : -kInf;
     if (i % 7 == 3) kinds[9][i] = i % 2 ? 0.0f : -0.0f;
   }
-  kinds[7][n - 1] = n > 1 ? 2.0f : -kInf;  // one allowed
+  kinds[7][n - 1] = n > 1 ? 2.0f : -kInf;  // a single allowed token
   return kinds;
 }
 

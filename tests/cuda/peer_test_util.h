@@ -23,13 +23,13 @@ namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
 
 inline constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
-// What one rank has.
+// The objects of one rank.
 struct Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<PeerCollectives> peers;
 };
 
-// Connected ranks. Memory is made before anything is queued: making it may wait for the device, which may
+// Connected ranks. Memory is made before anything is queued: allocation may wait for the device, which may
 // wait for a rank that has yet to queue its part.
 class Group {
  public:
@@ -105,7 +105,7 @@ inline uint32_t Get(DataType type, const void* data, int64_t i) {
                                 : static_cast<const uint16_t*>(data)[i];
 }
 
-// Rank r's input: wide in magnitude, so that another order of summation gives other bits.
+// Rank r's input: wide in magnitude, so that the bits depend on the order of summation.
 inline std::vector<uint32_t> Input(DataType type, int call, int rank, int64_t count) {
   std::mt19937 random(call * 64 + rank);
   std::uniform_real_distribution<float> mantissa(-1, 1);
@@ -155,7 +155,7 @@ class RankArrays {
     for (int64_t i = 0; i < count_; ++i) bits[i] = Get(type_, bytes.data(), i);
     return bits;
   }
-  // Every rank holds the sum of what FillInputs(call) gave.
+  // Every rank holds the sum of the inputs of FillInputs(call).
   void ExpectSums(int call, const std::string& what) {
     const int world_size = static_cast<int>(buffers_.size());
     const std::vector<uint32_t> sum = RankOrderSum(type_, call, world_size, count_);

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of row ops share: matrices in the device's memory with any padding and any misalignment, and the
-// CPU's ops as the oracle.
+// The common code of tests of row ops: matrices in the device's memory with any padding and any misalignment,
+// and the CPU's ops as the oracle.
 
 #include <bit>
 #include <functional>
@@ -21,7 +21,7 @@ struct Layout {
 // Aligned and dense; aligned with a gap; odd strides; an odd start.
 inline constexpr Layout kLayouts[] = {{0, 0}, {8, 8}, {3, 0}, {0, 1}};
 
-// A matrix in the device's memory. What nobody wrote holds kGap; the gaps between rows are checked at the
+// A matrix in the device's memory. Unwritten elements hold kGap; the gaps between rows are checked at the
 // end.
 class DeviceMatrix {
  public:
@@ -55,12 +55,12 @@ class DeviceMatrix {
   TensorView view(int64_t begin, int64_t rows) {
     return {buffer_.device<char>() + Offset(begin, 0), type_, rows, cols_, stride_};
   }
-  // One element, or a row from its start, rounded to the type.
+  // Sets an element, or a row from its start, rounded to the type.
   void Set(int64_t r, int64_t c, float x) { Put(r, c, &x, 1); }
   void SetRow(int64_t r, const std::vector<float>& values) {
     Put(r, 0, values.data(), static_cast<int64_t>(values.size()));
   }
-  // Elements of a row that are read one after another come from one copy: one for each took a GPU's tests
+  // Elements of a row that are read in order come from a single copy: a copy for each took a GPU's tests
   // minutes. So no op may change the row in between.
   float Get(int64_t r, int64_t c) const {
     if (r != read_row_ || c <= read_column_) {
@@ -85,7 +85,7 @@ class DeviceMatrix {
     }
   }
   std::string Bytes(int64_t r) const { return buffer_.Bytes(Offset(r, 0), static_cast<int64_t>(RowBytes())); }
-  // All rows with the gaps between them.
+  // All rows, gaps included.
   std::string Contents() const { return buffer_.Bytes(Offset(0, 0), buffer_.bytes() - Offset(0, 0)); }
   size_t RowBytes() const { return static_cast<size_t>(cols_ * SizeOf(type_)); }
   int64_t rows() const { return rows_; }
@@ -121,11 +121,11 @@ class DeviceMatrix {
   DataType type_;
   int64_t rows_, cols_, stride_, offset_;
   DeviceBuffer buffer_;
-  mutable std::vector<float> read_;  // what Get read last
+  mutable std::vector<float> read_;  // the last read of Get
   mutable int64_t read_row_ = -1, read_column_ = -1;
 };
 
-// An array in the device's memory, and what it began with in the host's.
+// An array in the device's memory, and the initial contents in the host's memory.
 template <typename T>
 class DeviceArray {
  public:
@@ -133,7 +133,7 @@ class DeviceArray {
       : host_(values), buffer_(std::max<int64_t>(1, values.size()) * sizeof(T)) {
     buffer_.Write(0, values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
   }
-  // For ops of the device, and for those of `device`, which may be the CPU.
+  // data() is for ops of the CUDA device, On() for ops of `device`, which may be the CPU.
   T* data() { return buffer_.template device<T>(); }
   T* On(const Device& device) { return device.kind() == DeviceKind::kCuda ? data() : host_.data(); }
   void Set(int64_t i, const T& value) {
@@ -160,7 +160,8 @@ inline std::vector<DataType> SumTypes(DataType act) {
   return act == DataType::kF32 ? std::vector<DataType>{act} : std::vector<DataType>{act, DataType::kF32};
 }
 
-// An f32 result rounded once to `type`, whose f32 value may be off by f32_error relative to 1 + |value|.
+// The tolerance of an f32 result rounded once to `type`; the f32 value may be off by f32_error relative to 1
+// + |value|.
 inline double Allowed(DataType type, double value, double f32_error) {
   return f32_error * (1 + std::fabs(value)) +
          (type == DataType::kF32 ? 0 : kernel_test::Epsilon(type) * std::fabs(value) + 1e-7);

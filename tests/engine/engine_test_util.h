@@ -33,12 +33,12 @@ class CollectingSink : public OutputSink {
     done_ = true;
   }
 
-  // Waits for the last output. False when it has not come within a minute.
+  // Waits for the last output. False when no last output came within a minute.
   bool Wait() {
     absl::MutexLock lock(&mu_);
     return mu_.AwaitWithTimeout(absl::Condition(&done_), absl::Minutes(1));
   }
-  // Waits for that many tokens, or the last output. False when they have not come within a minute.
+  // Waits for that many tokens, or the last output. False when these have not come within a minute.
   bool WaitForTokens(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tokens_.size() >= count || done_; };
@@ -48,7 +48,7 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     return tokens_;
   }
-  // Token and log-probability of each output, and of each token of the prompt that has one.
+  // Token and log-probability of each output, and of each token of the prompt that has a log-probability.
   using TokenLogprobs = std::vector<std::pair<int32_t, float>>;
   TokenLogprobs logprobs() const {
     absl::MutexLock lock(&mu_);

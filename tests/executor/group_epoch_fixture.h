@@ -105,7 +105,7 @@ class GroupEpochTest : public ::testing::Test {
   ExecutorOptions options_;
   HostTierBlocks host_tier_;  // of Sleep and WakeUp
   std::atomic<bool> committed_{false};
-  std::vector<v1::WorkerSnapshot> snapshots_;  // what the last Fence returned
+  std::vector<v1::WorkerSnapshot> snapshots_;  // the result of the last Fence
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;
   std::unique_ptr<GroupEpoch> epoch_;
 };

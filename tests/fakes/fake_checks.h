@@ -1,5 +1,5 @@
 #pragma once
-// The self-checks of a FakeWorkerService, which end as they are told to. Thread safe.
+// The self-checks of a FakeWorkerService, with results that a test sets. Thread safe.
 
 #include <grpcpp/grpcpp.h>
 

@@ -34,7 +34,7 @@ void FakeExecutor::FinishRecovery(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     if (status.ok()) {
       worker_.Replace();
-      bytes_.host.clear();  // those that took the place of the lost ones have none but what sleeps
+      bytes_.host.clear();  // new workers have no host memory except for sleeping tags
       if (retains_backups_ && residency_.state("weights") == TagState::kBackedUp)
         bytes_.host["weights"] = awake_bytes_["weights"];
       if (wanted_.num_mapped_blocks > 0) ResizeCache(wanted_.num_mapped_blocks);
@@ -82,7 +82,7 @@ absl::StatusOr<v1::StepReply> FakeExecutor::Wait(absl::Duration timeout) {
   return reply;
 }
 
-// The cache is lost once it sleeps; with other tags alone it stays.
+// The cache is lost at its sleep; a sleep of other tags alone keeps the cache.
 absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec, const HostTierBlocks& host,
                                                         int64_t epoch) {
   absl::MutexLock lock(&mu_);

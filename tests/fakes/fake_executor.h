@@ -58,7 +58,8 @@ class FakeExecutor : public Executor {
   // The recovery that waits ends well, and a rank is lost before anybody has heard of either; the news of the
   // loss comes first.
   void LoseAtOnce(const absl::Status& reason);
-  // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ..."; or "restart".
+  // The state that the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ..."; or
+  // "restart".
   std::vector<std::string> recoveries() const {
     absl::MutexLock lock(&mu_);
     return recoveries_;
@@ -77,12 +78,12 @@ class FakeExecutor : public Executor {
     if (late) late();
     if (call) call();
   }
-  // The lifecycle call that is held is committed, as whoever learns of a loss hears.
+  // The held lifecycle call is committed, as the engine hears when it learns of a loss.
   void Commit() {
     absl::MutexLock lock(&mu_);
     committed_ = true;
   }
-  // Sets what Progress returns.
+  // Sets the result of Progress.
   void SetProgress(const absl::Status& progress) {
     absl::MutexLock lock(&mu_);
     progress_ = progress;
@@ -104,7 +105,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     return num_waits_;
   }
-  // What Wait was called with.
+  // The timeouts of calls of Wait.
   std::vector<absl::Duration> wait_timeouts() const {
     absl::MutexLock lock(&mu_);
     return wait_timeouts_;
@@ -139,7 +140,7 @@ class FakeExecutor : public Executor {
     std::string call = "sleep " + std::to_string(spec.level);
     {
       absl::MutexLock lock(&mu_);
-      // As of a request that names no tags, where these are all that it changes.
+      // A call that changes all tags is shown like a request that names no tags.
       if (spec.tags != residency_.ToSleep({.level = spec.level})) {
         for (const std::string& tag : spec.tags) call += " " + tag;
       }
@@ -176,7 +177,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     before_check_ = std::move(before);
   }
-  // What self-checks find from now on.
+  // The result of self-checks from now on.
   void SetChecked(const SelfCheckResult& checked) {
     absl::MutexLock lock(&mu_);
     checked_ = checked;
@@ -187,7 +188,7 @@ class FakeExecutor : public Executor {
     lifecycle_calls_.push_back("prefetch");
     return health_;
   }
-  // What PlanWakeUp says from now on.
+  // The result of PlanWakeUp from now on.
   void SetNeeds(const std::vector<RankNeed>& needs) {
     absl::MutexLock lock(&mu_);
     needs_ = needs;
@@ -252,29 +253,29 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     chunk_error_ = error;
   }
-  // What replies carry from now on.
+  // The version in replies from now on.
   void SetWeightsVersion(int64_t version) {
     absl::MutexLock lock(&mu_);
     weights_version_ = version;
   }
-  // What the ranks hold of device memory while every tag is resident. That of the KV cache follows its
-  // size, once that has changed.
+  // The ranks' device memory while every tag is resident. The bytes of the KV cache follow its size, once the
+  // size has changed.
   void SetResidentBytes(const TagBytes& bytes) {
     absl::MutexLock lock(&mu_);
     awake_bytes_ = bytes_.resident = bytes;
   }
-  // What the workers hold at the beginning, after SetResidentBytes.
+  // The workers' residency at the beginning, after SetResidentBytes.
   void SetHeld(const Residency& held) {
     absl::MutexLock lock(&mu_);
     residency_ = held;
     for (const auto& [tag, bytes] : awake_bytes_) NoteResident(tag);
   }
-  // Backups of weights take host memory, from their sleep of level 1 until the weights change, or a loss.
+  // Backups of weights take host memory, from a sleep of level 1 until the weights change, or a loss.
   void SetRetainsBackups() {
     absl::MutexLock lock(&mu_);
     retains_backups_ = true;
   }
-  // What the next recovery leads to, whatever it is asked for.
+  // The result of the next recovery, regardless of the request.
   void SetRecovered(const Held& held) {
     absl::MutexLock lock(&mu_);
     recovered_to_ = held;

@@ -1,5 +1,5 @@
 #pragma once
-// A fake worker that registers at a coordinator and sends heartbeats, as one does that was started by hand.
+// A fake worker that registers at a coordinator and sends heartbeats, like a worker that was started by hand.
 
 #include <grpcpp/grpcpp.h>
 
@@ -21,7 +21,7 @@ class FakeMember {
  public:
   using Prepare = std::function<void(FakeWorkerService&)>;
 
-  // `id` is its worker_id; the socket is `directory`/`id`. The member prefers rank `rank`. `prepare` sets up
+  // `id` is the worker_id; the socket is `directory`/`id`. The member prefers rank `rank`. `prepare` sets up
   // the service before the coordinator can call.
   FakeMember(
       const std::string& coordinator, const std::string& directory, const std::string& id, int rank,
@@ -42,7 +42,7 @@ class FakeMember {
   ~FakeMember() { Die(); }
 
   FakeWorkerService& service() { return service_; }
-  // Registers at another coordinator, with what it holds.
+  // Registers at another coordinator, with the member's snapshot.
   void RegisterAgain(const std::string& coordinator) {
     stop_->Stop();
     thread_.join();
@@ -53,7 +53,7 @@ class FakeMember {
   }
   // The worker has not to leave, as far as coordinators have said.
   bool stays() const { return action_ == v1::REGISTER_ACTION_ADOPT; }
-  // It sends nothing any more, and no call gets a reply.
+  // The member sends nothing any more, and no call gets a reply.
   void Die() {
     stop_->Stop();
     if (thread_.joinable()) thread_.join();
@@ -63,7 +63,7 @@ class FakeMember {
  private:
   static constexpr absl::Duration kInterval = absl::Milliseconds(20);
 
-  // Registers, again and again while its place is taken, and then sends heartbeats.
+  // Registers, again and again while the place is taken, and then sends heartbeats.
   void Run() {
     while (!stop_->stopped()) {
       grpc::ClientContext context;

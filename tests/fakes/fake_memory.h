@@ -1,5 +1,5 @@
 #pragma once
-// The memory of a rank of which only the tags matter, and its transitions. Not thread safe.
+// The memory of a rank, with tags alone, and the rank's transitions. Not thread safe.
 
 #include <algorithm>
 #include <map>
@@ -16,7 +16,7 @@ class FakeMemory {
   static constexpr int64_t kTagBytes = 7;
   static constexpr double kReleaseSeconds = 0.02;  // that Commit says a sleep has taken
 
-  // What Plan says of the memory that a wake-up would take.
+  // Plan's answer about the memory that a wake-up would take.
   void SetAvailableBytes(int64_t bytes, const std::string& pool) {
     available_bytes_ = bytes;
     pool_ = pool;
@@ -56,7 +56,7 @@ class FakeMemory {
     return response;
   }
 
-  // What the call says, in words.
+  // The request in words.
   static std::string Describe(const v1::AllocateKvCacheRequest& request) {
     const v1::KvCacheConfig& cache = request.kv_cache();
     std::string text = absl::StrCat("allocate ", cache.num_blocks());
@@ -105,7 +105,7 @@ class FakeMemory {
       (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
     (*response->mutable_host_bytes_by_tag())["weights"] = HostBytes();
   }
-  // Of a rank that is awake but for what sleeps here.
+  // Fills in the snapshot of a rank that is awake except for the tags that sleep here.
   void Fill(v1::WorkerSnapshot* snapshot) const {
     for (const std::string& tag : ResidentTags()) snapshot->add_resident_tags(tag);
     if (asleep() && snapshot->state() == "awake") snapshot->set_state("asleep");

@@ -1,7 +1,7 @@
 #pragma once
 // A VmmDriver over plain memory that fails on command, keeps count of everything it handed out, and records
-// every call that would be an error on a real device (violations). The driver's calls are thread safe; what
-// tests ask for is not, while a call runs.
+// every call that would be an error on a real device (violations). The driver's calls are thread safe; the
+// tests' own calls are not, while a driver's call runs.
 
 #include <cstring>
 #include <functional>
@@ -90,7 +90,7 @@ class FakeVmmDriver : public VmmDriver {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Create")) return Broken();
     if (bytes > capacity_ - live_bytes()) return absl::ResourceExhaustedError("out of device memory");
-    // New memory is not zero: it holds what was there before.
+    // New memory is not zero, but has old contents.
     handles_[next_handle_].bytes.assign(bytes, static_cast<char>(0x5a));
     Count(bytes);
     return next_handle_++;

@@ -13,11 +13,11 @@ namespace somnus {
 
 class FakeWeights {
  public:
-  // What replies carry.
+  // The version in replies.
   int64_t version() const { return stale_ ? 0 : version_; }
   bool stale() const { return stale_; }
   const std::string& fingerprint() const { return fingerprint_; }
-  // Chunks of the last update, by the names of their tensors.
+  // Chunks of the last update, by the tensors' names.
   const std::vector<std::string>& chunks() const { return chunks_; }
 
   void SetVersion(int64_t version) { version_ = version; }  // that replies carry from now on
@@ -45,9 +45,9 @@ class FakeWeights {
   }
   // An update finds no port here.
   void TakePorts() { has_ports_ = false; }
-  // The last stream has begun without a chunk: one that has a port closes it when that stream ends.
+  // The last stream has begun without a chunk: a worker with a port closes the port when that stream ends.
   bool port_is_held() const { return port_is_held_; }
-  // What has come, each chunk a tensor, and what came to a port.
+  // The number of received tensors, each chunk a tensor, including tensors that came to a port.
   int64_t num_received() const { return static_cast<int64_t>(chunks_.size()) + num_at_port_; }
   void ReceiveAtPort() { ++num_at_port_; }
   // A chunk of the tensor "unknown" is refused.

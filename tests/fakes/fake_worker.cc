@@ -26,7 +26,7 @@ float Logprob(uint64_t prefix, int32_t token) {
   return -static_cast<float>(Mix(prefix, static_cast<uint64_t>(token)) % 10000) / 1000.0f;
 }
 
-// As a worker reports them; all logits but those of some random tokens are far below.
+// As in a worker's report; all logits except those of some random tokens are far below.
 v1::StepLogprobs Candidates(uint64_t prefix, int32_t count, int32_t vocab_size) {
   std::map<int32_t, float> by_token;
   for (uint64_t i = 0; by_token.size() < static_cast<size_t>(std::min(count, vocab_size)); ++i) {
@@ -119,7 +119,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   return reply;
 }
 
-// What was swapped out stays there, so that several steps may bring it back.
+// Swapped-out blocks stay on the host, so that several steps may swap them in.
 absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* reply) {
   if (!request.swap_outs().empty() && !request.swap_ins().empty()) return Broken("swaps in both directions");
   const bool has_no_room =
@@ -334,7 +334,7 @@ void FakeWorker::Check(const v1::ScheduledSequence& scheduled, v1::StepReply* re
   num_draft_tokens_ += scheduled.num_draft_tokens();
   for (int64_t position = first; position < end; ++position) {
     const uint64_t state = cache_[CacheIndex(slot, position)];
-    if (state == kNan && position > first) return;  // the next step finds it again
+    if (state == kNan && position > first) return;  // the next step finds the NaN again
     Sample(scheduled.slot(), state, reply);
     slots_.at(scheduled.slot()).tokens = slot.tokens;
     if (state == kNan || position + 1 == end) return;

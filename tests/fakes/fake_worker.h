@@ -4,11 +4,11 @@
 // every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
 // that a step breaks is an error. Not thread safe.
 //
-// Its host tier takes one byte for each block that a step has swapped out to.
+// The host tier takes one byte for each block that a step has swapped out to.
 //
-// Not-a-number is a scripted state that every later state of its prefix inherits, also through the cache; a
-// sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: it
-// has a slot error in every step, and nothing is written for it.
+// Not-a-number is a scripted state that every later state of the prefix inherits, also through the cache; a
+// sequence that would sample from such a state has a slot error. A sequence with a negative temperature is
+// refused: the sequence has a slot error in every step, and nothing is written to the cache.
 
 #include <cstdint>
 #include <map>
@@ -29,10 +29,10 @@ struct FakeWorkerOptions {
   int32_t max_num_seqs = 8;
   int32_t max_num_batched_tokens = 1 << 20;
   int32_t vocab_size = 1000;
-  int32_t num_host_blocks = 1 << 16;  // for swaps: others have no memory
+  int32_t num_host_blocks = 1 << 16;  // for swaps: the host has no memory for further blocks
   int32_t nan_token = -1;             // the state after this token is not a number
-  // Of its draft model, which expects what the model samples, but for every wrong_period-th position (0:
-  // none).
+  // For the draft model, which expects the model's sample, except at every wrong_period-th position (0: no
+  // exception).
   int32_t max_proposals = 0;
   int32_t wrong_period = 0;
 };
@@ -47,13 +47,14 @@ class FakeWorker {
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
   // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
-  // Copies block first of a pair to block second of a host tier, and back; of what steps have swapped out
-  // only `swapped` stays. An error of CopyFromHost when these are not the pairs that were copied to it last.
+  // Copies block first of a pair to block second of a host tier, and back; only `swapped` stays of the blocks
+  // that steps have swapped out. An error of CopyFromHost when `blocks` are not the pairs of the last
+  // CopyToHost.
   using BlockPairs = std::vector<std::pair<int32_t, int32_t>>;
   void CopyToHost(const BlockPairs& blocks, const std::vector<int32_t>& swapped = {});
   absl::Status CopyFromHost(const BlockPairs& blocks);
 
-  // From now on the host has no memory for what steps swap out; or it has again.
+  // From now on the host has no memory for blocks that steps swap out; or has memory again.
   void RefuseSwaps(bool refuses, absl::StatusCode code = absl::StatusCode::kResourceExhausted) {
     refuses_swaps_ = refuses;
     refusal_ = code;
@@ -61,19 +62,19 @@ class FakeWorker {
   int64_t num_swapped_out() const { return num_swapped_out_; }
   int64_t num_swapped_in() const { return num_swapped_in_; }
 
-  // From now on only the first `num_blocks` can be used; the contents of others are lost. An error when a
-  // slot has one of them.
+  // From now on only the first `num_blocks` can be used; the contents of all further blocks are lost. An
+  // error when a slot has such a block.
   absl::Status Resize(int32_t num_blocks);
 
   // A block's contents.
   std::vector<uint64_t> Block(int32_t id) const;
   void SetBlock(int32_t id, const std::vector<uint64_t>& contents);
 
-  // The model computes with other weights from now on; 0: those of the beginning.
+  // The model computes with other weights from now on; 0: the initial weights.
   void SetWeights(uint64_t weights) { weights_ = weights; }
 
-  // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
-  // values that no sequence has. Its first step may have any id.
+  // Becomes a new process, after the death of the old process: no slot is in use, and the cache holds values
+  // that no sequence has. The first step may have any id.
   void Replace();
   // Gives up the batch, as a worker does at a Fence: no slot is in use, and the next step may have any id.
   // The cache stays.
@@ -91,7 +92,7 @@ class FakeWorker {
   // stop.
   static std::vector<int32_t> ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
                                               int32_t vocab_size = 1000, uint64_t weights = 0);
-  // Returns the log-probabilities of what may follow `tokens`: of the next token, then of the `count`
+  // Returns the log-probabilities of the continuations of `tokens`: of the next token, then of the `count`
   // likeliest.
   static v1::StepLogprobs ReferenceCandidates(const std::vector<int32_t>& tokens, int32_t count,
                                               int32_t vocab_size = 1000);
@@ -112,15 +113,15 @@ class FakeWorker {
   absl::Status Branch(const v1::StepRequest& request);
   // Puts the tokens that the coordinator names in the place of the slot's.
   absl::Status ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) const;
-  // Samples at the tokens of a draft, and before them.
+  // Samples at the tokens of a draft, and at the token before the draft.
   void Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
-  // Guesses behind what the slot has sampled in this step, whose tokens are the reply's from `first_token`
-  // on. Where a draft model would write its keys and values, the cache's contents are lost.
+  // Guesses behind the slot's samples of this step, which are the reply's tokens from `first_token` on. Where
+  // a draft model would write its keys and values, the cache's contents are lost.
   absl::Status Propose(const v1::ScheduledSequence& scheduled, int first_token, v1::StepReply* reply);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
-  // Adds the slot's next token, or an error, to the reply, and to its tokens.
+  // Adds the slot's next token, or an error, to the reply, and to the slot's tokens.
   void Sample(int32_t slot, uint64_t state, v1::StepReply* reply);
   absl::Status Fork(const v1::SequenceFork& fork, const std::set<int32_t>& scheduled, v1::StepReply* reply);
   uint64_t NextState(uint64_t before, int32_t slot, int32_t token) const;
@@ -129,7 +130,7 @@ class FakeWorker {
   const FakeWorkerOptions options_;
   int32_t num_blocks_;                                // that can be used
   std::vector<uint64_t> cache_;                       // one hash of the whole prefix per token
-  BlockPairs kept_;                                   // as they were copied last
+  BlockPairs kept_;                                   // the pairs of the last copy
   std::map<int32_t, std::vector<uint64_t>> host_;     // by host block
   std::map<int32_t, std::vector<uint64_t>> swapped_;  // by host block, of steps
   bool refuses_swaps_ = false;

@@ -13,7 +13,7 @@ absl::Status FakeWorker::Propose(const v1::ScheduledSequence& scheduled, int fir
   if (scheduled.num_proposals() < 0 || scheduled.num_proposals() > options_.max_proposals)
     return absl::InternalError(absl::StrCat("fake worker: ", scheduled.num_proposals(), " proposals"));
   const int num_sampled = reply->tokens_size() - first_token;
-  if (num_sampled == 0) return absl::OkStatus();  // it has an error
+  if (num_sampled == 0) return absl::OkStatus();  // the slot has an error
   const Slot& slot = slots_.at(scheduled.slot());
   // Of the last token.
   const int64_t position = slot.num_computed - scheduled.num_draft_tokens() + num_sampled - 1;

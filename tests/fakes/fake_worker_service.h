@@ -28,9 +28,10 @@ namespace somnus {
 
 class FakeWorkerService : public FakeChecks {
  public:
-  static constexpr int kOpenPort = 4711;  // what NewGroup says that it opens
+  static constexpr int kOpenPort = 4711;  // the port in NewGroup's reply
 
-  // `path` is the socket's, of at most 100 bytes; without one it listens on a free port of the loopback.
+  // `path` is the socket's, of at most 100 bytes; without a path the service listens on a free port of the
+  // loopback.
   FakeWorkerService(const FakeWorkerOptions& options, const std::string& path)
       : address_(path.empty() ? "127.0.0.1:0" : "unix:" + path), worker_(options) {
     grpc::ServerBuilder builder;
@@ -60,15 +61,15 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
   }
-  // What the next lifecycle calls (LoadModel, AllocateKvCache, Prepare, Commit, Abort) return, in order; ok
-  // afterwards. A call that returns an error has changed nothing.
+  // The results of the next lifecycle calls (LoadModel, AllocateKvCache, Prepare, Commit, Abort), in order;
+  // ok afterwards. A call that returns an error has changed nothing.
   void FailNextCall(const absl::Status& error) { ScriptCalls({error}); }
   void ScriptCalls(std::deque<absl::Status> answers) {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
   }
-  // Lifecycle calls, or those of this name alone, do their work only after ReleaseCalls, as a rank does whose
-  // device is slow.
+  // Lifecycle calls, or only calls of this name, do their work only after ReleaseCalls, as on a rank with a
+  // slow device.
   void HoldCalls(const std::string& name = "") {
     absl::MutexLock lock(&mu_);
     held_calls_ = name;
@@ -82,7 +83,7 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     num_lost_replies_ = count;
   }
-  // What Plan says of the memory that a wake-up would take.
+  // Plan's answer about the memory that a wake-up would take.
   void SetAvailableBytes(int64_t bytes, const std::string& pool = "") {
     absl::MutexLock lock(&mu_);
     memory_.SetAvailableBytes(bytes, pool);
@@ -96,7 +97,7 @@ class FakeWorkerService : public FakeChecks {
     return num_plans_;
   }
 
-  // What the next Fence says of the files that were read.
+  // The fingerprint in the next Fence's reply.
   void SetFingerprint(const std::string& fingerprint) {
     absl::MutexLock lock(&mu_);
     weights_.SetFingerprint(fingerprint);
@@ -105,7 +106,7 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     edit(&weights_);
   }
-  // Chunks of the last update, by the names of their tensors.
+  // Chunks of the last update, by the tensors' names.
   std::vector<std::string> chunks() const {
     absl::MutexLock lock(&mu_);
     return weights_.chunks();
@@ -308,7 +309,7 @@ class FakeWorkerService : public FakeChecks {
     return snapshot;
   }
 
-  // Called, but an operation that was done is answered from its record, as worker/operation_log.h does.
+  // As Called, but a finished operation is answered from the record, as in worker/operation_log.h.
   template <typename Request, typename Response>
   grpc::Status CalledOnce(const Request& request, Response* response, const std::string& call,
                           const std::function<void()>& work) {
@@ -331,7 +332,7 @@ class FakeWorkerService : public FakeChecks {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Connection reset by peer");
   }
 
-  // Runs calls one after another, in the order in which they came, as a worker's runner thread does.
+  // Runs calls one at a time, in the order of arrival, as on a worker's runner thread.
   grpc::Status Called(
       int64_t epoch, const std::string& call, const std::function<void()>& work = [] {}) {
     absl::MutexLock lock(&mu_);

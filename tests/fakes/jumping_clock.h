@@ -1,6 +1,6 @@
 #pragma once
 // A wall clock that a test sets. The header takes the place of libc's clock_gettime in the whole program, so
-// only one file may include it; the other clocks stay the kernel's.
+// only one file may include this header; all other clocks stay the kernel's.
 
 #include <sys/syscall.h>
 #include <time.h>

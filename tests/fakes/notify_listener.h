@@ -1,5 +1,5 @@
 #pragma once
-// The socket of a service manager (base/service_manager.h), which a test listens on in its place.
+// The socket of a service manager (base/service_manager.h), which a test listens on in the manager's place.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,7 +17,7 @@ namespace somnus {
 
 inline constexpr int kNotifyPatienceMs = 20'000;
 
-// A name of the abstract name space, which leaves no file: the same one throughout this process.
+// A name of the abstract name space, which leaves no file: the same name throughout this process.
 inline const std::string& AbstractNotifyName() {
   static const auto& name = *new std::string("@" + UniqueName());
   return name;

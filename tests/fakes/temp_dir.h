@@ -1,6 +1,6 @@
 #pragma once
-// A folder of a test's own. It is directly under /tmp, because the path of a Unix socket has at most 107
-// bytes.
+// A folder of a test's own. The folder is directly under /tmp, because the path of a Unix socket has at most
+// 107 bytes.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 namespace somnus {
 
-// The folder lives as long as the object, whose destructor removes it with everything in it: declare it
-// before what uses it.
+// The folder lives as long as the object. The destructor removes the folder with all contents, so declare the
+// object before its users.
 class TempDir {
  public:
   TempDir() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }

@@ -24,7 +24,7 @@ class TestCertificates {
         " -keyout ", Path(name), ".key -out ", Path(name), ".pem"));
   }
   // Makes NAME.pem and NAME.key, signed by `authority`, and returns the three files' paths. A negative number
-  // of days makes one that has expired.
+  // of days makes an expired certificate.
   TlsFiles Make(const std::string& name, const std::string& authority, int days = 10) {
     Run(absl::StrCat("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=", name,
                      " -keyout ", Path(name), ".key -out ", Path(name), ".csr"));

@@ -1,5 +1,5 @@
 #pragma once
-// Names of what tests share with all of a host.
+// Names of things that tests share with the whole host.
 
 #include <string>
 
@@ -9,8 +9,8 @@
 namespace somnus {
 
 // A name that nobody else on this host has, of letters, digits and '-': for a group of ranks, a socket of the
-// abstract name space, shared memory or a file in /tmp. It is random: sandboxed tests run in PID namespaces
-// of their own, where process ids are alike, but share all of those.
+// abstract name space, shared memory or a file in /tmp. The name is random: sandboxed tests run in PID
+// namespaces of their own, where process ids are alike, but share all these kinds of names.
 inline std::string UniqueName() { return absl::StrCat("somnus-test-", RandomHex(8)); }
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of attention share: sequences, one layer of cache and the steps over it, and what comes out in
-// double.
+// The common code of tests of attention: sequences, one layer of cache and the steps over that layer, and the
+// reference in double.
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@ struct Shape {
   int64_t num_heads, num_kv_heads, head_dim, block_size;
 };
 
-// A sequence's whole qkv, given in advance; the tests feed it in any cut.
+// A sequence's whole qkv, given in advance; the tests feed the rows in any cut.
 struct Sequence {
   Sequence(const Shape& shape, int64_t length, uint32_t seed)
       : qkv(DataType::kF32, length, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim) {
@@ -25,11 +25,10 @@ struct Sequence {
   int64_t done = 0;
 };
 
-// What the scales of a cache are in these tests: no powers of two.
+// The scales of a cache in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache and of the activations over it: AMX computes bytes in another way where these are
-// bf16.
+// The types of a cache and of the activations: AMX computes bytes in another way where activations are bf16.
 struct CacheTypes {
   DataType cache, out;
 };
@@ -39,7 +38,7 @@ inline constexpr CacheTypes kCacheTypes[] = {
     {DataType::kF8E4M3, DataType::kBF16}, {DataType::kI8, DataType::kF32},
     {DataType::kI8, DataType::kBF16}};
 
-// The [head_dim] values of a token's K or V of one head as they come back from the cache.
+// The [head_dim] values of a token's K or V of one head as read back from the cache.
 inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v) {
   std::vector<double> values;
   if (type == DataType::kI8) {
@@ -54,10 +53,10 @@ inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v
   return values;
 }
 
-// One layer of cache and the steps over it.
+// One layer of cache and the steps over that layer.
 class Runner {
  public:
-  // max_model_len: how long a context may be for threads to share it.
+  // max_model_len: the longest context that threads may share.
   Runner(CpuIsa isa, int num_threads, const Shape& shape, CacheTypes types, int64_t num_blocks,
          int64_t max_model_len = 0)
       : shape_(shape),
@@ -70,7 +69,7 @@ class Runner {
                 .max_model_len = max_model_len}),
         bytes_(KvBlockBytes(*bench_.device, type_, shape.block_size, shape.num_kv_heads, shape.head_dim)),
         cache_(num_blocks * bytes_) {
-    // What nobody wrote is NaN: it must never be seen.
+    // Unwritten memory is NaN, which must never be seen.
     std::memset(cache_.as<char>(), 0xff, cache_.bytes());
     view_ = {cache_.as<void>(), type_, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
     if (type_ == DataType::kF8E4M3) {
@@ -151,8 +150,7 @@ class Runner {
   std::unique_ptr<Matrix> out_;
 };
 
-// Attention of the query at `position` for head h, in double, with K, V and (bf16) q rounded as the cache
-// rounds them.
+// Attention of the query at `position` for head h, in double, with K, V and (bf16) q rounded as in the cache.
 inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, int64_t kv_head,
                                      int64_t h, int64_t position, float scale) {
   const int64_t d = shape.head_dim, k = (shape.num_heads + kv_head) * d, v = k + shape.num_kv_heads * d;

@@ -1,6 +1,6 @@
 #pragma once
-// What kernel tests share: devices of every instruction set, deterministic random data, act-type rounding,
-// packed weights and a paged cache filled through the ops.
+// The common code of kernel tests: devices of every instruction set, deterministic random data, act-type
+// rounding, packed weights and a paged cache filled through the ops.
 
 #include <gtest/gtest.h>
 
@@ -42,8 +42,7 @@ inline std::string IsaName(const testing::TestParamInfo<CpuIsa>& info) {
   return std::string(CpuIsaName(info.param));
 }
 
-// 64-byte aligned bytes with guard bytes behind them, which Check() finds unchanged unless an op wrote too
-// far.
+// 64-byte aligned bytes with guard bytes behind, which Check() finds unchanged unless an op wrote too far.
 class Buffer {
  public:
   explicit Buffer(int64_t bytes) : bytes_(bytes), memory_(bytes + 64 + kGuard, 0x5b) {
@@ -111,8 +110,8 @@ inline double F8ToDouble(uint8_t bits) {
   const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return bits & 0x80 ? -magnitude : magnitude;
 }
-// Rounds by the definition: to the nearest of all values that an f8e4m3 can have, and to the one with an even
-// code among equals.
+// Rounds by the definition: to the nearest of all values that an f8e4m3 can have, and among equals to the
+// value with an even code.
 inline uint8_t F8Of(float x) {
   static const std::vector<double> values = [] {
     std::vector<double> all;  // of codes 0 to 0x7e, ascending
@@ -136,7 +135,7 @@ inline double Epsilon(DataType type) {
   return type == DataType::kF32 ? 6e-8 : type == DataType::kBF16 ? 1.0 / 256 : 1.0 / 2048;
 }
 
-// A matrix of an element type, with what the elements hold as floats. Rows may be padded.
+// A matrix of an element type, with the elements' values as floats. Rows may be padded.
 class Matrix {
  public:
   Matrix(DataType type, int64_t rows, int64_t cols, int64_t pad = 0)
@@ -206,7 +205,7 @@ struct Bench {
   Buffer workspace;
 };
 
-// Each row alone on one thread, which `alone` has, is bitwise what it is in a batch of any size on any number
+// Each row alone, on the single thread of `alone`, has the same bits as in a batch of any size on any number
 // of threads.
 inline void ExpectRowsDoNotDependOnTheBatch(CpuIsa isa, const Bench& alone, const LinearWeight& weight,
                                             DataType x_type, int64_t tokens, int rounds) {

@@ -38,7 +38,7 @@ inline v1::HeartbeatRequest Beat(const std::string& id) {
   return heartbeat;
 }
 
-// What a watcher that looks every second from `from` to `to` sees.
+// The findings of a watcher that looks every second from `from` to `to`.
 struct Seen {
   std::vector<std::string> dropped;
   std::vector<std::string> silent;

@@ -1,6 +1,6 @@
 #pragma once
 // A checkpoint with an expected.json beside it (see tests/data/tiny/README.md), in a folder or as a GGUF file
-// in it: runs its cases, and returns how far the results are from what transformers computed.
+// there: runs the cases, and returns how far the results are from transformers' results.
 
 #include <string>
 
@@ -12,9 +12,9 @@ namespace somnus {
 
 struct GoldenResult {
   double worst = 0;      // largest difference of a prompt token's log-probability; 1e9 for NaN
-  std::string mismatch;  // the first greedy token that differs where it should not; empty: none
-  // How far apart transformers' two best logits are where the tokens part from its own: the largest such
-  // distance, of the cases that have them ("gaps").
+  std::string mismatch;  // the first greedy token that differs and should not; empty: no such token
+  // How far apart transformers' two best logits are where the tokens part from transformers' tokens: the
+  // largest such distance, of the cases with "gaps".
   double parted_gap = 0;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// A checkpoint with more tensors than it has on disk, of one number or a few: the scales of an fp8 KV cache.
+// A checkpoint with additional tensors that are not on disk, each with a number or a few: the scales of an
+// fp8 KV cache.
 
 #include <algorithm>
 #include <map>

@@ -16,8 +16,8 @@
 
 namespace somnus {
 
-// Blocks of random bits that are all finite numbers: subnormal and huge ones, and what rounding to a smaller
-// type makes infinite. `elements` fill whole blocks.
+// Blocks of random bits that are all finite numbers: subnormal and huge numbers included, and numbers that
+// become infinite when rounded to a smaller type. `elements` fill whole blocks.
 inline std::vector<uint8_t> RandomStored(StorageType type, int64_t elements, uint32_t seed) {
   std::mt19937 random(seed);
   const BlockSize size = BlockSizeOf(type);
@@ -38,7 +38,7 @@ inline std::vector<uint8_t> RandomStored(StorageType type, int64_t elements, uin
   return bytes;
 }
 
-// Tensors of shape [rows, cols] in memory of their own: one of each type, named by StorageTypeName, and
+// Tensors of shape [rows, cols] in memory of their own: a tensor of each type, named by StorageTypeName, and
 // "permuted Q8_0" and "permuted BF16" with heads of 8 rows.
 class StoredTensors : public MappedCheckpoint {
  public:
@@ -76,7 +76,7 @@ class StoredTensors : public MappedCheckpoint {
   const std::vector<std::vector<uint8_t>> memory_;
 };
 
-// Another checkpoint with every tensor stored as F32, so that loading it goes through f32.
+// The tensors of a checkpoint, all stored as F32, so that loading goes through f32.
 class AsF32 : public Checkpoint {
  public:
   explicit AsF32(const Checkpoint& of) : of_(of) {

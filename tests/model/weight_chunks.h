@@ -1,5 +1,6 @@
 #pragma once
-// What a client sends of a checkpoint, and the region of a rank that was filled with it.
+// The chunks that a client sends of a checkpoint, and the region of a rank, filled from such chunks or by a
+// load.
 
 #include <algorithm>
 #include <cstdint>
@@ -58,7 +59,7 @@ inline absl::StatusOr<WeightPlan> PlanOf(const Checkpoint& checkpoint, const Ran
                             WeightTypes{.dtype = part.dtype}, device);
 }
 
-// As a load fills it.
+// Fills the region by a load.
 inline absl::Status FillByLoad(const Checkpoint& checkpoint, const RankPart& part, Device& device,
                                void* region) {
   ASSIGN_OR_RETURN(WeightPlan plan, PlanOf(checkpoint, part, device));
@@ -67,7 +68,7 @@ inline absl::Status FillByLoad(const Checkpoint& checkpoint, const RankPart& par
   return device.Synchronize();
 }
 
-// As an update fills it, with these chunks.
+// Fills the region by an update with these chunks.
 inline absl::Status FillByUpdate(const ModelConfig& config, const std::vector<v1::WeightChunk>& chunks,
                                  const RankPart& part, Device& device, void* region) {
   WeightPlan plan;

@@ -16,7 +16,7 @@ namespace somnus {
 
 inline const absl::Status kLoss = absl::UnavailableError("rank 0 (pid 77) was killed by signal 9 (Killed)");
 
-// Counts what was scheduled.
+// Counts scheduled requests.
 class SchedulingObserver : public RecordingObserver {
  public:
   void OnRequestScheduled(const EngineRequest&) override { ++num_scheduled; }

@@ -1,5 +1,5 @@
 #pragma once
-// What the residency policy decides at one moment, for its tests.
+// The decisions of the residency policy at one moment, for the policy's tests.
 
 #include <vector>
 

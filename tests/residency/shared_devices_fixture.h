@@ -17,9 +17,10 @@
 
 namespace somnus {
 
-inline constexpr int64_t kBytes = 100;  // of each model while it is awake
+inline constexpr int64_t kBytes = 100;  // of each model that is awake
 
-// How many models are awake at once: a wake-up counts from its end, and what sleeps for it had ended before.
+// How many models are awake at once: a wake-up counts from its end; the sleeps that made room had ended
+// before.
 class AwakeCounter : public PassingObserver {
  public:
   AwakeCounter() : PassingObserver(nullptr) {}
@@ -77,7 +78,7 @@ class SharedDevicesTest : public ::testing::Test {
     counter_ = std::make_unique<AwakeCounter>();
     for (int i = 0; i < num_models; ++i) {
       Add("model " + std::to_string(i));
-      // Those that were adopted have their memory.
+      // Adopted models have their memory.
       if (i + 1 < num_models && held_.empty()) {
         EXPECT_TRUE(devices_->MakeRoom().ok());
       }
@@ -143,7 +144,7 @@ class SharedDevicesTest : public ::testing::Test {
     return false;
   }
 
-  // Of what came to the end without a loss: how much was computed beyond what there was to compute.
+  // The tokens that were computed more than once, over the requests that ended without a loss.
   int64_t Recomputed(const std::vector<Ticket>& tickets) {
     int64_t tokens = 0;
     for (const Served& model : models_) tokens += model.executor->num_computed_tokens();
@@ -159,8 +160,8 @@ class SharedDevicesTest : public ::testing::Test {
   absl::Duration revival_pause_ = absl::InfiniteDuration();
   std::vector<TokenTargets> targets_;
   absl::Duration idle_sleep_ = absl::InfiniteDuration();
-  int64_t budget_ = 0;           // 0: as Start says
-  std::vector<Residency> held_;  // what adopted workers hold; empty: all are awake
+  int64_t budget_ = 0;           // 0: Start's default
+  std::vector<Residency> held_;  // the residency of adopted workers; empty: all are awake
   TagBytes tag_bytes_ = {{"weights", kBytes}};
   bool keeps_kv_ = false;
   bool retains_backups_ = false;

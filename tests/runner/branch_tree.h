@@ -1,6 +1,6 @@
 #pragma once
-// Branches through the whole runner, as beam search makes them: slots that go on as copies of each other,
-// with tokens that the test names.
+// Branches through the whole runner, as in beam search: slots that go on as copies of each other, with tokens
+// that the test names.
 
 #include <cstdint>
 #include <random>
@@ -14,7 +14,7 @@
 
 namespace somnus {
 
-// What a slot had computed in a step, and what was sampled then.
+// The tokens that a slot had computed in a step, and the sample.
 struct BranchLeaf {
   std::vector<int32_t> tokens;
   v1::SampledToken sampled;
@@ -23,7 +23,7 @@ struct BranchLeaf {
 class BranchTree {
  public:
   static constexpr int32_t kWidth = 3;
-  static constexpr int32_t kNeighbour = kWidth;  // a slot that decodes beside them
+  static constexpr int32_t kNeighbour = kWidth;  // a slot that decodes beside the branches
   static constexpr int32_t kBlockSize = 16;
 
   BranchTree(RankGroup* group, v1::StepSampling sampling, int32_t prompt_len, uint64_t seed)
@@ -31,8 +31,8 @@ class BranchTree {
     for (int32_t i = 0; i < prompt_len; ++i) prompt_.push_back((i * 37 + 11) % 200);
   }
 
-  // Slot 0 computes the prompt; then in each step every slot goes on as any of them, with any token. Returns
-  // the slots after each step, kWidth at a time.
+  // Slot 0 computes the prompt; then in each step every slot goes on as a copy of any slot, with any token.
+  // Returns the slots after each step, kWidth at a time.
   absl::StatusOr<std::vector<BranchLeaf>> Run(int32_t num_steps) {
     v1::StepRequest first;
     *first.add_samplings() = sampling_;
@@ -60,12 +60,12 @@ class BranchTree {
   }
 
   const std::vector<int32_t>& prompt() const { return prompt_; }
-  // What the neighbour sampled.
+  // The neighbour's samples.
   const std::vector<int32_t>& neighbour() const { return neighbour_; }
 
  private:
   static constexpr int32_t kBank = 5;  // blocks of a sequence
-  // A slot's blocks; those of a branch are in the other one of its two banks.
+  // A slot's blocks; a branch takes the blocks of the slot's second bank.
   int32_t Block(int32_t slot, int32_t index) const { return 1 + (2 * slot + bank_[slot]) * kBank + index; }
   static int32_t NumBlocks(size_t num_tokens) {
     return static_cast<int32_t>((num_tokens + kBlockSize - 1) / kBlockSize);
@@ -139,7 +139,7 @@ class BranchTree {
   int64_t step_id_ = 0;
 };
 
-// What a sequence of these tokens samples that is computed whole, in blocks of its own.
+// The sample of a sequence of these tokens that is computed whole, in blocks of its own.
 inline absl::StatusOr<v1::SampledToken> SampleWhole(RankGroup& group, const v1::StepSampling& sampling,
                                                     const std::vector<int32_t>& tokens,
                                                     size_t num_prompt_tokens) {

@@ -1,7 +1,7 @@
 #pragma once
 // Runs sequences with drafts of which a random part is right, or which a draft model has proposed, for tests
-// of the runner: their steps mix with others', their lookahead blocks are others each time, and some of their
-// steps have no draft.
+// of the runner: steps mix with steps of other sequences, lookahead blocks differ each time, and some steps
+// have no draft.
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace somnus {
 
 class DraftedSequences {
  public:
-  // `wanted`: what the requests give without drafts. One slot each. max_proposals: of the draft model; 0:
-  // drafts are made from `wanted`.
+  // `wanted`: the requests' results without drafts. Each request has a slot. max_proposals: of the draft
+  // model; 0: drafts are made from `wanted`.
   DraftedSequences(RankGroup* group, std::vector<MiniRequest> requests, std::vector<MiniResult> wanted,
                    uint32_t seed, int32_t max_proposals = 0)
       : group_(*group),
@@ -50,8 +50,8 @@ class DraftedSequences {
  private:
   struct Drafted {
     MiniResult result;
-    int32_t start = 0;       // of the step under way, and the number of tokens that are computed before it
-    int32_t num_tokens = 0;  // of the step under way; 0: it is in none
+    int32_t start = 0;       // of the step under way, and the number of tokens that were computed before
+    int32_t num_tokens = 0;  // of the step under way; 0: not part of a step
     bool names_input = false;
     bool ended = false, freed = false;
     std::vector<int32_t> blocks;

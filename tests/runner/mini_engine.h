@@ -1,5 +1,5 @@
 #pragma once
-// The least scheduler that can drive a runner: runs a set of requests to their end, with chunks and blocks as
+// The least scheduler that can drive a runner: runs a set of requests to the end, with chunks and blocks that
 // a test chooses.
 
 #include <cstdint>
@@ -22,17 +22,17 @@ struct MiniResult {
   std::vector<int32_t> tokens;
   std::vector<v1::StepLogprobs> logprobs;         // of tokens, when asked for
   std::vector<v1::StepLogprobs> prompt_logprobs;  // of prompt tokens 1, 2, ...
-  absl::Status error;                             // the slot error that ended it
+  absl::Status error;                             // the slot error that ended the request
 };
 
 struct MiniOptions {
   int32_t chunk = 1 << 20;  // tokens of one prompt in one step, at most
-  uint64_t block_seed = 0;  // 0: blocks in order; else shuffled by it
+  uint64_t block_seed = 0;  // 0: blocks in order; else shuffled by this seed
   int32_t max_running = 1 << 20;
   int32_t max_step_tokens = 512;
   int32_t num_blocks = 256;
   int32_t block_size = 16;
-  // Schedules every sequence once more after its end, as the overlapped engine does.
+  // Schedules every sequence once more after the end, like the overlapped engine.
   bool stale_steps = false;
 };
 
@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<MiniResult>> RunAll(RankGroup& group, const std::vect
                                                const MiniOptions& options);
 
 // The tokens of one sequence of at most four blocks, in slot 0, when each step is launched before the reply
-// of the one before is read.
+// of the previous step is read.
 absl::StatusOr<std::vector<int32_t>> RunAhead(ModelRunner& runner, const MiniRequest& request);
 
 }  // namespace somnus

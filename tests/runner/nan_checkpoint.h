@@ -1,7 +1,7 @@
 #pragma once
 // A checkpoint in which one row of a tensor is not a number. In the embeddings, this makes NaN of all logits
-// of every sequence that has the token, and of no other. In the head, it makes NaN of that token's logit in
-// every sequence. Weights must be stored as f32.
+// of exactly the sequences that have the token. In the head, it makes NaN of that token's logit in every
+// sequence. Weights must be stored as f32.
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,7 @@ namespace somnus {
 
 class NanCheckpoint : public Checkpoint {
  public:
-  // `base` must outlive it.
+  // `base` must outlive the NanCheckpoint.
   NanCheckpoint(const Checkpoint& base, int64_t token, std::string tensor = "model.embed_tokens.weight")
       : base_(base), token_(token), tensor_(std::move(tensor)) {}
 

@@ -1,5 +1,5 @@
 #pragma once
-// GGUF files of random quantized weights, for tests of models that are computed as they are stored.
+// GGUF files of random quantized weights, for tests of models that are computed in their stored types.
 
 #include <compare>
 #include <cstdint>
@@ -14,13 +14,13 @@ struct QuantizedGguf {
   // Of the layers' matrices, and of the embedding, which the head is tied to.
   StorageType layers = StorageType::kQ4_1;
   StorageType embedding = StorageType::kQ8_0;
-  // Of the values' projection and of the gate, where they are not as the other matrices.
+  // The types of the values' projection and of the gate, where different from the other matrices.
   std::optional<StorageType> values = {};
   std::optional<StorageType> gate = {};
   // Multiples of the types' blocks.
   int hidden = 128;
   int intermediate = 192;
-  std::optional<int> head_dim = {};  // where it is not a quarter of the hidden size
+  std::optional<int> head_dim = {};  // where not a quarter of the hidden size
   int vocab = 512;
   uint32_t seed = 1;
 

@@ -59,7 +59,7 @@ class RankGroup {
   // ModelRunner::SelfCheck on all ranks at once; rank 0's fingerprint.
   absl::StatusOr<uint64_t> SelfCheck();
 
-  // Every rank releases all its memory and takes it back; the weights come from a backup on the host, or with
+  // Every rank releases all memory and takes it back; the weights come from a backup on the host, or with
   // kDiscard from the checkpoint.
   absl::Status SleepAndWake(RestoreMode weights);
 

@@ -1,6 +1,6 @@
 #pragma once
-// One sequence that is swapped out to the host tier and comes back elsewhere in the cache, while another one
-// overwrites its blocks: for tests of a step's swaps with a real cache.
+// One sequence that is swapped out to the host tier and comes back elsewhere in the cache, while a second
+// sequence overwrites the first sequence's blocks: for tests of a step's swaps with a real cache.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace somnus {
 
 class SwappedSequence {
  public:
-  // Of prompts of at most two blocks of 16 tokens. `guess_period`: a draft model guesses behind each
-  // token, or behind each that makes a number of tokens divisible by it, and one more; 0: never.
+  // Prompts have at most two blocks of 16 tokens. `guess_period`: a draft model guesses behind each token, or
+  // behind each token that makes a number of tokens divisible by guess_period, and one more; 0: never.
   SwappedSequence(RankGroup* group, std::vector<int32_t> prompt, size_t guess_period = 0)
       : group_(*group), tokens_(std::move(prompt)), guess_period_(guess_period) {
     num_prompt_ = static_cast<int32_t>(tokens_.size());
@@ -29,7 +29,7 @@ class SwappedSequence {
     }
   }
 
-  // Returns the prompt and `count` tokens; before every `period`-th one the sequence is swapped out and in.
+  // Returns the prompt and `count` tokens; before every `period`-th token the sequence is swapped out and in.
   // 0: never.
   std::vector<int32_t> Generate(int count, int period) {
     Begin(0);
@@ -41,7 +41,7 @@ class SwappedSequence {
     Execute();
     return tokens_;
   }
-  // What the draft model has expected behind these tokens.
+  // The tokens that the draft model has expected behind these tokens.
   const std::vector<int32_t>& guesses() const { return guesses_; }
 
  private:
@@ -74,7 +74,7 @@ class SwappedSequence {
 
   void SwapOutAndIn() {
     const int32_t used = (num_computed_ + 15) / 16, old_block = first_block_;
-    // The step that swaps out frees the blocks, and another sequence writes there at once, or a step later.
+    // The step that swaps out frees the blocks, and a second sequence writes there at once, or a step later.
     const bool is_later = ++num_swaps_ % 2 == 0;
     absl::flat_hash_set<int32_t> written;
     for (int32_t i = 0; i < kBlocks && !is_later; ++i) written.insert(old_block + i);

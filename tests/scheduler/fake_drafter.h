@@ -1,5 +1,5 @@
 #pragma once
-// A drafter that knows what the fake worker will sample, and is wrong as often as a test wants.
+// A drafter that knows the fake worker's next samples, and is wrong as often as a test wants.
 
 #include <cstdint>
 #include <functional>
@@ -32,7 +32,7 @@ class FakeDrafter : public Drafter {
   const IsWrong is_wrong_;
 };
 
-// Drafts of up to `most` tokens; `is_wrong` as above, right throughout where it is left out.
+// Drafts of up to `most` tokens; `is_wrong` as above, right throughout where omitted.
 inline SpeculationOptions FakeDrafts(
     int32_t most, FakeDrafter::IsWrong is_wrong = [](int64_t) { return false; }) {
   SpeculationOptions options;

@@ -1,5 +1,5 @@
 #pragma once
-// What a beam search over the fake worker's model gives when nothing disturbs it.
+// The result of an undisturbed beam search over the fake worker's model.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// A Scheduler and a FakeWorker with a pipeline between them; the outputs are collected by request.
+// A Scheduler and a FakeWorker with a pipeline in between; the outputs are collected by request.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   return request;
 }
 
-// What an undisturbed run gives.
+// The result of an undisturbed run.
 inline std::vector<int32_t> Reference(const EngineRequest& request) {
   return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
 }
@@ -67,7 +67,7 @@ inline EngineRequest RandomRequest(const std::string& id, std::mt19937* random) 
   return request;
 }
 
-// Gives `request` a record of parameters of its own and returns it, for changes.
+// Gives `request` a record of parameters of its own and returns the record, for changes.
 inline SamplingParams* OwnSampling(EngineRequest* request) {
   auto own = std::make_shared<SamplingParams>(*request->sampling);
   request->sampling = own;
@@ -142,7 +142,7 @@ class Harness {
     FAIL() << "the schedule does not end";
   }
 
-  // All books add up, and whoever has followed the events of the prefix cache knows what it has.
+  // All books add up, and a reader who has followed the prefix cache's events knows the cache's contents.
   void Check() {
     const absl::Status integrity = scheduler.CheckIntegrity();
     ASSERT_TRUE(integrity.ok()) << integrity;
@@ -152,7 +152,7 @@ class Harness {
     replayed_.ExpectIs(scheduler.blocks(), num_blocks_);
   }
 
-  // The worker dies with its steps in flight, and another takes its place.
+  // The worker dies with steps in flight, and a new worker takes its place.
   std::vector<SequencePtr> Lose() {
     replies_.clear();
     worker.Replace();
@@ -161,7 +161,7 @@ class Harness {
     return suspects;
   }
 
-  // A sleep of the KV cache that keeps what fits into the host tier, and the wake-up.
+  // A sleep of the KV cache that keeps as many blocks as fit into the host tier, and the wake-up.
   void Suspend() {
     while (!replies_.empty()) Receive();
     scheduler.SuspendAll();
@@ -194,7 +194,7 @@ class Harness {
   FakeWorker worker;
   std::map<std::string, Answer> answers;
   std::vector<v1::StepRequest> steps;
-  // What a step takes, of which the scheduler is told; null: it is not.
+  // The duration of a step, for the scheduler; null: the scheduler is not told.
   std::function<double(const v1::StepRequest&)> step_seconds;
 
  private:

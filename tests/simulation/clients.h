@@ -1,5 +1,5 @@
 #pragma once
-// Clients of a simulated engine, which check everything that they get.
+// Clients of a simulated engine, which check every output.
 
 #include <memory>
 #include <string>
@@ -10,17 +10,18 @@
 
 namespace somnus::simulation {
 
-// Prompts begin with them now and then: `number` is from 1 to kNumSharedPrefixes.
+// Prompts begin with a shared prefix now and then: `number` is from 1 to kNumSharedPrefixes.
 constexpr int kNumSharedPrefixes = 3;
 std::vector<int32_t> SharedPrefix(int64_t number);
 
-// A request and what its client got: tokens of the weights whose version each output carries.
+// A request and the tokens that its client got, which must be tokens of the weights with the version in each
+// output.
 class Client : public OutputSink {
  public:
   // The prompt begins as others' do, now and then, so that prefixes are shared.
   Client(Site* site, int number);
 
-  // Another engine is asked, and all of it comes again.
+  // Asks a new engine, and gets all tokens again.
   void Begin();
   EngineRequest MakeRequest();
   void OnOutput(RequestOutput output) override;
@@ -37,7 +38,7 @@ class Client : public OutputSink {
   Site& site_;
   const std::string id_;
   std::vector<int32_t> prompt_;
-  std::vector<int32_t> tokens_;  // the prompt, and what came
+  std::vector<int32_t> tokens_;  // the prompt, and the received tokens
   int32_t max_tokens_ = 0;
   int32_t num_tokens_ = 0;
   bool ended_ = false;

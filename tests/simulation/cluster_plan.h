@@ -1,5 +1,5 @@
 #pragma once
-// What the seed draws of a simulated cluster before anything runs: its flags, and what is going to happen.
+// The part of a simulated cluster that the seed draws before anything runs: flags and future events.
 
 #include "coordinator/block_manager/kv_plan.h"
 #include "coordinator/engine/engine_options.h"
@@ -16,9 +16,9 @@ struct ClusterPlan {
   int num_coordinator_deaths = 0;   // at most
 };
 
-// Says what the site's model and disk are, too.
+// Sets the site's model and disk, too.
 ClusterPlan DrawPlan(Site* site);
-// Without what an epoch's ranks hold.
+// Without the state that an epoch's ranks hold.
 EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site);
 
 }  // namespace somnus::simulation

@@ -17,8 +17,8 @@ class CoordinatorDeaths {
   CoordinatorDeaths(Site* site, Faults* faults, int num_left)
       : site_(*site), faults_(*faults), num_left_(num_left) {}
 
-  // Draws when the process dies that serves from now on, if one is left: within `span`, or soon after the
-  // engine is next in a state that is drawn.
+  // Draws the death of the process that serves from now on, if a death is left: within `span`, or soon after
+  // the engine is next in a drawn state.
   void Plan(int coordinator, absl::Duration span);
   // To be called within every change of the engine's state.
   void OnState(EngineState state);
@@ -32,7 +32,7 @@ class CoordinatorDeaths {
   Faults& faults_;
   int num_left_;
   int coordinator_ = 0;
-  std::optional<EngineState> state_;  // in which it dies
+  std::optional<EngineState> state_;  // in which the process dies
 };
 
 }  // namespace somnus::simulation

@@ -1,9 +1,9 @@
 #pragma once
 // The disk that the ranks of a simulated host share for their spill files. SpillFile and the threads that
-// read and write it are the product's own: disk.cc defines the system's calls that they make.
+// read and write the file are the product's own: disk.cc defines their system calls.
 //
-// A file has no name, is its process' own, and its space is free again when it is closed or the process
-// ends. What the file system can do is drawn: O_DIRECT, space that is taken before it is written, holes.
+// A file has no name and belongs to one process, and its space is free again when the file is closed or the
+// process ends. The file system's abilities are drawn: O_DIRECT, space that is taken before a write, holes.
 
 #include <cstdint>
 #include <map>
@@ -19,7 +19,7 @@ class Disk {
  public:
   // Of --spill-dir.
   static constexpr absl::string_view kDir = "/simulated-disk";
-  // Descriptors from here on are its files.
+  // Descriptors from here on are files of the disk.
   static constexpr int kFirstFile = 1 << 24;
   static constexpr int64_t kPageBytes = 4096;
 
@@ -31,22 +31,22 @@ class Disk {
 
   // Faults. The n-th call from now on that takes space or writes (1 is the next) finds the disk full, once.
   void FailAt(int n) { fail_in_ = n; }
-  // The n-th read from now on brings something else than what was written, once.
+  // The n-th read from now on brings something else than the written bytes, once.
   void DamageReadAt(int n) { damage_in_ = n; }
-  // Others take all that is free, for so long.
+  // Other users take all free space, for so long.
   void Fill(absl::Duration duration);
   // How many calls have found the disk full, how many reads were damaged, and how many writes were made.
   int num_full() const { return num_full_; }
   int num_damaged() const { return num_damaged_; }
   int64_t num_writes() const { return num_writes_; }
-  // When others give back what they took.
+  // When the other users give back the space.
   absl::Duration filled_until() const { return filled_until_; }
 
-  // What the files of a process take.
+  // The bytes that the files of a process take.
   int64_t UsedBytes(int pid) const;
   bool HasFiles(int pid) const;
 
-  // The calls of the system, which return -errno. A read or a write may move less than it was asked for.
+  // The calls of the system, which return -errno. A read or a write may move fewer bytes than asked for.
   int Open(int flags);
   int Close(int file);
   int Allocate(int file, int mode, int64_t offset, int64_t bytes);
@@ -60,7 +60,7 @@ class Disk {
   struct File {
     int pid = 0;
     int64_t size = 0;
-    std::map<int64_t, std::string> pages;  // by number; one that nobody has written to is empty
+    std::map<int64_t, std::string> pages;  // by number; an unwritten page is empty
     bool dirty = false;                    // since the last Sync
   };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What goes wrong in a simulated cluster, and when.
+// The faults of a simulated cluster, and their times.
 
 #include "absl/time/time.h"
 #include "tests/simulation/site.h"
@@ -12,23 +12,23 @@ class Faults {
 
   // Draws up to kMaxFaults faults, which come within `span` from now.
   void Plan(absl::Duration span);
-  // Backups may be damaged, too: a self-check has to find it.
+  // Backups may be damaged, too: a self-check has to find the damage.
   void DamageBackups() { may_damage_ = true; }
-  // So may the disk that backups are on.
+  // The disk that backups are on may be damaged, too.
   void BreakDisk() { may_break_disk_ = true; }
-  // One of another kind has struck, beyond those that are planned here.
+  // A fault of another kind has struck, beyond the faults that are planned here.
   void CountOther() { ++num_struck_; }
   int num_struck() const { return num_struck_; }
   // A sleep or a wake-up may return an error, for no other reason than this.
   bool memory_fails() const { return memory_fails_; }
-  // Likewise a wake-up, with DataLoss.
+  // A wake-up fails with DataLoss.
   bool damaged() const { return damaged_; }
   // To be called when the group is being recovered: a fault that was planned for later may strike now.
   void StrikeAgain();
   // Nothing goes wrong any more.
   void End() { over_ = true; }
 
-  // No more than what every request must survive.
+  // No more faults than every request must survive.
   static constexpr int kMaxFaults = 3;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// A drafter that knows what the simulated model samples with the weights of the latest version, and is wrong
-// now and then: at every seventh position, and wherever the weights are others meanwhile.
+// A drafter that knows the simulated model's samples with the weights of the latest version, and is wrong now
+// and then: at every seventh position, and wherever the weights have changed meanwhile.
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 // gRPC for the simulation, as far as the product uses it: the same names, over tests/simulation/network.h.
-// Included by instead_of_grpc.h alone, which says how it comes in the place of gRPC.
+// Included by instead_of_grpc.h alone, which explains how this header takes the place of gRPC.
 
 #include <chrono>
 #include <cstdint>
@@ -83,7 +83,7 @@ class ClientContext {
   bool wait_for_ready() const { return wait_for_ready_; }
   void TryCancel();
   bool cancelled() const { return cancelled_; }
-  // TryCancel is passed on to it.
+  // TryCancel is passed on to `call`.
   void Follow(std::shared_ptr<somnus::simulation::Call> call) { call_ = std::move(call); }
 
  private:
@@ -126,7 +126,7 @@ std::shared_ptr<Channel> CreateCustomChannel(const std::string& address,
                                              const std::shared_ptr<ChannelCredentials>& credentials,
                                              const ChannelArguments& arguments);
 
-// What serves the calls of a service: those of tests/simulation/services.h derive from it.
+// The base of the services in tests/simulation/services.h.
 class Service {
  public:
   virtual ~Service() = default;
@@ -163,7 +163,7 @@ class ServerBuilder {
   Service* service_ = nullptr;
 };
 
-// The bytes of a message, which are the same in every process: maps are in the order of their keys.
+// The bytes of a message, which are the same in every process: maps are in the order of keys.
 std::string Serialize(const google::protobuf::MessageLite& message);
 // Messages of a call, on the server and on the client. Thread safe.
 void ServerSend(const std::shared_ptr<somnus::simulation::Call>& call, std::string message);
@@ -231,7 +231,7 @@ class ClientReader {
   const std::shared_ptr<somnus::simulation::Call> call_;
 };
 
-// Of a call whose requests are a stream.
+// Starts a call with a stream of requests.
 std::shared_ptr<somnus::simulation::Call> StartCall(const Channel& channel, const std::string& method,
                                                     ClientContext* context);
 // False: the call is over.
@@ -265,7 +265,7 @@ class CompletionQueue {
   void Shutdown();
 
   void Begin() { ++num_pending_; }
-  // The operation that has begun ends after a moment, which is another one for each call.
+  // The operation that has begun ends after a moment, which differs from call to call.
   void End(void* tag, bool ok, uint64_t call);
 
  private:
@@ -274,7 +274,7 @@ class CompletionQueue {
   bool shutdown_ = false;
 };
 
-// The client's side of a stream, without the types of its messages.
+// The client's side of a stream, without the messages' types.
 class ClientStream {
  public:
   ClientStream(const Channel& channel, const std::string& method, ClientContext* context,

@@ -1,6 +1,6 @@
 #pragma once
-// What must hold between a simulated engine and its workers: the engine's published state, sizes and bytes
-// are those of every rank of its epoch.
+// The invariants between a simulated engine and its workers: the engine's published state, sizes and bytes
+// agree with every rank of the engine's epoch.
 
 #include <cstdint>
 #include <functional>
@@ -29,11 +29,12 @@ class Invariants {
         executor_(*executor),
         changes_weights_(std::move(changes_weights)) {}
 
-  // Every tag of every rank is what the engine says, and so are their bytes and the size of their caches. To
-  // be called when no lifecycle call is under way. While steps are, their swaps may have taken host memory of
-  // which the engine has not heard yet; `quiet`: none is.
+  // Every tag of every rank is in the state that the engine says, and so are the bytes and the sizes of
+  // caches. To be called when no lifecycle call is under way. While steps are under way, swaps may have taken
+  // host memory that the engine has not heard of yet; `quiet`: no step is under way.
   void CheckResidency(bool quiet = false);
-  // The published state is the true one. To be called within every change of it, in World::LookAround.
+  // The published state is the true state. To be called within every change of the state, in
+  // World::LookAround.
   void CheckState();
 
  private:

@@ -1,10 +1,10 @@
 #pragma once
 // The simulated network, under the gRPC of tests/simulation/grpc.h.
 //
-// Messages of a call arrive in their order, those of different calls in any. A lost packet is a late one, as
-// with TCP; some networks lose many. A cut holds back everything between a process and the others until it
-// ends. The end of a process, and a reset, break its connections: calls under way end with UNAVAILABLE, at
-// once or when a cut ends.
+// Messages of a call arrive in order, messages of different calls in any order. A lost packet is a late
+// packet, as with TCP; some networks lose many. A cut holds back everything between a process and the rest
+// until the end of the cut. The end of a process, and a reset, break its connections: calls under way end
+// with UNAVAILABLE, at once or when a cut ends.
 
 #include <cstdint>
 #include <deque>
@@ -21,7 +21,7 @@
 
 namespace somnus::simulation {
 
-// What one client has to one address.
+// A client's connection to an address.
 struct Connection {
   std::string address;
   int client = 0;  // processes
@@ -29,8 +29,8 @@ struct Connection {
   bool connected = false;
   bool connecting = false;
   bool known = false;   // to the network
-  int generation = 0;   // counts what the client has dialled
-  int num_severed = 0;  // of the generations: nothing passes over them any more
+  int generation = 0;   // counts the client's dials
+  int num_severed = 0;  // of the generations: over so many nothing passes any more
 };
 
 struct Listener {
@@ -54,20 +54,20 @@ struct Call {
   int generation = 0;                  // of the connection, when the call began
   std::shared_ptr<Listener> listener;  // null until the call has arrived
   absl::Duration deadline = absl::InfiniteDuration();
-  bool waits = false;             // for a server that accepts it
+  bool waits = false;             // for a server that accepts the call
   absl::Duration cancel_latency;  // drawn with the call: calls are cancelled in an order that differs
   Pipe to_server, to_client;
-  // What the client knows.
+  // The client's knowledge.
   bool accepted = false;
   bool over = false;
   grpc::Status status;
   std::deque<std::string> replies;
   std::function<void()> on_change;
-  // What the server knows.
+  // The server's knowledge.
   std::deque<std::string> requests;
   bool half_closed = false;
   bool cancelled = false;
-  bool served = false;  // its handler has returned
+  bool served = false;  // the handler has returned
 };
 
 class Network {
@@ -91,19 +91,19 @@ class Network {
   void End(const std::shared_ptr<Call>& call, const grpc::Status& status);
   bool AwaitConnected(const std::shared_ptr<Connection>& connection, absl::Duration deadline);
 
-  // Nothing passes between `process` and others for `duration`.
+  // Nothing passes between `process` and all other processes for `duration`.
   void Cut(int process, absl::Duration duration);
-  // Breaks every connection to the process' listener: the calls of each end together.
+  // Breaks every connection to the process' listener: calls of a connection end together.
   void Reset(int process);
   absl::Duration Latency();
 
-  // A coordinator has replied to a worker whose group has the given epoch: it is a member from now on,
-  // or it is none. Then it was given up if a group of that coordinator had begun with it; one that falls
-  // silent before that may come again.
+  // A coordinator has replied to a worker whose group has the given epoch: the worker is a member from now
+  // on, or is none. In the latter case the worker was given up if a group of that coordinator had begun with
+  // that worker; a worker that falls silent before that may come again.
   void NoteAdopted(int coordinator, int worker, int64_t epoch);
   void NoteUnknown(int coordinator, int worker, int64_t epoch);
   bool given_up(int worker) const { return given_up_.count(worker) > 0; }
-  // The coordinator has ended, and another one may take whom it had given up.
+  // The coordinator has ended, and the next coordinator may take workers that this coordinator had given up.
   void ForgetGivenUp() { given_up_.clear(); }
 
  private:

@@ -25,12 +25,12 @@ class Operator {
         engine_(*engine),
         note_(std::move(note)) {}
 
-  // From now on it writes to the checkpoints' files now and then: wake-ups that have them as their backup
-  // fail until a sleep at level 2 gives it up.
+  // From now on the operator writes to the checkpoints' files now and then: wake-ups with these files as
+  // their backup fail until a sleep at level 2 gives the backup up.
   void TouchFiles() { touches_files_ = true; }
   // Up to a few rounds, with pauses of up to `span`.
   void Work(absl::Duration span);
-  // Leaves the engine awake; brings weights where they are stale.
+  // Leaves the engine awake; brings weights where weights are stale.
   void MakeAwake();
   int num_sleeps() const { return num_sleeps_; }
   int num_weights_changes() const { return num_weights_changes_; }
@@ -46,7 +46,7 @@ class Operator {
   absl::Status WakeUp(const std::vector<std::string>& tags);
   absl::Status Reload();
   absl::Status Update();
-  // The version of the next weights, which are these from then on.
+  // The version of the next weights, which are `weights` from then on.
   int64_t NextVersion(char weights);
   void ChangeWeights(bool updates);
   void Call(const std::string& what, const std::function<absl::Status()>& call);
@@ -67,7 +67,7 @@ class Operator {
   bool touches_files_ = false;
 };
 
-// Of a wake-up whose backup, the checkpoint, has changed.
+// Whether a wake-up failed because its backup, the checkpoint, has changed.
 bool HasLostItsBackup(const absl::Status& status);
 
 }  // namespace somnus::simulation

@@ -1,5 +1,6 @@
 #pragma once
-// Somebody who pins prefixes that clients' prompts begin with, and unpins them, whatever else goes on.
+// Somebody who pins prefixes that clients' prompts begin with, and unpins them, regardless of all other
+// events.
 
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@ class Pinner {
 
   // Up to a few pins, with pauses of up to `span`; some are left.
   void Work(absl::Duration span);
-  // Ends those that are left. Nothing may hold blocks afterwards.
+  // Ends the remaining pins. Nothing may hold blocks afterwards.
   void End();
   int num_pins() const { return num_pins_; }
 

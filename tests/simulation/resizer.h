@@ -1,6 +1,6 @@
 #pragma once
-// Somebody who changes the size of a simulated engine's KV cache, as an elastic one's is, whatever else goes
-// on: sleeps at every level, recoveries, updates of the weights.
+// Somebody who changes the size of a simulated engine's KV cache, like an elastic cache, regardless of all
+// other events: sleeps at every level, recoveries, updates of the weights.
 
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// Runs many simulated clusters in processes of their own: what a killed worker held stays allocated until its
+// Runs many simulated clusters in processes of their own: memory of a killed worker stays allocated until the
 // process ends, and a crash of the code under test is the failure of one seed.
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// A device for ranks whose model is a hash: nothing computes on it.
+// A device for ranks whose model is a hash: nothing computes on the device.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #pragma once
 // A worker process: the product's Worker, its service and its link to the coordinator, over a simulated
-// device, whose model is that of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks
-// compare what they got, so that a wrong block of any rank shows in the tokens.
+// device, with the model of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks
+// compare their results, so that a wrong block of any rank shows in the tokens.
 
 #include <string>
 
@@ -9,10 +9,11 @@
 
 namespace somnus::simulation {
 
-// What the workers say of the files at a path.
+// The workers' fingerprint of the files at a path.
 inline std::string FilesOf(const std::string& path) { return "files of " + path; }
 
-// The body of a worker process, as Run of worker/worker_main.cc without what only a real process has.
+// The body of a worker process, as Run of worker/worker_main.cc without the parts that only a real process
+// has.
 void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address);
 
 }  // namespace somnus::simulation

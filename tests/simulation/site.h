@@ -1,6 +1,6 @@
 #pragma once
-// What the parts of a simulated cluster share: the world, the network, the worker processes with the faults
-// that await them, and the groups that ranks have formed.
+// The shared state of a simulated cluster's parts: the world, the network, the worker processes with their
+// future faults, and the groups that ranks have formed.
 
 #include <cstdint>
 #include <functional>
@@ -23,21 +23,21 @@ class Worker;
 
 namespace somnus::simulation {
 
-// What the simulation knows of one worker process. The objects are the process' own, null before they are
-// made and after they are gone; those of a killed process stay as they were.
+// The simulation's view of one worker process. The objects are the process' own, null before construction and
+// after destruction; the objects of a killed process stay unchanged.
 struct WorkerProcess {
   int rank = 0;
-  bool local = false;  // a coordinator started it, on its own host
-  int parent = 0;      // of a local one: the coordinator that watches it
+  bool local = false;  // started by a coordinator, on the coordinator's host
+  int parent = 0;      // of a local worker: the coordinator that watches the process
   Worker* worker = nullptr;
   FakeVmmDriver* memory = nullptr;
-  std::function<void()> leave;  // what SIGTERM does
-  bool may_end = false;         // something has struck it that a group may replace it for
-  // Faults of its next step, load, and change of memory.
+  std::function<void()> leave;  // the action of SIGTERM
+  bool may_end = false;         // some fault has struck for which a group may replace the worker
+  // Faults of the next step, load, and change of memory.
   absl::Status step_error;
   absl::Duration step_hang;
   absl::Duration load_delay;
-  bool damage_backup = false;  // before it is restored the next time
+  bool damage_backup = false;  // before the next restore
 };
 
 // The ranks that have met under a name.
@@ -71,19 +71,19 @@ class Site {
   FakeWorkerOptions model;
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
-  // How often somebody has written to the checkpoints' files. Whoever reads them anew finds what they were;
-  // the backup that a rank has taken them for is no longer there.
+  // How often somebody has written to the checkpoints' files. A reader finds the old contents, but a rank
+  // that has the files as its backup has lost the backup.
   int64_t touches = 0;
-  // Of run directories, by their paths.
+  // The files of run directories, by path.
   std::map<std::string, std::string> files;
   bool has_run_dir = false;  // local workers outlive their coordinator
-  // What the weights of each version are: a letter, of which a checkpoint's path has it at its end.
+  // The weights of each version: a letter, which is also at the end of a checkpoint's path.
   std::map<int64_t, char> weights;
 
   std::function<void(int pid)> on_worker_end;
 
-  // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: it was started
-  // by the coordinator.
+  // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: the process was
+  // started by the coordinator.
   int StartWorker(int rank, const std::string& coordinator, bool local);
   // The live processes of `rank`.
   std::vector<int> LiveWorkers(int rank) const;

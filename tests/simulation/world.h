@@ -2,12 +2,12 @@
 // A simulated machine room: virtual time, processes and their threads, from one seed.
 //
 // Threads are fibers on one host thread. threads.cc defines pthreads' and Abseil's locks, conditions and
-// clocks over them, so that code that was written for real threads runs here as it is. A fiber runs until it
-// blocks; at a lock it lets others go first now and then. Which fiber goes on, and everything else that
-// happens by chance, is drawn from the seed: the same seed gives the same run.
+// clocks over fibers, so that code for real threads runs here unchanged. A fiber runs until it blocks; at a
+// lock a fiber lets other fibers go first now and then. The next fiber, and everything else that happens by
+// chance, is drawn from the seed: the same seed gives the same run.
 //
-// A killed process does nothing any more: its fibers are never resumed, what they hold is not destroyed, and
-// its memory is the host's until the host process ends.
+// A killed process does nothing any more: its fibers are never resumed, their objects are not destroyed, and
+// the memory stays allocated until the host process ends.
 
 #include <cstdint>
 #include <functional>
@@ -52,11 +52,11 @@ class World {
   void SetVerbose(bool verbose) { verbose_ = verbose; }
   bool verbose() const { return verbose_; }
   void Log(const std::string& text);
-  // An invariant is broken. The first one is kept, and ends the run.
+  // An invariant is broken. The first violation is kept, and ends the run.
   void Violate(const std::string& text);
   const std::string& violation() const { return violation_; }
   // A number that two runs share only when the same threads ran, the same events happened at the same times,
-  // and the same was added to it, in the same order.
+  // and the same values were added, in the same order.
   uint64_t trace() const { return trace_; }
   void AddToTrace(uint64_t value);
   void AddToTrace(const std::string& bytes);
@@ -81,22 +81,21 @@ class World {
   // Returns once the thread has ended.
   void Join(uint64_t thread);
 
-  // Suspends the fiber until Wake(key), or until `deadline`: then it returns false.
+  // Suspends the fiber until Wake(key), or until `deadline`: Block then returns false.
   bool Block(const void* key, absl::Duration deadline = absl::InfiniteDuration());
   void Wake(const void* key);
   void Sleep(absl::Duration duration);
-  // Lets others go first.
+  // Lets other fibers go first.
   void Yield();
   // Yield, with a small probability.
   void MaybeYield();
-  // Calls `look` as an event would be: locks do nothing in it, also those that others hold. It must not
-  // block.
+  // Calls `look` like an event: locks do nothing within, even locks that fibers hold. `look` must not block.
   void LookAround(const std::function<void()>& look);
-  // Calls `event` after `delay`, on no fiber. It must not block.
+  // Calls `event` after `delay`, on no fiber. `event` must not block.
   void After(absl::Duration delay, std::function<void()> event);
 
-  // Runs until `thread` has ended. False, with a violation, when one was found, when nothing can happen any
-  // more, or when `limit` has passed.
+  // Runs until `thread` has ended. False, with a violation, when a violation was found, when nothing can
+  // happen any more, or when `limit` has passed.
   bool Run(uint64_t thread, absl::Duration limit);
 
  private:

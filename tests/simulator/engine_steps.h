@@ -1,5 +1,5 @@
 #pragma once
-// One request, and one step of a simulated engine, for tests.
+// A request, and a step of a simulated engine, for tests.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@ inline LoadRequest Request(int64_t id, int32_t input, int32_t output) {
   return request;
 }
 
-// One step; returns what it computed and appends which requests ended.
+// Makes a step; returns its work and appends the requests that ended.
 inline StepLoad Step(SimulatedEngine* engine, StepResult* result) {
   const std::optional<StepLoad> load = engine->BeginStep();
   if (!load.has_value()) return {};

@@ -20,7 +20,7 @@
 
 namespace somnus {
 
-// What the test reads and controls. Used by the runner thread and, between calls, by the test.
+// The state that the test reads and controls. Used by the runner thread and, between calls, by the test.
 struct FakeModelControl {
   absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error, epoch_error,
       profile_error;
@@ -29,22 +29,22 @@ struct FakeModelControl {
   int reloads = 0, resets = 0, epochs = 0;
   std::vector<std::vector<int32_t>> swaps;   // the device's blocks of each call of SwapBlocks
   std::function<void()> on_reload;           // in the middle of reading
-  absl::Notification* hold_load = nullptr;   // a load waits for it
-  absl::Notification* hold_reply = nullptr;  // the next step's reply waits for it
+  absl::Notification* hold_load = nullptr;   // a load waits for this
+  absl::Notification* hold_reply = nullptr;  // the next step's reply waits for this
   std::atomic<int> steps{0};
-  absl::Notification* hold_step = nullptr;  // the next step waits for it
+  absl::Notification* hold_step = nullptr;  // the next step waits for this
   uint8_t* weights = nullptr;
   uint8_t* kv_cache = nullptr;
   absl::Status check_error, update_error, place_error;
-  std::vector<FileRange> ranges;  // that the checkpoint's weights take
+  std::vector<FileRange> ranges;  // of the checkpoint's weights
   std::string changed_files;      // of the checkpoint: the end of its fingerprint
-  std::atomic<int> touches{0};    // of the checkpoint's file: they change its stamp
+  std::atomic<int> touches{0};    // of the checkpoint's file: a touch changes the stamp
   absl::Status stamp_error;
   std::vector<std::string> placed;  // names of tensors that updates have brought
   std::atomic<int> num_placed{0};
 };
 
-// A model of eleven small tensors; its output matrix is its embedding, [8, 4].
+// A model of eleven small tensors; the output matrix is the embedding, [8, 4].
 inline ModelConfig FakeConfig() {
   ModelConfig config;
   config.name = "fake";
@@ -74,7 +74,7 @@ inline std::unique_ptr<UpdatedTensors> FakeUpdate(FakeModelControl* control, boo
       });
 }
 
-// A chunk that is the whole of a tensor, all of one number.
+// A chunk with a whole tensor, filled with one number.
 inline v1::WeightChunk WholeTensor(const TensorInfo& tensor, float value) {
   v1::WeightChunk chunk;
   chunk.set_name(tensor.name);
@@ -89,7 +89,7 @@ inline v1::WeightChunk WholeTensor(const TensorInfo& tensor, float value) {
   return chunk;
 }
 
-// One for each tensor of FakeConfig.
+// A chunk for each tensor of FakeConfig.
 inline std::vector<v1::WeightChunk> AllTensors(float value) {
   const std::unique_ptr<MemoryCheckpoint> tensors = MemoryCheckpoint::Create(FakeConfig());
   std::vector<v1::WeightChunk> chunks;
@@ -114,7 +114,7 @@ class FakeCheckpoint : public Checkpoint {
   ModelConfig config_;
 };
 
-// A step whose reply is known.
+// A step with a known reply.
 class FinishedStep : public PendingStep {
  public:
   explicit FinishedStep(absl::StatusOr<v1::StepReply> reply, absl::Notification* hold = nullptr)
@@ -200,7 +200,7 @@ class FakeRunner : public ModelRunner {
                                      static_cast<uint8_t*>(weights_)[kBytes - 1]);
     return std::make_unique<FinishedStep>(std::move(reply), std::exchange(control_->hold_reply, nullptr));
   }
-  // Weights that are damaged anywhere give another fingerprint.
+  // Weights that are damaged anywhere change the fingerprint.
   absl::StatusOr<uint64_t> SelfCheck() override {
     RETURN_IF_ERROR(control_->execute_error);
     float one = 1;
@@ -340,7 +340,7 @@ inline v1::AbortRequest AbortOf(uint64_t id, int64_t epoch = 1) {
   return request;
 }
 
-// Both phases of a transition, whose id is later than that of any other one of the process.
+// Both phases of a transition, with an id that is later than of any earlier transition of the process.
 inline absl::StatusOr<v1::CommitResponse> RunTransition(Worker& worker, const v1::Transition& transition,
                                                         int64_t epoch = 1) {
   static std::atomic<uint64_t> last_id{1000};

@@ -1,5 +1,5 @@
 #pragma once
-// Memory of a driver whose calls are moments (tests/worker/moments.h), so that each of them can fail.
+// Memory of a driver whose calls are moments (tests/worker/moments.h), so that each call can fail.
 
 #include <algorithm>
 #include <memory>
@@ -73,8 +73,9 @@ class FaultyMemory : public VmmDriver {
   }
 
  private:
-  static constexpr int64_t kLittleBytes = int64_t{3} << 20;  // what others have left, where that fails
-  static constexpr int64_t kDamageStride = 64;               // so many bytes lie between two that are damaged
+  static constexpr int64_t kLittleBytes = int64_t{3} << 20;  // the bytes that are left, where that question
+                                                             // fails
+  static constexpr int64_t kDamageStride = 64;               // the distance of damaged bytes
 
   const std::unique_ptr<VmmDriver> driver_;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// The reads and writes of a spill file whose writes are moments (tests/worker/moments.h), so that each of
-// them can find the disk full.
+// The reads and writes of a spill file. Writes are moments (tests/worker/moments.h), so that each write can
+// find the disk full.
 
 #include <errno.h>
 

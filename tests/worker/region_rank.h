@@ -1,6 +1,6 @@
 #pragma once
-// A worker in this process whose memory is a FakeVmmDriver's, in three regions: what each phase of a
-// transition leaves behind can be seen, and every call of the driver can fail.
+// A worker in this process with memory of a FakeVmmDriver, in three regions: a test sees the state after each
+// phase of a transition, and every call of the driver can fail.
 
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ class RegionRunner : public ModelRunner {
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {
     ++control_.reloads;
-    progress(1, 2);  // of bytes in the checkpoint, which are not those of memory
+    progress(1, 2);  // of bytes in the checkpoint, not in memory
     if (control_.on_reload) control_.on_reload();
     driver_.Fill(weights_, kRegionBytes, 'w');
     return control_.reload_error;
@@ -123,7 +123,7 @@ class Rank {
     int64_t live_bytes, host_bytes;
     bool operator==(const State&) const = default;
   };
-  // What the worker says, and what the driver says.
+  // The state in the worker's view, and in the driver's.
   State state() {
     const v1::WorkerSnapshot snapshot = worker_.Snapshot();
     return {snapshot.state(), snapshot.sleep_level(),
@@ -135,7 +135,7 @@ class Rank {
   }
   absl::Status Commit(uint64_t id, int64_t epoch = 1) { return worker_.Commit(CommitOf(id, epoch)).status(); }
   absl::Status Abort(uint64_t id) { return worker_.AbortTransition(AbortOf(id)); }
-  // Both phases; the id is later than those of tests.
+  // Both phases; the id is later than the tests' ids.
   absl::Status Run(const v1::Transition& transition, int64_t epoch = 1) {
     return RunTransition(worker_, transition, epoch).status();
   }
@@ -187,8 +187,7 @@ class Rank {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// Of device blocks, and the host blocks to which they are copied; and host blocks that steps have swapped
-// out.
+// Adds pairs of device blocks and their host copies, and the host blocks that steps have swapped out.
 inline v1::Transition Keeping(v1::Transition transition, const Pairs& pairs,
                               const std::vector<int32_t>& swapped = {}) {
   for (const auto& [device, host] : pairs) {

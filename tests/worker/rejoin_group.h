@@ -1,6 +1,6 @@
 #pragma once
-// Ranks of a tiny model in this process, a Worker each, driven as a coordinator drives them: they generate
-// tokens, lose a rank, and go on in the next epoch with a newcomer in its place.
+// Ranks of a tiny model in this process, a Worker each, driven like ranks of a coordinator: the ranks
+// generate tokens, lose a rank, and go on in the next epoch with a newcomer in its place.
 
 #include <atomic>
 #include <cstdint>
@@ -22,28 +22,28 @@ class RejoinGroup {
     bool batch_invariant = false;
     std::vector<int32_t> graph_sizes;
     int num_blocks = 8;  // of the KV cache
-    // A Worker of a rank, as a new process would have it.
+    // Makes a rank's Worker, like that of a new process.
     std::function<std::unique_ptr<Worker>()> new_worker;
   };
   explicit RejoinGroup(Options options);
 
   // Epoch 1: every rank from a new process to Awake.
   absl::Status Form();
-  // Ends a rank, whose process is gone.
+  // Ends a rank, as if its process were gone.
   void Lose(int rank) { workers_[rank].reset(); }
-  // The next epoch: survivors are fenced, lost ranks are replaced, all join, and the new ones are brought to
-  // `sleep_level` (0: awake), at which the others are.
+  // The next epoch: survivors are fenced, lost ranks are replaced, all join, and new ranks are brought to the
+  // survivors' `sleep_level` (0: awake).
   absl::Status Recover(int sleep_level);
 
   absl::Status Sleep(int level);
   absl::Status WakeUp();
   // Of the cache's blocks the first `num_blocks` have memory afterwards.
   absl::Status ResizeKvCache(int num_blocks);
-  // A prompt and `count` greedy tokens. When rank `absent` is not -1 it gets no step after the prompt's, and
+  // A prompt and `count` greedy tokens. A rank `absent` that is not -1 gets no step after the prompt's, and
   // the result is the error of another rank.
   absl::StatusOr<std::vector<int32_t>> Generate(int count, int absent = -1);
-  // As Generate, but after each token all ranks sleep and keep the sequence's blocks, and it goes on after
-  // the wake-up where it was: no token is computed twice.
+  // As Generate, but after each token all ranks sleep and keep the sequence's blocks, and the sequence goes
+  // on after the wake-up: no token is computed twice.
   absl::StatusOr<std::vector<int32_t>> GenerateOverSleeps(int count);
 
   Worker& worker(int rank) { return *workers_[rank]; }
@@ -55,7 +55,7 @@ class RejoinGroup {
   absl::Status LoadRank(int rank, int sleep_level);
   absl::Status AllocateRank(int rank, bool defer_graphs);
   // Both phases of a sleep, or of a wake-up (level 0), on one rank. `keeps`: the sequence's blocks outlive
-  // it.
+  // the sleep.
   absl::Status Transit(int rank, int sleep_level, bool keeps = false);
   // The step on all ranks but `absent`; rank 0's reply, or an error.
   absl::StatusOr<v1::StepReply> Step(v1::StepRequest request, int absent);

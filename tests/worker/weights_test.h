@@ -1,5 +1,5 @@
 #pragma once
-// A worker whose weights are one number, and the calls that change them.
+// A worker with weights that are one number, and the calls that change the weights.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace somnus {
 
-inline constexpr uint8_t kLoaded = 7;  // what FakeRunner fills its weights with
+inline constexpr uint8_t kLoaded = 7;  // FakeRunner's initial weights
 
 class WeightsTest : public testing::Test {
  protected:
@@ -50,7 +50,7 @@ class WeightsTest : public testing::Test {
     request.set_update_id(id);
     return worker_.BeginWeightUpdate(request);
   }
-  // One stream.
+  // Sends a stream.
   absl::StatusOr<v1::WorkerUpdateWeightsResponse> Send(const std::string& id,
                                                        const std::vector<v1::WeightChunk>& chunks,
                                                        int64_t epoch = 1) {
@@ -71,7 +71,7 @@ class WeightsTest : public testing::Test {
     RETURN_IF_ERROR(Send(id, AllTensors(value)).status());
     return Finish(id, version);
   }
-  // One of the model's tensors, whole.
+  // A whole tensor of the model.
   static v1::WeightChunk One(float value) { return AllTensors(value)[0]; }
   static v1::WeightChunk Half(float value) {
     v1::WeightChunk chunk = One(value);
@@ -97,7 +97,7 @@ class WeightsTest : public testing::Test {
   const State kFirst = {1, false, "fingerprint of fake"};
   const State kNowhere = {0, true, ""};
 
-  // The number that a step computes with; -1: a step is refused, as it must be of stale weights.
+  // The number that a step computes with; -1: a step is refused, as required for stale weights.
   int Number(int64_t epoch = 1) {
     const int64_t id = ++last_step_;
     const v1::StepReply reply = RunStep(worker_, EmptyStep(id, epoch));

@@ -1,5 +1,5 @@
 #pragma once
-// Real worker processes, and the coordinator that a test plays for them.
+// Real worker processes, and the coordinator that a test plays.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 //
 // The ranks are processes of this machine, which sum f32 from 1 KiB to 4 MiB. With --host=127.0.0.1 the TCP
 // part measures the loopback: system calls and copies without a network's latency. Shared memory and TCP take
-// turns; a line has the median and the 90th percentile over all rounds, as rank 0 sees them.
+// turns; a line has the median and the 90th percentile over all rounds, as seen by rank 0.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<double>> TimeCalls(Communicator& comm, int64_t bytes)
 
 using Join = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(int rank)>;
 
-// Runs every rank in a process of its own; rank 0's adds its times to `results`, through a pipe.
+// Runs every rank in a process of its own; the process of rank 0 adds its times to `results`, through a pipe.
 absl::Status RunRanks(int num_ranks, int64_t bytes, const Join& join, std::vector<double>* results) {
   int ends[2];
   if (pipe(ends) != 0) return absl::InternalError("pipe");

@@ -1,14 +1,14 @@
-// Measures how fast the runner decodes and prefills, in process, compared with what the machine's memory can
-// do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
+// Measures how fast the runner decodes and prefills, in process, compared with the speed of the machine's
+// memory at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--dequantize] [--rounds=3]
 //                [--quantization=int8] [--kv-cache-dtype=int8] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 //
 // Each run has prompts and then decode steps, and both have a row: tokens per second, the share of the read
-// bandwidth (of weights and KV cache, in the types that they are computed in), and of the peak of what the
-// instruction set multiplies the weights' type with. Of long contexts: --prompt-tokens=32768 --new-tokens=32
-// --batches=1. The peer has its own type of KV cache, f16, whatever --kv-cache-dtype says.
+// bandwidth (of weights and KV cache, in their computed types), and of the instruction set's peak for the
+// weights' type. For long contexts: --prompt-tokens=32768 --new-tokens=32 --batches=1. The peer's KV cache is
+// always f16, in spite of --kv-cache-dtype.
 
 #include <algorithm>
 #include <cstdio>
@@ -40,18 +40,19 @@ DecodeFlags& Given() {
   return *flags;
 }
 
-// A round trip between two cores of one chip complex takes well under this, between others well over it
-// (measured: about 90 and 450 ns on Zen 4; 140 to 290 ns on Emerald Rapids, whose cores are all alike).
+// A round trip between two cores of one chip complex takes well under this, between cores of different
+// complexes well over this (measured: about 90 and 450 ns on Zen 4; 140 to 290 ns on Emerald Rapids, where
+// all cores are alike).
 constexpr double kNearCoresNs = 330;
 
-// A loaded model, and what its samples are compared with.
+// A loaded model, and the peer and ceilings for its samples.
 struct Bench {
   std::unique_ptr<DecodeLoop> loop;
   std::optional<BatchedPeer> peer;
   std::string isa;
 };
 
-// Operations a second of what the weights' type is multiplied with, at this moment.
+// Operations a second of the products for the weights' type, at this moment.
 double Peak(const Bench& bench) {
   const MachinePeaks peaks = MeasurePeaks(bench.isa, ThreadsOnFirstCpus(Given().threads));
   if (bench.loop->multiplies_bytes()) return 1e9 * peaks.int8_gops;
@@ -64,7 +65,7 @@ double ReadBandwidth(const MachineState& state) {
   return threads == 2 ? state.read_gbps_2t : state.read_gbps_1t;
 }
 
-// The device pins the thread that runs a step, and the probe needs one that may use every CPU.
+// The device pins the thread that runs a step, and the probe needs a thread that may use every CPU.
 absl::StatusOr<LoopSample> RunOnOwnThread(DecodeLoop& loop, const Workload& load) {
   absl::StatusOr<LoopSample> sample;
   std::thread thread([&] { sample = loop.Run(load.batch, load.prompt_tokens, load.new_tokens); });
@@ -125,7 +126,7 @@ std::vector<Workload> Workloads() {
   return loads;
 }
 
-// The loop has room for the largest of `loads`, or for what memory there is: a peer needs as much again.
+// The loop has room for the largest of `loads`, or as much as memory allows: a peer needs as much again.
 DecodeLoopOptions LoopOptions(const std::vector<Workload>& loads) {
   DecodeLoopOptions options;
   options.model = Given().model;
@@ -164,7 +165,7 @@ absl::StatusOr<Bench> Load(const std::vector<Workload>& loads) {
   return bench;
 }
 
-// Those for which the KV cache has room; says which have none.
+// The loads for which the KV cache has room; prints the loads without room.
 std::vector<Workload> ThoseThatFit(const DecodeLoop& loop, const std::vector<Workload>& loads) {
   std::vector<Workload> fitting;
   for (const Workload& load : loads) {

@@ -1,5 +1,5 @@
-// Measures the GPU's ceilings, then each op beside them, then whole models with random weights (decode,
-// prefill, sleep and wake-up), then loading weights from a file, then the driver's memory in pieces.
+// Measures the GPU's ceilings, then each op beside its ceiling, then whole models with random weights
+// (decode, prefill, sleep and wake-up), then loading weights from a file, then the driver's memory in pieces.
 //
 //   gpu_bench --parts=kernels,model,sleep,load,chunks --model=tools/bench/shapes/qwen3-8b
 //   [--json-lines=rows.jsonl] [--seconds=60] [--batches=1,8,32,128,256]

@@ -1,13 +1,13 @@
-// kernel_bench: what each op reaches on this machine, beside what the machine can do.
+// kernel_bench: the rate of each op on this machine, beside the machine's ceilings.
 //
 //   kernel_bench [--threads=N] [--model=smollm2|qwen3|qwen2.5|all] [--filter=TEXT] [--repeats=N] [--json]
 //
-// With one thread times are processor time, which other work on the machine lengthens less. SOMNUS_CPU_ISA
+// With one thread times are processor time, which depends less on other work on the machine. SOMNUS_CPU_ISA
 // forces an instruction set.
 //
-// Ceilings first: read bandwidth, distance of two cores, peak of what the instruction set multiplies f32,
-// bf16 and bytes with. Then per op the fastest and the median time of many repeats, and GB/s or GFLOP/s of
-// the fastest against the ceiling that binds.
+// Ceilings first: read bandwidth, distance of two cores, the instruction set's peaks of products of f32, bf16
+// and bytes. Then per op the fastest and the median time of many repeats, and GB/s or GFLOP/s of the fastest
+// against the ceiling that binds.
 
 #include <algorithm>
 #include <cstdio>

@@ -163,7 +163,7 @@ class Cases {
     return bytes;
   }
 
-  // Fills with small normal numbers of either sign, as bf16, f16 or f32 reads them.
+  // Fills with small normal numbers of either sign, for bf16, f16 and f32.
   static void Fill(uint16_t* data, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t hash = static_cast<uint32_t>(i) * 2654435761u;
@@ -171,13 +171,13 @@ class Cases {
     }
   }
 
-  // A scale is the exponent of a power of two: of any byte it might be subnormal, which is slow.
+  // A scale is the exponent of a power of two: an arbitrary byte might give a subnormal scale, which is slow.
   static void FillMxfp4(uint8_t* data, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
       data[i] = static_cast<uint8_t>(0x70 | (static_cast<uint32_t>(i) * 2654435761u >> 16 & 0x0f));
   }
 
-  // None of them is NaN.
+  // Fills with numbers that are not NaN.
   static void FillFloat8(uint8_t* data, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
       data[i] = static_cast<uint8_t>(static_cast<uint32_t>(i) * 2654435761u >> 16 & 0xb7);
@@ -197,7 +197,7 @@ class Cases {
   }
 
   void ForkJoin() {
-    // The smallest Linear that is worth two threads: nearly all of it is fork and join.
+    // The smallest Linear that pays for two threads: nearly all the time is fork and join.
     const LinearWeight w{weights_.as<void>(), DataType::kBF16, 512, 512};
     Time("linear 512x512 M=1 (L2; fork-join)", 0, 2.0 * 512 * 512, BenchPeak::kBF16,
          [&] { Linear(device_, Act(1, 512), w, nullptr, Wide(1, 512)); });
@@ -207,7 +207,7 @@ class Cases {
     return "all linears " + type + "M=" + std::to_string(tokens);
   }
 
-  // The whole model's matrices in layer order, as a step walks them. Few logits: at most 64 rows need them.
+  // The whole model's matrices in layer order, as in a step. Few logits: at most 64 rows need logits.
   void Linears(int64_t tokens, DataType type, const std::string& name, char* weights) {
     const int64_t logit_rows = std::min<int64_t>(tokens, 64);
     double flops = 2.0 * static_cast<double>(logit_rows * model_.vocab * model_.hidden);
@@ -233,7 +233,7 @@ class Cases {
     });
   }
 
-  // Of types that are no view of the bf16 weights' bytes, as most of GGUF's types are. Their memory is there
+  // Linears of types that cannot view the bf16 weights' bytes, unlike most of GGUF's types. Memory is taken
   // for these cases only.
   void OtherLinears(DataType type, const std::string& name) {
     constexpr int64_t kTokens[] = {1, 8, 32, 512};
@@ -252,7 +252,7 @@ class Cases {
     for (const int64_t tokens : kTokens) Linears(tokens, type, name, weights.as<char>());
   }
 
-  // What a panel of fp8 takes depends on its scales: these are of rows.
+  // The form of a panel of fp8 depends on its scales: here scales are of rows.
   void PackFloat8(char* w) {
     constexpr DataType kType = DataType::kF8E4M3;
     const auto pack = [&](int64_t n, int64_t k) {

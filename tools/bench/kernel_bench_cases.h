@@ -33,7 +33,7 @@ struct BenchResult {
 struct BenchOptions {
   int repeats = 15;
   std::string filter;  // only ops whose name contains this
-  // Measures processor time of the calling thread, which other work on the machine lengthens less than
+  // Measures processor time of the calling thread, which depends less on other work on the machine than
   // elapsed time: for a device of one thread.
   bool processor_time = false;
 };

@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-// The middle one, or the mean of the two in the middle; 0 of none.
+// The middle value, or the mean of the two values in the middle; 0 for no values.
 inline double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

@@ -1,13 +1,13 @@
-// scheduler_bench: what the coordinator's scheduler and block manager cost by themselves, on one core.
+// scheduler_bench: the cost of the coordinator's scheduler and block manager by themselves, on one core.
 //
 //   scheduler_bench [--json] [--sequences=N] [--context=N] [--steps=N]
 //
 // Four questions. How long does it take to schedule and to encode a step in which all running sequences
 // decode, and does that depend on how many sequences wait, how many blocks there are, how many users share
-// fairly, or how many long prompts wait for which there are slots? What does one operation on one block cost,
-// by the number of blocks? Memory is the only thing that may show there: a million blocks do not fit into a
-// processor's cache. What does the trace of steps add, once it is full? And what does prompt lookup add to a
-// step of a sequence in which nothing is found?
+// fairly, or how many long prompts with slots wait? How much does an operation on a block cost, by the number
+// of blocks? Only memory may show there: a million blocks do not fit into a processor's cache. How much does
+// the trace of steps add, once the trace is full? And how much does prompt lookup add to a step of a sequence
+// in which nothing is found?
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@
 namespace somnus {
 namespace {
 
-// Of the sequences beside long prompts, since it takes long to compute theirs by such steps.
+// The context of the sequences beside long prompts: computing long contexts by such steps would take long.
 constexpr int32_t kBriefContext = 64;
 
 struct BenchFlags {
@@ -67,7 +67,7 @@ nlohmann::json ToJson(const BlockOpTimes& times) {
   return {{"allocate", times.allocate}, {"free", times.free}, {"touch", times.touch}, {"fork", times.fork}};
 }
 
-// Nanoseconds for one step, the median of `rounds`, in each of which the trace is written once over.
+// Nanoseconds for one step, the median of `rounds`; each round overwrites the whole trace.
 double MeasureTrace(int32_t rounds) {
   const TraceLimits limits;
   StepTrace trace(nullptr, limits);
@@ -85,7 +85,8 @@ double MeasureTrace(int32_t rounds) {
   return Median(std::move(nanoseconds));
 }
 
-// Nanoseconds for one token of a sequence of random ones behind `context` others, the median of `rounds`.
+// Nanoseconds for one token of a sequence of random tokens behind `context` earlier tokens, the median of
+// `rounds`.
 double MeasureLookup(int32_t context, int32_t rounds) {
   constexpr int32_t kTokens = 1000, kMin = 2, kMax = 5, kMost = 8;
   std::mt19937 random(1);

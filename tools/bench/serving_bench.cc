@@ -1,4 +1,4 @@
-// serving_bench: puts load on an OpenAI-compatible server and measures what its clients see.
+// serving_bench: puts load on an OpenAI-compatible server and measures the responses as clients see them.
 #include <stdio.h>
 
 #include <fstream>

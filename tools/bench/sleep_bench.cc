@@ -1,14 +1,14 @@
-// sleep_bench: how long sleep and wake-up take, split into phases, beside what the machine's page faults,
-// copies and disk allow.
+// sleep_bench: how long sleep and wake-up take, split into phases, beside the limits of the machine's page
+// faults, copies and disk.
 //
 //   sleep_bench [--model=PATH] [--workers=N] [--serve-flags=FLAGS] [--spill-dir=DIR] [--json] [--svg=FILE]
 //
-// Of the allocator alone: every round measures the floors and then each backup policy, so that both see the
-// same machine. A wake-up's floor is its memory faulted in by all threads and then the weights copied by all
-// threads; where the weights keep their pages (release, on a host) it can take less.
+// For the allocator alone: every round measures the floors and then each backup policy, so that both see the
+// same machine. A wake-up's floor is the time to fault in the memory by all threads and then to copy the
+// weights by all threads; where the weights keep their pages (release, on a host) a wake-up can take less.
 //
-// Of a whole engine: a coordinator and its workers, started anew in every round (sleep/engine_phases.h).
-// Without --model it serves the model that the tests use, where that was fetched.
+// For a whole engine: a coordinator and its workers, started anew in every round (sleep/engine_phases.h).
+// Without --model the engine serves the tests' model, where that was fetched.
 
 #include <limits.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@
 namespace somnus {
 namespace {
 
-// The one of the tests, or nothing where it is not there.
+// The tests' model, or nothing where that was not fetched.
 std::string DefaultModel() {
   const char* const named = getenv("SOMNUS_MODEL");
   const char* const home = getenv("HOME");

@@ -42,8 +42,8 @@ class Conversation {
     Reset();
   }
 
-  // Sends the question, writes the answer as it arrives, and keeps both in the conversation. A question
-  // without an answer is not kept.
+  // Sends the question, writes the answer on arrival, and keeps both in the conversation. A question without
+  // an answer is not kept.
   absl::StatusOr<Answer> Ask(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
     MakeRoom();

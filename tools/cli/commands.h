@@ -10,7 +10,7 @@
 
 namespace somnus::cli {
 
-// Does not return on success: the process becomes the coordinator and keeps its id.
+// Does not return on success: the process becomes the coordinator and keeps the process id.
 int RunServe(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);

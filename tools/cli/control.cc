@@ -58,7 +58,7 @@ void PrintRanks(const v1::GetStatusResponse& status) {
   fputs(table.Text(OutputColumns()).c_str(), stdout);
 }
 
-// What sleeps of all ranks, and what they retain. Nothing where they hold none.
+// The sleeping memory of all ranks, and retained backups. Nothing where the ranks hold no backups.
 void PrintBackups(const v1::GetStatusResponse& status) {
   int64_t host = 0, files = 0;
   for (const v1::RankStatus& rank : status.ranks()) {
@@ -131,7 +131,7 @@ absl::Status PrintJson(const v1::GetStatusResponse& status) {
     return absl::InternalError("the status cannot be printed as JSON");
   }
   nlohmann::ordered_json fields = nlohmann::ordered_json::parse(json);
-  // Scripts know it under this name, and as a number; protobuf writes 64-bit numbers as strings.
+  // Scripts know the epoch under this name, and as a number; protobuf writes 64-bit numbers as strings.
   fields.erase("group_epoch");
   fields["epoch"] = status.group_epoch();
   for (int i = 0; i < status.replicas_size(); ++i) {

@@ -72,14 +72,14 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
         server.control.ToString(), server.admin_api_key.empty() ? " requires a key" : " refuses this key",
         " (--admin-api-key or SOMNUS_ADMIN_API_KEY)"));
   }
-  // gRPC's words for what its server does at the end.
+  // gRPC's words when its server shuts down.
   if (status.error_message() == "Cancelling all calls")
     return absl::FailedPreconditionError("the server is shutting down");
   return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
                                                             : status.error_message());
 }
 
-// `flags` are those that another command needs, to mean the same server and model.
+// `flags` are the flags by which a further command means the same server and model.
 std::string WhyNotServing(const std::string& flags, const v1::GetStatusResponse& status) {
   switch (status.state()) {
     case v1::ENGINE_STATE_ASLEEP:
@@ -182,7 +182,7 @@ absl::Status CheckServing(const Server& server, const std::string& model) {
   v1::GetStatusRequest request;
   request.set_model(model);
   const absl::StatusOr<v1::GetStatusResponse> status = GetStatus(server, request, kStateTimeout);
-  // The engine woke up between the two requests, or another model is what does not serve.
+  // The engine woke up between the two requests, or a different model does not serve.
   if (status.ok() && status->not_ready_reason().empty()) return absl::OkStatus();
   const std::string flags = absl::StrCat(server.url_flag, model.empty() ? "" : " --model=", model);
   return absl::FailedPreconditionError(

@@ -18,8 +18,9 @@ class ClientContext;
 
 namespace somnus::cli {
 
-// Each makes one call. Unavailable: operators' port, which the server names, cannot be reached.
-// FailedPrecondition: it requires another key. Internal: the server has refused, and the message is its own.
+// Each function makes one call. Unavailable: the operators' port that the server names cannot be reached.
+// FailedPrecondition: that port requires another key. Internal: the server has refused; the message is the
+// server's.
 absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, const v1::GetStatusRequest& request,
                                                 absl::Duration timeout);
 absl::StatusOr<v1::ListModelStatusResponse> ListModelStatus(const Server& server, absl::Duration timeout);
@@ -41,8 +42,8 @@ absl::StatusOr<v1::AbortCallResponse> AbortCall(const Server& server, const v1::
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout);
 
-// A stream of WatchTransition: calls `seen` with each message, on a thread of its own, until it is destroyed,
-// which waits for that thread. A server that cannot be watched gives no message.
+// A stream of WatchTransition: calls `seen` with each message, on a thread of its own. The destructor waits
+// for that thread. A server that cannot be watched gives no message.
 class TransitionStream {
  public:
   using Seen = std::function<void(const v1::WatchTransitionResponse&)>;
@@ -62,8 +63,8 @@ class TransitionStream {
   std::thread thread_;
 };
 
-// OK when a request to the model would be served now; else FailedPrecondition, which says why not and what to
-// do. An empty name stands for the model that a request gets which names none.
+// OK when a request to the model would be served now; else FailedPrecondition, which gives the reason and the
+// remedy. An empty name stands for the model of a request without a model's name.
 absl::Status CheckServing(const Server& server, const std::string& model);
 
 }  // namespace somnus::cli

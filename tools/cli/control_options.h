@@ -14,7 +14,7 @@
 
 namespace somnus::cli {
 
-// Every command has some of them.
+// Every command has some of these options.
 struct ControlOptions {
   ServerOptions server;
   absl::Duration timeout = absl::Minutes(2);
@@ -31,11 +31,11 @@ struct ControlOptions {
   bool ready = false;
 };
 
-// The flags of one command: its own, and those that these commands share.
+// The flags of one command: the command's own, and the flags that all these commands share.
 FlagTable ControlTable(ControlOptions* o, const std::string& name, std::string about, std::vector<Flag> own);
 Flag ModeFlag(ControlOptions* o);
-// Parses `args` into the table's variables and runs the command, unless the arguments end it before. Returns
-// the process's exit code.
+// Parses `args` into the table's variables and runs the command, unless the arguments (--help, an error) end
+// the program before. Returns the process's exit code.
 int RunControl(const FlagTable& table, const std::vector<std::string>& args,
                const std::function<absl::StatusOr<int>()>& command,
                std::vector<std::string>* positional = nullptr);

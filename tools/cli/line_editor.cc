@@ -27,7 +27,7 @@ namespace somnus::cli {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// libedit treats what is between two of these as an escape sequence, which has no width on the line.
+// libedit treats text between two such characters as an escape sequence, which has no width on the line.
 constexpr char kEscapeMark = '\1';
 
 constexpr char kContinues[] = ". ";
@@ -43,7 +43,7 @@ void UseUtf8() {
 }
 
 // Reads the next byte of stdin. Returns 1; 0 at the end of input; -1 with errno, which is EINTR after Ctrl-C.
-// poll waits in slices of time, because a signal may arrive just before it.
+// poll waits in slices of time, because a signal may arrive just before poll.
 int ReadByte(char* byte) {
   while (!InterruptScope::flag()->load()) {
     pollfd entry{STDIN_FILENO, POLLIN, 0};
@@ -102,8 +102,7 @@ unsigned char InsertPaste(EditLine* editor, int) {
   return text.empty() || el_insertstr(editor, text.c_str()) != 0 ? CC_ERROR : CC_REFRESH;
 }
 
-// Makes the file, and folders above it that are missing. Only this user may read the file and open its
-// folder.
+// Makes the file, and missing folders above the file. Only this user may read the file and open its folder.
 bool MakePrivateFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

@@ -16,13 +16,12 @@ class LineEditor {
   enum class Result { kLine, kInterrupted, kEnd };
 
   // Reads from stdin and writes to stdout, which must be terminals. Where the terminal brackets pastes, a
-  // pasted text stays a single line, with its line breaks. The history is kept in
-  // `history_path`, which only its owner may read. Where that is empty or cannot be written, the history is
-  // lost with the editor.
+  // pasted text stays a single line, with its line breaks. The history is kept in `history_path`, which only
+  // the owner may read. Where the path is empty or cannot be written, the history is lost with the editor.
   LineEditor(std::string prompt, std::string history_path);
   ~LineEditor();
 
-  // kInterrupted: Ctrl-C, noticed through an InterruptScope, which must exist; what was typed is gone. kEnd:
+  // kInterrupted: Ctrl-C, noticed through an InterruptScope, which must exist; the typed text is gone. kEnd:
   // Ctrl-D on an empty line, or the terminal is gone. `continues`: the line continues the lines before, and
   // the prompt shows that.
   Result Read(std::string* line, bool continues = false);

@@ -73,7 +73,7 @@ int UnknownCommand(const std::string& name) {
 
 int Main(std::vector<std::string> args) {
   signal(SIGPIPE, SIG_DFL);
-  setenv("GRPC_VERBOSITY", "NONE", 0);  // our errors say it in one line
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // our own errors are one line
   if (args.empty()) {
     fputs(Help().c_str(), stderr);
     return kUsage;

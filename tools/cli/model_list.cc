@@ -44,7 +44,7 @@ std::string MappedCell(const v1::ModelStatus& model) {
   return model.max_blocks() == 0 ? "-" : absl::StrCat(model.mapped_blocks(), "/", model.max_blocks());
 }
 
-// What is said of the model beside others, and what is wrong with it.
+// The model's settings beside other models, and its errors.
 std::string NotesCell(const v1::ModelStatus& model) {
   std::vector<std::string> notes;
   if (model.pinned()) notes.push_back("pinned");
@@ -58,7 +58,7 @@ std::string NotesCell(const v1::ModelStatus& model) {
   return absl::StrJoin(notes, ", ");
 }
 
-// Tokens since `before` had them, in each second; "-" where that is not known.
+// Tokens in each second since `before`; "-" where not known.
 std::string RateCell(int64_t tokens, const int64_t* before, absl::Duration passed) {
   if (before == nullptr || passed <= absl::ZeroDuration() || tokens < *before) return "-";
   return absl::StrFormat("%.1f", static_cast<double>(tokens - *before) / absl::ToDoubleSeconds(passed));
@@ -76,7 +76,7 @@ int64_t Preemptions(const v1::SchedulingCounters& counters) {
   return Sum(counters.preemptions_by_swap()) + Sum(counters.preemptions_by_recompute());
 }
 
-// "no_blocks (swap) 3, priority (recompute) 1": what has been preempted since, and why.
+// "no_blocks (swap) 3, priority (recompute) 1": preemptions since `then`, by cause.
 std::string CausesCell(const v1::SchedulingCounters& now, const v1::SchedulingCounters& then) {
   std::map<std::string, int64_t> causes;
   const auto add = [&causes](const auto& by_cause, const char* mode, int sign) {

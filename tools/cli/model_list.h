@@ -15,8 +15,8 @@ std::string StateText(v1::EngineState state);  // the same in its colour
 // `before`, the response of `passed` ago, also the tokens that each model has computed per second since.
 std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
                        const v1::ListModelStatusResponse* before = nullptr, absl::Duration passed = {});
-// What their schedulers have done since `before`, which was asked for `passed` ago: shares and mean times of
-// that while, and numbers in each second of it.
+// The schedulers' work since `before`, which was asked for `passed` ago: shares and mean times in that
+// period, and numbers for each second.
 std::string SchedulingTable(const v1::ListModelStatusResponse& models,
                             const v1::ListModelStatusResponse& before, absl::Duration passed, int columns);
 // {"models": [{"model": "chat", "state": "awake", ...}]}

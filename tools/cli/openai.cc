@@ -121,7 +121,7 @@ absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& pat
     }
   };
   watch.cancel = InterruptScope::flag();
-  // Arguments and pipes may hold any bytes; what is not UTF-8 becomes U+FFFD.
+  // Arguments and pipes may hold any bytes; bytes that are not UTF-8 become U+FFFD.
   const std::string body = request.dump(-1, ' ', false, json::error_handler_t::replace);
   const absl::StatusOr<HttpResponse> response = server.Client().PostStream(path, body, watch);
   if (absl::IsCancelled(response.status())) {

@@ -1,5 +1,5 @@
 #pragma once
-// Requests to the OpenAI HTTP API, and their streamed answers, as `chat` and `generate` need them.
+// Requests to the OpenAI HTTP API, and their streamed answers, for `chat` and `generate`.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -31,7 +31,7 @@ struct Answer {
   bool interrupted = false;  // by Ctrl-C
 };
 
-// Sends `request` (stream and usage are added) and writes the text to stdout as it arrives. Reports on stderr
+// Sends `request` (stream and usage are added) and writes the text to stdout on arrival. Reports on stderr
 // when the server goes to sleep meanwhile. Returns FailedPrecondition, at once, when the server does not
 // serve now; other errors carry the server's own message. Never returns InvalidArgument, which stands for
 // wrong flags.

@@ -35,7 +35,7 @@ HttpClient ClientOf(const Address& address, const std::string& api_key, const Tl
   return HttpClient(options);
 }
 
-// The error for an address that did not respond in HTTP/1: says what is probably there.
+// The error for an address that did not respond in HTTP/1: says what probably listens there.
 absl::Status NotThere(const Address& address, const absl::Status& status) {
   const std::string where = address.ToString();
   if (absl::IsUnimplemented(status)) {
@@ -58,7 +58,7 @@ absl::Status NotThere(const Address& address, const absl::Status& status) {
   return absl::UnavailableError(absl::StrCat(where, " is not a Somnus server: ", status.message()));
 }
 
-// The error for an address that responds with what no Somnus server sends.
+// The error for an address whose response no Somnus server sends.
 absl::Status NoServer(const Address& address, const char* path, const HttpResponse& response) {
   if (response.status == 400 && absl::StrContains(response.body, "HTTPS")) {
     return absl::UnavailableError(
@@ -82,8 +82,8 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body)
   const int http_port = IntAt(info, "http_port"), admin_port = IntAt(info, "admin_port");
   if (http_port == 0)
     return absl::UnavailableError(absl::StrCat(address.ToString(), " is not a Somnus server"));
-  // The given port stays, even where the server names another one: the port may be forwarded. So does TLS,
-  // which somebody between may have added.
+  // The given port stays, even where the server names a different port: the port may be forwarded. TLS stays,
+  // too: a proxy in between may have added TLS.
   const bool admin = address.port == admin_port && address.port != http_port;
   const bool tls = BoolAt(info, "tls"), admin_tls = BoolAt(info, "admin_tls");
   Server server;
@@ -147,7 +147,7 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
   address.tls = absl::ConsumePrefix(&rest, "https://");
   if (!address.tls) absl::ConsumePrefix(&rest, "http://");
   rest = rest.substr(0, rest.find('/'));
-  // The colon before the port is the last one, and comes after an IPv6 address's bracket.
+  // The colon before the port is the last colon, and comes after an IPv6 address's bracket.
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.rfind(':');
   if (colon != rest.npos && (bracket == rest.npos || colon > bracket)) {

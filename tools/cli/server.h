@@ -1,6 +1,6 @@
 #pragma once
-// The server that a command talks to. One address, --url or SOMNUS_URL, is enough: the server itself tells
-// its other ports (GET /server_info).
+// The server that a command talks to. A single address, --url or SOMNUS_URL, is enough: the server itself
+// tells its other ports (GET /server_info).
 
 #include <optional>
 #include <string>
@@ -46,15 +46,16 @@ struct Server {
   std::string api_key;
   std::string admin_api_key;
   TlsClientOptions trust;  // where an address has TLS
-  std::string url_flag;    // " --url=URL" where the command was given one: another command needs it, too
+  std::string url_flag;    // " --url=URL" where the command was given a URL: a further command needs the
+                           // flag, too
 
   HttpClient Client() const;       // of the public port
   HttpClient AdminClient() const;  // of operators' port
 };
 
-// Asks the server for its ports. Unavailable: nothing listens there, or what listens is not a Somnus server;
+// Asks the server for its ports. Unavailable: nothing listens there, or the listener is not a Somnus server;
 // the message says which. InvalidArgument: the address is malformed. FailedPrecondition: the server requires
-// another API key or certificate, or its own is not to be trusted.
+// another API key or certificate, or the server's certificate is not to be trusted.
 absl::StatusOr<Server> FindServer(const ServerOptions& options);
 
 // Whether the server serves now; needs no key. Errors are FindServer's.

@@ -44,8 +44,8 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
 
 using TagBytes = std::map<std::string, int64_t>;
 
-// The bytes of each tag's backups where the ranks compute in host memory; nullopt where a device has memory
-// of its own, as a GPU has, or the server does not answer.
+// The bytes of each tag's backups where the ranks compute in host memory; nullopt where a device, such as a
+// GPU, has memory of its own, or the server does not answer.
 std::optional<TagBytes> BackupsInSameMemory(const Server& server, const ControlOptions& options) {
   const absl::StatusOr<v1::GetStatusResponse> status =
       GetStatus(server, Named<v1::GetStatusRequest>(options), options.timeout);

@@ -1,4 +1,4 @@
-// The command stop: ends a coordinator with its workers, or the workers that a killed one has left.
+// The command stop: ends a coordinator with its workers, or the workers that a killed coordinator has left.
 #include <signal.h>
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ struct StopOptions {
 // Like a supervisor's SIGTERM: open requests may end, and the workers end with their coordinator.
 absl::Status StopCoordinator(const ProcessId& coordinator, absl::Duration timeout) {
   const absl::StatusOr<int> process = OpenProcess(coordinator);
-  if (absl::IsNotFound(process.status())) return absl::OkStatus();  // it has ended a moment ago
+  if (absl::IsNotFound(process.status())) return absl::OkStatus();  // the coordinator has ended a moment ago
   RETURN_IF_ERROR(process.status());
   const auto close_process = absl::MakeCleanup([&] { close(*process); });
   if (const absl::Status sent = SignalProcess(*process, SIGTERM); !sent.ok() && !absl::IsNotFound(sent)) {

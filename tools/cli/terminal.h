@@ -1,5 +1,5 @@
 #pragma once
-// What all commands share: exit codes, output, and Ctrl-C. Colours are used on a terminal only, and not where
+// Shared by all commands: exit codes, output, and Ctrl-C. Colours are used on a terminal only, and not where
 // NO_COLOR is set.
 
 #include <signal.h>
@@ -18,7 +18,7 @@ inline constexpr int kOk = 0;
 inline constexpr int kServerError = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kCannotConnect = 3;
-inline constexpr int kInterrupted = 130;  // by Ctrl-C, as shells have it
+inline constexpr int kInterrupted = 130;  // by Ctrl-C, as in shells
 
 bool IsTerminal(int fd);
 bool UnderstandsEscapes(int fd);  // a terminal that is not dumb
@@ -26,7 +26,7 @@ bool UseColour(int fd);
 // The columns of the terminal; `otherwise` where `fd` is no terminal, or the terminal does not know.
 int Columns(int fd, int otherwise);
 
-// Returns `text` in this style where `fd` shows colours, else as it is.
+// Returns `text` in this style where `fd` shows colours, else unchanged.
 enum class Style { kBold, kDim, kGreen, kRed, kYellow };
 std::string Styled(int fd, Style style, absl::string_view text);
 
@@ -38,11 +38,11 @@ void WriteModelText(absl::string_view text);
 int Fail(const absl::Status& status);
 int ExitCode(const absl::StatusOr<int>& code);
 
-// To end what Ctrl-C has stopped: writes "interrupted" to stderr and returns kInterrupted.
+// For the end after Ctrl-C: writes "interrupted" to stderr and returns kInterrupted.
 int FailInterrupted();
 
-// While one exists, Ctrl-C sets flag() instead of ending the process. Scopes may nest; they share the flag,
-// and making a scope clears it.
+// While a scope exists, Ctrl-C sets flag() instead of ending the process. Scopes may nest; they share the
+// flag, and making a scope clears it.
 class InterruptScope {
  public:
   InterruptScope();

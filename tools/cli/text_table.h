@@ -16,7 +16,7 @@ inline constexpr int kAnyWidth = 1 << 20;
 int OutputColumns();
 
 // Breaks `text`, a line without its newline, into lines of at most `columns`, each but the first after
-// `indent` blanks. Only blanks are broken at, so a longer word makes a longer line. Colours take no columns.
+// `indent` blanks. Lines break at blanks only, so a longer word makes a longer line. Colours take no columns.
 std::string Wrap(absl::string_view text, int columns, int indent);
 
 class TextTable {

@@ -18,14 +18,14 @@ constexpr double kInterval = 0.1;
 constexpr int kMostBar = 40, kDefaultColumns = 80;
 constexpr char kEmptyLine[] = "\r\033[K";
 
-// Of one that has nothing to move the end is all that can be seen.
+// A transition that moves nothing shows only its end.
 double Part(int64_t done, int64_t total, bool ended) {
   return total > 0 ? static_cast<double>(done) / static_cast<double>(total) : ended ? 1 : 0;
 }
 
 bool HasEnded(absl::string_view phase) { return phase == "committed" || phase == "aborted"; }
 
-// "prepared" and "committed" are for ranks that wait: what others still do says more.
+// "prepared" and "committed" are phases of ranks that wait: the phases of ranks that still work say more.
 bool Works(absl::string_view phase) { return phase != "prepared" && !HasEnded(phase); }
 
 std::string Bar(double part, int width) {

@@ -1,5 +1,6 @@
 #pragma once
-// A bar on the terminal that shows how far a sleep or a wake-up is, while another call makes it.
+// A bar on the terminal that shows the progress of a sleep or a wake-up, while a separate call makes the
+// transition.
 
 #include <cstdint>
 #include <map>
@@ -14,8 +15,8 @@
 
 namespace somnus::cli {
 
-// What the bar says of each message of one stream. Transitions that had ended before the first message are no
-// part of it. Not thread safe.
+// The text of the bar for each message of one stream. Transitions that had ended before the first message are
+// left out. Not thread safe.
 class TransitionLines {
  public:
   // No escape sequences, and at most `columns` wide: "waking up [####    ]  52%  1.20 GiB of 2.30 GiB  map".
@@ -30,7 +31,7 @@ class TransitionLines {
   std::optional<std::map<Rank, uint64_t>> old_;  // ids; once there was a message
 };
 
-// Draws on stderr from its making to its destruction, which leaves an empty line for what comes next. Where
+// Draws on stderr from construction to destruction, which leaves an empty line for further output. Where
 // stderr is no terminal, or the server cannot be watched, nothing is drawn.
 class TransitionBar {
  public:
@@ -41,7 +42,7 @@ class TransitionBar {
 
  private:
   TransitionLines lines_;  // for the stream's thread
-  bool drawn_ = false;     // likewise, until that has ended
+  bool drawn_ = false;     // for the stream's thread, until that thread has ended
   std::unique_ptr<TransitionStream> stream_;
 };
 

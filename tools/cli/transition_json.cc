@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// No text in these messages is a number: they have names of tags and of their states.
+// No text in these messages is a number: texts are names of tags and of their states.
 void MakeNumbers(Json* value) {
   int64_t number = 0;
   if (value->is_structured()) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a sleep or a wake-up has done, for scripts.
+// The report of a sleep or a wake-up, for scripts.
 
 #include <google/protobuf/message.h>
 

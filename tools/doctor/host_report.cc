@@ -31,7 +31,7 @@ std::string CpuName() {
   return "";
 }
 
-// "always [madvise] never": the one in brackets.
+// "always [madvise] never": the word in brackets.
 std::string HugePages() {
   const std::string line = FirstLine("/sys/kernel/mm/transparent_hugepage/enabled");
   const size_t begin = line.find('['), end = line.find(']');

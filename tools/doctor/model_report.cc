@@ -10,8 +10,8 @@ namespace somnus {
 
 namespace {
 
-// The type of most weights: what most bytes of matrices of parts become (quantization_config), where there
-// are such, or else what the configuration says.
+// The type of most weights: the type that most bytes of packed matrices become (quantization_config), where
+// there are such matrices, or else the configuration's type.
 StorageType StoredType(const Checkpoint& checkpoint) {
   std::map<StorageType, uint64_t> bytes;
   for (const TensorInfo* tensor : checkpoint.Tensors()) {

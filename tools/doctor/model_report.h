@@ -1,5 +1,5 @@
 #pragma once
-// How much a model makes a host read and compute, and so how fast it can be there at best.
+// How much a model makes a host read and compute, and so the model's best speed there.
 
 #include <cstdint>
 #include <string>
@@ -15,12 +15,13 @@ struct ModelReport {
   std::string name;
   std::string stored_type;  // "Q4_1": that of most weights
   bool is_quantized = false;
-  bool multiplies_bytes = false;  // as stored: its products are of int8, those of others of bfloat16
+  bool multiplies_bytes = false;  // as stored: products are of int8, and of bfloat16 for all other models
   int64_t num_parameters = 0;
   int64_t stored_bytes = 0;    // of all tensors
   int64_t bf16_bytes = 0;      // of all tensors in bfloat16
   int64_t kv_token_bytes = 0;  // KV cache in bfloat16, for each token
-  // What a step of one sequence reads of the weights. An embedding that is not the head as well is not read.
+  // The bytes of weights that a step of one sequence reads. An embedding that is not also the head is not
+  // read.
   int64_t step_stored_bytes = 0;
   int64_t step_bf16_bytes = 0;
   int64_t prompt_token_flops = 0;  // of the matrix products of one token of a prompt, without the head
@@ -29,8 +30,8 @@ struct ModelReport {
 
 ModelReport ReportModel(const Checkpoint& checkpoint);
 
-// Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0. One stream is bound
-// by what it reads or by its arithmetic, whichever takes longer.
+// Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0. A single stream is
+// bound by its reads or by its arithmetic, whichever takes longer.
 struct ModelSpeed {
   double decode_stored = 0;  // a single stream, weights as stored
   double decode_bf16 = 0;    // a single stream, weights of 16 bits (by --dequantize, or in the file)

@@ -1,5 +1,5 @@
 #pragma once
-// Reports as people and as programs read them.
+// Reports for people and for programs.
 
 #include <optional>
 #include <string>

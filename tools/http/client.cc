@@ -31,7 +31,7 @@ absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::at
   while (true) {
     if (IsCancelled(cancel)) return absl::CancelledError("interrupted");
     pollfd entry{fd, events, 0};
-    // poll waits in slices of time, so that a signal that arrives just before it is noticed too.
+    // poll waits in slices of time, so that a signal that arrives just before poll is noticed, too.
     const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
     const int n = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
     if (n > 0) return absl::OkStatus();

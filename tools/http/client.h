@@ -1,6 +1,6 @@
 #pragma once
 // A small blocking HTTP/1.1 client for the tools, plain or over TLS: one request per connection. Thread safe:
-// its only state is its options.
+// the only state is the options.
 
 #include <atomic>
 #include <functional>
@@ -24,12 +24,12 @@ struct HttpClientOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key;                  // sent as a bearer token when not empty
-  std::optional<TlsClientOptions> tls;  // whom to trust; `host` above stands for its own; empty: plain HTTP
+  std::optional<TlsClientOptions> tls;  // whom to trust; `host` above stands for tls->host; empty: plain HTTP
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration read_timeout = absl::Minutes(10);  // between two arrivals of bytes
 };
 
-// What a caller is told of a streamed response while it arrives.
+// The caller's view of a streamed response during its arrival.
 struct StreamWatch {
   std::function<void(absl::string_view)> on_event;
   absl::Duration silence = absl::Seconds(2);
@@ -42,9 +42,9 @@ class HttpClient {
   explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}
 
   // Unavailable: nothing listens there, or nothing that speaks TLS. Unauthenticated: the server's certificate
-  // is not to be trusted. PermissionDenied: the server wants another certificate of this client, or one at
-  // all. DeadlineExceeded: no answer in time. Unimplemented: the server speaks HTTP/2. DataLoss: the answer
-  // is cut short or is not HTTP.
+  // is not to be trusted. PermissionDenied: the server wants a different certificate of this client, or any
+  // certificate. DeadlineExceeded: no answer in time. Unimplemented: the server speaks HTTP/2. DataLoss: the
+  // answer is cut short or is not HTTP.
   absl::StatusOr<HttpResponse> Get(const std::string& path) const;
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
   absl::StatusOr<HttpResponse> Delete(const std::string& path) const;

@@ -1,5 +1,6 @@
 #pragma once
-// Reads fields of JSON that came from elsewhere: what is missing or of another type is the empty value.
+// Reads fields of JSON that came from elsewhere: a field that is missing or of another type is the empty
+// value.
 
 #include <nlohmann/json.hpp>
 #include <string>

@@ -13,7 +13,7 @@ namespace http = boost::beast::http;
 namespace {
 constexpr uint64_t kMaxBodyBytes = uint64_t{1} << 30;
 
-// HTTP/2 servers, gRPC's among them, begin with a SETTINGS frame: three bytes of length, type 4, flags 0,
+// HTTP/2 servers, gRPC's included, begin with a SETTINGS frame: three bytes of length, type 4, flags 0,
 // stream 0.
 bool IsHttp2(absl::string_view bytes) {
   return bytes.size() >= 9 && bytes[0] == 0 && bytes.substr(3, 6) == absl::string_view("\4\0\0\0\0\0", 6);
@@ -33,7 +33,7 @@ struct ResponseReader::Impl {
   }
 
   std::unique_ptr<Parser> parser;
-  std::string pending;  // bytes that the parser needs again, with more after them
+  std::string pending;  // bytes that the parser needs again, together with later bytes
   bool started = false;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Parses HTTP/1.1 responses from bytes as they arrive; the socket is the caller's. One reader per connection;
-// not thread safe.
+// Parses HTTP/1.1 responses from arriving bytes; the socket is the caller's. One reader per connection; not
+// thread safe.
 
 #include <memory>
 #include <string>
@@ -23,8 +23,8 @@ class ResponseReader {
   // Takes the bytes that the socket gave, any number of them. Unimplemented for HTTP/2, DataLoss for anything
   // else that is not HTTP/1.
   absl::Status Feed(absl::string_view bytes);
-  // To be called when the peer has closed: OK where that may end the response, DataLoss where it cuts the
-  // response short.
+  // To be called when the peer has closed: OK where the close may end the response, DataLoss where the close
+  // cuts the response short.
   absl::Status FeedEof();
 
   bool header_done() const;

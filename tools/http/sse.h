@@ -1,5 +1,5 @@
 #pragma once
-// Server-sent events, as far as the OpenAI API uses them: the data of each event. Not thread safe.
+// Server-sent events, as far as the OpenAI API uses events: the data of each event. Not thread safe.
 
 #include <string>
 #include <vector>

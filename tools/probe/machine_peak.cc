@@ -19,12 +19,12 @@ constexpr long kIterations = 400000;     // of 12 to 16 independent chains
 constexpr long kTileIterations = 40000;  // of 4 independent instructions
 constexpr int kRounds = 8;
 
-// A loop over registers, and the operations that one call of it does.
+// A loop over registers, and the operations of one call.
 struct Loop {
   void (*run)();
   double operations;
 };
-// What a set's kernels may use.
+// The loops of the instructions that an instruction set's kernels may use.
 struct SetOfLoops {
   absl::string_view isa;
   Loop f32, bf16, int8;
@@ -108,7 +108,7 @@ void FmaLoop() {
   }
   asm volatile("vzeroupper");
 }
-// Sums of 16 bits, as the kernels have them until they widen a few at a time.
+// Sums of 16 bits, as in the kernels, which widen a few sums at a time.
 void PairBytesLoop() {
   for (long i = 0; i < kIterations; ++i) {
     asm volatile(SOMNUS_REPEAT("4,5,6,7,8,9,10,11,12,13,14,15",
@@ -143,7 +143,7 @@ void WideDotBf16Loop() {
     asm volatile(SOMNUS_REPEAT(SOMNUS_WIDE, "vdpbf16ps %%zmm0, %%zmm1, %%zmm\\r")::);
 }
 
-// Tiles 0 to 3 hold sums, 4 to 7 what is multiplied: numbers other than zero, with which the clock is lower.
+// Tiles 0 to 3 hold sums, 4 to 7 the factors: numbers other than zero, which lower the clock.
 void LoadTiles() {
   struct alignas(64) {
     uint8_t palette = 1;
@@ -197,7 +197,7 @@ constexpr SetOfLoops kSets[] = {{"portable", kSse, kSse, kSseWords},
 #endif
 
 // The best of a few rounds, in 1e9 operations a second. A round ends when the last thread has done its share,
-// which is `speed` loops, of which all compute the same time where the speeds are true.
+// which is `speed` loops; where the speeds are true all threads compute for the same time.
 double Rate(const Loop& loop, const std::vector<ProbeThread>& probe) {
   std::barrier sync(static_cast<ptrdiff_t>(probe.size()));
   std::vector<std::array<double, kRounds>> seconds(probe.size());

@@ -25,7 +25,7 @@ using Vec = uint64_t __attribute__((vector_size(16)));
 
 constexpr size_t kBufferBytes = size_t{160} << 20;
 constexpr size_t kSmallPage = 4 << 10;
-constexpr size_t kLargestPage = 64 << 10;  // of any kernel, but for huge ones
+constexpr size_t kLargestPage = 64 << 10;  // of any kernel, except huge pages
 constexpr int kReadRounds = 3;
 constexpr int kPingPongRounds = 5;
 constexpr int kPingPongTrips = 5000;
@@ -45,8 +45,8 @@ uint64_t ReadAll(const char* data, size_t bytes) {
   return x[0] ^ x[1];
 }
 
-// A private anonymous mapping with huge pages where the kernel grants them, which nobody has touched yet;
-// empty when out of memory.
+// A private anonymous mapping with huge pages where the kernel grants huge pages, untouched so far; empty
+// when out of memory.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) : bytes_(bytes) {
@@ -67,7 +67,7 @@ class Buffer {
   size_t bytes_;
 };
 
-// What one thread reads.
+// The bytes that one thread reads.
 struct Part {
   char* data = nullptr;
   size_t bytes = 0;
@@ -89,8 +89,9 @@ std::vector<Part> Divide(const Buffer& buffer, const std::vector<ProbeThread>& p
   return parts;
 }
 
-// The best of a few rounds: other users of the machine can only make one slower. Where no page was touched
-// before, each thread's come from the nodes that it names, or else from that of its CPU.
+// The best of a few rounds: other users of the machine can only make a round slower. Where no page was
+// touched before, each thread's pages come from the nodes that the thread names, or else from the node of its
+// CPU.
 double ReadBandwidth(const Buffer& buffer, const std::vector<ProbeThread>& probe) {
   std::vector<Part> parts = Divide(buffer, probe);
   std::atomic<uint64_t> sink{0};
@@ -106,7 +107,7 @@ double ReadBandwidth(const Buffer& buffer, const std::vector<ProbeThread>& probe
       seconds = Seconds(start);
     }
   };
-  // Before any is touched: a huge page may reach from one part into the next.
+  // Before any page is touched: a huge page may reach from one part into the next.
   for (size_t t = 0; t < probe.size(); ++t)
     PlacePages(parts[t].data, static_cast<int64_t>(parts[t].bytes), probe[t].memory_nodes).IgnoreError();
   std::vector<std::thread> threads;

@@ -6,10 +6,11 @@
 namespace somnus {
 
 struct ProbeThread {
-  int cpu = 0;       // that it is pinned to
-  double speed = 1;  // of its core: the share of the work that it has, as a part of what the fastest have
-  // That what it reads comes from, as PlacePages takes them (base/numa.h); none, or where the kernel refuses
-  // to place pages: the node of its CPU, because the thread itself is the first that touches it.
+  int cpu = 0;       // the CPU that the thread is pinned to
+  double speed = 1;  // of the core: the thread's share of the work, relative to the fastest threads
+  // The nodes of the memory that the thread reads, as for PlacePages (base/numa.h). Empty, or where the
+  // kernel refuses to place pages: the node of the thread's CPU, because the thread itself touches the memory
+  // first.
   std::vector<int> memory_nodes = {};
 };
 

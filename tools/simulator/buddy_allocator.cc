@@ -37,7 +37,7 @@ void BuddyAllocator::Free(const Piece& piece) {
   free_slots_ += piece.size();
   int64_t begin = piece.begin;
   int order = piece.order;
-  // The pieces of the beginning are never joined: each begins at a multiple of twice its size, and its other
+  // The pieces of the beginning are never joined: each begins at a multiple of twice its size, and its second
   // half would be beyond the end.
   while (order + 1 < static_cast<int>(free_.size())) {
     const int64_t buddy = begin ^ (int64_t{1} << order);

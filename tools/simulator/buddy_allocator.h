@@ -1,6 +1,6 @@
 #pragma once
 // Contiguous memory in pieces of 2^k slots, as the paper assumes for Orca: a piece is split in halves until
-// it is just large enough, and joined with its other half when both are free.
+// the piece is just large enough, and joined with its second half when both are free.
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@ namespace somnus {
 
 class BuddyAllocator {
  public:
-  // The memory need not be a power of two: it begins as the largest pieces that fit one after another.
+  // The memory need not be a power of two: the memory begins as the largest pieces that fit in a row.
   explicit BuddyAllocator(int64_t num_slots);
 
   struct Piece {

@@ -19,8 +19,8 @@ Terms TermsOf(const StepLoad& load) {
           static_cast<double>(load.kv_tokens)};
 }
 
-// Solves the normal equations for the terms in `used`; the others are 0. Terms that do not vary
-// independently of the others get 0, too.
+// Solves the normal equations for the terms in `used`; all other terms are 0. Terms that do not vary
+// independently of the rest get 0, too.
 Terms Solve(const std::vector<Terms>& rows, const std::array<bool, kTerms>& used) {
   std::array<std::array<double, kTerms + 1>, kTerms> matrix = {};
   Terms scale = {};
@@ -61,9 +61,9 @@ double ErrorAt(const std::vector<double>& sorted, double quantile) {
 
 absl::StatusOr<ModelledWorker> FindWorker(const std::string& name) {
   // The paper's Table 1: 12 GB of an A100 are left for a cache of 0.8 MB a token. The coefficients follow
-  // from its Figure 13, as docs/paper.md explains.
+  // from the paper's Figure 13, as docs/paper.md explains.
   const ModelledWorker paper = {"a100-opt-13b", {25e-3, 0.167e-3, 0.287e-3, 0.695e-6, 33e-6}, 15728, 5242};
-  // SmolLM2-135M on two cores, from the steps that docs/benchmarks.md has.
+  // SmolLM2-135M on two cores, from the steps in docs/benchmarks.md.
   const ModelledWorker here = {
       "cpu-smollm2-135m", {4.67e-3, 0.399e-3, 0.517e-3, 0.341e-6, 5.8e-6}, 65536, 186413};
   for (const ModelledWorker& worker : {paper, here}) {

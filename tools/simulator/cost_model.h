@@ -1,6 +1,6 @@
 #pragma once
-// How long a step takes on a modelled worker: a linear function of what the step computes. Its coefficients
-// come from the paper's figures (docs/paper.md) or are fitted to the steps of a running engine.
+// How long a step takes on a modelled worker: a linear function of the step's work. The coefficients come
+// from the paper's figures (docs/paper.md) or are fitted to the steps of a running engine.
 
 #include <array>
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace somnus {
 
-// What one step computes.
+// The work of one step.
 struct StepLoad {
   int64_t prefill_tokens = 0;    // of prompts
   int64_t decode_sequences = 0;  // that compute one token each
-  int64_t kv_tokens = 0;         // that attention reads: of each sequence all its tokens so far
-  int64_t swapped_tokens = 0;    // whose keys and values are copied to host memory, or back
+  int64_t kv_tokens = 0;         // that attention reads: all tokens so far of each sequence
+  int64_t swapped_tokens = 0;    // with keys and values that are copied to host memory, or back
 
   bool empty() const { return prefill_tokens == 0 && decode_sequences == 0; }
 };
@@ -37,7 +37,7 @@ struct CostModel {
   }
 };
 
-// A machine and a model: how fast it is, and how much it can hold.
+// A machine with a model: speed and capacity.
 struct ModelledWorker {
   std::string name;
   CostModel cost;
@@ -45,11 +45,11 @@ struct ModelledWorker {
   int64_t swap_slots = 0;  // tokens in 4 GiB of host memory
 };
 
-// The known ones: "a100-opt-13b" is the paper's, "cpu-smollm2-135m" was fitted on 2 cores. NotFound names
-// them.
+// The known workers: "a100-opt-13b" is the paper's, "cpu-smollm2-135m" was fitted on 2 cores. NotFound names
+// the known workers.
 absl::StatusOr<ModelledWorker> FindWorker(const std::string& name);
 
-// A step that was measured.
+// A measured step.
 struct StepSample {
   StepLoad load;
   double seconds = 0;
@@ -64,7 +64,7 @@ struct CostFit {
 };
 
 // Least squares of the relative error, with no coefficient below 0. InvalidArgument where there are fewer
-// than four samples, or one that took no time.
+// than four samples, or a sample that took no time.
 absl::StatusOr<CostFit> FitCostModel(const std::vector<StepSample>& samples);
 // Reads one JSON object a line: prefill_tokens, decode_sequences, kv_tokens, seconds.
 absl::StatusOr<std::vector<StepSample>> ReadStepSamples(const std::string& path);

@@ -28,11 +28,11 @@ constexpr NamedPolicy kPolicies[] = {{"somnus", ServingPolicy::kSomnus},
 struct NamedTrace {
   const char* name;
   LoadTrace trace;
-  double saturating;  // requests per second that no policy can serve with one sequence each
+  double saturating;  // requests per second that no policy can serve with a sequence each
 };
 constexpr NamedTrace kTraces[] = {{"sharegpt", LoadTrace::kShareGpt, 3}, {"alpaca", LoadTrace::kAlpaca, 45}};
 
-// Mean seconds per output token. The paper's curves leave the flat part between these.
+// Mean seconds per output token. The paper's curves leave the flat part between these limits.
 constexpr double kLatencyLimits[] = {0.2, 0.5};
 
 class Figures {
@@ -87,7 +87,8 @@ class Figures {
     for (const NamedPolicy& policy : kPolicies) {
       ASSIGN_OR_RETURN(const ServingOutcome outcome,
                        Run(With(policy.policy, 1, 0), LoadTrace::kShareGpt, kTraces[0].saturating));
-      // A block's end is lost inside of what the sequence has; a buddy's rest is the allocator's.
+      // The unused end of a block is lost inside the sequence's memory; the rest of a buddy is the
+      // allocator's loss.
       const bool paged = policy.policy == ServingPolicy::kSomnus;
       const double internal = outcome.surplus + (paged ? outcome.rounding : 0);
       const double external = 1 - outcome.live - outcome.future - internal;
@@ -99,7 +100,7 @@ class Figures {
     return Write("memory_waste", ToSvg(chart));
   }
 
-  // Of every policy up to where it is overloaded, and the rates that they sustain.
+  // Charts the latency of every policy up to its overload, and the sustained rates.
   absl::Status Latency(const NamedTrace& trace, int32_t n, int32_t beams, const std::string& name) {
     LineChart chart;
     chart.title = absl::StrCat(

@@ -1,6 +1,6 @@
 #pragma once
-// The paper's figures, as the simulator has them: memory waste (Figure 2), normalized latency over the
-// request rate (Figures 12 and 14), memory saved by sharing (Figure 15) and the block size (Figure 18).
+// The paper's figures, from the simulator: memory waste (Figure 2), normalized latency over the request rate
+// (Figures 12 and 14), memory saved by sharing (Figure 15) and the block size (Figure 18).
 
 #include <string>
 

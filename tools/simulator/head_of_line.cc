@@ -88,7 +88,7 @@ void PrintRules(const CostModel& cost) {
   }
 }
 
-// Long prompts among short ones, which take most of what the engine can compute.
+// Long prompts among short ones, which take most of the engine's time.
 class MixedLoad : public RequestSource {
  public:
   MixedLoad(double rate, int64_t requests, uint64_t seed) : rate_(rate), left_(requests), random_(seed) {}

@@ -1,6 +1,6 @@
 #pragma once
-// A short prompt behind long ones: what the scheduler's options make of it, and what other rules for the
-// prefill budget of a step would.
+// A short prompt behind long ones: the effect of the scheduler's options, and of other rules for a step's
+// prefill budget.
 
 #include <cstdint>
 #include <vector>
@@ -18,10 +18,10 @@ struct HeadOfLineOptions {
 };
 
 struct HeadOfLineOutcome {
-  // Of the short one, since it came.
+  // The short prompt's first token, since its arrival.
   double short_ttft_s = 0;
   int64_t short_ttft_steps = 0;
-  // The first tokens of the long ones, since they came.
+  // The long prompts' first tokens, since their arrival.
   double first_long_s = 0;
   double mean_long_s = 0;
   double last_long_s = 0;
@@ -34,8 +34,8 @@ HeadOfLineOutcome RunHeadOfLine(const HeadOfLineOptions& options, const CostMode
 enum class PrefillSharing {
   kFirstComeFirstServed,
   kEqualParts,
-  kShortestRemaining,       // whoever has the fewest tokens to compute gets all it can take
-  kShortestRemainingAging,  // the same; each step of waiting counts as tokens that are computed
+  kShortestRemaining,       // the prompt with the fewest tokens to compute gets all that it can take
+  kShortestRemainingAging,  // as kShortestRemaining; each step of waiting counts as computed tokens
 };
 
 // An engine with that rule and memory for everything. Decodes come first. `aging` is in tokens per step.

@@ -213,7 +213,7 @@ class Simulation {
       case ResidencyAction::kStay:
         return;  // all tags sleep together, and checkpoints have all weights
       case ResidencyAction::kDropBackup:
-        view.level = 1;  // until it is dropped
+        view.level = 1;  // until the backup is dropped
         view.state = ModelState::kDeepening;
         model.transition_end = now_ + model.spec.sleep;
         return;

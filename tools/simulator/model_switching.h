@@ -1,7 +1,7 @@
 #pragma once
 // Several models that share a device, in virtual time, under a policy that says who is awake: when each token
 // of each request comes, and how much memory is held. A model is as simple as the question allows: a step of
-// all its open requests takes as long as one of a single request.
+// all open requests takes as long as a step of a single request.
 
 #include <cstdint>
 #include <functional>
@@ -20,13 +20,14 @@ struct SimulatedModel {
   bool pinned = false;
   absl::Duration wake_up;            // from level 1
   absl::Duration wake_up_discarded;  // from level 2
-  // From level 2, when a prefetch has ended before, and how long that takes. Not set: it is of no use.
+  // From level 2, when a prefetch has ended before, and the time of the prefetch. Not set: a prefetch is of
+  // no use.
   absl::Duration wake_up_prefetched = absl::InfiniteDuration();
   absl::Duration prefetch;
   absl::Duration sleep;
   absl::Duration step;     // of one token for all open requests; models that compute share the device
   absl::Duration prefill;  // of a request, once
-  // What clients want: the first token after the one, every further one after the other.
+  // The clients' targets: time to the first token, and time for every further token.
   absl::Duration ttft_target = absl::Seconds(10);
   absl::Duration tpot_target = absl::Milliseconds(100);
 };
@@ -47,7 +48,7 @@ struct SwitchingOptions {
 
 struct RequestOutcome {
   absl::Duration ttft = absl::InfiniteDuration();
-  absl::Duration latency = absl::InfiniteDuration();  // infinite: it has not ended
+  absl::Duration latency = absl::InfiniteDuration();  // infinite: the request has not ended
   int num_tokens_in_time = 0;
 };
 
@@ -69,8 +70,8 @@ SwitchingOutcome SimulateSwitching(const std::vector<SimulatedModel>& models,
                                    const std::vector<SimulatedRequest>& requests,
                                    const SwitchingPolicy& policy, const SwitchingOptions& options = {});
 
-// What PlanResidency is compared with: whoever waits is woken at once, and the least recently used models
-// make room, whatever they do.
+// A policy to compare PlanResidency with: a waiting model is woken at once, and the least recently used
+// models make room, even if they are busy.
 ResidencyPlan PlanNaiveLru(int64_t device_memory_budget, const std::vector<ModelView>& models);
 
 }  // namespace somnus

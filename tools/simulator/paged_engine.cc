@@ -12,10 +12,10 @@
 namespace somnus {
 namespace {
 
-// What the workers know of a row of their batch state.
+// The workers' knowledge of a row of their batch state.
 struct Slot {
   int64_t known = 0;     // tokens
-  int64_t computed = 0;  // of them, at the end of the step under way
+  int64_t computed = 0;  // computed tokens at the end of the step under way
   int64_t blocks = 0;
 };
 
@@ -97,7 +97,7 @@ class PagedEngine : public SimulatedEngine {
     use.total = int64_t{scheduler_.blocks().total_blocks()} * size;
     use.held_slots = int64_t{scheduler_.blocks().used_blocks()} * size;
     use.unshared_slots = blocks_ * size;
-    // What is not computed of a table is in blocks of its own.
+    // Slots of a table that are not computed yet are in unshared blocks.
     use.rounding = use.unshared_slots - computed_;
     use.live = use.held_slots - use.rounding;
     return use;
@@ -174,7 +174,7 @@ class PagedEngine : public SimulatedEngine {
 }  // namespace
 
 std::vector<int32_t> PromptTokens(const LoadRequest& request) {
-  // Blocks are told apart by all tokens up to their end, so one token that is different is enough.
+  // Blocks are told apart by all tokens up to their end, so a single different token is enough.
   constexpr int32_t kGroups = 1 << 30;
   std::vector<int32_t> tokens(request.input);
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -197,7 +197,7 @@ SchedulerOptions ToSchedulerOptions(const EngineOptions& options) {
 }
 
 v1::StepLogprobs BeamCandidates::Draw(int32_t count) {
-  // Of log-probabilities, from one continuation to the next.
+  // The mean gap between the log-probabilities of successive continuations.
   constexpr double kMeanGap = 2;
   const double gap = random_.Exponential(kMeanGap);
   const double best = std::log1p(-std::exp(-gap));

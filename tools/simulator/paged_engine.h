@@ -1,7 +1,7 @@
 #pragma once
 // The coordinator's own Scheduler and BlockManager under a modelled worker. The `n` choices of a request are
-// sequences of their own, which fork the first one, as the API submits them; `beams` make it a beam search,
-// which goes on until its last token.
+// sequences of their own, which fork the first choice, as with the API; `beams` make a request a beam search,
+// which goes on until the last token.
 
 #include <memory>
 #include <vector>
@@ -13,18 +13,20 @@
 
 namespace somnus {
 
-// The tokens of a request's prompt: those of its group first, then its own, which no other prompt shares.
+// The tokens of a request's prompt: first the tokens of the request's group, then tokens that no other prompt
+// shares.
 std::vector<int32_t> PromptTokens(const LoadRequest& request);
 
-// What the options say of the scheduler; the rest has its defaults.
+// The scheduler's part of the options; the rest has defaults.
 SchedulerOptions ToSchedulerOptions(const EngineOptions& options);
 
-// What the model gives a beam to go on with: continuations whose probabilities fall geometrically, by a
-// factor that is drawn for each beam and token so that the likeliest has two thirds on average.
+// The model's continuations of a beam: their probabilities fall geometrically, by a factor that is drawn for
+// each beam and token so that the likeliest has two thirds on average.
 class BeamCandidates {
  public:
   explicit BeamCandidates(uint64_t seed) : random_(seed) {}
-  // As workers report them: a chosen token, which no search uses, and `count` others, the likeliest first.
+  // In the form of workers' reports: a chosen token, which no search uses, and `count` further tokens, the
+  // likeliest first.
   v1::StepLogprobs Draw(int32_t count);
 
  private:

@@ -10,12 +10,12 @@
 namespace somnus {
 namespace {
 
-// What the model of the paper can hold: prompt and output of one request.
+// The most tokens of the paper's model: prompt and output of one request.
 constexpr int32_t kModelLength = 2048;
 
 double NormalBelow(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-// The mean of exp(mu + sigma * z) for a standard normal z, where it is at most `most`.
+// The mean of exp(mu + sigma * z) for a standard normal z, where exp(mu + sigma * z) is at most `most`.
 double CutMean(double mu, double sigma, double most) {
   const double end = (std::log(most) - mu) / sigma;
   return std::exp(mu + sigma * sigma / 2) * NormalBelow(end - sigma) / NormalBelow(end);

@@ -1,6 +1,6 @@
 #pragma once
 // Which requests come, and when: drawn from distributions of lengths, or read from a file. All sources give
-// requests one by one, in the order of arrival, so that millions of them take no memory.
+// requests one by one, in the order of arrival, so that millions of requests take no memory.
 
 #include <cstdint>
 #include <fstream>
@@ -17,13 +17,13 @@ struct LoadRequest {
   int64_t id = 0;        // from 0, in the order of arrival
   double arrival_s = 0;  // since the simulation's begin
   int32_t input = 1;     // tokens of the prompt, at least 1
-  int32_t output = 1;    // tokens until it ends, at least 1
-  // Requests of one group begin with the same `prefix` tokens; -1: it shares nothing.
+  int32_t output = 1;    // tokens until the request ends, at least 1
+  // Requests of one group begin with the same `prefix` tokens; -1: the request shares nothing.
   int64_t prefix_group = -1;
   int32_t prefix = 0;
 };
 
-// Numbers that depend on the seed alone, whatever the standard library's distributions do.
+// Numbers that depend on the seed alone, not on the standard library's distributions.
 class LoadRandom {
  public:
   explicit LoadRandom(uint64_t seed) : engine_(seed) {}
@@ -35,8 +35,8 @@ class LoadRandom {
   std::mt19937_64 engine_;
 };
 
-// Lengths by a log-normal distribution that is cut off above `most`. Its mean after the cut is `mean`, which
-// is to be below `most` / 2.
+// Lengths by a log-normal distribution that is cut off above `most`. The mean after the cut is `mean`, which
+// must be below `most` / 2.
 class LengthDistribution {
  public:
   LengthDistribution(double mean, double sigma, int32_t most);
@@ -64,7 +64,7 @@ struct DrawnLoadOptions {
   int64_t requests = 1000;
   uint64_t seed = 1;
   // Each request belongs to one of so many groups and begins with a prefix of that many tokens, which come on
-  // top of its input; 0: none does.
+  // top of the request's input; 0: no prefixes.
   int32_t prefix_groups = 0;
   int32_t prefix = 0;
 };
@@ -72,8 +72,8 @@ struct DrawnLoadOptions {
 std::unique_ptr<RequestSource> DrawLoad(const DrawnLoadOptions& options);
 
 // Reads one JSON object a line: arrival (seconds, ascending), input, output, and optionally prefix_group and
-// prefix. What is wrong with a line is only found when it is read: the source ends there, and `status` says
-// it.
+// prefix. An error in a line is found only when the line is read: the source ends there, and `status` returns
+// the error.
 class LoadFile : public RequestSource {
  public:
   static absl::StatusOr<std::unique_ptr<LoadFile>> Open(const std::string& path);

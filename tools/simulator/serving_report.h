@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// One flat object; its names are in docs/paper.md.
+// A flat object; docs/paper.md explains the names.
 nlohmann::json ToJson(const ServingOutcome& outcome);
 std::string ToText(const ServingOutcome& outcome);
 

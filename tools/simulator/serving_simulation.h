@@ -1,6 +1,6 @@
 #pragma once
-// Engines that serve requests, in virtual time: a router gives each request to an engine when it comes, and
-// each engine makes steps for as long as it has something to compute. The same options and requests give the
+// Engines that serve requests, in virtual time: a router gives each request to an engine on arrival, and each
+// engine makes steps for as long as there is something to compute. The same options and requests give the
 // same outcome.
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct SimulationOptions {
   RouterKind router = RouterKind::kRoundRobin;
 };
 
-// Of one kind of figure over the requests that ended.
+// The distribution of a figure over the requests that ended.
 struct Quantiles {
   double mean = 0;
   double p50 = 0;
@@ -48,11 +48,11 @@ struct ServingOutcome {
   double simulated_s = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
-  int64_t num_swap_preemptions = 0;  // of these, by swap
+  int64_t num_swap_preemptions = 0;  // the part by swap
   double output_tokens_per_s = 0;
   // Means over the time in which a step was under way and requests still came, of all engines.
   double kv_utilization = 0;  // live / reserved slots
-  // Shares of all slots; what is left is free, or in pieces that are too small.
+  // Shares of all slots; the remaining slots are free, or in pieces that are too small.
   double live = 0, future = 0, surplus = 0, rounding = 0;
   double running_requests = 0;
   double sharing_saved = 0;  // of the slots that sequences would hold without sharing

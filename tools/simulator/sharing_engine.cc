@@ -68,7 +68,7 @@ class SharingEngine : public SimulatedEngine {
     int64_t remaining() const { return request.input - computed; }
   };
 
-  // Whoever needs less than a part leaves the rest to the others.
+  // A prompt that needs less than its part leaves the rest to all other prompts.
   static void ShareEqually(std::vector<Running*> prompts, int64_t budget) {
     std::stable_sort(prompts.begin(), prompts.end(),
                      [](const Running* a, const Running* b) { return a->remaining() < b->remaining(); });

@@ -1,11 +1,11 @@
-// simulate_switching: how many models a device can serve, and how well, by who decides which of them is
-// awake.
+// simulate_switching: how many models a device can serve, and how well, by the policy that decides which
+// model is awake.
 //
 //   simulate_switching [--seconds=N] [--seed=N]
 //
-// Two questions, in virtual time. One: a hundred models that are each called seldom, so many to a device that
-// has memory for one; switched when what is open has ended, or at any token. Two: six models, of which some
-// are called often, and memory for two; beside a policy that knows nothing but who was used last.
+// Two questions, in virtual time. First: a hundred models that are each called seldom, so many to a device
+// with memory for one; switched when open requests have ended, or at any token. Second: six models, some
+// called often, and memory for two; compared with a policy that knows nothing but the last use.
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #pragma once
-// An engine in virtual time: it decides what each step computes and which memory that takes; a cost model
-// decides how long the step takes. One step is under way at a time.
+// An engine in virtual time: the engine decides the work and the memory of each step; a cost model decides
+// how long the step takes. A single step is under way at a time.
 
 #include <cstdint>
 #include <memory>
@@ -14,15 +14,15 @@
 
 namespace somnus {
 
-// Where the slots of the KV cache are, in tokens: total = reserved + nobody's. What is shared counts once.
+// Where the slots of the KV cache are, in tokens: total = reserved + nobody's. Shared slots count once.
 struct KvUse {
   int64_t live = 0;     // hold the keys and values of a token
   int64_t future = 0;   // reserved for tokens that will come
   int64_t surplus = 0;  // reserved for tokens of the sequence that will never come
-  // By the allocator, beyond what the sequence asked for: a buddy's rest, a block's end.
+  // reserved by the allocator, beyond the sequence's request: a buddy's rest, a block's end.
   int64_t rounding = 0;
   int64_t total = 0;
-  // As if nothing was shared, and as it is: both in slots.
+  // Slots that would be held without sharing, and slots that are held.
   int64_t unshared_slots = 0;
   int64_t held_slots = 0;
 
@@ -38,7 +38,7 @@ struct StepResult {
 class SimulatedEngine {
  public:
   virtual ~SimulatedEngine() = default;
-  // InvalidArgument for a request that can never be served: it is not queued.
+  // InvalidArgument for a request that can never be served, which is not queued.
   virtual absl::Status Add(const LoadRequest& request) = 0;
   // Begins a step. Nothing, when there is nothing to compute.
   virtual std::optional<StepLoad> BeginStep() = 0;
@@ -48,10 +48,10 @@ class SimulatedEngine {
   virtual KvUse kv_use() const = 0;
   virtual int64_t num_running() const = 0;  // requests
   virtual int64_t num_preemptions() const { return 0; }
-  virtual int64_t num_swap_preemptions() const { return 0; }  // of these, by swap
+  virtual int64_t num_swap_preemptions() const { return 0; }  // the part by swap
 };
 
-// What all engines are made of.
+// The options of all engines.
 struct EngineOptions {
   int64_t kv_slots = 15728;
   int32_t block_size = 16;
@@ -60,9 +60,9 @@ struct EngineOptions {
   int32_t max_model_len = 2048;
   bool enable_prefix_caching = true;
   PreemptionMode preemption = PreemptionMode::kAuto;  // as served
-  // Tokens in host memory: those of 4 GiB, which the coordinator takes by default, where one has 0.8 MB.
+  // Tokens in host memory: as many as fit into 4 GiB, the coordinator's default, at 0.8 MB a token.
   int64_t swap_slots = 5242;
-  int32_t n = 1;      // sequences of each request, which share its prompt where the engine can
+  int32_t n = 1;      // sequences of each request, which share the prompt where the engine can
   int32_t beams = 0;  // of beam search; 0: the n sequences are sampled
   uint64_t seed = 1;
 

@@ -2,11 +2,11 @@
 // the policies that the paper compares with.
 //
 //   simulator --trace=sharegpt --policy=somnus --rate=2 --requests=2000 --json
-//   simulator --figures=DIR      the paper's figures, as SVG, and their numbers
+//   simulator --figures=DIR the paper's figures, as SVG, with the numbers
 //   simulator --head-of-line     a short prompt behind long ones
 //   simulator --fit=FILE         a cost model for the steps in FILE
 //
-// docs/paper.md explains what is modelled and what came out.
+// docs/paper.md explains the model and the results.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

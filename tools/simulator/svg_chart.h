@@ -16,7 +16,7 @@ struct LineChart {
   std::string title;
   std::string x_label;
   std::string y_label;
-  double y_most = 1;  // what is above is cut off
+  double y_most = 1;  // values above are cut off
   std::vector<Series> series;
 };
 

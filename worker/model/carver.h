@@ -9,7 +9,7 @@
 namespace somnus {
 
 // Every array and every weight starts at a multiple of this many bytes. A GPU's matrix products are fastest
-// there, and a choice that was measured at one address holds at all of them.
+// there, and a choice that was measured at one such address holds at all.
 constexpr int64_t kArrayAlignment = 256;
 constexpr int64_t AlignedBytes(int64_t bytes) {
   return (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;

@@ -54,7 +54,7 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
   const TensorView x = FirstRows(c_.act.residual, num_tokens);     // f32 [T, hidden]
   const TensorView delta = FirstRows(c_.act.delta, num_tokens);    // sum [T, hidden]
   const TensorView normed = FirstRows(c_.act.normed, num_tokens);  // act [T, hidden]
-  TensorView pending = {};  // what the last block adds; nothing before the first
+  TensorView pending = {};  // the addend of the last block; nothing before the first block
   for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
     const LayerWeights& w = c_.weights->layers[layer];
     RETURN_IF_ERROR(AddAndNorm(x, pending, w.attention_norm, w.attention_norm_bias, normed));
@@ -73,8 +73,8 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
   return normed;
 }
 
-// The stream itself is normalized, so it moves between two buffers. There is only LayerNorm here: no known
-// post-norm model has RMSNorm.
+// The stream itself is normalized, so the stream moves between two buffers. Only LayerNorm occurs here: no
+// known post-norm model has RMSNorm.
 absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
   const int64_t num_tokens = input.batch.num_tokens;
   TensorView x = FirstRows(c_.act.residual, num_tokens);          // f32 [T, hidden]
@@ -111,7 +111,7 @@ absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& add
     AddRmsNorm(*c_.device, x, addend, weight, eps, out);
     return absl::OkStatus();
   }
-  // This is one kernel where the communicator has a fused one.
+  // A single kernel where the communicator has a fused kernel.
   return c_.communicator->AllReduceAddRmsNorm(*c_.device, x, addend, weight, eps, out);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // A decoder-only transformer over kernels/ops.h, one rank's part of it. The forward pass is written once for
-// all families and branches on their properties (checkpoint/family.h):
+// all families and branches on the family's properties (checkpoint/family.h):
 //   pre-norm:  x += Attention(Norm(x)); x += Mlp(Norm(x)); at the end Norm(x)
 //   post-norm: x = Norm(x + Attention(x)); x = Norm(x + Mlp(x))
 //
@@ -24,24 +24,24 @@
 namespace somnus {
 
 // Scratch between the ops of a layer. Types: `act` goes into linears, `sum` (SumType, kernels/ops.h) comes
-// out of them. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
+// out of linears. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
   TensorView residual;      // f32 [Tmax, hidden]: the residual stream
   TensorView residual2;     // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
-  TensorView delta;         // sum [Tmax, hidden]: what a block adds to the stream
+  TensorView delta;         // sum [Tmax, hidden]: the addend of a block to the stream
   TensorView normed;        // act [Tmax, hidden]
   TensorView qkv;           // sum [Tmax, (H + 2 KV) D]
   TensorView heads;         // act [Tmax, H D]
   TensorView up;            // sum [Tmax, 2 M]; not gated: [Tmax, M]
   TensorView mlp;           // act [Tmax, M]
-  TensorView embedded;      // f32 [Tmax, embedding_dim], when it is not hidden
-  TensorView embedded_act;  // act [Tmax, embedding_dim], likewise
+  TensorView embedded;      // f32 [Tmax, embedding_dim], when embedding_dim is not hidden
+  TensorView embedded_act;  // act [Tmax, embedding_dim], in the same case
 
   static Activations Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
                            DataType sum, int64_t max_tokens);
 };
 
-// What a model needs besides a step's input.
+// The context that a model needs besides a step's input.
 struct ModelContext {
   Device* device = nullptr;
   Communicator* communicator = nullptr;
@@ -64,8 +64,8 @@ class DecoderModel {
  public:
   explicit DecoderModel(const ModelContext* context) : c_(*context) {}
 
-  // Runs all layers; writes the cache. Returns what the head multiplies: act [T, embedding_dim], valid until
-  // the next call. Only collectives can fail.
+  // Runs all layers; writes the cache. Returns the head's input: act [T, embedding_dim], valid until the next
+  // call. Only collectives can fail.
   absl::StatusOr<TensorView> Forward(const StepInput& input);
 
  private:
@@ -81,7 +81,7 @@ class DecoderModel {
 
   // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]): this rank's addend.
   void Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
-  // Likewise of the MLP.
+  // The same for the MLP.
   void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
   // y (sum [T, w.n()]) = x * w^T + bias.
   void FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias, const TensorView& y);

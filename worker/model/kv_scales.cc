@@ -17,11 +17,11 @@ namespace {
 // Beyond these a reciprocal or a product with a stored value might leave float's range.
 constexpr float kSmallest = 1e-20f, kLargest = 1e20f;
 
-// Names under a layer's self_attn, where % is k or v: those that vLLM, compressed-tensors and ModelOpt write,
-// and those of fused projections.
+// Names under a layer's self_attn, where % is k or v: the names that vLLM, compressed-tensors and ModelOpt
+// write, and the names for fused projections.
 constexpr const char* kNames[] = {"%_scale",          "attn.%_scale", "%_proj.%_scale", "%_proj.output_scale",
                                   "qkv_proj.%_scale", "%_cache.scale"};
-// The name of one number for both.
+// The name of a number that is the scale of both.
 constexpr const char* kCommonName = "kv_scale";
 
 absl::StatusOr<float> ReadScale(const Checkpoint& checkpoint, const TensorInfo& tensor) {
@@ -33,7 +33,7 @@ absl::StatusOr<float> ReadScale(const Checkpoint& checkpoint, const TensorInfo& 
     return bad("is one number, not of shape [", absl::StrJoin(tensor.shape, ", "), "]");
   }
   TensorInfo one = tensor;
-  one.shape = {1};  // a tensor without dimensions is read as one of shape [1]
+  one.shape = {1};  // a tensor without dimensions is read as shape [1]
   float scale = 0;
   RETURN_IF_ERROR(checkpoint.ReadRows(one, 0, 1, 0, 1, &scale));
   if (!(scale >= kSmallest && scale <= kLargest)) return bad("must be a positive number, not ", scale);

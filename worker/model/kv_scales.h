@@ -1,6 +1,6 @@
 #pragma once
-// The scales of an fp8 KV cache, which stores value / scale. There is one number each for the keys and the
-// values of a layer, read from a checkpoint as vLLM reads them. Pure functions, but for the log.
+// The scales of an fp8 KV cache, which stores value / scale. The keys of a layer have a scale, and so have
+// the values; both are read from a checkpoint as in vLLM. Pure functions, but for the log.
 
 #include <vector>
 
@@ -17,11 +17,11 @@ struct KvScales {
   bool operator==(const KvScales&) const = default;
 };
 
-// One per layer; 1 where the checkpoint has none. InvalidArgument names file and tensor for a scale that is
-// not one positive number.
+// The scales of each layer; 1 where the checkpoint has no scale. InvalidArgument names file and tensor for a
+// scale that is not a single positive number.
 absl::StatusOr<std::vector<KvScales>> ReadKvScales(const Checkpoint& checkpoint);
 
-// Logs one line on where the scales are from.
+// Logs a line on the source of the scales.
 void LogKvScales(const std::vector<KvScales>& scales);
 
 }  // namespace somnus

@@ -16,7 +16,9 @@ constexpr int kMaxThreads = 16;
 
 void ProgressMeter::Add(int64_t bytes) {
   loaded_ += bytes;
-  if (!report_ || !reporting_.try_lock()) return;  // the thread that holds it or comes next reports these
+  if (!report_ || !reporting_.try_lock())
+    return;  // the thread that holds the lock or comes next reports
+             // these bytes
   std::lock_guard<std::mutex> lock(reporting_, std::adopt_lock);
   const int64_t loaded = loaded_;
   if (loaded == reported_ || loaded == total_) return;  // only Finish reports the total

@@ -1,5 +1,5 @@
 #pragma once
-// The threads that read weights, and the progress that they report.
+// The threads that read weights, and the progress of reading.
 
 #include <atomic>
 #include <cstdint>
@@ -35,8 +35,8 @@ class ProgressMeter {
 // How many threads load weights: one for each allowed CPU, 16 at most.
 int NumLoadThreads();
 
-// Calls job(i, scratch) for each i of [0, count) in their order, on `num_threads` threads, each with a
-// scratch of its own. After an error no more jobs are begun; returns the first error.
+// Calls job(i, scratch) for each i of [0, count) in order, on `num_threads` threads, each with a scratch of
+// its own. After an error no more jobs are begun; returns the first error.
 absl::Status RunLoadJobs(size_t count, int num_threads,
                          absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
 

@@ -16,7 +16,7 @@ using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));
 constexpr int kLanes = 4, kVectors = kBlock / kLanes;
 
-// Narrower ranges cut the outermost values and have finer steps for all others.
+// Narrower ranges cut the outermost values and have finer steps for all other values.
 constexpr float kRanges[] = {1.0f, 0.9f, 0.8f};
 
 Floats All(float value) { return Floats{value, value, value, value}; }
@@ -31,15 +31,15 @@ struct Block {
   Floats at[kVectors];
 };
 
-// `value` as half precision, written to `to`. Returns what was written.
+// `value` as half precision, written to `to`. Returns the written value.
 float PutHalf(float value, uint8_t* to) {
   const uint16_t half = RoundToHalf(value);
   std::memcpy(to, &half, sizeof(half));
   return LoadHalf(to);
 }
 
-// Zero, or NaN where a value is none or is infinite: added to a scale, it makes the block NaN. Comparisons
-// would lose it.
+// Zero, or NaN where a value is NaN or infinite: the sum with a scale makes the block NaN. Comparisons would
+// lose the NaN.
 float OddOf(const Block& x) {
   Floats odd = {};
   for (const Floats& v : x.at) odd += v * 0.0f;
@@ -71,7 +71,7 @@ void ToQ8_0(const Block& x, uint8_t* out) {
   }
 }
 
-// Codes of 4 bits, and the scale and minimum that fit them best, as half precision.
+// Codes of 4 bits, and the scale and minimum that fit the values best, as half precision.
 struct FourBits {
   uint8_t d[2], m[2];
   Block q;
@@ -106,7 +106,7 @@ void FitTo(const Block& x, float d, float m, FourBits* fit) {
   fit->error = Sum(error_parts);
 }
 
-// Block: half d, m; 16 bytes, low nibbles are elements 0-15, high ones 16-31.
+// Block: half d, m; 16 bytes, low nibbles are elements 0-15, high nibbles 16-31.
 void ToQ4_1(const Block& x, uint8_t* out) {
   float low, high;
   RangeOf(x, &low, &high);
@@ -128,7 +128,7 @@ void ToQ4_1(const Block& x, uint8_t* out) {
   }
 }
 
-// The largest number of f8e4m3, and its smallest one that is not subnormal.
+// The largest number of f8e4m3, and the smallest normal number.
 constexpr float kMaxFloat8 = 448, kMinNormalFloat8 = 0x1p-6f;
 
 // Numbers of f8e4m3 for values of up to kMaxFloat8, rounded to nearest even.
@@ -136,9 +136,9 @@ Ints ToFloat8(Floats value) {
   const Ints bits = (Ints)value, sign = (bits >> 24) & 0x80;
   const Floats magnitude = AtMost((Floats)(bits & 0x7fffffff), All(kMaxFloat8));
   const Ints u = (Ints)magnitude;
-  // Of what the 20 bits that fall away hold, half is added, less one where the last bit that stays is 0.
+  // Rounds by adding half of 2^20, the unit of the last bit that stays, less 1 where that bit is 0.
   const Ints normal = ((u + 0x7ffff + ((u >> 20) & 1)) >> 20) - (120 << 3);
-  // Subnormal numbers are multiples of 2^-9: as many of them as the sum has in its last bits.
+  // Subnormal numbers are multiples of 2^-9: the sum's last bits are the factor.
   const Ints subnormal = (Ints)(magnitude + 0x1p14f) - 0x46800000;
   return (magnitude < All(kMinNormalFloat8) ? subnormal : normal) | sign;
 }
@@ -185,7 +185,7 @@ void EachBlock(DataType type, const float* values, int64_t count, void* out, con
   }
 }
 
-// One row, or a part of one.
+// Writes a row, or a part of a row.
 void PutFloat8(const float* values, float scale, int64_t count, void* out) {
   EachBlock(DataType::kF8E4M3, values, count, out,
             [scale](const Block& x, uint8_t* block) { ToF8E4M3(x, scale, block); });

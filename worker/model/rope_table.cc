@@ -6,7 +6,8 @@
 namespace somnus {
 namespace {
 
-// Llama 3.1: long wavelengths are slowed by `factor`, short ones stay, those between are blended.
+// Llama 3.1: long wavelengths are slowed by `factor`, short wavelengths stay, wavelengths in between are
+// blended.
 double Llama3Frequency(const RopeConfig& rope, double frequency) {
   const double original_length = static_cast<double>(rope.original_max_position_embeddings);
   const double turns = original_length * frequency / (2 * M_PI);  // over the original context
@@ -23,7 +24,7 @@ double PairThatTurns(const RopeConfig& rope, double turns, double head_dim) {
 }
 
 // YaRN (arXiv 2309.00071, section 3.2): fast pairs keep their frequency, slow pairs are slowed by `factor`,
-// and pairs between the two are blended.
+// and pairs in between are blended.
 double YarnFrequency(const RopeConfig& rope, double frequency, double pair, double head_dim) {
   double low = PairThatTurns(rope, rope.beta_fast, head_dim);
   double high = PairThatTurns(rope, rope.beta_slow, head_dim);

@@ -1,7 +1,8 @@
 #pragma once
 // Which part of a model a rank holds (Megatron's tensor parallelism). Shards are ranges, not equal parts:
 // rank r of n owns [total * r / n, total * (r + 1) / n), so that every world size works. A range may be
-// empty, but the last rank's never is: what must be added exactly once (row-parallel biases) is added there.
+// empty, but the last rank's never is: addends that must be added exactly once (row-parallel biases) are
+// added there.
 
 #include <cstdint>
 #include <vector>
@@ -19,19 +20,19 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// Returns rank `rank`'s part of `total` items. Where there are enough items for it the bounds are multiples
-// of 64 (at least 256 items for each rank) or 16 (at least 64), which kernels compute faster; the ranks'
-// shares then differ by that much.
+// Returns rank `rank`'s part of `total` items. Where there are enough items the bounds are multiples of 64
+// (at least 256 items for each rank) or 16 (at least 64), which kernels compute faster; the ranks' shares
+// then differ by that much.
 Range ShardRange(int64_t total, int rank, int world_size);
 
-// Plain data. Attention is cut between KV heads while there are enough of them, and each takes its query
-// heads along; with fewer KV heads than ranks query heads are cut, and the KV heads they need are held by
-// several ranks.
+// Plain data. Attention is cut between KV heads while there are enough KV heads, and each KV head takes its
+// query heads along; with fewer KV heads than ranks query heads are cut, and several ranks hold the KV heads
+// that their query heads need.
 struct ModelShards {
   int rank = 0;
   int world_size = 1;
   Range heads;                           // query heads
-  Range kv_heads;                        // KV heads that these need; empty when `heads` is
+  Range kv_heads;                        // KV heads that `heads` need; empty when `heads` is
   std::vector<int32_t> kv_head_of_head;  // [heads.size()]: index into kv_heads
   Range mlp;                             // rows of the MLP's first matrices
   Range vocab;                           // rows of embedding and head
@@ -44,7 +45,7 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size);
 
 // Whether ranks divide this side of a tensor among themselves.
 bool IsDivided(Dim dim);
-// This rank's part of it; the whole of what is not divided.
+// This rank's part of the dimension; the whole of a dimension that is not divided.
 Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards);
 
 }  // namespace somnus

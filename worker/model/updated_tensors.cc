@@ -19,7 +19,7 @@
 namespace somnus {
 namespace {
 
-// An error does not repeat more than that of what a client has sent, or of what it has not.
+// An error repeats at most this much of the names that a client has sent, or has not sent.
 constexpr size_t kMaxNameInErrors = 256;
 constexpr size_t kMaxNamesInErrors = 5;
 
@@ -84,7 +84,7 @@ uint64_t UpdatedTensors::checksum() const { return XXH3_64bits_digest(hash_->sta
 absl::Status UpdatedTensors::Add(const v1::WeightChunk& chunk) {
   absl::Status status = chunk.name().empty() ? absl::OkStatus() : Begin(chunk);
   if (status.ok()) status = AddSource(chunk);
-  if (!status.ok()) part_ = Part();  // in_part_ remembers its name
+  if (!status.ok()) part_ = Part();  // in_part_ remembers the tensor's name
   return status;
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-// Puts tensors together that come in chunks (proto/weights.proto), and hands each over once it is whole. So
-// one that has come in part has changed nothing.
+// Puts tensors together that come in chunks (proto/weights.proto), and hands each tensor over once the tensor
+// is whole. So a tensor that has come in part has changed nothing.
 //
-// Memory: the bytes of one tensor as it is sent, until it is whole; none for one that comes in a single
-// chunk. A tensor of another shape than the model's is refused before memory is taken for it. Shared memory
+// Memory: the bytes of one tensor as sent, until the tensor is whole; none for a tensor that comes in a
+// single chunk. A tensor of another shape than the model's is refused before memory is taken. Shared memory
 // is mapped read-only while a chunk is read, and checked against its size; memory of a GPU is copied into the
-// tensor's. Used by one thread.
+// tensor's memory. Used by one thread.
 
 #include <cstdint>
 #include <functional>
@@ -22,13 +22,13 @@ namespace somnus {
 
 class UpdatedTensors {
  public:
-  // Takes a whole tensor, one of the checkpoint's, which can be read until it returns.
+  // Takes a whole tensor of the checkpoint, which can be read until Place returns.
   using Place = std::function<absl::Status(const Checkpoint&, const TensorInfo&)>;
 
-  // Copies memory of a GPU to `to`, all of its bytes.
+  // Copies all bytes of a GPU's memory to `to`.
   using ReadCuda = std::function<absl::Status(const v1::CudaMemory& memory, void* to)>;
 
-  // For a model of this configuration. `needs_all`: it is complete only with every tensor. Without
+  // For a model of this configuration. `needs_all`: the update is complete only with every tensor. Without
   // `read_cuda` memory of a GPU is refused.
   UpdatedTensors(const ModelConfig& config, bool needs_all, Place place, ReadCuda read_cuda = nullptr);
   ~UpdatedTensors();
@@ -39,8 +39,8 @@ class UpdatedTensors {
   // InvalidArgument where the model has no tensor of this name, dtype and shape. The data is not looked at.
   absl::Status Check(const v1::WeightChunk& first) const;
   // The next chunk. InvalidArgument names the tensor, also of an unknown name; DataLoss: shared memory was
-  // cut while it was read; others are those of `place`. After an error the tensor counts as one that has come
-  // in part, and can be sent anew.
+  // cut while being read; any other error is from `place`. After an error the tensor counts as having come in
+  // part, and can be sent anew.
   absl::Status Add(const v1::WeightChunk& chunk);
   // Nothing follows: a tensor that has come in part is dropped, and InvalidArgument names it.
   absl::Status EndStream();
@@ -50,14 +50,14 @@ class UpdatedTensors {
 
   int64_t num_tensors() const { return static_cast<int64_t>(whole_.size()); }  // that have come whole
   int64_t num_bytes() const { return num_bytes_; }                             // of all chunks
-  // Of the names and of the bytes that were in messages, in their order.
+  // Of the names and of the bytes that were in messages, in order.
   uint64_t checksum() const;
 
  private:
-  // The tensor whose chunks come now.
+  // The tensor that is coming now.
   struct Part {
     std::string name;
-    const TensorInfo* tensor = nullptr;  // null: one that this model computes without
+    const TensorInfo* tensor = nullptr;  // null: a tensor that this model computes without
     StorageType type = StorageType::kF32;
     int64_t bytes = 0;  // of the whole
     int64_t received = 0;
@@ -67,12 +67,12 @@ class UpdatedTensors {
   absl::StatusOr<Part> PartOf(const v1::WeightChunk& first) const;
   absl::Status Begin(const v1::WeightChunk& chunk);
   absl::Status AddSource(const v1::WeightChunk& chunk);
-  // `source` is the map that they are in, or null.
+  // `source` is the map that the bytes are in, or null.
   absl::Status AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source);
   absl::Status AddCudaMemory(const v1::CudaMemory& memory);
   absl::Status CheckRoom(int64_t bytes) const;
   absl::Status TakeMemory();
-  // The next bytes of the tensor are in its memory.
+  // The next bytes of the tensor have arrived in memory.
   absl::Status Received(int64_t bytes);
   absl::Status Finish(const uint8_t* data, const MappedFile* source);
 
@@ -80,7 +80,8 @@ class UpdatedTensors {
   const bool needs_all_;
   const Place place_;
   const ReadCuda read_cuda_;
-  // Of an output matrix that is the embedding: its own name and shape, which clients send as well. Or empty.
+  // For an output matrix that is the embedding: the output matrix's own name and shape, which clients send as
+  // well. Or empty.
   std::string tied_name_;
   std::vector<int64_t> tied_shape_;
 

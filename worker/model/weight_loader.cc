@@ -15,11 +15,11 @@ constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges 
 // f32 scratch of one job: small enough to stay in a core's L2 between reading and packing.
 constexpr int64_t kScratchFloats = 128 * 1024;
 
-// Rows of one packed matrix, or a part of a vector.
+// A job: rows of one packed matrix, or a part of a vector.
 struct Job {
   const WeightPlan::Matrix* matrix = nullptr;
   Range rows;
-  const WeightSource* part = nullptr;  // of a vector, whose elements begin at `to`
+  const WeightSource* part = nullptr;  // of a vector; its elements go to `to`
   float* to = nullptr;
   int64_t bytes = 0;
 };
@@ -37,7 +37,7 @@ void AddMatrixJobs(const WeightPlan::Matrix& matrix, const Range& rows, std::vec
   }
 }
 
-// Of one tensor's part of the vector, or, without a tensor, of all of them.
+// Adds jobs for one tensor's part of the vector, or, without a tensor, for all parts.
 void AddVectorJobs(const WeightPlan::Vector& vector, const TensorInfo* tensor, std::vector<Job>* jobs) {
   // The memory is ours to write: Bind pointed the target into the region.
   float* to = const_cast<float*>(*vector.target);
@@ -67,8 +67,8 @@ absl::Status LoadVectorPart(const Checkpoint& checkpoint, const Device& device, 
   return absl::OkStatus();
 }
 
-// Calls read(source, row_begin, row_end, row) for each source that has rows of the job: rows of its tensor,
-// which become those of the job from `row` on.
+// Calls read(source, row_begin, row_end, row) for each source that has rows of the job: rows of the source's
+// tensor, which become the job's rows from `row` on.
 template <typename Read>
 absl::Status ReadSources(const Job& job, const Read& read) {
   int64_t source_begin = 0;  // row of the fused matrix where the source starts
@@ -95,7 +95,7 @@ absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, 
   return absl::OkStatus();
 }
 
-// Rows of one source that is a part of each of the tensor's rows, as blocks of fp8.
+// Reads rows of a source that is a part of each row of the tensor, as blocks of fp8.
 absl::Status ReadFloat8Parts(const Checkpoint& checkpoint, const WeightSource& source, int64_t row_begin,
                              int64_t row_end, uint8_t* to) {
   const TensorInfo& tensor = *source.tensor;
@@ -108,8 +108,8 @@ absl::Status ReadFloat8Parts(const Checkpoint& checkpoint, const WeightSource& s
   return absl::OkStatus();
 }
 
-// Rows of one source as blocks of the weight's type: as they are stored where that is the type, and else
-// quantized here. A block has fewer bytes than its values have as f32, so both fit the rows' place in the
+// Reads rows of one source as blocks of the weight's type: as stored where the stored type is the weight's,
+// and else quantized here. A block has fewer bytes than its values as f32, so both fit the rows' place in the
 // scratch.
 absl::Status ReadBlocks(const Checkpoint& checkpoint, const WeightSource& source, int64_t row_begin,
                         int64_t row_end, DataType type, float* scratch, uint8_t* to) {
@@ -124,8 +124,8 @@ absl::Status ReadBlocks(const Checkpoint& checkpoint, const WeightSource& source
   return absl::OkStatus();
 }
 
-// Likewise of a quantized weight. Sources are read in the order of their rows, and blocks are written at or
-// before the place that the values of the same rows are read to.
+// Loads the rows of a quantized weight. Sources are read in the order of their rows, and blocks are written
+// at or before the place of the same rows' values.
 absl::Status LoadQuantizedRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
                                float* scratch) {
   const LinearWeight& weight = *job.matrix->target;
@@ -150,8 +150,8 @@ absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Jo
   return LoadQuantizedRows(checkpoint, device, job, scratch->data());
 }
 
-// Of a dummy checkpoint, but for quantized ones, which are read. The range of the numbers keeps the magnitude
-// of what they multiply.
+// Fills the matrices of a dummy checkpoint, except quantized matrices, which are read. The range of the
+// numbers keeps the magnitude of a product's input.
 void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   uint64_t seed = 0;
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
@@ -164,7 +164,7 @@ void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   }
 }
 
-// Of one tensor, or, without one, of all.
+// The pieces of one tensor, or, without a tensor, of all.
 std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, const TensorInfo* tensor,
                                     int64_t max_bytes) {
   std::vector<UploadPiece> pieces;

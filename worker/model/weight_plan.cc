@@ -133,14 +133,15 @@ class WeightPlanBuilder {
     AddMatrix(TensorRole::kDown, i, &layer->down, &layer->down_bias);
   }
 
-  // This rank's part of the roles' tensors, in their order; what the model does not have is left out.
+  // This rank's part of the roles' tensors, in the order of the roles; roles that the model does not have are
+  // left out.
   std::vector<WeightSource> SourcesOf(std::initializer_list<TensorRole> roles, int32_t layer, bool biases) {
     const Family& family = *config_.family;
     std::vector<WeightSource> sources;
     for (const TensorRole role : roles) {
       const TensorSpec* spec = FindTensor(family, role);
       if (spec == nullptr || !spec->present(config_) || (biases && !spec->bias(config_))) continue;
-      // Ranks sum the products of a row-parallel matrix, so only one of them adds its bias.
+      // Ranks sum the products of a row-parallel matrix, so only one rank adds the bias.
       if (biases && IsDivided(spec->cols) && !shards_.last_rank()) continue;
       const std::string name = TensorName(family, role, layer) + (biases ? ".bias" : ".weight");
       const TensorInfo* tensor = checkpoint_.Find(name);
@@ -157,7 +158,7 @@ class WeightPlanBuilder {
     return offset;
   }
 
-  // Of a matrix; `in_layer`: it is one of a layer.
+  // The type of a matrix; `in_layer`: the matrix belongs to a layer.
   DataType TypeOf(const WeightSource& source, bool in_layer) const {
     const std::optional<DataType> stored = QuantizedType(source.tensor->type);
     const bool keeps = types_.keep_quantized && !checkpoint_.is_dummy();
@@ -167,8 +168,8 @@ class WeightPlanBuilder {
     return quantizes && ComputesBlocks(source, *types_.quantize) ? *types_.quantize : types_.dtype;
   }
 
-  // Whether two sources in turn can be parts of one packed matrix: of one type, and of fp8 either both or
-  // none with scales of blocks.
+  // Whether two sources in turn can be parts of one packed matrix: both are of the same type, and for fp8
+  // either both or neither have scales of blocks.
   bool ShareMatrix(const WeightSource& a, const WeightSource& b) const {
     const DataType type = TypeOf(a, true);
     const auto by_blocks = [type](const WeightSource& source) {
@@ -177,7 +178,7 @@ class WeightPlanBuilder {
     return type == TypeOf(b, true) && by_blocks(a) == by_blocks(b);
   }
 
-  // Whether the device computes with the type, and this rank's columns are whole blocks of it.
+  // Whether the device computes with the type, and this rank's columns are whole blocks of that type.
   bool ComputesBlocks(const WeightSource& source, DataType type) const {
     const int64_t block = QuantBlockValues(type);
     return ComputesQuantized(device_, type) && source.cols.begin % block == 0 && source.cols.end % block == 0;
@@ -188,7 +189,7 @@ class WeightPlanBuilder {
     if (bias != nullptr) AddSources(bias, SourcesOf({role}, layer, /*biases=*/true));
   }
 
-  // The roles' weights one below the other, a part for each type in turn, and their biases as one vector.
+  // The roles' weights one below the other, a part for each type in turn, and the biases as one vector.
   void AddFused(std::initializer_list<TensorRole> roles, int32_t layer, FusedWeight* target,
                 const float** bias) {
     LinearWeight* next = target->parts;

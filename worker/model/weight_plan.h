@@ -1,5 +1,5 @@
 #pragma once
-// Which of a checkpoint's rows and columns a rank holds, and where each lies in the one `weights` region: the
+// Which rows and columns of a checkpoint a rank holds, and where each lies in the `weights` region: the
 // family's list of tensors (checkpoint/family.h), cut by the rank's shards.
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace somnus {
 
-// What matrices are computed as.
+// The types in which matrices are computed.
 struct WeightTypes {
   DataType dtype = DataType::kBF16;
-  // Quantized tensors keep their type where the device computes with it and the rank's columns are whole
-  // blocks. All others get `dtype`.
+  // Quantized tensors keep their type where the device computes with that type and the rank's columns are
+  // whole blocks. All other tensors get `dtype`.
   bool keep_quantized = false;
-  // --quantization: what the layers' matrices become that would get `dtype`, if the device computes with it
-  // and the rank's columns are whole blocks. The embedding, the output matrix and OPT's projections between
-  // layers and embedding never do.
+  // --quantization: the type of the layers' matrices that would get `dtype`, if the device computes with this
+  // type and the rank's columns are whole blocks. Never of the embedding, the output matrix and OPT's
+  // projections between layers and embedding.
   std::optional<DataType> quantize;
 };
 
@@ -39,11 +39,11 @@ struct WeightSource {
   Range cols;
 };
 
-// Whether a weight of `type` takes the source's blocks as the checkpoint stores them: they are of that type,
-// and of fp8 with scales of blocks, these do not end within 32 rows of the weight.
+// Whether a weight of `type` takes the source's blocks as stored in the checkpoint: the blocks are of that
+// type, and for fp8 with scales of blocks no such block ends within 32 rows of the weight.
 bool TakesStoredBlocks(const WeightSource& source, DataType type);
 
-// Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
+// Movable; immutable after Create but for Bind. The TensorInfos belong to the checkpoint of Create.
 class WeightPlan {
  public:
   struct Matrix {

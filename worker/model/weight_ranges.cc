@@ -6,14 +6,14 @@
 namespace somnus {
 namespace {
 
-constexpr uint64_t kMaxGap = 256 << 10;  // read along with what is around it
+constexpr uint64_t kMaxGap = 256 << 10;  // read along with the ranges around the gap
 
-// The rows as they are stored.
+// The stored rows.
 FileRange RangeOf(const WeightSource& source) {
   const TensorInfo& tensor = *source.tensor;
   const uint64_t begin = tensor.data - tensor.source->data();
   const int64_t rows = tensor.shape[0];
-  // Of a vector, blocks of quantized elements do not end with each row, and rows of a head change places.
+  // In a vector, blocks of quantized elements do not end with each row, and rows of a head change places.
   // Packed numbers may have the inputs first; their scales, a hundredth of the bytes, are left out.
   const bool divides = tensor.bytes % rows == 0 && tensor.permuted_head_dim == 0 && tensor.packed == nullptr;
   if (!divides) return {tensor.source, begin, begin + tensor.bytes};

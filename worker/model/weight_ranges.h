@@ -8,9 +8,9 @@
 
 namespace somnus {
 
-// Those of the plan's tensors, in the order of the files, without overlaps. Of a tensor that is cut by
-// columns whole rows, since the pages between are those of other ranks, mostly of the same host. Ranges that
-// are close to each other are one.
+// The file ranges of the plan's tensors, in the order of the files, without overlaps. For a tensor that is
+// cut by columns whole rows, since the pages in between belong to other ranks, mostly of the same host.
+// Ranges that are close to each other are joined.
 std::vector<FileRange> WeightRanges(const WeightPlan& plan);
 
 }  // namespace somnus

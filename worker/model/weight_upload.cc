@@ -27,7 +27,7 @@ bool IsStoredAs(StorageType stored, DataType dtype) {
   }
 }
 
-// A few rows, or a part of one, at a time.
+// Converts a few rows, or a part of a row, at a time.
 absl::Status ReadConverted(const Checkpoint& checkpoint, const UploadPiece& piece,
                            std::vector<float>* scratch, char* out) {
   const int64_t cols_at_once = std::min(piece.cols.size(), kScratchFloats);

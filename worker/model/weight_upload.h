@@ -1,8 +1,9 @@
 #pragma once
 // Weights onto an asynchronous device: each reader thread takes a pinned buffer of the device's uploader,
-// reads a piece of this rank's slices from the checkpoint into it, in the type that the device is to hold,
-// and sends it. So pieces are read, converted and copied at the same time. What is stored in the device's
-// type is copied byte for byte; the rest goes through f32, a little at a time, and is rounded once.
+// reads a piece of this rank's slices from the checkpoint into the buffer, in the type that the device is to
+// hold, and sends the buffer. So pieces are read, converted and copied at the same time. Rows that are stored
+// in the device's type are copied byte for byte; the rest goes through f32, a little at a time, and is
+// rounded once.
 //
 // Memory on the host: the uploader's buffers, and 64 KiB for each reader thread that has to convert.
 
@@ -18,8 +19,8 @@
 
 namespace somnus {
 
-// A rectangle of a stored tensor, and its place on the device: dense, row by row, as `dtype` (f32, bf16 or
-// f16).
+// A rectangle of a stored tensor, and the rectangle's place on the device: dense, row by row, as `dtype`
+// (f32, bf16 or f16).
 struct UploadPiece {
   const TensorInfo* tensor = nullptr;
   Range rows;

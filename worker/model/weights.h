@@ -1,6 +1,6 @@
 #pragma once
-// A rank's weights, by where the forward pass uses them. Matrices that read the same input are fused (q, k,
-// v; gate, up) as far as they have one type, and packed for the device; norms, biases and learned positions
+// A rank's weights, by their place in the forward pass. Matrices that read the same input are fused (q, k, v;
+// gate, up) as far as their types are equal, and packed for the device; norms, biases and learned positions
 // are f32. Views: the memory belongs to the region that WeightPlan::Bind was given.
 
 #include <vector>
@@ -9,16 +9,17 @@
 
 namespace somnus {
 
-// Fused matrices, one below the other: one part, or, of a file that stores them in several types which are
-// computed, one for each type in turn (Q4_K_M has q and k in Q4_K, and v in Q6_K). The rest have n == 0.
+// Fused matrices, one below the other: a single part, or, for a file that stores them in several types that
+// the device computes with, a part for each type in turn (Q4_K_M has q and k in Q4_K, and v in Q6_K). The
+// rest have n == 0.
 struct FusedWeight {
   LinearWeight parts[3];
 
   int64_t n() const { return parts[0].n + parts[1].n + parts[2].n; }
 };
 
-// H: this rank's query heads, KV: its KV heads, D: head_dim, M: its MLP rows, V: its vocabulary rows.
-// Null pointers and n == 0 mean "this model (or this rank) has none".
+// H: this rank's query heads, KV: its KV heads, D: head_dim, M: its MLP rows, V: its vocabulary rows. Null
+// pointers and n == 0 mean that this model (or this rank) has no such weight.
 struct LayerWeights {
   const float* attention_norm = nullptr;       // [hidden]
   const float* attention_norm_bias = nullptr;  // [hidden]
@@ -39,7 +40,7 @@ struct LayerWeights {
 struct ModelWeights {
   LinearWeight embedding;                 // [V, embedding_dim]
   const float* position_table = nullptr;  // [max_position_embeddings + offset, hidden]
-  LinearWeight project_in;                // [hidden, embedding_dim], when they differ
+  LinearWeight project_in;                // [hidden, embedding_dim], when the two sizes differ
   LinearWeight project_out;               // [embedding_dim, hidden]
   std::vector<LayerWeights> layers;
   const float* final_norm = nullptr;       // [hidden]

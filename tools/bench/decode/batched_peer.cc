@@ -24,7 +24,8 @@ namespace {
 
 constexpr size_t kMaxOutput = 1 << 20;
 
-// Runs the program and returns its stdout, up to kMaxOutput bytes and a little more. Its stderr is discarded.
+// Runs the program and returns its stdout, up to kMaxOutput bytes and a little more. Standard error is
+// discarded.
 absl::StatusOr<std::string> RunAndRead(const std::vector<std::string>& args) {
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0)
@@ -57,7 +58,7 @@ absl::StatusOr<std::string> RunAndRead(const std::vector<std::string>& args) {
   return output;
 }
 
-// llama.cpp gives each sequence a context of its own, of a multiple of so many tokens.
+// llama.cpp gives each sequence a context of its own, a multiple of so many tokens.
 constexpr int64_t kContextStep = 256;
 
 int64_t ContextOf(int64_t batch, int64_t tokens) {

@@ -15,25 +15,26 @@ struct PeerSample {
   double decode_tokens_per_second = 0;
 };
 
-// The flags that ask for flash attention, by what `--help` printed: "-fa on", "-fa 1" or the bare "-fa" of
-// older versions; none where there is no such flag.
+// The flags that ask for flash attention, by the output of `--help`: "-fa on", "-fa 1" or the bare "-fa" of
+// older versions; empty where there is no such flag.
 std::vector<std::string> FlashAttentionFlags(absl::string_view help);
 
 // One program with one model. Copyable; thread safe. The program is executed directly, never through a shell,
-// and each call blocks until it has ended.
+// and each call blocks until the program has ended.
 class BatchedPeer {
  public:
-  // Asks the program for its flags. NotFound when it cannot be started, Internal when it fails.
+  // Asks the program for its flags. NotFound when the program cannot be started, Internal when the program
+  // fails.
   static absl::StatusOr<BatchedPeer> Find(const std::string& binary, const std::string& model, int threads);
 
-  // One batch of prompts, with flash attention and a context that has room for them. NotFound when the
-  // program cannot be started, Internal when it fails or prints no result.
+  // One batch of prompts, with flash attention and a context that has room for the batch. NotFound when the
+  // program cannot be started, Internal when the program fails or prints no result.
   absl::StatusOr<PeerSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) const;
 
  private:
   explicit BatchedPeer(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  std::vector<std::string> command_;  // what all runs have in common
+  std::vector<std::string> command_;  // the common part of all runs
 };
 
 }  // namespace somnus

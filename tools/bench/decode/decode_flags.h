@@ -1,5 +1,5 @@
 #pragma once
-// What decode_bench is asked to do.
+// The flags of decode_bench.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@ struct DecodeFlags {
   LoadFormat load_format = LoadFormat::kAuto;
   int32_t threads = 2;
   DataType dtype = DataType::kBF16;
-  // A server's default is the other one. Here a quantized file is measured beside a peer, which computes with
+  // A server's default is the opposite. Here a quantized file is measured beside a peer, which computes with
   // the file's bits.
   bool dequantize = false;
   std::optional<DataType> quantize;
@@ -35,7 +35,7 @@ struct DecodeFlags {
 
 // InvalidArgument names the flag.
 absl::StatusOr<DecodeFlags> ParseDecodeFlags(const std::vector<std::string>& args);
-// For main: likewise, and prints help, version or what is wrong. An exit code when the program is to end now.
+// For main: parses argv, and prints help, version or an error. An exit code when the program is to end now.
 std::optional<int> ParseDecodeFlags(int argc, const char* const* argv, DecodeFlags* flags);
 
 }  // namespace somnus

@@ -144,7 +144,7 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens, int32_t n
   return absl::OkStatus();
 }
 
-// As the worker does: a step is launched before the reply to the one before is read.
+// As the worker does: a step is launched before the reply to the previous step is read.
 absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens, HostCalls* launching) {
   v1::StepRequest request;
   for (int32_t slot = 0; slot < batch; ++slot) {

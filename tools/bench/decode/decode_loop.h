@@ -1,6 +1,6 @@
 #pragma once
-// One rank of a model in this process, driven by step messages without RPC or coordinator: what the runner
-// can do at best. The load is that of llama-batched-bench: `batch` prompts of `prompt_tokens`, in steps of at
+// One rank of a model in this process, driven by step messages without RPC or coordinator: the runner's best
+// speed. The load is the same as of llama-batched-bench: `batch` prompts of `prompt_tokens`, in steps of at
 // most `max_step_tokens`, then `new_tokens` decode steps. Not thread safe.
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct DecodeLoopOptions {
   LoadFormat load_format = LoadFormat::kAuto;
   bool enforce_eager = false;
   DataType dtype = DataType::kBF16;
-  // As ModelRunnerOptions has them.
+  // As in ModelRunnerOptions.
   bool dequantize = true;
   std::optional<DataType> quantize;
   std::optional<DataType> kv_cache_dtype;
@@ -33,11 +33,12 @@ struct DecodeLoopOptions {
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
   int32_t max_step_tokens = 512;
-  // Blocks of the KV cache, as BlocksFor counts them; 0: what max_batch sequences of max_len tokens need.
+  // Blocks of the KV cache, as counted by BlocksFor; 0: enough for max_batch sequences of max_len tokens.
   int64_t kv_blocks = 0;
   // The share of the device's remaining memory that the KV cache takes, if that is more.
   double kv_share = 0;
-  // The share that it may take, whatever it needs, and Fits says what has room then; 0: any.
+  // The largest share that the KV cache may take, regardless of need; Fits then says which load has room. 0:
+  // no limit.
   double max_kv_share = 0;
 };
 
@@ -65,16 +66,16 @@ class DecodeLoop {
 
   // Blocks that `batch` sequences of `len` tokens take.
   static int64_t BlocksFor(int32_t batch, int32_t len);
-  // Whether the KV cache has room for them.
+  // Whether the KV cache has room for `batch` sequences of `len` tokens.
   bool Fits(int32_t batch, int32_t len) const { return BlocksFor(batch, len) < num_blocks_; }
 
-  // InvalidArgument for a batch or lengths above those of the options, ResourceExhausted for what does not
-  // fit.
+  // InvalidArgument for a batch or lengths above the options' limits, ResourceExhausted for a load that does
+  // not fit.
   absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 
   int64_t weights_bytes() const { return weights_bytes_; }
   int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  // What a step reads and computes, and whether its products are of bytes.
+  // The work of a step, and whether the products are of bytes.
   const ModelWork& work() const { return work_; }
   bool multiplies_bytes() const;
   const ModelConfig& config() const { return checkpoint_->config(); }
@@ -88,7 +89,7 @@ class DecodeLoop {
   // Reads weights of the same shape from `path` again. Returns the seconds until all are on the device.
   absl::StatusOr<double> ReloadSeconds(const std::string& path);
   double load_seconds() const { return load_seconds_; }
-  // The decode graphs, and the device memory that they hold; none on a CPU.
+  // The decode graphs, and the device memory that graphs hold; none on a CPU.
   const GraphReport& graphs() const { return graphs_; }
   int64_t graph_bytes() const { return graph_bytes_; }
   std::string device() const { return device_->Describe(); }
@@ -106,7 +107,7 @@ class DecodeLoop {
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<ModelRunner> runner_;
   ModelWork work_;
-  int64_t num_blocks_ = 0;  // the null block among them
+  int64_t num_blocks_ = 0;  // the null block included
   int64_t weights_bytes_ = 0;
   int64_t kv_cache_bytes_ = 0;
   double load_seconds_ = 0;

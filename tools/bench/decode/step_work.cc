@@ -5,7 +5,7 @@
 namespace somnus {
 namespace {
 
-// Tokens that a step of the mean looks back at, itself among them.
+// Tokens that a mean step looks back at, its own token included.
 double MeanContext(int64_t prompt_tokens, int64_t new_tokens) {
   return static_cast<double>(prompt_tokens) + static_cast<double>(new_tokens + 1) / 2;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The rates of a GPU's memory and of its bus at best.
+// The best rates of a GPU's memory and bus.
 
 namespace somnus {
 

@@ -37,7 +37,7 @@ absl::StatusOr<double> CopyRate(void* to, const void* from, double counted) {
     RETURN_IF_ERROR(Check(cudaEventSynchronize(end), "cudaEventSynchronize"));
     float ms = 0;
     cudaEventElapsedTime(&ms, begin, end);
-    if (i > 0) rates.push_back(counted / (ms * 1e-3) * 1e-9);  // the first one warms up
+    if (i > 0) rates.push_back(counted / (ms * 1e-3) * 1e-9);  // the first run warms up
   }
   std::nth_element(rates.begin(), rates.begin() + kSamples / 2, rates.end());
   return rates[kSamples / 2];

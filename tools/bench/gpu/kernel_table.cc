@@ -102,7 +102,7 @@ class KernelBench {
   }
   bool Starts(const std::string& name) { return report_.StartsOp("kernels", name); }
 
-  // Adds a row with the time of one of `repeats` calls of `op` (graph_timer.h).
+  // Adds a row with the time of a call of `op`, out of `repeats` calls (graph_timer.h).
   absl::Status Time(const std::string& name, const Work& work, int repeats, const std::function<void()>& op) {
     ASSIGN_OR_RETURN(const double us, TimeOp(device_, std::min(repeats, sizes_.max_repeats), op));
     const double gbps = work.bytes / us * 1e-3, of_copy = gbps / ceilings_.copy_gbps;
@@ -183,7 +183,7 @@ class KernelBench {
     return absl::OkStatus();
   }
 
-  // Everything of a batch but its block tables.
+  // A batch, except for the block tables.
   absl::StatusOr<AttentionBatch> Batch(const KernelSizes::Attention& size) {
     const int64_t t = size.num_seqs * size.query;
     std::vector<int32_t> starts(size.num_seqs + 1),

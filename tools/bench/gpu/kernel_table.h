@@ -26,7 +26,7 @@ struct KernelSizes {
                                       {16, 1024, 128}};
   std::vector<int64_t> sampled_rows = {1, 32, 256};
   // K and V of a case lie there as often as there is room, and calls take turns: in a model, the weights have
-  // thrown them out of the L2 cache when the next step comes. Several times the largest L2 cache.
+  // thrown K and V out of the L2 cache before the next step. Several times the largest L2 cache.
   int64_t kv_bytes = int64_t{256} << 20;
   int max_repeats = 200;  // of an op in a graph
 };

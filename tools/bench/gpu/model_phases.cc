@@ -142,7 +142,7 @@ absl::Status ModelPhases::RunBesideSleep(DecodeLoop& loop) {
   return loop.Run(kSleepSeqs, SleepPrompt(), kSleepSteps).status();
 }
 
-// The driver clears memory that was released a moment ago before it gives the memory out: a wake-up at once
+// The driver clears memory that was released a moment ago before giving the memory out: a wake-up at once
 // pays for that, and a wake-up after `pause` does not.
 absl::Status ModelPhases::SleepOnce(DecodeLoop& loop, const std::string& name, absl::Duration pause) {
   RETURN_IF_ERROR(RunBesideSleep(loop));

@@ -8,8 +8,8 @@
 namespace somnus {
 
 // Writes into `directory`, which must exist: the config.json of `model`, and a model.safetensors with every
-// tensor that it calls for, a header and a hole after it that reads as zeros. The file system must support
-// sparse files. Unavailable when a file cannot be written.
+// tensor that the config calls for: a header, followed by a hole that reads as zeros. The file system must
+// support sparse files. Unavailable when a file cannot be written.
 absl::Status WriteSparseCheckpoint(const std::string& model, const std::string& directory);
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// What one operation on one block costs the block manager, by the number of blocks.
+// The cost of an operation on a block in the block manager, by the number of blocks.
 
 #include <cstdint>
 
@@ -7,10 +7,12 @@ namespace somnus {
 
 // Nanoseconds for each block, medians of batches.
 struct BlockOpTimes {
-  double allocate = 0;  // of a pool whose free blocks are all cached: each takes the place of another content
+  double allocate = 0;  // of a pool whose free blocks are all cached: each new block displaces cached
+                        // contents
   double free = 0;
-  double touch = 0;  // a cached block of random id, as a prefix hit does; its release counts as another one
-  double fork = 0;   // of a table whose blocks are used; likewise
+  double touch = 0;  // a cached block of random id, as a prefix hit does; the block's release counts as a
+                     // second operation
+  double fork = 0;   // of a table whose blocks are used; the release counts as a second operation
 
   double mean() const { return (allocate + free + touch + fork) / 4; }
 };

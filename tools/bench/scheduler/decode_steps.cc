@@ -21,7 +21,7 @@ constexpr int32_t kSpareSlots = 64;  // where long prompts wait
 
 SchedulerOptions MakeOptions(const DecodeStepOptions& options) {
   SchedulerOptions scheduler;
-  // While the last prompts are computed, the first ones decode already.
+  // While the last prompts are computed, the first prompts' sequences decode already.
   const int64_t prefill_tokens = options.long_prompts > 0 ? kLongPrompt / 2 : kStepTokens / 2;
   const int64_t prefill_steps = int64_t{options.sequences} * options.context / prefill_tokens + kBlockSize;
   const auto longest = static_cast<int32_t>(options.context + options.steps + prefill_steps);
@@ -53,7 +53,8 @@ EngineRequest MakeRequest(int32_t number, int32_t prompt_len, int32_t users) {
   return request;
 }
 
-// What workers would answer. `slots` holds for each slot how many tokens its sequence has to compute still.
+// The reply of made-up workers. `slots` holds for each slot how many tokens the slot's sequence has to
+// compute still.
 v1::StepReply MakeReply(const v1::StepRequest& request, std::vector<int64_t>* slots) {
   for (const v1::NewSequence& sequence : request.new_sequences())
     (*slots)[sequence.slot()] = sequence.token_ids_size() - sequence.num_computed_tokens();

@@ -2,8 +2,7 @@
 
 #include <openssl/ssl.h>
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
-// clang-format off
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>. clang-format off
 #include <utility>
 // clang-format on
 
@@ -44,7 +43,7 @@ using nlohmann::json;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Reads the chunks of one answer: when text arrives, usage, errors.
+// Reads the chunks of one answer: arrival times of text, usage, errors.
 class AnswerTimer {
  public:
   AnswerTimer(RequestRecord* record, Clock::time_point start) : record_(record), start_(start) {}
@@ -103,7 +102,7 @@ class AnswerTimer {
   bool finished_ = false;
 };
 
-// TCP, or TLS over it.
+// TCP, or TLS over TCP.
 class Connection {
  public:
   using executor_type = tcp::socket::executor_type;

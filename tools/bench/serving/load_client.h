@@ -1,6 +1,6 @@
 #pragma once
-// Sends requests and times what comes back. It uses one thread and non-blocking sockets, since it shares the
-// machine with the server.
+// Sends requests and times the responses. The client uses one thread and non-blocking sockets, since it
+// shares the machine with the server.
 
 #include <vector>
 
@@ -12,8 +12,8 @@
 namespace somnus::bench {
 
 // Runs all requests, as a closed or an open loop by the options, and returns one record for each, in the same
-// order. Blocks until the last has ended. Each request opens its own connection within the time that is
-// measured, with its TLS. InvalidArgument: the file with the authorities is of no use.
+// order. Blocks until the last has ended. Each request opens its own connection, TLS included, within the
+// measured time. InvalidArgument: the file with the authorities is of no use.
 absl::StatusOr<std::vector<RequestRecord>> RunLoad(const BenchOptions& options,
                                                    const std::vector<BenchRequest>& requests);
 

@@ -50,7 +50,7 @@ absl::Status SetGoodput(const std::string& text, Goodput* goodput) {
 }
 
 // http://host[:port][/path] or https://, an IPv6 address in brackets; a path that ends in /v1 is the same as
-// the one before it.
+// the path without /v1.
 absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
   absl::string_view rest = url;
   options->tls = absl::ConsumePrefix(&rest, "https://");

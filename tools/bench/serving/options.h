@@ -1,5 +1,5 @@
 #pragma once
-// What serving_bench is asked to do.
+// The options of serving_bench.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@ struct LengthRange {
   int32_t high = 0;
 };
 
-// A request is good when it meets every bound. Milliseconds; 0 is no bound.
+// A request that meets every bound is good. Milliseconds; 0 is no bound.
 struct Goodput {
   double ttft_ms = 0;
   double tpot_ms = 0;
@@ -45,7 +45,7 @@ struct BenchOptions {
   int32_t vocab_high = 20000;
   PromptFormat prompt_format = PromptFormat::kAuto;
   std::string dataset;    // file; empty: random prompts
-  bool in_order = false;  // the dataset's requests from its first on, each once; else drawn from it
+  bool in_order = false;  // the dataset's requests from the first on, each once; else drawn at random
   uint64_t seed = 0;
   bool ignore_eos = true;
   double temperature = 0;
@@ -57,7 +57,7 @@ struct BenchOptions {
 
 // InvalidArgument names the flag.
 absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string>& args);
-// For main: likewise, and prints help, version or what is wrong. An exit code when the program is to end now.
+// For main: parses argv, and prints help, version or an error. An exit code when the program is to end now.
 std::optional<int> ParseOptions(int argc, const char* const* argv, BenchOptions* options);
 
 }  // namespace somnus::bench

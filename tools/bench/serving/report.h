@@ -1,5 +1,5 @@
 #pragma once
-// Makes the numbers of a run from what each request saw.
+// Makes the numbers of a run from the record of each request.
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace somnus::bench {
 
-// One request as its client saw it. Times in seconds since the run's start.
+// One request, seen by the client. Times in seconds since the run's start.
 struct RequestRecord {
   double start_s = 0;
   double first_token_s = 0;
@@ -19,7 +19,8 @@ struct RequestRecord {
   std::vector<float> gaps_s;  // between arrivals of text after the first
   int32_t prompt_tokens = 0;  // by the server's usage
   int32_t output_tokens = 0;
-  std::string error;  // its kind: "http 503", "connect", "timeout", "cut", ...; empty: a whole answer
+  std::string error;  // the kind of error: "http 503", "connect", "timeout", "cut", ...; empty: a whole
+                      // answer
 };
 
 struct Distribution {
@@ -33,7 +34,7 @@ Distribution Summarize(std::vector<double> values);
 struct Report {
   int64_t completed = 0;
   std::map<std::string, int64_t> errors;
-  double duration_s = 0;  // from the first request's start to the last one's end
+  double duration_s = 0;  // from the first request's start to the last request's end
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   double requests_per_s = 0;

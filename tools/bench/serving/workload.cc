@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Common words, most of which are one token of any byte-level BPE when a space precedes them.
+// Common words, most of which are one token of any byte-level BPE after a space.
 constexpr const char* kWords[] = {
     "time",     "people",  "water",  "house", "world", "school",  "state",  "family",  "student", "group",
     "country",  "problem", "hand",   "part",  "place", "case",    "week",   "company", "system",  "program",
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> FirstModel(const BenchOptions& options) {
   return StringAt(answer["data"][0], "id");
 }
 
-// The first question of a ShareGPT conversation and a length for its answer: about four bytes a token.
+// The first question of a ShareGPT conversation and a length for the answer: about four bytes a token.
 bool FromConversation(const json& item, std::string* prompt, int32_t* output_len) {
   const auto turns = item.find("conversations");
   if (turns == item.end() || !turns->is_array() || turns->size() < 2) return false;

@@ -17,11 +17,11 @@ struct BenchRequest {
   double gap_s = 0;  // open loop: after the request before
 };
 
-// Makes requests. Create asks the server for what it needs (the model's name, whether it takes token ids, how
-// many tokens a text has) and reads the dataset.
+// Makes requests. Create asks the server for its properties (the model's name, whether the server takes token
+// ids, how many tokens a text has) and reads the dataset.
 class Workload {
  public:
-  // Fills options->model where it is empty.
+  // Fills in options->model if empty.
   static absl::StatusOr<Workload> Create(BenchOptions* options);
   // Makes `count` requests; `stream` tells runs of the same seed apart (warm-up, measured).
   absl::StatusOr<std::vector<BenchRequest>> Make(int32_t count, uint64_t stream) const;
@@ -29,13 +29,13 @@ class Workload {
  private:
   struct Sample {
     std::string prompt;
-    std::vector<int32_t> prompt_ids;  // instead of it
+    std::vector<int32_t> prompt_ids;  // instead of `prompt`
     int32_t output_len = 0;
   };
 
   explicit Workload(BenchOptions options) : options_(std::move(options)) {}
   absl::Status LoadDataset();
-  void AddSample(const nlohmann::json& item);  // unless there is no prompt in it
+  void AddSample(const nlohmann::json& item);  // unless the item has no prompt
   absl::Status ChoosePromptFormat();
 
   BenchOptions options_;

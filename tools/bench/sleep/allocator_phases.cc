@@ -58,7 +58,7 @@ class AllocatorRound {
 
  private:
   int64_t words() const { return options_.weights_bytes / static_cast<int64_t>(sizeof(uint64_t)); }
-  // As four weights in bfloat16: an exponent comes half as often as the next larger one, and the rest is
+  // As four weights in bfloat16: an exponent comes half as often as the next larger exponent, and the rest is
   // noise.
   static uint64_t Word(int64_t i) {
     uint64_t noise = static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15u, word = 0;

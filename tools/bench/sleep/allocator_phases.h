@@ -19,7 +19,7 @@ struct AllocatorPhasesOptions {
 };
 
 // One round with one policy: a first sleep at level 1, a wake-up, a second sleep, a wake-up, a sleep at level
-// 2 and its wake-up, which restores nothing. DataLoss when the weights did not come back.
+// 2 and a wake-up, which restores nothing. DataLoss when the weights did not come back.
 absl::Status MeasureAllocator(BackupPolicy policy, const AllocatorPhasesOptions& options,
                               const SleepFloors& floors, PhaseTable* table);
 

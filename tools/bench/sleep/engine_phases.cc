@@ -58,7 +58,7 @@ class EngineRound {
   }
 
  private:
-  // An engine that has not slept, and the bytes of its memory, which a sleep at level 2 names.
+  // An engine that has not slept, and the bytes of the engine's memory, which a sleep at level 2 names.
   absl::Status MeasureUndisturbed() {
     ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(options_));
     table_->Add(section_, "cold start, to the first token", 0, engine->cold_start_seconds());
@@ -84,7 +84,7 @@ class EngineRound {
     ASSIGN_OR_RETURN(const MeasuredTransition woken, engine_->WakeUp());
     ASSIGN_OR_RETURN(const double first_token, engine_->FirstToken());
     const std::string sleep = absl::StrCat("sleep, ", name), wake = absl::StrCat("wake-up, ", name);
-    // Of what is reported as freed, weights may stay where they are, as with --backup=release on a CPU.
+    // Weights that are reported as freed may stay in place, as with --backup=release on a CPU.
     const int64_t moved = awake - asleep + (IsCopied(slept) ? weights_bytes_ : 0);
     const double sleep_floor = FloorOf(slept, moved, floors_.release);
     const double wake_floor = FloorOf(woken, moved, floors_.fault);
@@ -99,7 +99,7 @@ class EngineRound {
     return absl::OkStatus();
   }
 
-  // As a trainer does it. Random weights have no tensors to send.
+  // Updates weights like a trainer. Random weights have no tensors to send.
   absl::Status UpdateWeights() {
     const auto checkpoint = Checkpoint::Open(options_.model);
     if (!checkpoint.ok()) return absl::OkStatus();
@@ -121,14 +121,14 @@ class EngineRound {
   double CopySeconds() const { return static_cast<double>(weights_bytes_) / floors_.copy; }
   // Whether weights were copied: else that phase takes microseconds.
   bool IsCopied(const MeasuredTransition& measured) const { return measured.copy > CopySeconds() / 10; }
-  // `moved` bytes are released, or faulted in, at `speed`, and the weights are copied where they were. What
-  // is read from a file is not in it.
+  // `moved` bytes are released, or faulted in, at `speed`, and the weights are copied if the transition
+  // copied them. Reading from a file is not included.
   double FloorOf(const MeasuredTransition& measured, int64_t moved, double speed) const {
     const double floor = static_cast<double>(moved) / speed;
     return IsCopied(measured) ? floor + CopySeconds() : floor;
   }
 
-  // What no rank took is the coordinator's: steps that end, calls, the answer.
+  // Time that no rank took is the coordinator's: steps that end, calls, the answer.
   void AddTransition(const std::string& name, const MeasuredTransition& measured, int64_t bytes,
                      double floor) {
     table_->Add(section_, name, bytes, measured.seconds, floor);

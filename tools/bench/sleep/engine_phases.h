@@ -19,10 +19,10 @@ struct EnginePhasesOptions {
 };
 
 // One round. A first engine is started, asked for first tokens, and ended after a sleep at level 2 that says
-// how much memory it has. The floors of that much memory are measured with `threads` threads, while nothing
-// runs, and added to the table. A second engine sleeps and wakes twice at level 1 and once at level 2, and
-// reads its weights again and gets new ones from a trainer. Then two such models take turns, and at last
-// one sleeps with each backup.
+// how much memory the engine has. The floors of that much memory are measured with `threads` threads, while
+// nothing runs, and added to the table. A second engine sleeps and wakes twice at level 1 and once at level
+// 2, and reads its weights again and gets new weights from a trainer. Then two such models take turns, and at
+// last an engine sleeps with each kind of backup.
 absl::Status MeasureEngine(const EnginePhasesOptions& options, PhaseTable* table);
 
 }  // namespace somnus

@@ -37,7 +37,7 @@ class Mapping {
     const auto at = reinterpret_cast<uintptr_t>(raw_);
     return reinterpret_cast<char*>((at + kHugePage - 1) / kHugePage * kHugePage);
   }
-  // Unmaps it, once.
+  // Unmaps the memory, once.
   void End() {
     munmap(raw_, bytes_);
     raw_ = MAP_FAILED;
@@ -59,7 +59,7 @@ double Time(int64_t bytes, int threads, const std::function<void(int64_t begin, 
   return absl::ToDoubleSeconds(MonotonicNow() - start);
 }
 
-// One byte of every page: the kernel makes huge pages of it where it can.
+// One byte of every page: the kernel makes huge pages where possible.
 void Touch(char* data, int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at += 4096) *const_cast<volatile char*>(data + at) = 1;
 }
@@ -73,7 +73,7 @@ absl::Status MoveAll(int fd, char* data, int64_t bytes, bool write) {
   return absl::OkStatus();
 }
 
-// As the spill file does it: past the page cache.
+// As with the spill file: past the page cache.
 absl::Status MeasureDisk(const std::string& dir, char* data, int64_t bytes, SleepFloors* floors) {
   const int fd = open(dir.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, "the disk's speed in " + dir);
@@ -102,8 +102,8 @@ absl::StatusOr<SleepFloors> MeasureFloors(int64_t bytes, int threads, const std:
   Mapping from(bytes), before(bytes);
   if (!from.ok() || !before.ok()) return absl::ResourceExhaustedError("no memory for the floors");
   fault(from);
-  // What is timed afterwards gets this memory again: in a virtual machine the first touch ever can be twenty
-  // times slower.
+  // The timed faults afterwards get this memory again: in a virtual machine the first touch ever can be
+  // twenty times slower.
   fault(before);
   const MonotonicTime start = MonotonicNow();
   before.End();

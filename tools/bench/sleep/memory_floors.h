@@ -1,6 +1,6 @@
 #pragma once
-// What no sleep or wake-up of host memory can beat, measured without the allocator: the speed of page faults,
-// of copies, of giving memory back, and of the disk.
+// The speeds that no sleep or wake-up of host memory can beat, measured without the allocator: the speed of
+// page faults, of copies, of giving memory back, and of the disk.
 
 #include <cstdint>
 #include <string>

@@ -22,7 +22,7 @@ constexpr FloorName kFloorNames[] = {{"fault", &SleepFloors::fault},
                                      {"disk_write", &SleepFloors::disk_write},
                                      {"disk_read", &SleepFloors::disk_read}};
 
-// Of each round: a machine that others use is faster in one round than in another.
+// The ratio is taken for each round: the speed of a shared machine varies between rounds.
 double Ratio(const Phase& phase) {
   std::vector<double> ratios;
   for (size_t i = 0; i < phase.floor_seconds.size(); ++i)

@@ -1,5 +1,5 @@
 #pragma once
-// What sleep_bench measured: phases, each with its times over all rounds, and the least that it could take.
+// The measurements of sleep_bench: phases, each with the times over all rounds, and the least possible time.
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// The speeds of this machine, measured in the same run; bytes a second, 0 where it was not measured.
+// The speeds of this machine, measured in the same run; bytes a second, 0 where not measured.
 struct SleepFloors {
   double fault = 0;       // new memory becomes resident, all threads
   double copy = 0;        // from resident memory to resident memory, all threads
@@ -24,10 +24,11 @@ struct Phase {
   std::string name;     // "wake-up"
   int64_t bytes = 0;
   std::vector<double> seconds;        // by round
-  std::vector<double> floor_seconds;  // by round, from the floors of that round; empty: it has none
+  std::vector<double> floor_seconds;  // by round, from the floors of that round; empty: the phase has no
+                                      // floor
 };
 
-// What is measured once a round and is no time.
+// A quantity that is measured once a round and is no time.
 struct Quantity {
   std::string section;
   std::string name;            // "of the workers' memory released"
@@ -37,7 +38,7 @@ struct Quantity {
 
 class PhaseTable {
  public:
-  // Adds one round's times to a phase, which the first call makes. floor_seconds 0: none.
+  // Adds one round's times to a phase, which the first call makes. floor_seconds 0: no floor.
   void Add(const std::string& section, const std::string& name, int64_t bytes, double seconds,
            double floor_seconds = 0);
   void AddQuantity(const std::string& section, const std::string& name, const std::string& unit,
@@ -48,7 +49,7 @@ class PhaseTable {
   std::string ToText() const;
   // The same with every round's number.
   nlohmann::json ToJson() const;
-  // A bar for each phase, as long as the median, with a mark at its floor; sections have scales of their own.
+  // A bar for each phase, as long as the median, with a mark at the floor; sections have scales of their own.
   std::string ToSvg() const;
 
  private:

@@ -44,7 +44,8 @@ absl::StatusOr<double> ReadSeconds(const ServedEngine& engine) {
   return engine.Metric("somnus:wake_up_seconds_sum", "phase=\"read\"");
 }
 
-// Wakes the model that sleeps, whose file is on the disk alone. Returns what its wake-up took to read.
+// Wakes the sleeping model; the model's file is on the disk alone. Returns the time that the wake-up took to
+// read.
 absl::StatusOr<double> WakeCold(const ServedEngineOptions& options, bool behind_another, int number,
                                 ServedEngine* engine) {
   const std::string sleeps = number % 2 == 0 ? kOther : "", awake = number % 2 == 0 ? "" : kOther;
@@ -55,7 +56,7 @@ absl::StatusOr<double> WakeCold(const ServedEngineOptions& options, bool behind_
   std::thread busy;
   if (behind_another) {
     busy = std::thread([&] { answered = engine->Answer(awake, kTokensMeanwhile); });
-    // It must be there before the other model is asked for.
+    // The request must be there before the other model's request.
     absl::SleepFor(absl::Milliseconds(200));
   }
   const absl::StatusOr<double> first_token = engine->FirstToken(sleeps);
@@ -78,7 +79,7 @@ absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_b
   two.flags.push_back("--no-elastic-kv-cache");  // or both would stay awake
   two.flags.push_back("--host-memory-budget=1");
   ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(two));
-  // ServedEngine::Start has woken the first one.
+  // ServedEngine::Start has woken the first model.
   std::vector<double> cold, prefetched;
   for (int i = 0; i < 2 * turns; ++i) {
     ASSIGN_OR_RETURN(cold.emplace_back(), WakeCold(options, /*behind_another=*/false, i, engine.get()));

@@ -1,5 +1,5 @@
 #pragma once
-// Wake-ups from level 2 whose checkpoint is on the disk, and not in the page cache: read by the wake-up
+// Wake-ups from level 2 with the checkpoint on the disk, and not in the page cache: read by the wake-up
 // itself, and prefetched while another model ran.
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace somnus {
 
-// One round: the model of `options` twice, under two names, with memory for one, which takes `model_bytes`,
-// and none for backups; each wakes `turns` times in either way. Needs no privilege: the pages of a file go
-// where nobody has mapped them. Where its file system keeps them (tmpfs), both times are those of a copy.
+// One round: the model of `options` twice, under two names, with memory for one model, which takes
+// `model_bytes`, and no memory for backups; each model wakes `turns` times in either way. Needs no privilege:
+// the kernel drops pages of a file that nobody has mapped. Where the file system keeps the pages (tmpfs),
+// both times are the times of a copy.
 absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_bytes, int turns,
                              PhaseTable* table);
 

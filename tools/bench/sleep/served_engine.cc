@@ -69,7 +69,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   _exit(127);
 }
 
-// Of all its threads.
+// The children of all threads of `pid`.
 std::vector<pid_t> Children(pid_t pid) {
   std::vector<pid_t> children;
   std::error_code error;
@@ -164,7 +164,7 @@ absl::Status ServedEngine::Answer(const std::string& model, int num_tokens) cons
 }
 
 absl::StatusOr<double> ServedEngine::FirstToken(const std::string& model) {
-  // The first token differs, so that the prefix cache has nothing of it.
+  // The first token differs, so that the prefix cache has nothing of the prompt.
   std::vector<int32_t> prompt(kPromptTokens, 5);
   prompt[0] = 10 + next_prompt_++ % 400;
   nlohmann::json body = {{"prompt", prompt}, {"max_tokens", 1}, {"temperature", 0}};

@@ -42,7 +42,7 @@ absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFlo
   two.flags.push_back(absl::StrCat("--device-memory-budget=", floors.model_bytes * 5 / 4));
   two.flags.push_back("--no-elastic-kv-cache");  // or both would stay awake
   ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(two));
-  // The first sleep of each copies its weights; that is another phase.
+  // The first sleep of each model copies the weights, which is a separate phase.
   for (const char* const model : {kOther, ""}) {
     absl::SleepFor(kStay);
     RETURN_IF_ERROR(engine->FirstToken(model).status());

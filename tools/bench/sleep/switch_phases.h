@@ -1,5 +1,5 @@
 #pragma once
-// Switches between two models of which the memory holds one.
+// Switches between two models in memory for one.
 
 #include <cstdint>
 
@@ -11,11 +11,11 @@ namespace somnus {
 
 struct SwitchFloors {
   int64_t model_bytes = 0;  // of device memory while a model is awake, over all ranks
-  double seconds = 0;       // to release that much, fault it in and copy the weights
+  double seconds = 0;       // to release model_bytes, fault them in and copy the weights
   double undisturbed = 0;   // seconds to a first token of an engine that never slept
 };
 
-// One round: the model of `options` twice, under two names, and requests for the one that sleeps, `turns` for
+// One round: the model of `options` twice, under two names, and requests for the sleeping model, `turns` for
 // each.
 absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFloors& floors, int turns,
                              PhaseTable* table);

@@ -50,7 +50,7 @@ class SharedZeros {
   const std::string name_;
 };
 
-// Splits the time since it was made.
+// Splits the time since construction.
 class Laps {
  public:
   // Seconds since the last call.
@@ -73,7 +73,7 @@ int64_t BytesOf(const TensorInfo& tensor) {
 // False: the stream has ended.
 using WriteChunk = std::function<bool(const v1::WeightChunk& chunk)>;
 
-// `shared`: where the tensor is; empty: the messages have it.
+// `shared`: the tensor's shared memory; empty: the messages have the tensor.
 bool Send(const TensorInfo& tensor, const std::string& shared, const WriteChunk& write) {
   const int64_t bytes = BytesOf(tensor);
   v1::WeightChunk chunk;
@@ -118,7 +118,7 @@ class PortStreams {
     return std::all_of(streams_.begin(), streams_.end(),
                        [&](Stream& stream) { return stream.writer->Write(request_); });
   }
-  // What the first one replies; the server compares it with the others.
+  // The reply of the first worker; the server compares it with the replies of the rest.
   grpc::Status Finish(v1::WorkerUpdateWeightsResponse* response) {
     for (Stream& stream : streams_) stream.writer->WritesDone();
     grpc::Status status;

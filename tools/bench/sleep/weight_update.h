@@ -10,14 +10,14 @@ namespace somnus {
 
 enum class WeightTransport {
   kMessages,      // the tensors' bytes are in the messages
-  kDirect,        // and these go to the workers themselves
-  kSharedMemory,  // the workers read them from POSIX shared memory
+  kDirect,        // and the messages go to the workers directly
+  kSharedMemory,  // the workers read the tensors from POSIX shared memory
 };
 
 struct MeasuredUpdate {
   double seconds = 0;  // from the call until the new version is served
-  // Of it: until the call is open (kDirect: and so are the workers' ports); until all tensors are sent, and
-  // with kDirect received; until the server has replied, which has what is still under way in it.
+  // Parts of `seconds`: until the call is open (kDirect: and the workers' ports, too); until all tensors are
+  // sent, and with kDirect received; until the server has replied, which includes all work still under way.
   double begin = 0, tensors = 0, finish = 0;
   int64_t bytes = 0;  // of all tensors, in bfloat16
 };
