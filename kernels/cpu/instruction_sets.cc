@@ -98,11 +98,11 @@ bool RequestTiles() {
 }
 
 // Whether vdpbf16ps multiplies faster than f32 multiply-adds: on Intel's since Sapphire Rapids vdpbf16ps has
-// half the rate (docs/benchmarks.md).
+// half the rate (docs/measured).
 bool HasFastProducts() { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
 // On Zen 4 expanding makes many rows slower: conversions do not use the ports of multiply-adds
-// (docs/benchmarks.md). AMD's further cores are assumed to be alike.
+// (docs/measured). AMD's further cores are assumed to be alike.
 KernelTable Expanding(KernelTable table) {
   table.expands = !__builtin_cpu_is("amd");
   return table;

@@ -63,7 +63,7 @@ absl::StatusOr<ModelledWorker> FindWorker(const std::string& name) {
   // The paper's Table 1: 12 GB of an A100 are left for a cache of 0.8 MB a token. The coefficients follow
   // from the paper's Figure 13, as docs/paper.md explains.
   const ModelledWorker paper = {"a100-opt-13b", {25e-3, 0.167e-3, 0.287e-3, 0.695e-6, 33e-6}, 15728, 5242};
-  // SmolLM2-135M on two cores, from the steps in docs/benchmarks.md.
+  // SmolLM2-135M on two cores, from the steps that docs/measured has.
   const ModelledWorker here = {
       "cpu-smollm2-135m", {4.67e-3, 0.399e-3, 0.517e-3, 0.341e-6, 5.8e-6}, 65536, 186413};
   for (const ModelledWorker& worker : {paper, here}) {
