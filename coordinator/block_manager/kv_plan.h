@@ -22,7 +22,7 @@ inline constexpr int64_t kHostKvSoftLimitBytes = 512 << 20;
 
 struct KvPlanRequest {
   int32_t block_size = 16;
-  int32_t max_num_seqs = 64;
+  int32_t max_num_seqs = 128;
   int32_t max_model_len = 2048;
   bool max_model_len_is_fixed = false;  // the user asked for it: an error rather than a shorter context
   int64_t kv_cache_memory_bytes = 0;    // of each rank, as the user asked for it; 0: what profiling found

@@ -23,7 +23,7 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
       absl::StrCat("--rank=", rank),
       absl::StrCat("--log-level=", flags.log_level),
       absl::StrCat("--log-queue-bytes=", flags.log_queue_bytes),
-      absl::StrCat("--step-timeout=", absl::FormatDuration(flags.step_timeout)),
+      absl::StrCat("--step-timeout=", absl::FormatDuration(flags.engine.step_timeout)),
       absl::StrCat("--liveness-timeout=", absl::FormatDuration(flags.liveness_timeout))};
   if (const std::string name = ReplicaPrefix(flags); !name.empty())
     command.push_back(absl::StrCat("--log-name=", name.substr(0, name.size() - 2)));  // without ": "

@@ -242,6 +242,7 @@ TEST(Family, ADummyOfMixedPropertiesRuns) {
   WriteFile(folder + "/config.json", RenamedConfig("MixedForCausalLM").dump());
   ModelRunnerOptions options;
   options.dtype = DataType::kF32;
+  options.dequantize = true;
   options.max_num_seqs = 4;
   options.max_num_batched_tokens = 32;
   options.max_model_len = 64;

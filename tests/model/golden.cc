@@ -95,6 +95,7 @@ absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size
   }
   ModelRunnerOptions options;
   options.dtype = dtype;
+  options.dequantize = true;  // the expected values are those of weights in 16 bits
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 128;
   options.max_model_len = std::min(256, checkpoint->config().max_position_embeddings);

@@ -26,6 +26,7 @@ v1::StepSampling GreedySampling();
 inline ModelRunnerOptions SmallRunnerOptions() {
   ModelRunnerOptions options;
   options.dtype = DataType::kF32;
+  options.dequantize = true;
   options.max_num_seqs = 4;
   options.max_num_batched_tokens = 64;
   options.max_model_len = 128;

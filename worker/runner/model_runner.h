@@ -30,13 +30,13 @@ namespace somnus {
 struct ModelRunnerOptions {
   // Of activations into linears, and of weights that are not computed as they are stored.
   DataType dtype = DataType::kBF16;
-  bool dequantize = true;  // no weight is computed as it is stored
+  bool dequantize = false;  // true: no weight is computed as the checkpoint stores it
   // --quantization: kQ8_0 (int8), kQ4_1 (int4) or kF8E4M3 (fp8), which the matrices of the layers become that
   // would get dtype. A GPU takes fp8 alone, of a checkpoint of fp8, which gets dtype all the same.
   std::optional<DataType> quantize;
   // Empty: dtype. A GPU takes dtype, kF8E4M3 or kI8, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
-  int32_t max_num_seqs = 64;  // slots
+  int32_t max_num_seqs = 128;  // slots
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
