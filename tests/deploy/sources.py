@@ -32,7 +32,7 @@ def default_port(flag):
 
 
 def routes():
-    return set(re.findall(r'\{Route::\w+, "([^"]+)"', read("coordinator", "api", "routes.cc")))
+    return set(re.findall(r'\{Route::\w+, "([^"]+)"', read("coordinator", "http", "routes.cc")))
 
 
 def flags_of(args):
