@@ -20,6 +20,7 @@ import collections
 import io
 import os
 import re
+import signal
 import statistics
 import sys
 import tokenize
@@ -512,6 +513,7 @@ def print_language(tree, top):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the census ends with a reader such as head
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help="folders of the repository (default: all)")
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))), help="the repository")
