@@ -29,7 +29,7 @@ CPP = (".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh")
 SOURCES = CPP + (".py", ".proto")
 LONG_FUNCTION = 40
 WIDE_FOLDER = 80
-# What a class should stay near to, so that the lists say where to look first.
+# Above these sizes a class probably hides a second class; the lists are sorted by both.
 MANY_FUNCTIONS, MANY_MEMBERS = 40, 25
 # Comments of fewer words say too little of a room's language.
 FEW_WORDS = 200
