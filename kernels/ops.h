@@ -48,7 +48,7 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
 bool ComputesQuantized(const Device& device, DataType type);
 
 // As PackWeightRows, of a quantized weight that the device computes with. `rows` are as in a GGUF file:
-// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. Of kF8E4M3 no number is NaN, and either
+// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. With kF8E4M3 no number is NaN, and either
 // each row has one scale, or each 32 rows from a multiple of 32 on have the same scales.
 void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                        const uint8_t* rows);
@@ -111,7 +111,7 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // ---- Attention
 
-// Of a KvCacheView.
+// The bytes of a block of a KvCacheView.
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 

@@ -65,7 +65,7 @@ class PrometheusMetrics : public Metrics {
       Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
             {{"level", level}});
     }
-    // Of the phases, the slowest rank's time, which all wait for.
+    // For each phase the slowest rank's time, because all ranks wait for that rank.
     PhaseSeconds most;
     for (const RankReport& rank : event.report.ranks) {
       for (const PhaseName& phase : kPhases)
