@@ -351,7 +351,7 @@ class PrometheusMetrics : public Metrics {
   }
 
   absl::Mutex serialize_mu_;
-  // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
+  // Add makes one metric per name and label set: prometheus-cpp returns the same object each time.
   const std::shared_ptr<prometheus::Registry> shared_registry_;  // of all models of this process
   prometheus::Registry& registry_ = *shared_registry_;
   ProcessMetrics process_{&registry_};
