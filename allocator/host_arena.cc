@@ -7,7 +7,7 @@
 namespace somnus {
 namespace {
 
-// Of all that is going to be taken, `needed`, where a chunk could not be had.
+// The shortage for all `needed` bytes that are going to be taken, where a chunk could not be had.
 absl::Status Shortage(const absl::Status& status, int64_t needed) {
   if (!absl::IsResourceExhausted(status)) return status;
   return WithShortages(status, {{.needed_bytes = needed,

@@ -12,7 +12,7 @@ namespace somnus {
 
 inline constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Of errno: ResourceExhausted where memory lacks, otherwise Internal.
+// The error of errno: ResourceExhausted where memory lacks, otherwise Internal.
 absl::Status ErrnoError(absl::string_view what, int64_t bytes);
 
 // Maps a private range of `bytes`, a multiple of the page size, that begins at a huge page. protection,

@@ -86,7 +86,7 @@ struct WakeNeed {
 struct TagStats {
   int64_t resident = 0;     // physical bytes held, without backups
   int64_t sleeping = 0;     // bytes that sleeping regions will hold once awake
-  int64_t host_backup = 0;  // host memory of backups, of sleeping regions, and retained
+  int64_t host_backup = 0;  // host memory of backups, retained backups included
   int64_t file_backup = 0;  // disk space of backups
 };
 

@@ -1,11 +1,11 @@
 /* The sleepable allocator for other languages: memory of a GPU or of this host, in regions with tags, whose
- * physical memory can be released and mapped again at the same addresses. allocator/README.md explains it;
- * sleepable_allocator.h says exactly what each call does.
+ * physical memory can be released and mapped again at the same addresses. allocator/README.md explains the
+ * allocator; sleepable_allocator.h specifies each call.
  *
  * Ownership: an allocator owns its regions; somnus_destroy frees them. Strings that are passed in are copied.
- * Thread safety: calls may come from any thread, but nothing may use the memory of a tag while it goes to
- * sleep or wakes up. Errors: a call returns SOMNUS_OK or another code, and somnus_last_error explains the
- * last one of the calling thread. */
+ * Thread safety: calls may come from any thread, but nothing may use the memory of a tag while the tag
+ * goes to sleep or wakes up. Errors: a call returns SOMNUS_OK or an error's code, and somnus_last_error
+ * explains the last error of the calling thread. */
 #ifndef ALLOCATOR_SOMNUS_ALLOCATOR_H_
 #define ALLOCATOR_SOMNUS_ALLOCATOR_H_
 
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* The numbers are those of absl::StatusCode. Others are possible. */
+/* The numbers of absl::StatusCode. Codes that are not listed are possible. */
 enum {
   SOMNUS_OK = 0,
   SOMNUS_INVALID_ARGUMENT = 3,
@@ -26,7 +26,7 @@ enum {
   SOMNUS_UNIMPLEMENTED = 12, /* this build has no such device, or does not compress */
   SOMNUS_INTERNAL = 13,
   SOMNUS_UNAVAILABLE = 14, /* there is no such device */
-  SOMNUS_DATA_LOSS = 15    /* a backup in a file, or a compressed one, is damaged */
+  SOMNUS_DATA_LOSS = 15    /* a backup in a file, or a compressed backup, is damaged */
 };
 
 enum { SOMNUS_DEVICE_HOST = 0, SOMNUS_DEVICE_CUDA = 1, SOMNUS_DEVICE_HIP = 2 };
@@ -36,7 +36,7 @@ enum {
   SOMNUS_BACKUP_FILE = 2,
   SOMNUS_BACKUP_COMPRESS = 3
 };
-enum { SOMNUS_DISCARD = 0, SOMNUS_BACKUP = 1 }; /* what a sleep does with contents */
+enum { SOMNUS_DISCARD = 0, SOMNUS_BACKUP = 1 }; /* whether a sleep discards or saves contents */
 
 /* All zero is the host's memory with retained backups. */
 typedef struct {
@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
   int64_t resident;    /* physical bytes held, without backups */
-  int64_t sleeping;    /* bytes that regions that sleep will hold when they are awake */
+  int64_t sleeping;    /* bytes that sleeping regions will hold once awake */
   int64_t host_backup; /* host memory of backups */
   int64_t file_backup; /* disk space of backups */
 } somnus_tag_stats;
@@ -60,13 +60,13 @@ typedef struct somnus_allocator somnus_allocator;
 
 /* options may be null. */
 int somnus_create(const somnus_options* options, somnus_allocator** allocator);
-/* Frees all its memory; null is allowed. */
+/* Frees all memory of the allocator; null is allowed. */
 void somnus_destroy(somnus_allocator* allocator);
 
 /* A region of at least `bytes`; a null tag is the calling thread's (somnus_push_tag). */
 int somnus_allocate(somnus_allocator* allocator, const char* tag, int64_t bytes, void** data);
-/* The same for `num_rows` rows of `row_bytes` each, of which only the first `wanted_row_bytes` have memory,
- * in whole chunks; a null tag as above. */
+/* As somnus_allocate, for `num_rows` rows of `row_bytes` each, of which only the first `wanted_row_bytes`
+ * have memory, in whole chunks; a null tag as above. */
 int somnus_allocate_rows(somnus_allocator* allocator, const char* tag, int64_t row_bytes, int64_t num_rows,
                          int64_t wanted_row_bytes, void** data);
 /* Changes wanted_row_bytes of a region by its address. Only growth of a region that is awake can fail, and
@@ -75,19 +75,19 @@ int somnus_resize(somnus_allocator* allocator, void* data, int64_t wanted_row_by
 /* Frees a region by its address, asleep or not. */
 int somnus_free(somnus_allocator* allocator, void* data);
 
-/* The tag of what this thread allocates without naming one, until the matching pop; they nest. Without any it
- * is "default". A pop without a push does nothing. */
+/* Sets the tag of memory that this thread allocates without naming a tag, until the matching pop; pushes
+ * nest. Without a push the tag is "default". A pop without a push does nothing. */
 void somnus_push_tag(const char* tag);
 void somnus_pop_tag(void);
 
-/* Puts the regions of `count` tags to sleep: all or, after an error, none. modes[i] is what becomes of the
- * contents of tags[i]. */
+/* Puts the regions of `count` tags to sleep: all or, after an error, none. modes[i] says whether the
+ * contents of tags[i] are saved. */
 int somnus_sleep(somnus_allocator* allocator, const char* const* tags, const int32_t* modes, size_t count);
 /* Wakes the regions of `count` tags, or of all with count 0: all or, after an error, none. */
 int somnus_wake(somnus_allocator* allocator, const char* const* tags, size_t count);
 
-/* The same in two phases, for several processes that change together: after a prepare that returned SOMNUS_OK
- * either its commit or its abort must come, and neither can fail. */
+/* Sleep and wake-up in two phases, for several processes that change together: after a prepare that returned
+ * SOMNUS_OK either the commit or the abort must come, and neither can fail. */
 int somnus_prepare_sleep(somnus_allocator* allocator, const char* const* tags, const int32_t* modes,
                          size_t count);
 void somnus_commit_sleep(somnus_allocator* allocator);
@@ -96,13 +96,15 @@ int somnus_prepare_wake(somnus_allocator* allocator, const char* const* tags, si
 void somnus_commit_wake(somnus_allocator* allocator);
 void somnus_abort_wake(somnus_allocator* allocator);
 
-/* To be called when the bytes of an awake tag have changed whose backup is kept beyond the wake-up. */
+/* To be called when the bytes of an awake tag have changed and the tag's backup is kept beyond the wake-up.
+ */
 int somnus_drop_backups(somnus_allocator* allocator, const char* tag);
 
 /* Zeros for a tag that has no regions. */
 int somnus_stats(somnus_allocator* allocator, const char* tag, somnus_tag_stats* stats);
 
-/* Why the last call of this thread that failed did; valid until its next one. Never null. */
+/* The reason of the last failed call of this thread; valid until the thread's next failed call. Never null.
+ */
 const char* somnus_last_error(void);
 
 #ifdef __cplusplus

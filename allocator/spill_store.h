@@ -17,7 +17,8 @@ namespace somnus {
 
 struct SpillOptions {
   std::string dir;
-  // Of the open file, for a number of operations at once; replaced by tests. Empty: MakeSpillIo.
+  // Makes the I/O of the open file, for a number of operations at once; replaced by tests. Empty:
+  // MakeSpillIo.
   std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_io;
   int64_t piece_bytes = 8 << 20;  // a multiple of kSpillAlign
   // The free bytes of the disk that the open file is on; replaced by tests. Empty: the file system's number.

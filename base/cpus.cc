@@ -41,7 +41,7 @@ Cpus& Mine() {
 // This reads the mask before main, and so before any thread is pinned.
 [[maybe_unused]] const Cpus& at_start = Mine();
 
-// Of thread `tid`, which may have ended; 0: of the caller.
+// Sets the affinity of thread `tid`, which may have ended; 0: of the caller.
 bool SetAffinity(pid_t tid, absl::Span<const int> cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);

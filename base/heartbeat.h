@@ -61,8 +61,8 @@ class Heartbeats {
   std::set<const Heartbeat*> loops_;
 };
 
-// The signs of a loop, from the thread that constructs and destroys the object. Of several objects of a
-// thread the latest counts.
+// The signs of a loop, from the thread that constructs and destroys the object. The latest of several objects
+// of a thread counts.
 class Heartbeat {
  public:
   // `of`: "NAME: ", the model, or empty. `pool`: the same address for all threads of a pool; null: the loop

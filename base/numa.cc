@@ -18,7 +18,7 @@
 namespace somnus {
 namespace {
 
-// Of linux/mempolicy.h; libnuma would be a dependency for three calls.
+// Constants of linux/mempolicy.h; libnuma would be a dependency for three calls.
 constexpr int kPreferred = 1;
 constexpr int kInterleave = 3;
 

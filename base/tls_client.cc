@@ -90,7 +90,7 @@ absl::StatusOr<ContextPtr> MakeContext(const TlsClientOptions& options) {
   return context;
 }
 
-// Of an alert that the server has sent about the certificate of this client.
+// Whether `reason` is an alert that the server has sent about this client's certificate.
 bool IsRefusal(int reason) {
   return reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA || reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
          reason == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED || reason == SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN;
@@ -149,7 +149,7 @@ class TlsClientImpl : public TlsClient {
     return static_cast<int>(std::min<size_t>(size, std::numeric_limits<int>::max()));
   }
 
-  // Of an attempt that has failed: 0 when there is no use in waiting.
+  // The event to wait for after a failed attempt; 0 when waiting is of no use.
   short WaitFor(int result) const {
     const int error = SSL_get_error(ssl_.get(), result);
     return error == SSL_ERROR_WANT_READ ? POLLIN : error == SSL_ERROR_WANT_WRITE ? POLLOUT : 0;

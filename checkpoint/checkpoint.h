@@ -43,7 +43,7 @@ struct TensorInfo {
   // each a tensor of its own in the files. `data`, `bytes` and `source` are of the packed numbers; `type` is
   // the type of the result of ReadStoredRows, kF32 where no type of blocks can hold the numbers.
   std::shared_ptr<const PackedWeight> packed;
-  // Of kF8E4M3: a row has several scales, and shares them with all rows of its block. Blocks have a multiple
+  // For kF8E4M3: a row has several scales, and shares them with all rows of its block. Blocks have a multiple
   // of 32 rows, and the first block begins with row 0.
   bool scaled_by_blocks = false;
 };

@@ -23,8 +23,8 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// Of every file that decides the weights: the configuration, the index, and the files with tensors, by
-// name. Plain values.
+// The stamps of all files that decide the weights: the configuration, the index, and the files with tensors,
+// by name. Plain values.
 struct CheckpointStamp {
   std::vector<FileStamp> files;
 

@@ -42,7 +42,7 @@ enum class TensorRole {
   kProjectOut,  // hidden_size -> embedding_dim
   kFinalNorm,
   kHead,
-  // Of a layer.
+  // Roles within a layer.
   kAttentionNorm,
   kQuery,
   kKey,

@@ -211,7 +211,7 @@ absl::Status ReadTemplate(JsonFields* fields, const json& step, PostProcessor* o
     }
   }
   if (sequences != 1) return fields->Bad("single", "does not hold the sequence exactly once");
-  // Of several templates the later go around the earlier.
+  // Later templates go around earlier templates.
   result.prefix_ids.insert(result.prefix_ids.end(), out->prefix_ids.begin(), out->prefix_ids.end());
   result.suffix_ids.insert(result.suffix_ids.begin(), out->suffix_ids.begin(), out->suffix_ids.end());
   *out = std::move(result);

@@ -15,7 +15,7 @@ struct BlockSize {
   int64_t bytes;
 };
 
-// Of a type that GGUF files do not have.
+// The ggml type of a type that GGUF files do not have.
 inline constexpr uint32_t kNoGgmlType = 0xffffffff;
 
 struct StorageTypeInfo {

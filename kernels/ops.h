@@ -41,14 +41,14 @@ int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows);
 
-// Whether this device computes with weights of the quantized `type` as they are stored. They then have that
-// dtype, a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; but for kF8E4M3, Linear
-// rounds its activations to 8 bits, kQuantBlock at a time. A device that does not must be given such weights
-// as another type.
+// Whether this device computes with stored weights of the quantized `type`. The weights then have that dtype,
+// a k that is a multiple of QuantBlockValues, and serve Linear and Embedding; except for kF8E4M3, Linear
+// rounds its activations to 8 bits, kQuantBlock at a time. A device that does not compute with `type` must be
+// given such weights as another type.
 bool ComputesQuantized(const Device& device, DataType type);
 
 // As PackWeightRows, of a quantized weight that the device computes with. `rows` are as in a GGUF file:
-// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. Of kF8E4M3 no number is NaN, and either
+// [num_rows, k / QuantBlockValues] blocks of QuantBlockBytes each. With kF8E4M3 no number is NaN, and either
 // each row has one scale, or each 32 rows from a multiple of 32 on have the same scales.
 void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                        const uint8_t* rows);
@@ -63,9 +63,9 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
 
 // Measures the ways that the device has to make y = x * w^T + bias for x.rows rows, and keeps the fastest for
 // every later Linear of that shape. weights: [num_weights] of one shape, the more the better: a weight that
-// stays in a cache from one run to the next tells little. y holds no result afterwards. Waits for the device;
-// must not be called while a graph is captured. Returns false when there is nothing to choose (a CPU) or the
-// choice was made before.
+// stays in a cache between runs tells little. y holds no result afterwards. Waits for the device; must not be
+// called while a graph is captured. Returns false when there is nothing to choose (a CPU) or the choice was
+// made before.
 bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
                 const float* bias, const TensorView& y);
 
@@ -80,7 +80,7 @@ void FillRandom(Device& device, void* data, DataType dtype, int64_t count, uint6
 
 // out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], or zeros where the id is outside
 // [vocab_begin, vocab_end): an all-reduce adds the other ranks' rows. table: packed like a Linear weight, so
-// that tied heads share it.
+// that tied heads share the table.
 void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
                int64_t vocab_end, const TensorView& out);
 
@@ -106,19 +106,19 @@ void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out
 // out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out);
 
-// Copies rows: out[i] = x[rows[i]], both of the same type. Picks the tokens whose logits are needed.
+// Copies rows: out[i] = x[rows[i]], both of the same type. Picks the tokens that need logits.
 void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out);
 
 // ---- Attention
 
-// Of a KvCacheView.
+// The bytes of a block of a KvCacheView.
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 
-// The sequences of a step, prefill chunks and decodes mixed. The numbers are known to the host: they choose
-// kernels and grids, and bound what the arrays hold. On CUDA a sequence may be padding (a graph runs a fixed
-// number of them): its context_len is 0, it has one row with position 0 and slot 0, and its output row is
-// zeros.
+// The sequences of a step, prefill chunks and decodes mixed. The numbers are known to the host: the numbers
+// choose kernels and grids, and bound the arrays' contents. On CUDA a sequence may be padding (a graph runs a
+// fixed number of sequences): context_len is 0, the sequence has one row with position 0 and slot 0, and the
+// output row is zeros.
 struct AttentionBatch {
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;  // T

@@ -31,7 +31,7 @@ enum class DataType {
 };
 inline constexpr int kNumDataTypes = 18;
 
-// Of the type of a weight.
+// Whether a weight's type is quantized.
 constexpr bool IsQuantized(DataType type) { return type >= DataType::kQ8_0 || type == DataType::kF8E4M3; }
 
 // The size of an element of a type that is no GGUF type; for kF8E4M3 without the scale.

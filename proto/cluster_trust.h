@@ -74,13 +74,13 @@ class ClusterTrust {
   int max_handshakes_ = kMaxHandshakes;
 };
 
-// Of a direct update (proto/weights.proto): the metadata in which a call has the update's token, and the name
-// for which workers show certificates.
+// For a direct update (proto/weights.proto): the metadata in which a call has the update's token, and the
+// name for which workers show certificates.
 inline constexpr char kUpdateTokenKey[] = "somnus-update-token";
 inline constexpr char kUpdatePortName[] = "somnus-update-port";
 
-// Of a worker's update port, which is open to who is no member of the cluster: only calls with the token
-// pass. Over TCP by TLS, with this identity.
+// The credentials of a worker's update port, which is open to callers outside the cluster: only calls with
+// the token pass. Over TCP by TLS, with this identity.
 std::shared_ptr<grpc::ServerCredentials> UpdatePortListener(const std::string& address,
                                                             const std::string& token,
                                                             const CertificateSource& identity);

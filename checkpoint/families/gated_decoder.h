@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// What distinguishes the families. The defaults are the same as in the configuration classes of
+// The keys that distinguish the families. The defaults are the same as in the configuration classes of
 // `transformers`.
 struct GatedDecoderKeys {
   bool qkv_bias = false;      // always on (Qwen2)

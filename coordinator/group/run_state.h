@@ -49,7 +49,7 @@ class RunState {
   absl::StatusOr<std::string> KeepSecret(const std::string& fresh) const {
     return directory_.KeepSecret(fresh);
   }
-  // Of the earlier coordinator, at most; 0 where there was none.
+  // The latest possible epoch of the earlier coordinator; 0 where there was no earlier coordinator.
   int64_t left_epoch() const { return left_epoch_; }
   // Workers of the earlier coordinator that still run and have this coordinator's options. A value from
   // Open's time.

@@ -114,7 +114,7 @@ class WorkerGroup {
   ExecutorOptions options_;
   WorkerPool pool_;
 
-  // Of the thread that forms epochs.
+  // Used by the thread that forms epochs.
   v1::LoadModelRequest load_request_;
   std::string group_name_;
   int64_t number_ = 0;             // of the last epoch

@@ -65,7 +65,7 @@ class PrometheusMetrics : public Metrics {
       Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
             {{"level", level}});
     }
-    // Of the phases, the slowest rank's time, which all wait for.
+    // For each phase the slowest rank's time, because all ranks wait for that rank.
     PhaseSeconds most;
     for (const RankReport& rank : event.report.ranks) {
       for (const PhaseName& phase : kPhases)
@@ -351,7 +351,7 @@ class PrometheusMetrics : public Metrics {
   }
 
   absl::Mutex serialize_mu_;
-  // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
+  // Add makes one metric per name and label set: prometheus-cpp returns the same object each time.
   const std::shared_ptr<prometheus::Registry> shared_registry_;  // of all models of this process
   prometheus::Registry& registry_ = *shared_registry_;
   ProcessMetrics process_{&registry_};

@@ -30,11 +30,11 @@ class Metrics : public EngineObserver {
 
   virtual void SetCacheConfig(const CacheConfigInfo& info) = 0;
 
-  // The API layer reports these events. `choices` is n, `max_tokens` the resolved value.
+  // The API layer reports the following events. `choices` is n, `max_tokens` the resolved value.
   virtual void OnRequestParams(int32_t choices, int32_t max_tokens) = 0;
   // Seconds between two deliveries of one sequence.
   virtual void OnInterTokenLatency(double seconds) = 0;
-  // One sequence has ended, as its client sees it: a stop string counts as kStop, though the engine saw an
+  // A sequence has ended, in the client's view: a stop string counts as kStop, though the engine saw an
   // abort.
   virtual void OnSequenceEnd(FinishReason reason) = 0;
   virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "asleep", "bad_request", ...

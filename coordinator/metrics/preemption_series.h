@@ -1,5 +1,5 @@
 #pragma once
-// The counters of preemptions, swaps, copies and refused admissions, as /metrics shows them. Values; pure.
+// The counters of preemptions, swaps, copies and refused admissions, for /metrics. Values; pure.
 
 #include <cstdint>
 #include <map>

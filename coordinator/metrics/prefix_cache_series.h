@@ -1,5 +1,5 @@
 #pragma once
-// The counters of the prefix cache, as /metrics shows them. Values; pure.
+// The counters of the prefix cache, for /metrics. Values; pure.
 
 #include <vector>
 

@@ -34,8 +34,8 @@ struct TraceLimits {
 };
 
 struct Trace {
-  std::vector<StepEvent> steps;  // in the order of their replies
-  std::vector<TraceSpan> spans;  // in the order of their ends
+  std::vector<StepEvent> steps;  // in the order of replies
+  std::vector<TraceSpan> spans;  // in the order of ends
 };
 
 class StepTrace : public PassingObserver {

@@ -66,8 +66,7 @@ struct SamplingParams {
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;  // the last token never follows the rest
   std::vector<BadText> bad_texts;
-  // Of all other parameters a beam search uses num_logprobs alone, which is twice its width; temperature is
-  // 0.
+  // A beam search uses no other parameter but num_logprobs, which is twice the width; temperature is 0.
   std::optional<BeamSearchParams> beam_search;
 };
 

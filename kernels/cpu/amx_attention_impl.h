@@ -140,7 +140,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     }
   }
 
-  // Of up to kSumTiles groups from g.
+  // The scores of up to kSumTiles groups from g.
   void ScoreGroups(const Groups& groups, const Keys& keys, int64_t g, int64_t count, const Rows& rows) {
     ForTiles(count, [&]<int i>() { TileZero<i>(); });
     const char* x = reinterpret_cast<const char*>(q + rows.begin * dims);

@@ -65,7 +65,7 @@ struct Attention {
   const int64_t k_step_bytes = (kExpanded ? kChunkTokens : block_size) * P::kBBytes / kW;
   const int64_t v_step_bytes = dims * P::kBBytes / kW;
 
-  // Of the section that is being added.
+  // The sums of the section that is being added.
   float* acc = nullptr;  // [rows][dims]: weighted values
   float* max = nullptr;  // [rows]: largest score
   float* sum = nullptr;  // [rows]: weights
@@ -163,7 +163,7 @@ struct Attention {
     return distances;
   }
 
-  // Of kW tokens from t on.
+  // Prefetches the scales of kW tokens from t on.
   static SOMNUS_INLINE void PrefetchScales(const Piece& piece, int64_t t, int64_t ahead) {
     __builtin_prefetch(reinterpret_cast<const char*>(piece.k_scales + t) + ahead, 0, 2);
     __builtin_prefetch(reinterpret_cast<const char*>(piece.v_scales + t) + ahead, 0, 2);

@@ -142,12 +142,12 @@ struct Bf16Activations {
   }
 };
 
-// Of bytes that S reads as f32: expanded once where that serves several tiles of rows.
+// Attention over bytes that S reads as f32: expanded once where that serves several tiles of rows.
 template <typename S>
 using ByteAttention =
     EitherAttention<SeveralTiles, AttentionOf<ExpandedAttention<AsF32<S>>>, AttentionOf<Attention<S>>>;
 
-// Of the same bytes, by A where activations are bf16: A rounds q and weights to that.
+// Attention over the same bytes, by A where activations are bf16: A rounds q and weights to bf16.
 template <typename A, typename S>
 using Bf16ByteAttention = EitherAttention<Bf16Activations, AttentionOf<A>, ByteAttention<S>>;
 

@@ -213,7 +213,7 @@ static inline int64_t VBytes(DataType type, int64_t block_size, int64_t head_dim
   return (type == DataType::kBF16 ? RoundUp(block_size, 2) : block_size) * PaddedHeadDim(head_dim) *
          ElementBytes(type);
 }
-// Of K or of V.
+// The bytes of K's scales, and of V's.
 static inline int64_t ScaleBytes(DataType type, int64_t block_size) {
   return type == DataType::kI8 ? RoundUp(block_size, 16) * 4 : 0;
 }

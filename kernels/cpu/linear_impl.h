@@ -4,7 +4,7 @@ namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 // Into L1 where a row or two of bf16 compute faster than weights come from L2. With more rows L1 holds
-// activations; f16 lost with avx2, and f32 did not gain (docs/measured).
+// activations; with this prefetch f16 got slower with avx2, and f32 did not gain (docs/measured).
 template <typename P, int kRows>
 constexpr Prefetch kWeightPrefetch =
     P::E::kType == DataType::kBF16&& kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1

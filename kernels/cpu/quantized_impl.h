@@ -53,7 +53,7 @@ SOMNUS_INLINE VU PairsOfBytes(VU a, VU b) { return (VU)_mm256_maddubs_epi16((__m
 SOMNUS_INLINE VI SumsOfPairs(VU a) { return (VI)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
 #endif
 
-// Of a group's products pairs are added up in 16 bits.
+// Adds up pairs of a group's products in 16 bits.
 template <DotShape kShape>
 SOMNUS_INLINE VU PairProducts(VU w, VU a) {
   if constexpr (kShape.is_signed) return PairsOfBytes(AbsBytes(w), Negate(a, w));

@@ -10,7 +10,7 @@ namespace somnus::cpu {
 // Rows are of activations, vectors are of columns of a panel, 4, 8 or 16 floats each (kW in simd.h). Rows
 // times vectors are the accumulators, which stay in registers beside the vectors of weights.
 struct TileSizes {
-  // Of Linear, of attention, and of fp8 weights that were expanded.
+  // Tiles of Linear, of attention, and of expanded fp8 weights.
   int max_rows;       // of a tile
   int vectors[4];     // of a tile of 1, 2, 3 and of more rows
   int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles

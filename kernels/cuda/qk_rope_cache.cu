@@ -64,7 +64,7 @@ struct Head {
   __device__ C* CacheRow(const QkParams<T, C>& p) const {
     return CacheRun(p) + p.run_header + int64_t{p.slots[token] % p.block_size} * p.head_dim;
   }
-  // Of an int8 cache.
+  // The token's scale in an int8 cache.
   __device__ float& TokenScale(const QkParams<T, C>& p) const {
     return reinterpret_cast<float*>(CacheRun(p))[p.slots[token] % p.block_size];
   }

@@ -6,7 +6,7 @@
 
 namespace somnus::cuda_emulated::emulator {
 
-// Of a return address: how far behind the executable's first byte.
+// The distance of a return address from the executable's first byte.
 uint32_t CodeOffset(const void* return_address);
 // "gemv.cu:124", by addr2line and the line numbers of the compiled code; the offset where addr2line or the
 // numbers are missing. Inlined functions of the emulator are passed over in favour of their caller. Slow.

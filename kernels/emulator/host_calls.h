@@ -22,7 +22,7 @@ struct GraphCalls {
   int64_t launches = 0;
 };
 
-// Of all threads, since the process started. Thread safe.
+// The calls of all threads since the process started. Thread safe.
 GraphCalls CallsForGraphs();
 
 }  // namespace somnus::cuda_emulated::emulator

@@ -69,7 +69,7 @@ class AccessShadow {
       begin = stop;
     }
   }
-  // Of the access `now`, which has been checked against the cell.
+  // Keeps the access `now`, which has been checked against the cell.
   static void Keep(Cell& cell, const Access& now);
 
  private:

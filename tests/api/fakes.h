@@ -349,7 +349,7 @@ class FakeEngine : public Engine {
 
   const absl::Duration step_;
   const size_t max_open_;
-  // Of a cache of 1024 blocks of 16 tokens, which holds nothing: no scheduler is told.
+  // The pins of a cache of 1024 blocks of 16 tokens, which holds nothing: no scheduler is told.
   PrefixBook prefixes_{{}, {.max_model_len = 4096, .blocks = {.num_blocks = 1025}}, [] {}};
   mutable absl::Mutex mutex_;
   EngineState state_ = EngineState::kAwake;

@@ -124,7 +124,7 @@ class GrpcServicesTest : public ::testing::Test {
     return control_->Sleep(&context, request, response);
   }
 
-  // Of GetStatus's reply.
+  // The host bytes in GetStatus's reply.
   size_t host_bytes_ = 1;
   // If set: the ranks' status in place of the default.
   std::function<std::vector<v1::RankStatus>()> rank_status_;

@@ -31,12 +31,12 @@ class FakeNccl {
 
   int calls(const std::string& name) const;
   int live_comms() const;
-  // Of the last all-reduce or all-gather.
+  // The arguments of the last all-reduce or all-gather.
   size_t last_count() const;
   nccl::ElementType last_type() const;
   nccl::Stream last_stream() const;
   nccl::Config last_config() const;  // of the last communicator that was begun
-  // Of the last split.
+  // The arguments of the last split.
   nccl::Config split_config() const;
   int split_key() const;
   // True while the communicator of the last collective has not been ended.

@@ -30,7 +30,7 @@ class TcpGroup {
     }
   }
 
-  // Of every rank; to be changed before Join.
+  // The options of every rank; to be changed before Join.
   GroupOptions& options() { return options_; }
   int port(int rank) const { return listeners_[rank].port; }
 

@@ -62,7 +62,7 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     return num_cached_tokens_;
   }
-  // Of the weights that computed the tokens.
+  // The versions of the weights that computed the tokens.
   std::set<int64_t> weights_versions() const {
     absl::MutexLock lock(&mu_);
     return weights_versions_;
@@ -220,8 +220,8 @@ class RecordingObserver : public EngineObserver {
   bool times_are_ordered_ ABSL_GUARDED_BY(mu_) = true;
 };
 
-// Of the line of a state that is not "serving" (coordinator/residency/state_report.h): the sentence for
-// clients, and the reason.
+// The parts of the line of a state that is not "serving" (coordinator/residency/state_report.h): the sentence
+// for clients, and the reason.
 inline std::string What(const absl::Status& health) {
   const std::string line(health.message());
   return line.substr(0, line.find(" Why: "));

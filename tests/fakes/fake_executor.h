@@ -352,7 +352,7 @@ class FakeExecutor : public Executor {
   absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const HostTierBlocks& host, int64_t epoch);
   absl::StatusOr<TransitionReport> EndResize(int32_t num_blocks, int64_t epoch);
   void ResizeCache(int32_t num_blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of a tag that may be resident.
+  // Notes the bytes of a tag that may be resident.
   void NoteResident(const std::string& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
                                              const HostTierBlocks& host, int64_t epoch);

@@ -21,7 +21,7 @@ class FakeWeights {
   const std::vector<std::string>& chunks() const { return chunks_; }
 
   void SetVersion(int64_t version) { version_ = version; }  // that replies carry from now on
-  // Of the first checkpoint's files.
+  // Sets the fingerprint of the first checkpoint's files.
   void SetFingerprint(const std::string& fingerprint) { fingerprint_ = files_ = fingerprint; }
 
   void Load(const v1::LoadModelRequest& request) {

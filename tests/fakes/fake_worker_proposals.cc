@@ -15,7 +15,7 @@ absl::Status FakeWorker::Propose(const v1::ScheduledSequence& scheduled, int fir
   const int num_sampled = reply->tokens_size() - first_token;
   if (num_sampled == 0) return absl::OkStatus();  // the slot has an error
   const Slot& slot = slots_.at(scheduled.slot());
-  // Of the last token.
+  // The position of the last token.
   const int64_t position = slot.num_computed - scheduled.num_draft_tokens() + num_sampled - 1;
   std::vector<int32_t> tokens(slot.tokens.begin(), slot.tokens.begin() + position - num_sampled + 1);
   for (int i = first_token; i < reply->tokens_size(); ++i) tokens.push_back(reply->tokens(i).token_id());

@@ -144,7 +144,7 @@ class SharedDevicesTest : public ::testing::Test {
     return false;
   }
 
-  // The tokens that were computed more than once, over the requests that ended without a loss.
+  // The tokens computed beyond the tickets' need, where all tickets came to the end without a loss.
   int64_t Recomputed(const std::vector<Ticket>& tickets) {
     int64_t tokens = 0;
     for (const Served& model : models_) tokens += model.executor->num_computed_tokens();
@@ -153,7 +153,7 @@ class SharedDevicesTest : public ::testing::Test {
     return tokens;
   }
 
-  // Of Start; the models after the last target have none.
+  // Options of Start; models after the last target have no targets.
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
   int max_tries_ = 0;  // failures until wake-ups for requests end; 0: never

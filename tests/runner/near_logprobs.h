@@ -11,7 +11,7 @@
 
 namespace somnus {
 
-// Of the prompt's tokens, which the request has asked for.
+// The log-probabilities of the prompt's tokens, which the request must have asked for.
 inline std::vector<float> PromptLogprobs(const MiniResult& result) {
   std::vector<float> logprobs;
   for (const v1::StepLogprobs& entry : result.prompt_logprobs) logprobs.push_back(entry.logprobs(0));

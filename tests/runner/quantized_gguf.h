@@ -11,7 +11,7 @@
 namespace somnus {
 
 struct QuantizedGguf {
-  // Of the layers' matrices, and of the embedding, which the head is tied to.
+  // The types of the layers' matrices, and of the embedding, which the head is tied to.
   StorageType layers = StorageType::kQ4_1;
   StorageType embedding = StorageType::kQ8_0;
   // The types of the values' projection and of the gate, where different from the other matrices.

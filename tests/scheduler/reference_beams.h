@@ -55,7 +55,7 @@ inline void ExpectExactBeams(const EngineRequest& request, const Answer& answer)
   EXPECT_EQ(answer.reason, expected[0].finish_reason) << request.id;
 }
 
-// Of any request, with beams or without.
+// Expects the exact answer of any request, with beams or without.
 inline void ExpectExactAnswer(const EngineRequest& request, const Harness& harness) {
   const auto answer = harness.answers.find(request.id);
   ASSERT_NE(answer, harness.answers.end()) << request.id;

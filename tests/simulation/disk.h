@@ -17,7 +17,7 @@ namespace somnus::simulation {
 
 class Disk {
  public:
-  // Of --spill-dir.
+  // The value of --spill-dir.
   static constexpr absl::string_view kDir = "/simulated-disk";
   // Descriptors from here on are files of the disk.
   static constexpr int kFirstFile = 1 << 24;

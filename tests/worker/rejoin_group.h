@@ -37,7 +37,7 @@ class RejoinGroup {
 
   absl::Status Sleep(int level);
   absl::Status WakeUp();
-  // Of the cache's blocks the first `num_blocks` have memory afterwards.
+  // Afterwards the first `num_blocks` blocks of the cache have memory.
   absl::Status ResizeKvCache(int num_blocks);
   // A prompt and `count` greedy tokens. A rank `absent` that is not -1 gets no step after the prompt's, and
   // the result is the error of another rank.

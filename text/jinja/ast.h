@@ -40,7 +40,7 @@ struct CallArgs {
   std::vector<std::pair<std::string, ExprPtr>> named;
 };
 
-// One operation on the value before it: .name, [index], [a:b:c], (args), |filter(args), is [not] test(args).
+// An operation on the preceding value: .name, [index], [a:b:c], (args), |filter(args), is [not] test(args).
 struct Postfix {
   enum class Kind { kAttribute, kItem, kSlice, kCall, kFilter, kTest };
   Kind kind;
@@ -76,7 +76,7 @@ struct Expr {
 struct Stmt;
 using Block = std::vector<std::unique_ptr<Stmt>>;
 
-// What `for` and `set` assign to: one name, several (unpacking), or an attribute of a namespace.
+// The target of `for` and `set`: a name, several names (unpacking), or an attribute of a namespace.
 struct Target {
   std::vector<Target> parts;  // unpacking; otherwise empty
   std::string name, attribute;

@@ -125,7 +125,7 @@ const BuiltinTable& Globals() {
   return *table;
 }
 
-// Jinja's sandbox hides methods that change their object.
+// Jinja's sandbox hides methods that change the object.
 bool IsForbiddenMethod(const Value& object, absl::string_view name) {
   static constexpr absl::string_view kList[] = {"append", "clear",  "extend",  "insert",
                                                 "pop",    "remove", "reverse", "sort"};

@@ -13,8 +13,8 @@
 
 namespace somnus::jinja {
 
-// Arguments in the order of the declared parameters; nullptr for one that the caller did not give. `raw` has
-// the arguments as the caller gave them.
+// Arguments in the order of the declared parameters; nullptr for a parameter that the caller did not give.
+// `raw` has the caller's arguments.
 struct Bound {
   std::vector<const Value*> slots;
   const Args* raw;
@@ -24,8 +24,8 @@ struct Bound {
 
 using Function = absl::StatusOr<Value> (*)(Interpreter* in, const Value& self, const Bound& args);
 
-// `parameters`: names, separated by spaces. A "!" after a name makes it required; "*" alone takes any
-// arguments.
+// `parameters`: names, separated by spaces. A "!" after a name makes the parameter required; "*" alone takes
+// any arguments.
 struct Builtin {
   Function function;
   const char* parameters;
@@ -48,7 +48,7 @@ const BuiltinTable& NumberFilters();
 const BuiltinTable& SequenceFilters();
 const BuiltinTable& Tests();
 const BuiltinTable& StringMethods();
-const BuiltinTable& ContainerMethods(const Value& self);  // of a list, dict or loop; empty for others
+const BuiltinTable& ContainerMethods(const Value& self);  // of a list, dict or loop; empty for other values
 
 absl::StatusOr<Value> Invoke(Interpreter* in, absl::string_view name, const Builtin& builtin,
                              const Value& self, const Args& args);
@@ -62,7 +62,7 @@ absl::StatusOr<Value> LoopAttribute(const LoopState& loop, absl::string_view nam
 
 // InvalidArgument for lists and dicts, which cannot be keys.
 absl::Status CheckHashable(const Value& key);
-// Returns an integer argument, or `otherwise` when it is missing or None.
+// Returns an integer argument, or `otherwise` when the argument is missing or None.
 absl::StatusOr<int64_t> IntegerArgument(const Value* value, int64_t otherwise);
 absl::StatusOr<std::string> StringArgument(const Value* value, absl::string_view otherwise);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Chat templates: the subset of Jinja2 that Hugging Face templates use, as transformers renders them
+// Chat templates: the subset of Jinja2 that Hugging Face templates use, rendered as by transformers
 // (trim_blocks, lstrip_blocks, tojson without HTML escaping, raise_exception, strftime_now, loop controls,
 // namespace, macros, slices, filters, tests, string/list/dict methods). Untrusted templates and messages
 // cannot hang or exhaust the process: steps, depth and output are limited. Immutable after Compile; thread
@@ -29,12 +29,12 @@ class ChatTemplate {
                                                                const ChatTemplateLimits& limits = {});
   virtual ~ChatTemplate() = default;
 
-  // Returns the text of one render. `context` is an object; its keys are the template's variables (messages,
+  // Returns the text of one render. `context` is an object whose keys are the template's variables (messages,
   // tools, add_generation_prompt, bos_token, ...), and the order of keys matters. InvalidArgument: the
-  // template raised an exception, used an undefined value, or has a type error. ResourceExhausted: it went
-  // over a limit.
+  // template raised an exception, used an undefined value, or has a type error. ResourceExhausted: the render
+  // went over a limit.
   virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
-  // The source that Compile was given.
+  // The source given to Compile.
   virtual const std::string& source() const = 0;
 };
 

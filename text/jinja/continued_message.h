@@ -1,6 +1,6 @@
 #pragma once
 // continue_final_message: a prompt that ends where the last message's text ends, so that the model continues
-// the text. The rule and the errors are those of transformers 5 (apply_chat_template): the messages are
+// the text. The rule and the errors are the same as of transformers 5 (apply_chat_template): the messages are
 // rendered with a mark behind the text, and the prompt is the part before the mark.
 
 #include <nlohmann/json_fwd.hpp>

@@ -188,7 +188,8 @@ absl::StatusOr<Value> Interpreter::ApplySlice(const Postfix& postfix, const Valu
 absl::StatusOr<Value> Interpreter::Call(const Value& callee, const Args& args) {
   const auto* callable = callee.shared<const Callable>();
   if (callable == nullptr) return TypeError("cannot call an object of type", callee);
-  const std::shared_ptr<const Callable> keep = *callable;  // a macro may overwrite the variable that holds it
+  const std::shared_ptr<const Callable> keep = *callable;  // a macro may overwrite the variable that holds
+                                                           // the macro
   switch (keep->kind) {
     case Callable::Kind::kMacro:
       return CallMacro(*keep, args);

@@ -9,7 +9,7 @@
 
 namespace somnus::jinja {
 
-inline constexpr int64_t kMaxTextBytes = 64 << 20;  // of the result of one conversion
+inline constexpr int64_t kMaxTextBytes = 64 << 20;  // of the result of a conversion
 inline constexpr int64_t kMaxFieldWidth = 4096;
 
 // Python's str() and repr(). ResourceExhausted above kMaxTextBytes, as in the functions below.
@@ -27,7 +27,7 @@ struct JsonOptions {
 absl::StatusOr<std::string> ToJson(const Value& value, const JsonOptions& options);
 
 // Python's format % argument: the fields' values are an argument that is a tuple, the values of a dict for
-// %(name)s, else the one argument.
+// %(name)s, else the single argument.
 absl::StatusOr<std::string> PercentFormat(const std::string& format, const Value& argument);
 
 // Formats one value by a format specification of str.format ("", ">10", ".2f", ...).

@@ -1,7 +1,7 @@
 #pragma once
 // Runs a parsed template once. Every operation is charged against one budget of steps, with the bytes and
-// elements that it reads or makes, so that both time and memory are bounded. One render per object; not
-// thread safe.
+// elements that the operation reads or makes, so that both time and memory are bounded. One render per
+// object; not thread safe.
 
 #include <functional>
 #include <memory>
@@ -101,13 +101,13 @@ class Interpreter {
   std::string* out_ = nullptr;
   std::shared_ptr<Scope> scope_;
   // Objects that can be parts of cycles, or of chains too long for recursive destruction. The destructor
-  // takes them apart.
+  // takes these objects apart.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;
   std::vector<std::shared_ptr<LoopState>> escaped_loops_;
 };
 
-// Errors in Python's words; for an undefined value the message names what was looked up.
+// Errors in Python's words; for an undefined value the message names the key that was looked up.
 absl::Status TypeError(absl::string_view what, const Value& value);
 absl::Status UndefinedError(const Value& value);
 

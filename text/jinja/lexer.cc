@@ -100,8 +100,8 @@ class Lexer {
     Advance(s_.size() - Strip(absl::string_view(s_).substr(pos_), std::nullopt, true, false).size());
   }
 
-  // At a tag's end delimiter, which may have a sign: consumes it and the white space that is trimmed after
-  // it.
+  // At a tag's end delimiter, which may have a sign: consumes the delimiter and the white space that is
+  // trimmed behind.
   bool TakeEnd(absl::string_view delimiter, bool trim) {
     const char sign = s_[pos_];
     const bool is_signed = sign == '-' || (sign == '+' && trim);
@@ -116,7 +116,7 @@ class Lexer {
   }
 
   absl::Status Comment() {
-    // A sign before "#}" belongs to the end delimiter: search "#}", then look at the character before it.
+    // A sign before "#}" belongs to the end delimiter: search "#}", then look at the preceding character.
     const size_t end = s_.find("#}", pos_);
     if (end == std::string::npos) return Error("unfinished comment");
     Advance(end > pos_ && (s_[end - 1] == '-' || s_[end - 1] == '+') ? end - 1 : end);
@@ -197,7 +197,7 @@ class Lexer {
     return Error(absl::StrCat("unexpected character '", std::string(1, c), "'"));
   }
 
-  // Returns the end of digits with single underscores between them.
+  // Returns the end of digits with single underscores in between.
   size_t DigitsEnd(size_t at) const {
     while (at < s_.size() && (absl::ascii_isdigit(s_[at]) ||
                               (s_[at] == '_' && at + 1 < s_.size() && absl::ascii_isdigit(s_[at + 1])))) {
@@ -255,7 +255,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Reads an escape as Python's "unicode-escape" does; an unknown escape stays as it is.
+  // Reads an escape as Python's "unicode-escape" does; an unknown escape stays unchanged.
   absl::Status EscapeSequence(size_t* at, std::string* value) {
     static constexpr absl::string_view kLetters = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";
     const char c = s_[*at + 1];

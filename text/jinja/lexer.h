@@ -1,6 +1,6 @@
 #pragma once
-// Cuts a template into text and tokens, with Jinja's white-space control as transformers sets it:
-// trim_blocks, lstrip_blocks, no trailing newline.
+// Cuts a template into text and tokens, with Jinja's white-space control as set by transformers: trim_blocks,
+// lstrip_blocks, no trailing newline.
 
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ struct Token {
     kEnd
   };
   Kind kind;
-  std::string text;  // of a string: its value without quotes and escapes
+  std::string text;  // of a string: the value without quotes and escapes
   int line;
 };
 

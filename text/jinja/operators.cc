@@ -22,7 +22,7 @@ absl::StatusOr<Value> IntegerPower(int64_t base, int64_t exponent) {
   int64_t result = 1;
   if (base == 0 || base == 1) return Value::Int(exponent == 0 ? 1 : base);
   if (base == -1) return Value::Int(exponent % 2 == 0 ? 1 : -1);
-  for (; exponent > 0; --exponent) {  // at most 63 rounds before it overflows
+  for (; exponent > 0; --exponent) {  // at most 63 rounds before an overflow
     if (__builtin_mul_overflow(result, base, &result)) return Overflow();
   }
   return Value::Int(result);

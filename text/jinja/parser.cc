@@ -189,7 +189,8 @@ class StatementParser {
     return stmt;
   }
 
-  // Parses "|a|b" with an empty constant as input; the interpreter puts the block's text in its place.
+  // Parses "|a|b" with an empty constant as input; the interpreter puts the block's text in the place of the
+  // constant.
   absl::StatusOr<ExprPtr> ParseFilterChain() {
     auto base = std::make_unique<Expr>();
     base->kind = Expr::Kind::kConst;

@@ -11,7 +11,7 @@
 
 namespace somnus::jinja {
 
-// Tokens and their cursor, shared by the parsers of expressions and statements.
+// Tokens and a cursor, shared by the parsers of expressions and statements.
 class TokenStream {
  public:
   TokenStream(std::vector<Token> tokens, int max_depth) : tokens_(std::move(tokens)), max_depth_(max_depth) {}
@@ -28,7 +28,7 @@ class TokenStream {
   absl::Status ExpectBlockEnd();
   absl::Status Unexpected(absl::string_view expected) const;
 
-  // Counts one level of nesting from its construction to its destruction.
+  // Counts one level of nesting from construction to destruction.
   class Level {
    public:
     explicit Level(TokenStream* stream) : stream_(stream) { ++stream_->depth_; }

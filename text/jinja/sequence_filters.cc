@@ -33,7 +33,7 @@ Result Attribute(Interpreter* in, Value value, const Value* path) {
   return value;
 }
 
-// Returns what sort, unique, min and max compare: strings are compared without case by default.
+// Returns the keys that sort, unique, min and max compare: strings are compared without case by default.
 absl::StatusOr<std::vector<Value>> SortKeys(Interpreter* in, const Items& items, const Value* attribute,
                                             bool case_sensitive) {
   std::vector<Value> keys;
@@ -46,8 +46,8 @@ absl::StatusOr<std::vector<Value>> SortKeys(Interpreter* in, const Items& items,
   return keys;
 }
 
-// Returns positions in ascending order of key; equal keys keep their order. InvalidArgument names the first
-// pair that cannot be compared.
+// Returns positions in ascending order of key; equal keys stay in order. InvalidArgument names the first pair
+// that cannot be compared.
 absl::StatusOr<std::vector<size_t>> SortedOrder(Interpreter* in, const std::vector<Value>& keys,
                                                 bool reverse) {
   std::vector<size_t> order(keys.size());

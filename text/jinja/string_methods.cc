@@ -52,7 +52,7 @@ Result StripMethod(Interpreter*, const Value& self, const Bound& args) {
 }
 
 // Returns the part of `self` between the start and end arguments of find, count and startswith. `*start` is
-// the index of its first character, or -1 when the start argument is beyond the end of the string.
+// the index of the part's first character, or -1 when the start argument is beyond the end of the string.
 absl::StatusOr<absl::string_view> Window(const Value& self, const Bound& args, int64_t* start) {
   const absl::string_view text = self.str();
   *start = 0;
@@ -202,7 +202,7 @@ Result All(Interpreter*, const Value& self, const Bound&) {
   return Value::Bool(kOfEmpty || !text.empty());
 }
 
-// isupper and islower: at least one character of this case, and none of the other.
+// isupper and islower: at least one character of this case, and no character of the opposite case.
 template <bool kUpper>
 Result IsCase(Interpreter*, const Value& self, const Bound&) {
   bool any = false;

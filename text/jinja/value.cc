@@ -187,7 +187,7 @@ absl::StatusOr<int> Compare(const Value& a, const Value& b) {
   }
   if (a.is_number() && b.is_number()) return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
   if (a.is_string() && b.is_string()) {
-    const int order = a.str().compare(b.str());  // UTF-8 sorts as its code points do
+    const int order = a.str().compare(b.str());  // UTF-8 sorts like code points
     return order < 0 ? -1 : order > 0 ? 1 : 0;
   }
   if (a.is_list() && b.is_list() && a.list().tuple == b.list().tuple) {

@@ -1,7 +1,7 @@
 #pragma once
-// Values of the template language: Python's, as far as templates can use them. Copying a Value is cheap:
-// containers and strings are shared and immutable, except for namespaces. Not thread safe; a render owns its
-// values.
+// Values of the template language: Python's values, as far as templates can use these. Copying a Value is
+// cheap: containers and strings are shared and immutable, except for namespaces. Not thread safe; a render
+// owns its values.
 
 #include <cstdint>
 #include <memory>
@@ -22,14 +22,14 @@ struct Scope;
 struct MacroNode;
 
 struct Undefined {
-  std::string name;  // what was looked up, for error messages
+  std::string name;  // the key that was looked up, for error messages
 };
 struct None {};
 
 struct List {
   std::vector<Value> items;
   bool tuple = false;
-  int depth = 1;       // levels of nesting, this one included
+  int depth = 1;       // levels of nesting, this list included
   int64_t weight = 1;  // see Value::weight
 };
 
@@ -71,7 +71,7 @@ struct LoopState {
   bool changed_called = false;
 };
 
-// A callable: a macro, a global function or a method bound to its object.
+// A callable: a macro, a global function or a method bound to an object.
 struct Callable {
   enum class Kind { kMacro, kGlobal, kMethod };
   Kind kind = Kind::kGlobal;
@@ -135,8 +135,8 @@ class Value {
 
   bool Truthy() const;
   int depth() const;
-  // The number of values that a full traversal visits. A list that holds another one twice counts it twice,
-  // so that doubling a value in a loop cannot hide exponential work.
+  // The number of values that a full traversal visits. A list that holds a second list twice counts that list
+  // twice, so that doubling a value in a loop cannot hide exponential work.
   int64_t weight() const;
   const char* TypeName() const;  // Python's
 

@@ -57,7 +57,7 @@ struct StepSample {
 
 struct CostFit {
   CostModel model;
-  // Of |modelled - measured| / measured over the samples.
+  // Statistics of |modelled - measured| / measured over the samples.
   double median_error = 0;
   double p90_error = 0;
   double largest_error = 0;

@@ -120,7 +120,7 @@ class Simulation {
     changed_ = true;
   }
 
-  // Of the request's next token.
+  // The deadline of the request's next token.
   MonotonicTime Deadline(int request, const Model& model) const {
     return requests_[request].arrival + model.spec.ttft_target +
            num_tokens_[request] * model.spec.tpot_target;

@@ -21,7 +21,7 @@ constexpr float kRanges[] = {1.0f, 0.9f, 0.8f};
 
 Floats All(float value) { return Floats{value, value, value, value}; }
 float Sum(Floats v) { return (v[0] + v[2]) + (v[1] + v[3]); }
-// Of NaN the bound, where a number is to become an integer.
+// Both return the bound for NaN, for numbers that are to become integers.
 Floats AtMost(Floats value, Floats bound) { return value < bound ? value : bound; }
 Floats AtLeast(Floats value, Floats bound) { return value > bound ? value : bound; }
 Ints ToInts(Floats v) { return __builtin_convertvector(v, Ints); }

@@ -50,7 +50,7 @@ class UpdatedTensors {
 
   int64_t num_tensors() const { return static_cast<int64_t>(whole_.size()); }  // that have come whole
   int64_t num_bytes() const { return num_bytes_; }                             // of all chunks
-  // Of the names and of the bytes that were in messages, in order.
+  // The checksum of the names and of the bytes that were in messages, in order.
   uint64_t checksum() const;
 
  private:

@@ -18,7 +18,7 @@ struct ModelWork {
   bool stored_as_bytes = false;
 };
 
-// Of the checkpoint's matrices; weights_bytes and kv_token_bytes are the caller's to set.
+// The work of the checkpoint's matrices; weights_bytes and kv_token_bytes are the caller's to set.
 ModelWork WorkOf(const Checkpoint& checkpoint);
 
 // `batch` sequences, each of a prompt of `prompt_tokens`, with logits for the last token.

@@ -40,7 +40,7 @@ std::string Line(const Phase& phase) {
                          1e3 * Median(phase.floor_seconds));
 }
 
-// Of the picture, in pixels.
+// Sizes in the picture, in pixels.
 constexpr int kRowHeight = 18, kNameWidth = 260, kBarWidth = 420, kFigureWidth = 220;
 
 std::string SvgText(int x, int y, const std::string& text, const char* attributes = "") {

@@ -22,7 +22,7 @@ namespace {
 constexpr char kOther[] = "other";
 // Longer than a model that has woken stays.
 constexpr absl::Duration kStay = absl::Seconds(2);
-// Of the answer behind which weights are prefetched: some seconds.
+// The length of the answer behind which weights are prefetched: some seconds.
 constexpr int kTokensMeanwhile = 400;
 
 void DropPagesOf(const std::filesystem::path& file) {
@@ -32,7 +32,7 @@ void DropPagesOf(const std::filesystem::path& file) {
   close(fd);
 }
 
-// Of a file, or of the files of a directory.
+// Drops the pages of a file, or of the files of a directory.
 void DropPages(const std::string& model) {
   std::error_code error;
   if (!std::filesystem::is_directory(model, error)) return DropPagesOf(model);

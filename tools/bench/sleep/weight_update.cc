@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kElementBytes = 2;
 constexpr int64_t kChunkBytes = 512 << 10;  // as the Python client
 
-// Of zeros, under a name that other processes of this host can open.
+// Shared memory of zeros, under a name that other processes of this host can open.
 class SharedZeros {
  public:
   static absl::StatusOr<std::unique_ptr<SharedZeros>> Create(int64_t bytes) {
