@@ -83,7 +83,9 @@ class Liveness(unittest.TestCase):
             with StoppedThread(cluster.process.pid, "HTTP I/O thread"):
                 wait_until(lambda: check(b"", timeout=PATIENCE_S) == NOT_SERVING, PATIENCE_S, "NOT_SERVING")
                 wait_until(lambda: "E [coordinator] HTTP I/O thread: no sign of life since " in cluster.log(), PATIENCE_S, "a line of the log")
-                self.assertIn("HTTP I/O thread: no sign of life since ", cluster.status()["not_ready_reason"])
+                with grpc.insecure_channel(f"127.0.0.1:{cluster.control_port}") as control:
+                    status = control.unary_unary("/somnus.v1.ControlService/GetStatus")(b"", timeout=PATIENCE_S)
+                self.assertIn(b"HTTP I/O thread: no sign of life since ", status)
             self.await_life(cluster)
             wait_until(lambda: check(b"", timeout=PATIENCE_S) == SERVING, PATIENCE_S, "SERVING")
 
