@@ -92,12 +92,12 @@ class Liveness(unittest.TestCase):
     def test_a_recovery_that_hangs(self):
         cluster_port, = free_ports(1)
         with HandStartedWorkers(cluster_port) as workers, Cluster(
-                tiny(MODEL), *FLAGS, "--replacement-timeout=5s", "--workers=remote:1", f"--cluster-port={cluster_port}", workers=0,
+                tiny(MODEL), *FLAGS, "--replacement-timeout=20s", "--workers=remote:1", f"--cluster-port={cluster_port}", workers=0,
                 wait=False) as cluster:
             worker = workers.start()
             cluster.wait_ready()
             worker.kill()  # nobody starts another one: the recovery waits
-            wait_until(lambda: cluster.status()["state"] == "recovering", PATIENCE_S, "recovering")
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", PATIENCE_S, "recovering")
             with StoppedThread(cluster.process.pid, "recovery of the"):
                 self.await_hang(cluster, "recovery of the workers")
 
