@@ -17,9 +17,11 @@ constexpr absl::Duration kInterval = absl::Milliseconds(500);
 constexpr int kIdleMs = 60'000;  // a probe asks and leaves
 constexpr int kMaxMessageBytes = 1 << 10;
 
-absl::StatusOr<std::unique_ptr<GrpcListener>> ListenForProbes(const std::string& address,
-                                                              int max_handshakes) {
+// `nothing`: a server needs a service beside gRPC's own health service; this one refuses all calls.
+absl::StatusOr<std::unique_ptr<GrpcListener>> ListenForProbes(const std::string& address, int max_handshakes,
+                                                              grpc::CallbackGenericService* nothing) {
   grpc::ServerBuilder builder;
+  builder.RegisterCallbackGenericService(nothing);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   auto listener = GrpcListener::Start(address, DescriptorUse::kClients, grpc::InsecureServerCredentials(),
@@ -37,16 +39,22 @@ absl::StatusOr<std::unique_ptr<WorkerHealth>> WorkerHealth::Start(GrpcListener* 
                                                                   const std::string& address,
                                                                   int max_handshakes,
                                                                   const Heartbeats* heartbeats) {
+  auto nothing = std::make_unique<grpc::CallbackGenericService>();
   std::unique_ptr<GrpcListener> probes;
   if (!address.empty()) {
-    ASSIGN_OR_RETURN(probes, ListenForProbes(address, max_handshakes));
+    ASSIGN_OR_RETURN(probes, ListenForProbes(address, max_handshakes, nothing.get()));
   }
-  return std::unique_ptr<WorkerHealth>(new WorkerHealth(worker, std::move(probes), heartbeats));
+  return std::unique_ptr<WorkerHealth>(
+      new WorkerHealth(worker, std::move(nothing), std::move(probes), heartbeats));
 }
 
-WorkerHealth::WorkerHealth(GrpcListener* worker, std::unique_ptr<GrpcListener> probes,
-                           const Heartbeats* heartbeats)
-    : worker_(*worker), probes_(std::move(probes)), heartbeats_(*heartbeats), thread_([this] { Run(); }) {}
+WorkerHealth::WorkerHealth(GrpcListener* worker, std::unique_ptr<grpc::CallbackGenericService> nothing,
+                           std::unique_ptr<GrpcListener> probes, const Heartbeats* heartbeats)
+    : worker_(*worker),
+      nothing_(std::move(nothing)),
+      probes_(std::move(probes)),
+      heartbeats_(*heartbeats),
+      thread_([this] { Run(); }) {}
 
 WorkerHealth::~WorkerHealth() {
   stop_.Stop();

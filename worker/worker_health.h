@@ -7,6 +7,8 @@
 //
 // Owns a thread, and the listener for probes where there is one. Thread safe, but for construction.
 
+#include <grpcpp/generic/async_generic_service.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,13 +36,15 @@ class WorkerHealth {
   int port() const { return probes_ == nullptr ? 0 : probes_->port(); }  // of the listener for probes
 
  private:
-  WorkerHealth(GrpcListener* worker, std::unique_ptr<GrpcListener> probes, const Heartbeats* heartbeats);
+  WorkerHealth(GrpcListener* worker, std::unique_ptr<grpc::CallbackGenericService> nothing,
+               std::unique_ptr<GrpcListener> probes, const Heartbeats* heartbeats);
 
   void Run() const;
   void Tell(bool serving) const;
 
   GrpcListener& worker_;
-  const std::unique_ptr<GrpcListener> probes_;  // null: none
+  const std::unique_ptr<grpc::CallbackGenericService> nothing_;  // served by probes_ beside health
+  const std::unique_ptr<GrpcListener> probes_;                   // null: none
   const Heartbeats& heartbeats_;
   StopSignal stop_;
   std::thread thread_;

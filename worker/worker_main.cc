@@ -168,7 +168,7 @@ WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
 // of many files need more.
 StartNeeds NeedsOf(const WorkerFlags& flags) {
   return {
-      .descriptors = LeastDescriptors(24), .threads = 16 + flags.threads, .address_bytes = int64_t{5} << 28};
+      .descriptors = LeastDescriptors(24), .threads = 20 + flags.threads, .address_bytes = int64_t{5} << 28};
 }
 
 // Everything between a good command line and the exit code.

@@ -83,19 +83,21 @@ class Liveness(unittest.TestCase):
             with StoppedThread(cluster.process.pid, "HTTP I/O thread"):
                 wait_until(lambda: check(b"", timeout=PATIENCE_S) == NOT_SERVING, PATIENCE_S, "NOT_SERVING")
                 wait_until(lambda: "E [coordinator] HTTP I/O thread: no sign of life since " in cluster.log(), PATIENCE_S, "a line of the log")
-                self.assertIn("HTTP I/O thread: no sign of life since ", cluster.status()["not_ready_reason"])
+                with grpc.insecure_channel(f"127.0.0.1:{cluster.control_port}") as control:
+                    status = control.unary_unary("/somnus.v1.ControlService/GetStatus")(b"", timeout=PATIENCE_S)
+                self.assertIn(b"HTTP I/O thread: no sign of life since ", status)
             self.await_life(cluster)
             wait_until(lambda: check(b"", timeout=PATIENCE_S) == SERVING, PATIENCE_S, "SERVING")
 
     def test_a_recovery_that_hangs(self):
         cluster_port, = free_ports(1)
         with HandStartedWorkers(cluster_port) as workers, Cluster(
-                tiny(MODEL), *FLAGS, "--replacement-timeout=5s", "--workers=remote:1", f"--cluster-port={cluster_port}", workers=0,
+                tiny(MODEL), *FLAGS, "--replacement-timeout=20s", "--workers=remote:1", f"--cluster-port={cluster_port}", workers=0,
                 wait=False) as cluster:
             worker = workers.start()
             cluster.wait_ready()
             worker.kill()  # nobody starts another one: the recovery waits
-            wait_until(lambda: cluster.status()["state"] == "recovering", PATIENCE_S, "recovering")
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", PATIENCE_S, "recovering")
             with StoppedThread(cluster.process.pid, "recovery of the"):
                 self.await_hang(cluster, "recovery of the workers")
 

@@ -32,7 +32,7 @@ class StoppedThread:
     """with StoppedThread(pid, name): the thread does not run. To be used on one thread of the test."""
 
     def __init__(self, pid, name):
-        self.thread, = threads(pid)[name]
+        self.thread = min(threads(pid)[name])  # threads that it starts have its name, too
 
     def __enter__(self):
         ptrace(PTRACE_SEIZE, self.thread)

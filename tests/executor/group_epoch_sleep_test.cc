@@ -1,9 +1,7 @@
 // Sleep and wake-up over ranks of which some fail, hang or end, in each phase.
 
-#include <atomic>
 #include <thread>
 
-#include "base/heartbeat.h"
 #include "proto/missing_memory.h"
 #include "tests/executor/group_epoch_fixture.h"
 
@@ -31,26 +29,6 @@ class GroupSleepTest : public GroupEpochTest {
   }
   std::string Health() { return std::string(epoch_->Health().message()); }
 };
-
-// A loop that calls workers may wait for as long as they may take, and hangs beyond that.
-TEST_F(GroupSleepTest, ACallAnnouncesItsDeadlineToWhoWatchesTheLoop) {
-  Connect(1);
-  std::atomic<int64_t> now_s{1000};
-  Heartbeats all([&] { return absl::Seconds(now_s.load()); });
-  all.Watch(absl::Seconds(60));
-  workers_[0]->HoldCalls("prepare sleep 1");
-  std::thread look = WhenCalled(0, "prepare sleep 1", [&] {
-    now_s += absl::ToInt64Seconds(options_.transition_timeout) + 60;
-    EXPECT_TRUE(all.Check().ok()) << all.Check();
-    now_s += 5;  // the time for the bytes, too
-    EXPECT_FALSE(all.Check().ok());
-    workers_[0]->ReleaseCalls();
-  });
-  const Heartbeat heartbeat("", "recovery", nullptr, &all);
-  EXPECT_TRUE(Sleep(1).ok());
-  look.join();
-  EXPECT_TRUE(all.Check().ok());
-}
 
 TEST_F(GroupSleepTest, ASleepThatOneRankCannotPrepareHappensOnNone) {
   Connect(2);
