@@ -25,12 +25,12 @@ MUTATIONS = {
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
-        "PreemptAll(PreemptionCause::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);\n  slots_.ForgetFreed();",
+        "sequences_.PreemptAll(PreemptionCause::kFailure);\n  slots_.ForgetFreed();",
     ),
     "recovery_frees_slots_again": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);\n  slots_.ForgetFreed();",
         "ForgetComputed(CacheLoss::kFailure);",
     ),
     "failed_transition_is_not_undone": (
