@@ -8,14 +8,20 @@
 #include "base/null_block.h"
 
 namespace somnus {
+namespace {
+
+// How many of the cached blocks that are given out next are looked at for each block that may be stored in
+// the host tier: the earlier ones are there already, or the time to store them has not come.
+constexpr int32_t kLooksPerBlock = 16;
+
+}  // namespace
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
       recorder_(options.records_events ? std::make_unique<BlockEventRecorder>() : nullptr),
       pool_(options.num_blocks, options.block_size, recorder_.get()),
       pins_(&pool_, options.block_size),
-      host_pool_(options.num_host_blocks),
-      host_cache_(&host_pool_, recorder_.get()) {
+      host_(options.num_host_blocks, recorder_.get()) {
   if (recorder_ != nullptr) recorder_->NoteCleared();
 }
 
@@ -80,7 +86,7 @@ BlockManager::BlockTable BlockManager::BeginTable(int64_t sequence, absl::Span<c
       table.blocks.push_back(block);
       table.last_content_id = block->content_id;
     } else {
-      const HostPrefixCache::Entry* entry = reads_host ? host_cache_.Find(content) : nullptr;
+      const HostPrefixCache::Entry* entry = reads_host ? host_.cache().Find(content) : nullptr;
       if (entry == nullptr || !entry->is_ready) break;
       table.on_host.push_back(entry);
       table.last_content_id = entry->content_id;
@@ -185,13 +191,12 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
   const int64_t known = std::min<int64_t>(num_computed, static_cast<int64_t>(tokens.size()));
   const int32_t full = static_cast<int32_t>(known / options_.block_size);
   while (table.num_committed < full) {
-    const bool chain_is_broken = table.num_committed > 0 && table.last_content_id == 0;
-    if (chain_is_broken) return;
+    if (table.is_broken()) return;
     const BlockContent content = ContentAt(&table, tokens);
     KvBlock* block = table.blocks[table.num_committed];
-    pool_.Remember(block, content, host_cache_.IdOf(content));
-    // Where the pool knows another block for this content, that one becomes the parent of what follows, so
-    // that both sequences' chains meet again.
+    pool_.Remember(block, content, host_.cache().IdOf(content));
+    // Where the pool knows another block for this content, that block becomes the parent of the next block,
+    // so that both sequences' chains meet again.
     KvBlock* known_block = pool_.Find(content);
     table.last_content_id = known_block == nullptr ? 0 : known_block->content_id;
     ++table.num_committed;
@@ -260,11 +265,11 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   while (chain.num_committed < full) {
     const BlockContent content = ContentAt(&chain, tokens);
     KvBlock* block = pool_.Find(content);
-    chain.last_content_id = block == nullptr ? host_cache_.IdOf(content) : block->content_id;
+    chain.last_content_id = block == nullptr ? host_.cache().IdOf(content) : block->content_id;
     if (chain.last_content_id == 0) break;  // blocks further down the chain cannot be found either
     ++chain.num_committed;
     if (block != nullptr) pool_.Forget(block, CacheLoss::kBadContents);
-    host_cache_.Forget(chain.last_content_id);
+    host_.mutable_cache()->Forget(chain.last_content_id);
   }
   pins_.DropForgotten(&PinReleases::forgotten);
 }
@@ -280,14 +285,195 @@ void BlockManager::NoteIfCleared(bool had_any) {
 void BlockManager::ResetPrefixCache(CacheLoss cause) {
   const bool had_any = CachesAny();
   pool_.ForgetAll(cause);
-  host_cache_.Clear();
+  host_.mutable_cache()->Clear();
   NoteIfCleared(had_any);
   pins_.DropForgotten(&PinReleases::forgotten);
-  // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
+  // The last committed blocks of live tables are forgotten, so that later blocks stay out of the cache.
   for (auto& [id, table] : tables_) {
     if (table.num_committed > 0) table.last_content_id = 0;
   }
-  for (auto& [id, table] : swapped_) table.is_forgotten = true;
+  host_.ForgetContents();
+}
+
+int32_t BlockManager::CountBlocks(absl::Span<const Computed> sequences) const {
+  absl::flat_hash_set<const KvBlock*> blocks;
+  for (const Computed& computed : sequences) {
+    const auto begin = tables_.at(computed.sequence).blocks.begin();
+    blocks.insert(begin, begin + BlocksFor(computed.num_tokens));
+  }
+  return static_cast<int32_t>(blocks.size());
+}
+
+void BlockManager::SwapOut(absl::Span<const Computed> sequences, std::vector<BlockCopyOp>* swap_outs) {
+  std::vector<HostBlocks::Leaving> leaving;
+  for (const auto& [sequence, num_tokens] : sequences) {
+    const BlockTable& table = TableOf(sequence);
+    const auto count = static_cast<size_t>(BlocksFor(num_tokens));
+    leaving.push_back({sequence, absl::MakeConstSpan(table.blocks).first(count), table.is_broken()});
+  }
+  host_.SwapOut(leaving, swap_outs);
+  for (const Computed& computed : sequences) {
+    std::vector<uint64_t> hashes = std::move(TableOf(computed.sequence).hashes);
+    Free(computed.sequence);
+    if (!hashes.empty()) waiting_hashes_[computed.sequence] = std::move(hashes);
+  }
+}
+
+int32_t BlockManager::NeededToSwapIn(const HostBlocks::Table& host, const BlockTable& table,
+                                     int64_t num_tokens, absl::flat_hash_set<int32_t>* seen) const {
+  const auto adopted = table.blocks.size();
+  auto needed =
+      std::max(0, BlocksFor(num_tokens) - static_cast<int32_t>(std::max(adopted, host.blocks.size())));
+  for (size_t i = adopted; i < host.blocks.size(); ++i) needed += seen->insert(host.blocks[i]).second ? 1 : 0;
+  return needed;
+}
+
+void BlockManager::FillFromHost(const HostBlocks::Table& host, int64_t num_tokens,
+                                absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
+                                std::vector<BlockCopyOp>* swap_ins) {
+  for (size_t i = table->blocks.size(); i < host.blocks.size(); ++i) {
+    const auto [block, is_new] = came_back->try_emplace(host.blocks[i], nullptr);
+    if (is_new) {
+      block->second = pool_.Allocate();
+      swap_ins->push_back({host.blocks[i], block->second->id});
+    } else {
+      pool_.Reference(block->second);
+    }
+    table->blocks.push_back(block->second);
+  }
+  const auto size = static_cast<size_t>(BlocksFor(num_tokens));
+  while (table->blocks.size() < size) table->blocks.push_back(pool_.Allocate());
+}
+
+BlockManager::Room BlockManager::RoomFor(absl::Span<const Returning> all, bool ignore_watermark) {
+  absl::flat_hash_set<const KvBlock*> had;
+  absl::flat_hash_set<int32_t> seen;
+  std::vector<std::pair<int64_t, BlockTable>> begun;
+  int32_t needed = 0;
+  for (const Returning& one : all) {
+    const auto num_tokens = static_cast<int64_t>(one.tokens.size());
+    if (const auto table = tables_.find(one.sequence); table != tables_.end()) {
+      had.insert(table->second.blocks.begin(), table->second.blocks.end());
+      needed += std::max(0, Needed(table->second, num_tokens));
+      continue;
+    }
+    const HostBlocks::Table* host = host_.Find(one.sequence);
+    const bool use_cache = one.use_cache && !(host != nullptr && host->is_forgotten);
+    begun.emplace_back(one.sequence, BeginTable(one.sequence, one.tokens, one.salt, use_cache));
+    const BlockTable& table = begun.back().second;
+    had.insert(table.blocks.begin(), table.blocks.end());
+    const auto shared = static_cast<int32_t>(one.num_shared / options_.block_size);
+    needed += host != nullptr ? NeededToSwapIn(*host, table, num_tokens, &seen)
+                              : std::min(Needed(table, num_tokens), BlocksFor(num_tokens) - shared);
+  }
+  const Room room = {needed + Watermark(ignore_watermark) - pool_.num_free(),
+                     needed + static_cast<int32_t>(had.size())};
+  for (auto it = begun.rbegin(); it != begun.rend(); ++it) GiveUpTable(it->first, std::move(it->second));
+  return room;
+}
+
+AllocStatus BlockManager::SwapIn(absl::Span<Returning> all, bool ignore_watermark,
+                                 std::vector<BlockCopyOp>* swap_ins) {
+  for (const Returning& one : all) {
+    if (BlocksFor(static_cast<int64_t>(one.tokens.size())) > TotalBlocks(options_.num_blocks))
+      return AllocStatus::kNever;
+  }
+  absl::flat_hash_set<int32_t> seen;
+  std::vector<BlockTable> tables;
+  int32_t needed = 0;
+  for (const Returning& one : all) {
+    const HostBlocks::Table& host = *host_.Find(one.sequence);
+    tables.push_back(BeginTable(one.sequence, one.tokens, one.salt, one.use_cache && !host.is_forgotten));
+    needed += NeededToSwapIn(host, tables.back(), static_cast<int64_t>(one.tokens.size()), &seen);
+  }
+  if (!HasRoom(needed, ignore_watermark)) {
+    NoteRefusal(needed);
+    for (size_t i = all.size(); i > 0; --i) GiveUpTable(all[i - 1].sequence, std::move(tables[i - 1]));
+    return AllocStatus::kLater;
+  }
+  absl::flat_hash_map<int32_t, KvBlock*> came_back;
+  for (size_t i = 0; i < all.size(); ++i) {
+    Returning& one = all[i];
+    BlockTable& table = tables[i];
+    const HostBlocks::Table& host = *host_.Find(one.sequence);
+    one.num_adopted = static_cast<int64_t>(table.blocks.size()) * options_.block_size;
+    NoteAdopted(table, table.blocks.size());
+    FillFromHost(host, static_cast<int64_t>(one.tokens.size()), &came_back, &table, swap_ins);
+    // The chain is broken, so that the sequence's later blocks stay out of the prefix cache, too.
+    if (host.is_forgotten) table.num_committed = 1;
+    tables_.emplace(one.sequence, std::move(table));
+  }
+  for (const Returning& one : all) host_.Drop(one.sequence);
+  return AllocStatus::kOk;
+}
+
+void BlockManager::TakeFromHost(absl::Span<const int32_t> tokens, BlockTable* table) {
+  const size_t first = table->blocks.size();
+  for (size_t i = 0; i < table->on_host.size(); ++i) {
+    const HostPrefixCache::Entry& entry = *table->on_host[i];
+    BlockContent content;
+    content.parent_content_id = entry.parent_content_id;
+    content.hash = entry.hash;
+    content.tokens = tokens.subspan((first + i) * options_.block_size, options_.block_size);
+    content.salt = entry.salt;
+    KvBlock* block = pool_.Allocate();
+    host_hits_.push_back({entry.host_block, block->id});
+    table->blocks.push_back(block);
+    pool_.Remember(block, content, entry.content_id);
+    if (block->content_id != 0) pins_.Note(*block);
+  }
+  // The beginning of the prefix is used last, so that it is given up last.
+  for (auto entry = table->on_host.rbegin(); entry != table->on_host.rend(); ++entry)
+    host_.mutable_cache()->Use((*entry)->content_id);
+  table->on_host.clear();
+  pins_.DropForgotten(&PinReleases::forgotten);
+}
+
+std::vector<uint64_t> BlockManager::StoreCached(int32_t count, int64_t step,
+                                                std::vector<BlockCopyOp>* swap_outs) {
+  return host_.Store(pool_.FirstCached(kLooksPerBlock * count), count, step, swap_outs);
+}
+
+std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences,
+                                              const KeepLimits& limits) {
+  SOMNUS_CHECK(kept().empty());
+  const auto room = [&] { return host_.RoomToKeep(limits.num_blocks); };
+  std::vector<int64_t> without_room;
+  for (const Computed& computed : sequences) {
+    const BlockTable& table = TableOf(computed.sequence);
+    const auto begin = table.blocks.begin(), end = begin + BlocksFor(computed.num_tokens);
+    const auto more =
+        std::count_if(begin, end, [&](const KvBlock* block) { return !host_.Keeps(block->id); });
+    if (more > room()) {
+      without_room.push_back(computed.sequence);
+      continue;
+    }
+    std::for_each(begin, end, [&](const KvBlock* block) { host_.Keep(block->id); });
+  }
+  for (const int64_t sequence : without_room) {
+    for (const KvBlock* block : TableOf(sequence).blocks) {
+      if (block->content_id == 0 || room() == 0) break;
+      host_.Keep(block->id);
+    }
+  }
+  for (const int32_t id : pins_.HeldBlocks()) {
+    if (room() > 0) host_.Keep(id);
+  }
+  for (const int32_t id : pool_.LastCached(limits.cached_blocks ? pool_.num_cached() : 0)) {
+    const bool is_on_host = host_.cache().Has(pool_.block(id)->content_id);
+    if (room() > 0 && !is_on_host) host_.Keep(id);
+  }
+  host_.EvictDownTo(limits.num_blocks);
+  return without_room;
+}
+
+void BlockManager::ForgetUnkept() {
+  std::vector<bool> stays(options_.num_blocks, false);
+  for (const KeptBlock& block : kept()) stays[block.device_block] = true;
+  const bool had_any = CachesAny();
+  pool_.ForgetAllBut(stays, CacheLoss::kSleep);
+  NoteIfCleared(had_any);
+  pins_.DropForgotten(&PinReleases::forgotten);
 }
 
 void BlockManager::SetLimit(int32_t num_blocks) {
@@ -297,7 +483,7 @@ void BlockManager::SetLimit(int32_t num_blocks) {
 
 int32_t BlockManager::EndOfUsed() const {
   int32_t end = pool_.EndOfUsed();
-  for (const KeptBlock& block : kept_) end = std::max(end, block.device_block + 1);
+  for (const KeptBlock& block : host_.kept()) end = std::max(end, block.device_block + 1);
   return end;
 }
 
@@ -325,19 +511,18 @@ absl::Status BlockManager::CheckIntegrity() const {
                                               counts[id], " tables and pins"));
     }
   }
-  return CheckKept();
+  for (const auto& [sequence, table] : host_.tables()) {
+    if (tables_.contains(sequence))
+      return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out and has a table"));
+  }
+  return host_.CheckIntegrity(options_.num_blocks);
 }
 
 absl::Status BlockManager::CheckNextBlocks() {
   const int32_t first = next_checked_, end = std::min(options_.num_blocks, first + kCheckedBlocks);
   next_checked_ = end == options_.num_blocks ? 0 : end;
   if (absl::Status status = pool_.CheckBlocks(first, end); !status.ok()) return status;
-  const auto num_kept = static_cast<int32_t>(kept_.size());
-  if (num_kept + num_swapped_blocks_ + host_cache_.size() != host_pool_.num_used()) {
-    return absl::InternalError(absl::StrCat(host_pool_.num_used(), " host blocks are used, ", num_kept,
-                                            " kept, ", num_swapped_blocks_, " swapped out, ",
-                                            host_cache_.size(), " cached"));
-  }
+  if (absl::Status status = host_.CheckCounts(); !status.ok()) return status;
   if (!tables_.empty()) return absl::OkStatus();
   if (pool_.num_used() != pins_.num_blocks()) {
     return absl::InternalError(absl::StrCat("no sequence has blocks, and pins have ", pins_.num_blocks(),

@@ -108,13 +108,13 @@ void ClientRequest::LeaveOpenRequests() {
   if (const int64_t key = std::exchange(open_request_, 0); key != 0) model_->open_requests->Remove(key);
 }
 
-EngineRequest ClientRequest::MakeRequest(int32_t index,
+EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
                                          const std::shared_ptr<const SamplingParams>& sampling) const {
   const int32_t num_candidates = params_->num_candidates(), candidate = index % num_candidates;
   const GenerateParams::Prompt& prompt = params_->prompts[index / num_candidates];
   EngineRequest request;
   request.id = choices_[index].engine_id;
-  request.prompt = prompt.ids;
+  request.prompt = ids;
   request.sampling = sampling;
   request.max_tokens = prompt.max_tokens;
   request.seed = params_->seed + candidate;
@@ -140,9 +140,11 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   const int64_t held_bytes = ParamsBytes(*params_) / num_requests;
   std::vector<EngineRequest> requests;
   std::vector<std::string> engine_ids;
+  PromptIds ids;  // shared by the choices of a prompt
   for (int32_t index = 0; index < num_choices; ++index) {
+    if (index % params_->num_candidates() == 0) ids = params_->prompts[index / params_->num_candidates()].ids;
     if (choices_[index].engine_id.empty()) continue;
-    EngineRequest request = MakeRequest(index, sampling);
+    EngineRequest request = MakeRequest(index, ids, sampling);
     request.arrival = now;
     request.held_bytes = held_bytes;
     engine_ids.push_back(request.id);

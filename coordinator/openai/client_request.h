@@ -70,7 +70,8 @@ class ClientRequest {
     bool counted_cache = false;
   };
   bool HasBeams() const { return params_->sampling.beam_search.has_value(); }
-  EngineRequest MakeRequest(int32_t index, const std::shared_ptr<const SamplingParams>& sampling) const;
+  EngineRequest MakeRequest(int32_t index, const PromptIds& ids,
+                            const std::shared_ptr<const SamplingParams>& sampling) const;
   ChoiceUpdate Process(int32_t index, RequestOutput output);
   void LeaveOpenRequests();
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/request/prompt_ids.h"
 
 namespace somnus {
 
@@ -139,8 +140,8 @@ struct RequestProgress {
 };
 
 struct EngineRequest {
-  std::string id;               // unique among live requests
-  std::vector<int32_t> prompt;  // at least one token, ids below the vocabulary size
+  std::string id;    // unique among live requests
+  PromptIds prompt;  // at least one token, ids below the vocabulary size
   std::shared_ptr<const SamplingParams> sampling = std::make_shared<SamplingParams>();  // never null
   int32_t max_tokens = 16;
   uint64_t seed = 0;  // drawn by the API layer when the client gave none

@@ -9,7 +9,8 @@ constexpr int64_t kMapNodeBytes = 48;
 constexpr int64_t kVectorBytes = 40;  // with the allocation's header
 // A sequence's objects on the way through the API, the engine and the scheduler.
 constexpr int64_t kRequestBytes = 2048;
-// The prompt, and the sequence's tokens, which begin with the prompt.
+// The prompt, and the sequence's tokens, which begin with the prompt. A bound: the choices of a request share
+// the prompt.
 constexpr int64_t kCopiesOfPrompt = 2;
 
 int64_t IdBytes(size_t count) { return static_cast<int64_t>(count * sizeof(int32_t)); }

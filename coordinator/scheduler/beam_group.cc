@@ -8,8 +8,8 @@
 namespace somnus {
 namespace {
 
-// Returns the place of an earlier beam with the longest common beginning, and how many tokens in full blocks
-// both have. Beams differ, so that at least the last token is left to compute.
+// Returns the place of the earlier beam with the longest common beginning, and how many tokens in full blocks
+// both beams have. Beams differ, so that at least the last token is left to compute.
 std::pair<int32_t, int64_t> DonorOf(const BeamGroup& group, size_t beam, int64_t prompt_len,
                                     int32_t block_size) {
   const std::vector<Beam>& live = group.search.live();
@@ -24,9 +24,9 @@ std::pair<int32_t, int64_t> DonorOf(const BeamGroup& group, size_t beam, int64_t
   return {best.first, shared - shared % block_size};
 }
 
-// The first sequence takes the beam of another place, whose own one is dead.
+// The leader, whose own beam is dead, takes the beam of another place.
 void SwapWithLeader(Sequence* leader, int32_t place, BlockManager* blocks) {
-  Sequence& other = *leader->beams->others[place - 1];
+  Sequence& other = *leader->beam.group->others[place - 1];
   blocks->SwapTables(leader->id, other.id);
   std::swap(leader->slot, other.slot);
   std::swap(leader->tokens, other.tokens);
@@ -44,27 +44,27 @@ void CopyBeam(const Sequence& source, Sequence* to, BlockManager* blocks, std::v
 }  // namespace
 
 SequencePtr BeamIn(const SequencePtr& leader, int32_t place) {
-  return place == 0 ? leader : leader->beams->others[place - 1];
+  return place == 0 ? leader : leader->beam.group->others[place - 1];
 }
 
 int32_t NumSlots(const Sequence& sequence) {
-  return sequence.beams == nullptr ? 1 : sequence.request.sampling->beam_search->width;
+  return sequence.beam.group == nullptr ? 1 : sequence.request.sampling->beam_search->width;
 }
 
 bool HasPending(const Sequence& sequence) {
-  if (sequence.num_pending > 0 || sequence.beams == nullptr) return sequence.num_pending > 0;
-  const std::vector<SequencePtr>& others = sequence.beams->others;
+  if (sequence.num_pending > 0 || sequence.beam.group == nullptr) return sequence.num_pending > 0;
+  const std::vector<SequencePtr>& others = sequence.beam.group->others;
   return std::any_of(others.begin(), others.end(), [](const SequencePtr& s) { return s->num_pending > 0; });
 }
 
 void ResetBeams(Sequence* leader) {
-  BeamGroup& group = *leader->beams;
+  BeamGroup& group = *leader->beam.group;
   const std::vector<Beam>& live = group.search.live();
   group.sources.clear();
   group.places.clear();
   for (size_t i = 0; i < live.size(); ++i) {
     group.places.push_back(static_cast<int32_t>(i));
-    if (i > group.others.size()) continue;  // they are not made yet
+    if (i > group.others.size()) continue;  // the sequences are not made yet
     Sequence& sequence = i == 0 ? *leader : *group.others[i - 1];
     sequence.tokens.assign(leader->request.prompt.begin(), leader->request.prompt.end());
     sequence.tokens.insert(sequence.tokens.end(), live[i].outputs.begin(), live[i].outputs.end());
@@ -73,8 +73,8 @@ void ResetBeams(Sequence* leader) {
 
 std::vector<const Sequence*> WithBlocks(const Sequence& sequence, const BlockManager& blocks) {
   std::vector<const Sequence*> with_blocks = {&sequence};
-  if (sequence.beams == nullptr) return with_blocks;
-  for (const SequencePtr& other : sequence.beams->others) {
+  if (sequence.beam.group == nullptr) return with_blocks;
+  for (const SequencePtr& other : sequence.beam.group->others) {
     if (blocks.HasTable(other->id)) with_blocks.push_back(other.get());
   }
   return with_blocks;
@@ -82,8 +82,8 @@ std::vector<const Sequence*> WithBlocks(const Sequence& sequence, const BlockMan
 
 std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const BlockManager& blocks) {
   std::vector<const Sequence*> with_blocks = {&sequence};
-  if (sequence.beams == nullptr) return with_blocks;
-  for (const SequencePtr& other : sequence.beams->others) {
+  if (sequence.beam.group == nullptr) return with_blocks;
+  for (const SequencePtr& other : sequence.beam.group->others) {
     if (blocks.is_swapped(other->id)) with_blocks.push_back(other.get());
   }
   return with_blocks;
@@ -92,8 +92,8 @@ std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const Bloc
 void FreeBlocks(Sequence* sequence, BlockManager* blocks) {
   blocks->Free(sequence->id);
   sequence->num_computed = 0;
-  if (sequence->beams == nullptr) return;
-  for (const SequencePtr& other : sequence->beams->others) {
+  if (sequence->beam.group == nullptr) return;
+  for (const SequencePtr& other : sequence->beam.group->others) {
     if (blocks->HasTable(other->id)) blocks->Free(other->id);
     other->num_computed = 0;
   }
@@ -102,7 +102,7 @@ void FreeBlocks(Sequence* sequence, BlockManager* blocks) {
 
 int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_watermark,
                          BlockManager* blocks) {
-  BeamGroup& group = *leader->beams;
+  BeamGroup& group = *leader->beam.group;
   const int64_t computed =
       blocks->Allocate(leader->id, leader->tokens, leader->request.cache_salt, use_cache, ignore_watermark);
   if (computed < 0) return -1;
@@ -113,7 +113,7 @@ int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_
                        static_cast<int32_t>(shared / blocks->block_size()));
     beam.num_computed = shared;
     group.replays[i] = {donor, shared, /*is_ready=*/false};
-    std::vector<int32_t> new_blocks;  // they go with the others
+    std::vector<int32_t> new_blocks;  // sent with the whole table
     if (blocks->Grow(beam.id, static_cast<int64_t>(beam.tokens.size()), &new_blocks)) continue;
     FreeBlocks(leader.get(), blocks);
     return -1;
@@ -122,8 +122,8 @@ int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_
 }
 
 int32_t BeamBlocksMissingToStart(const Sequence& leader, bool use_cache, BlockManager* blocks) {
-  const BeamGroup& group = *leader.beams;
-  if (leader.is_suspended) return group.sources.empty() ? 0 : BeamBlocksMissing(leader, *blocks);
+  const BeamGroup& group = *leader.beam.group;
+  if (leader.held.is_suspended) return group.sources.empty() ? 0 : BeamBlocksMissing(leader, *blocks);
   const auto num_tokens = static_cast<int64_t>(leader.tokens.size());
   int32_t missing = blocks->BlocksMissing(leader.id, leader.tokens, leader.request.cache_salt, use_cache,
                                           /*ignore_watermark=*/false);
@@ -135,7 +135,7 @@ int32_t BeamBlocksMissingToStart(const Sequence& leader, bool use_cache, BlockMa
 }
 
 int32_t BeamBlocksMissing(const Sequence& leader, const BlockManager& blocks) {
-  const BeamGroup& group = *leader.beams;
+  const BeamGroup& group = *leader.beam.group;
   std::vector<bool> goes_on(group.places.size(), false);
   for (const int32_t source : group.sources) goes_on[source] = true;
   BlockManager::FreedBlocks freed;
@@ -152,7 +152,7 @@ int32_t BeamBlocksMissing(const Sequence& leader, const BlockManager& blocks) {
 
 std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,
                                std::vector<BlockCopyOp>* copies) {
-  BeamGroup& group = *leader->beams;
+  BeamGroup& group = *leader->beam.group;
   const std::vector<int32_t> sources = std::exchange(group.sources, {});
   const std::vector<int32_t> before = std::exchange(group.places, std::vector<int32_t>(sources.size(), -1));
   std::vector<bool> is_taken(group.is_sent.size(), false);
@@ -169,7 +169,7 @@ std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,
     is_taken[place] = false;
   }
   for (const int32_t place : before) {
-    if (!is_taken[place]) blocks->Free(BeamIn(leader, place)->id);  // none of the chosen ones needs them
+    if (!is_taken[place]) blocks->Free(BeamIn(leader, place)->id);  // no chosen beam needs the blocks
   }
   std::vector<int32_t> copied(sources.size(), -1);
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -190,18 +190,25 @@ std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,
   return copied;
 }
 
+void NoteBeam(ScheduledEntry* entry) {
+  const int32_t place = entry->sequence->beam.place;
+  if (place > 0) entry->leader = entry->sequence->beam.leader.lock();
+  const std::vector<int32_t>& places = entry->owner()->beam.group->places;
+  entry->beam = static_cast<int32_t>(std::find(places.begin(), places.end(), place) - places.begin());
+}
+
 bool HasAdvanced(const Sequence& leader) {
-  return leader.beams != nullptr && leader.beams->num_candidates == 0 && !leader.finished();
+  return leader.beam.group != nullptr && leader.beam.group->num_candidates == 0 && !leader.finished();
 }
 
 absl::Status CheckGroup(const Sequence& leader, const BlockManager& blocks) {
-  const BeamGroup& group = *leader.beams;
+  const BeamGroup& group = *leader.beam.group;
   std::vector<bool> is_live(group.others.size() + 1, false);
   for (const int32_t place : group.places) is_live[place] = true;
   for (const SequencePtr& other : group.others) {
-    if (blocks.HasTable(other->id) != is_live[other->beam_place])
+    if (blocks.HasTable(other->id) != is_live[other->beam.place])
       return absl::InternalError(absl::StrCat("a dead beam of sequence ", leader.id, " has blocks"));
-    if (!is_live[other->beam_place]) continue;
+    if (!is_live[other->beam.place]) continue;
     const int64_t capacity = static_cast<int64_t>(blocks.Table(other->id).size()) * blocks.block_size();
     if (capacity < other->num_computed)
       return absl::InternalError(absl::StrCat("a beam of sequence ", leader.id, " has too few blocks"));

@@ -1,6 +1,6 @@
 #pragma once
-// Live sequences by the time at which they expire (request/expiry.h), so that nobody looks at all of them.
-// Owned by the Scheduler; not thread safe.
+// Live sequences by the time at which they expire (request/expiry.h), so that nobody looks at all sequences.
+// Owned by LiveSequences; not thread safe.
 
 #include <cstdint>
 #include <map>
@@ -24,11 +24,11 @@ class ExpiryQueue {
   }
   void Erase(const Sequence& sequence) { queue_.erase({sequence.expires_at, sequence.id}); }
 
-  // Infinite when there is none.
+  // The earliest time; infinite when the queue is empty.
   MonotonicTime next() const {
     return queue_.empty() ? absl::InfiniteDuration() : queue_.begin()->first.first;
   }
-  // Of those that there are, one that expires then.
+  // A sequence that expires at next(). The queue must not be empty.
   const SequencePtr& first() const { return queue_.begin()->second; }
 
  private:

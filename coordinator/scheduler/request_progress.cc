@@ -7,8 +7,8 @@ namespace somnus {
 RequestProgress ProgressOf(const Sequence& sequence) {
   RequestProgress progress;
   progress.output_tokens.assign(sequence.tokens.end() - sequence.num_outputs(), sequence.tokens.end());
-  if (sequence.beams != nullptr)
-    progress.beams = std::make_shared<const BeamState>(sequence.beams->search.state());
+  if (sequence.beam.group != nullptr)
+    progress.beams = std::make_shared<const BeamState>(sequence.beam.group->search.state());
   progress.num_prompt_logprobs = sequence.num_prompt_logprobs;
   progress.num_cached_tokens = sequence.num_cached;
   progress.was_scheduled = sequence.was_scheduled;
@@ -26,7 +26,7 @@ RequestProgress ProgressOf(const Sequence& sequence) {
 
 void SetProgress(const RequestProgress& progress, Sequence* sequence) {
   // The beams of a search have theirs already.
-  if (sequence->beams == nullptr)
+  if (sequence->beam.group == nullptr)
     sequence->tokens.insert(sequence->tokens.end(), progress.output_tokens.begin(),
                             progress.output_tokens.end());
   sequence->num_prompt_logprobs = progress.num_prompt_logprobs;

@@ -1,7 +1,7 @@
 #include "coordinator/scheduler/scheduler.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -9,16 +9,12 @@
 #include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/scheduler/beam_group.h"
+#include "coordinator/scheduler/choices.h"
 #include "coordinator/scheduler/request_progress.h"
 #include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
 namespace {
-
-int64_t LongPrefillTokens(const SchedulerOptions& options) {
-  if (options.long_prefill_token_threshold > 0) return options.long_prefill_token_threshold;
-  return std::max(1, options.max_num_batched_tokens / 2);
-}
 
 // Checks how much a sequence that grows to `num_tokens` tokens adds to a step's messages.
 absl::Status CheckMessageSize(const SchedulerOptions& options, const SamplingParams& sampling,
@@ -39,13 +35,18 @@ absl::Status CheckMessageSize(const SchedulerOptions& options, const SamplingPar
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
-      long_prefill_tokens_(LongPrefillTokens(options)),
-      blocks_(options.blocks),
-      speculation_(options.speculation, options.max_model_len),
-      waiting_(options.policy == SchedulingPolicy::kPriority ? options.priority_aging_steps : 0,
-               long_prefill_tokens_) {
+      long_prompts_(options_),
+      blocks_(options_.blocks),
+      slots_(options_.max_num_seqs),
+      host_tier_(options_, ledger_, &blocks_, &copies_, &stats_.swaps),
+      beams_(options_, &blocks_, &slots_, &copies_, &stats_),
+      drafts_(options_, &blocks_),
+      sequences_(options_, long_prompts_, ledger_, &blocks_, &slots_, &host_tier_, &beams_,
+                 &stats_.preemptions),
+      admission_(options_, long_prompts_, &blocks_, slots_, &copies_, &host_tier_, &beams_, &sequences_,
+                 &stats_),
+      results_(options_, &blocks_, &ledger_, &host_tier_, &beams_, &drafts_, &sequences_, &stats_) {
   SOMNUS_CHECK(options.max_num_partial_prefills >= 1 && options.max_long_partial_prefills >= 1);
-  for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
 absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineRequest& request) {
@@ -64,124 +65,253 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
                                                    max_tokens, " can never fit in the KV cache of ", capacity,
                                                    " tokens"));
   }
-  if (request.sampling->beam_search.has_value()) RETURN_IF_ERROR(CheckBeams(options, request));
+  if (request.sampling->beam_search.has_value()) RETURN_IF_ERROR(Beams::Check(options, request));
   return CheckMessageSize(options, *request.sampling, longest);
 }
 
-SequencePtr Scheduler::Add(EngineRequest request) {
-  SOMNUS_CHECK(!live_.contains(request.id));
-  auto sequence = std::make_shared<Sequence>();
-  sequence->id = next_sequence_id_++;
-  sequence->arrival_step = next_step_id_;
-  sequence->tokens = request.prompt;
-  sequence->request = std::move(request);
-  if (options_.policy == SchedulingPolicy::kPriority)
-    sequence->effective_priority = sequence->request.priority;
-  const auto progress = std::exchange(sequence->request.progress, nullptr);
-  BeginBeams(progress == nullptr ? nullptr : progress->beams.get(), sequence.get());
-  if (progress != nullptr) {
-    SetProgress(*progress, sequence.get());
-    if (options_.policy != SchedulingPolicy::kPriority) sequence->effective_priority = 0;
-    num_preempted_ += sequence->was_scheduled ? 1 : 0;
-  }
-  LinkFork(sequence);
-  JoinChoices(sequence);
-  if (options_.accounts != nullptr) sequence->visit = options_.accounts->Enter(sequence->request.user);
-  expiries_.Insert(sequence);
-  waiting_.Insert(sequence, next_step_id_);
-  live_.emplace(sequence->request.id, sequence);
-  return sequence;
-}
-
-void Scheduler::LeaveRunning(Sequence* sequence) {
-  free_slots_.push_back(sequence->slot);
-  freed_slots_.push_back(sequence->slot);
-  sequence->slot = -1;
-  if (sequence->beams != nullptr) ReturnBeamSlots(sequence);
-  Speculation::Leave(sequence);
-  running_.erase(KeyOf(*sequence));
-}
-
-void Scheduler::Finish(const SequencePtr& sequence) {
-  if (sequence->state == SequenceState::kRunning) {
-    LeaveRunning(sequence.get());
-    FreeBlocks(sequence.get(), &blocks_);
-  } else {
-    waiting_.Erase(sequence.get(), next_step_id_);
-    num_preempted_ -= sequence->was_scheduled ? 1 : 0;
-    num_suspended_ -= sequence->is_suspended ? 1 : 0;
-    if (sequence->is_swapped) DropSwapped(sequence.get());
-    sequence->is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
-    sequence->is_suspended = sequence->is_kept = false;
-  }
-  LeaveChoices(sequence.get());
-  expiries_.Erase(*sequence);
-  sequence->state = SequenceState::kFinished;
-  sequence->forks.clear();
-  sequence->visit.reset();
-  live_.erase(sequence->request.id);
-}
-
 SequencePtr Scheduler::Abort(const std::string& request_id) {
-  auto it = live_.find(request_id);
-  if (it == live_.end()) return nullptr;
-  SequencePtr sequence = it->second;
-  Finish(sequence);
+  SequencePtr sequence = sequences_.Find(request_id);
+  if (sequence != nullptr) sequences_.Finish(sequence);
   return sequence;
 }
 
 std::vector<SequencePtr> Scheduler::AbortAll() {
-  std::vector<SequencePtr> sequences;
-  for (const auto& [key, sequence] : running_) sequences.push_back(sequence);
-  for (const auto& [key, sequence] : waiting_) sequences.push_back(sequence);
-  for (const SequencePtr& sequence : sequences) Finish(sequence);
-  return sequences;
+  std::vector<SequencePtr> all;
+  for (const auto& [key, sequence] : sequences_.running()) all.push_back(sequence);
+  for (const auto& [key, sequence] : sequences_.waiting()) all.push_back(sequence);
+  for (const SequencePtr& sequence : all) sequences_.Finish(sequence);
+  return all;
 }
 
-void Scheduler::Preempt(const std::vector<SequencePtr>& all, PreemptionCause cause) {
-  const bool swaps = PreemptsBySwap(all, cause);
-  for (const SequencePtr& sequence : all) LeaveRunning(sequence.get());
-  if (swaps) SwapOut(all);
-  for (const SequencePtr& sequence : all) {
-    if (!swaps) FreeBlocks(sequence.get(), &blocks_);
-    sequence->state = SequenceState::kWaiting;
-    waiting_.Insert(sequence, next_step_id_);
-    ++num_preempted_;
+std::vector<ExpiredSequence> Scheduler::Expire(MonotonicTime now) {
+  std::vector<ExpiredSequence> expired;
+  while (NextExpiry() <= now) {
+    const SequencePtr sequence = sequences_.expiries().first();
+    sequences_.Finish(sequence);
+    expired.push_back({sequence, CauseOfExpiry(sequence->request, sequence->was_scheduled, now)});
   }
-  stats_.preemptions.Add(cause, swaps);
+  return expired;
 }
 
-void Scheduler::PreemptAll(PreemptionCause cause) {
-  SOMNUS_CHECK(in_flight_.empty());
-  while (!running_.empty()) Preempt(RunningChoices(running_.rbegin()->second), cause);
-  for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended) PreemptSuspended(SuspendedChoices(sequence, kFirstServiceKey), cause);
+StepPlan Scheduler::Schedule() {
+  StepPlan plan = MakeStep();
+  const bool is_idle = num_running() == 0 && ledger_.empty() && num_waiting() > 0;
+  int32_t left = is_idle ? blocks_.pins().size() : 0;
+  while (plan.empty() && (left = blocks_.PinsGiveWay(left)) >= 0) plan = MakeStep();
+  return plan;
+}
+
+StepPlan Scheduler::MakeStep() {
+  sequences_.Age();
+  if (options_.accounts != nullptr) sequences_.OrderByService();
+  if (options_.policy == SchedulingPolicy::kPriority) admission_.DisplaceForFirstWaiting();
+  StepBuilder builder(options_, long_prompts_, &ledger_, sequences_.running().size());
+  const bool preempted = AddDecodes(&builder);
+  AddRunningPrefills(&builder);
+  if (!preempted) admission_.Run(&builder);
+  AddOvertakers(&builder);
+  builder.SpendRest();
+  // A prompt that the rest completed makes room for the next one.
+  if (!preempted) admission_.Run(&builder);
+  builder.SpendRest();
+  // A step that swaps is made in any case, so that blocks never wait for their contents.
+  if (builder.plan.empty() && !host_tier_.has_swaps()) return std::move(builder.plan);
+  return Send(preempted, &builder);
+}
+
+StepPlan Scheduler::Send(bool preempted, StepBuilder* builder) {
+  StepPlan& plan = builder->plan;
+  plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - builder->budget);
+  // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
+  for (const ScheduledEntry& entry : builder->step.entries) {
+    const Sequence& sequence = *entry.sequence;
+    if (entry.fills_blocks) blocks_.Commit(sequence.id, sequence.tokens, sequence.num_computed);
   }
+  host_tier_.StoreCached(num_running(), builder);
+  host_tier_.Send(builder);
+  stats_.block_copies += copies_.Send(&plan.request);
+  // The prefix cache knows the sources' blocks by now, so that the forks need not hash them again. Copies for
+  // these forks go with the next step.
+  admission_.BeginForks(builder);
+  drafts_.AddTo(num_running(), preempted, builder);
+  slots_.SendFreed(&plan.request);
+  plan.request.set_step_id(ledger_.Add(std::move(builder->step)));
+  return std::move(plan);
+}
+
+bool Scheduler::AddDecodes(StepBuilder* builder) {
+  bool preempted = false;
+  const LiveSequences::Running& running = sequences_.running();
+  for (auto it = running.begin(); it != running.end() && builder->budget > 0;) {
+    const Sequence& next = *it->second;
+    const bool is_group = next.beam.group != nullptr;
+    if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
+    if (!is_group && !IsDecodeDue(next)) {
+      ++it;
+    } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {
+      builder->AddEntry(it->second, 1);  // its last block has room
+      ++it;
+    } else {
+      const auto [key, sequence] = *it;  // copies, since a preemption may erase them
+      AddDecode(sequence, &preempted, builder);
+      it = preempted ? running.upper_bound(key) : std::next(it);
+    }
+  }
+  return preempted;
+}
+
+bool Scheduler::IsDecodeDue(const Sequence& sequence) {
+  if (sequence.num_to_compute() != 1) return false;
+  // The tokens that steps in flight will sample may end the sequence for certain.
+  const bool will_finish = sequence.num_pending > 0 &&
+                           (sequence.num_outputs() + sequence.num_pending >= sequence.request.max_tokens ||
+                            sequence.num_tokens() >= options_.max_model_len);
+  return !will_finish && drafts_.MayRun(sequence);
+}
+
+void Scheduler::AddDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder) {
+  const bool is_group = sequence->beam.group != nullptr;
+  if (is_group && !beams_.MayGoOn(*sequence, *builder)) return;
+  const auto blocks_missing = [&] {
+    return is_group ? beams_.BlocksMissing(*sequence)
+                    : blocks_.BlocksMissingToGrow(sequence->id, sequence->num_computed + 1);
+  };
+  while (blocks_missing() > 0) {
+    *preempted = true;
+    if (!PreemptForDecode(sequence, builder)) return;
+  }
+  if (is_group) return beams_.AddDecodes(sequence, builder);
+  std::vector<int32_t> new_blocks;
+  SOMNUS_CHECK(blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks));
+  builder->AddEntry(sequence, 1, std::move(new_blocks));
+}
+
+bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder) {
+  const LiveSequences::Running& running = sequences_.running();
+  if (sequences_.PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
+  if (running.size() == 1 && blocks_.PinsGiveWay(blocks_.pins().size()) >= 0) return true;
+  const SequencePtr last = running.rbegin()->second;
+  std::vector<SequencePtr> victims = Choices::Running(last);
+  const bool has_the_cache = victims.size() == running.size();
+  if (has_the_cache) victims = {last};
+  for (const SequencePtr& victim : victims) builder->Unschedule(victim);
+  sequences_.Preempt(victims, PreemptionCause::kNoBlocks);
+  if (!has_the_cache) Choices::KeepTogether(victims);
+  return sequence->state == SequenceState::kRunning;
+}
+
+void Scheduler::AddRunningPrefills(StepBuilder* builder) {
+  int32_t num_long = 0;
+  for (const SequencePtr& sequence : builder->unfinished) {
+    if (sequence->state != SequenceState::kRunning) continue;  // it was preempted since
+    const bool is_long = long_prompts_.IsLong(sequence->num_to_compute());
+    if (is_long && ++num_long > options_.max_long_partial_prefills) {
+      builder->overtakers.push_back(sequence);
+    } else {
+      AddPrefills(sequence, builder);
+    }
+  }
+}
+
+void Scheduler::AddOvertakers(StepBuilder* builder) {
+  const auto key = [this](const SequencePtr& one) {
+    return LongPrompts::KeyOf(*one, long_prompts_.RankOf(*one, one->num_to_compute()));
+  };
+  std::sort(builder->overtakers.begin(), builder->overtakers.end(),
+            [&](const SequencePtr& a, const SequencePtr& b) { return key(a) < key(b); });
+  for (const SequencePtr& sequence : builder->overtakers) AddPrefills(sequence, builder);
+  builder->overtakers.clear();
+}
+
+void Scheduler::AddPrefills(const SequencePtr& sequence, StepBuilder* builder) {
+  if (builder->budget == 0) return;
+  sequence->beam.group != nullptr ? beams_.AddPrefills(sequence, builder) : builder->AddPrefill(sequence);
+}
+
+absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepReply& reply) {
+  absl::StatusOr<InFlightStep> step = ledger_.Take(reply.step_id());
+  RETURN_IF_ERROR(step.status());
+  std::vector<SequenceOutput> outputs = results_.Apply(*step, reply);
+  ledger_.Reuse(std::move(step->entries));
+  return outputs;
+}
+
+void Scheduler::PreemptAll() {
+  SOMNUS_CHECK(ledger_.empty());
+  sequences_.PreemptAll(PreemptionCause::kReset);
+}
+
+void Scheduler::SuspendAll() {
+  SOMNUS_CHECK(ledger_.empty());
+  sequences_.SuspendAll();
+}
+
+const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
+  SOMNUS_CHECK(num_running() == 0 && ledger_.empty());
+  std::vector<BlockManager::Computed> computed;
+  for (const auto& [key, sequence] : sequences_.waiting()) {
+    if (!sequence->held.is_suspended) continue;
+    for (const Sequence* one : WithBlocks(*sequence, blocks_))
+      computed.push_back({one->id, one->num_computed});
+  }
+  const std::vector<int64_t> left_out = blocks_.ChooseKept(computed, limits);
+  const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
+  for (const auto& [key, sequence] : sequences_.waiting()) {
+    if (!sequence->held.is_suspended) continue;
+    const std::vector<const Sequence*> all = WithBlocks(*sequence, blocks_);
+    sequence->held.is_kept = std::none_of(
+        all.begin(), all.end(), [&](const Sequence* one) { return without_room.contains(one->id); });
+  }
+  return blocks_.kept();
+}
+
+void Scheduler::ForgetUnkept(bool keeps_swapped) {
+  for (const auto& [key, sequence] : sequences_.waiting()) {
+    if (sequence->held.is_suspended && !sequence->held.is_kept)
+      sequences_.PreemptSuspended({sequence}, PreemptionCause::kReset);
+  }
+  if (!keeps_swapped) host_tier_.ForgetAll(sequences_.waiting());
+  blocks_.ForgetUnkept();
+}
+
+void Scheduler::RestoreKept() {
+  stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().size());
+  for (const auto& [key, sequence] : sequences_.waiting()) {
+    if (!sequence->held.is_kept) continue;
+    for (const Sequence* one : WithBlocks(*sequence, blocks_)) stats_.kept_tokens += one->num_computed;
+  }
+  AbandonKept();
+}
+
+void Scheduler::AbandonKept() {
+  for (const auto& [key, sequence] : sequences_.waiting()) sequence->held.is_kept = false;
+  blocks_.ReleaseKept();
+}
+
+void Scheduler::ForgetComputed(CacheLoss cause) {
+  SOMNUS_CHECK(ledger_.empty());
+  sequences_.PreemptAll(cause == CacheLoss::kFailure ? PreemptionCause::kFailure : PreemptionCause::kReset);
+  host_tier_.ForgetAll(sequences_.waiting());
+  copies_.Clear();
+  blocks_.ResetPrefixCache(cause);
+  blocks_.ReleaseKept();
 }
 
 std::vector<SequencePtr> Scheduler::Recover() {
-  std::vector<SequencePtr> sequences;
-  absl::flat_hash_set<int64_t> seen;
-  for (const InFlightStep& step : in_flight_) {
-    for (const ScheduledEntry& entry : step.entries) {
-      if (entry.samples && !entry.dropped) --entry.sequence->num_pending;
-      const SequencePtr& sequence = entry.owner();
-      if (!sequence->finished() && seen.insert(sequence->id).second) sequences.push_back(sequence);
-    }
-  }
-  in_flight_.clear();
+  std::vector<SequencePtr> sequences = ledger_.DropAll();
   ForgetComputed(CacheLoss::kFailure);
-  freed_slots_.clear();
+  slots_.ForgetFreed();
   return sequences;
 }
 
 std::vector<EngineRequest> Scheduler::ReleaseAll() {
-  SOMNUS_CHECK(running_.empty() && in_flight_.empty());
+  SOMNUS_CHECK(num_running() == 0 && ledger_.empty());
   std::vector<EngineRequest> requests;
-  while (!waiting_.empty()) {
-    waiting_.RefreshFirst();
-    const SequencePtr sequence = waiting_.begin()->second;
-    Finish(sequence);  // before its progress is taken, which counts the wait
+  WaitingQueue& waiting = sequences_.waiting();
+  while (!waiting.empty()) {
+    waiting.RefreshFirst();
+    const SequencePtr sequence = waiting.begin()->second;
+    sequences_.Finish(sequence);  // before its progress is taken, which counts the wait
     auto progress = std::make_shared<const RequestProgress>(ProgressOf(*sequence));
     requests.push_back(std::move(sequence->request));
     requests.back().progress = std::move(progress);
@@ -191,59 +321,21 @@ std::vector<EngineRequest> Scheduler::ReleaseAll() {
 
 StepPlan Scheduler::FlushFreedSlots() {
   StepPlan plan;
-  if (freed_slots_.empty()) return plan;
-  plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
-  freed_slots_.clear();
-  SendCopies(&plan.request);
-  plan.request.set_step_id(next_step_id_++);
-  in_flight_.push_back({plan.request.step_id(), {}, {}, {}});
+  if (!slots_.has_freed()) return plan;
+  slots_.SendFreed(&plan.request);
+  stats_.block_copies += copies_.Send(&plan.request);
+  plan.request.set_step_id(ledger_.Add({}));
   return plan;
 }
 
 absl::Status Scheduler::CheckIntegrity() const {
   RETURN_IF_ERROR(blocks_.CheckIntegrity());
-  RETURN_IF_ERROR(CheckSequences());
-  return CheckSuspended();
+  return sequences_.CheckIntegrity();
 }
 
 absl::Status Scheduler::CheckSome() {
   RETURN_IF_ERROR(blocks_.CheckNextBlocks());
-  RETURN_IF_ERROR(CheckSequences());
-  return CheckSuspended();
-}
-
-absl::Status Scheduler::CheckSequences() const {
-  if (live_.size() != running_.size() + waiting_.size())
-    return absl::InternalError("sequences do not add up");
-  const auto was_scheduled = [](const auto& waiting) { return waiting.second->was_scheduled; };
-  if (std::count_if(waiting_.begin(), waiting_.end(), was_scheduled) != num_preempted_)
-    return absl::InternalError("preempted sequences do not add up");
-  std::vector<bool> taken(options_.max_num_seqs, false);
-  const auto take = [&](const Sequence& sequence) {
-    if (sequence.slot < 0 || taken[sequence.slot]) return absl::InternalError("a slot is used twice");
-    taken[sequence.slot] = true;
-    return absl::OkStatus();
-  };
-  for (const auto& [key, sequence] : running_) {
-    RETURN_IF_ERROR(take(*sequence));
-    if (sequence->beams != nullptr) {
-      for (const SequencePtr& other : sequence->beams->others) RETURN_IF_ERROR(take(*other));
-      RETURN_IF_ERROR(CheckGroup(*sequence, blocks_));
-    }
-    const int64_t capacity =
-        static_cast<int64_t>(blocks_.Table(sequence->id).size()) * options_.blocks.block_size;
-    if (capacity < sequence->num_computed) {
-      return absl::InternalError(
-          absl::StrCat("sequence ", sequence->id, " has computed more than its blocks hold"));
-    }
-  }
-  if (free_slots_.size() + std::count(taken.begin(), taken.end(), true) != taken.size())
-    return absl::InternalError("slots do not add up");
-  const int32_t used = blocks_.used_blocks() - blocks_.pins().num_blocks();
-  if (running_.empty() && num_suspended_ == 0 && used != 0) {
-    return absl::InternalError(absl::StrCat(used, " blocks are used though nothing runs"));
-  }
-  return absl::OkStatus();
+  return sequences_.CheckIntegrity();
 }
 
 }  // namespace somnus

@@ -6,7 +6,7 @@
 namespace somnus {
 
 bool Speculation::MayDraft(const Sequence& sequence) const {
-  return options_.num_speculative_tokens > 0 && sequence.beams == nullptr && !sequence.runs_alone;
+  return options_.num_speculative_tokens > 0 && sequence.beam.group == nullptr && !sequence.runs_alone;
 }
 
 int64_t Speculation::MostUseful(const Sequence& sequence, int32_t num_pending) const {

@@ -1,23 +1,24 @@
 #pragma once
-// Which sequences have drafts, how long ones, and what became of them. Plain state and decisions for the
-// Scheduler (draft_tokens.cc), which gives drafts their budget and blocks. Engine loop thread only.
+// Which sequences have drafts, how long the drafts are, and how they fared. State and decisions; Drafts
+// (drafts.h), the owner, gives drafts their budget and blocks. Engine loop thread only.
 //
-// A step with a draft samples at each of its tokens as if that was certain, so the tokens that come out are
-// those of steps without: of the samples those count up to and with the first that differs from the draft. A
-// draft begins after tokens that are all known. So a sequence that is likely to gain by one waits for its
-// pending token where steps overlap, as long as steps have budget left for it.
+// A step with a draft samples at each token of the draft as if that token was certain. The samples count up
+// to and with the first that differs from the draft, so that the tokens are those of steps without drafts. A
+// draft begins after tokens that are all known. So a sequence that is likely to gain by a draft waits for its
+// pending token where steps overlap, as long as steps have budget left for the draft.
 //
-// Drafts may come from the workers, which run a draft model beside the model. A step then asks for so many
-// proposals as the sequence's next draft may have, and where it has no drafts now and then for one, to
-// compare it with the token that is sampled next. The reply brings them, so the sequence waits for it. Where
-// they were wrong in one sequence after the other, few new ones ask (DraftTrials).
+// Drafts may come from the workers, which run a draft model beside the model. A step then asks for as many
+// proposals as the sequence's next draft may have. For a sequence without drafts, a step asks now and then
+// for one proposal, to compare it with the token that is sampled next. The reply brings the proposals, so
+// that the sequence waits for the reply. Where proposals were wrong in one sequence after the other, few new
+// sequences ask (DraftTrials).
 //
-// Where somebody says how long steps take, drafts must pay (draft_account.h): a sequence whose drafts, and
-// guesses for them, take more time than they save has none for a while. Now and then some steps have none at
-// all, to measure how long those take.
+// Where step times are told, drafts must pay (draft_account.h): a sequence whose drafts, and guesses for
+// them, take more time than they save has none for a while. Now and then some steps have no drafts at all, to
+// measure how long such steps take.
 //
-// No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
-// alone, since it may make workers fail.
+// Beam searches have no drafts, since their tokens are chosen from all beams' candidates; nor has a sequence
+// that runs alone, since it may make workers fail.
 
 #include <cstdint>
 #include <memory>
@@ -34,27 +35,27 @@
 namespace somnus {
 
 struct SpeculationOptions {
-  int32_t num_speculative_tokens = 0;  // of a draft, at most; 0: there are none
-  MakeDrafter make_drafter;            // of each sequence
-  bool asks_workers = false;           // its drafts are what the workers' draft model proposes
+  int32_t num_speculative_tokens = 0;  // most tokens of a draft; 0: there are no drafts
+  MakeDrafter make_drafter;            // called for each sequence
+  bool asks_workers = false;           // drafts are proposals of the workers' draft model
   bool must_pay = true;                // by the time that steps take
 };
 
-// A sequence's part.
+// The part of a sequence that is about drafts.
 struct DraftState {
   static constexpr int32_t kLeastRest = 64, kMostRest = 4096;
 
   DraftLength length;
   std::unique_ptr<Drafter> drafter;  // null: made when it is needed
-  int32_t guess = -1;                // what the drafter expects as the next token; -1: nothing
+  int32_t guess = -1;                // the token that the drafter expects next; -1: none
   int32_t num_in_flight = 0;         // draft tokens of the step in flight
   int32_t num_asking = 0;            // steps in flight that ask for proposals
-  int32_t pause = 0;                 // tokens to come before workers are asked again; of no drafts
-  bool is_judged = false;            // trials_ knows how it fared
+  int32_t pause = 0;                 // without drafts: tokens to come before workers are asked again
+  bool is_judged = false;            // trials_ knows how the sequence fared
   DraftAccount account;
-  int32_t rest = 0;  // tokens to come without drafts and guesses, since these did not pay
+  int32_t rest = 0;  // tokens to come without drafts and guesses, which did not pay
   int32_t next_rest = kLeastRest;
-  bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
+  bool names_input = false;  // workers hold tokens of a draft: the next step names its input instead
 
   explicit DraftState(int32_t most) : length(most) {}
 };
@@ -64,8 +65,8 @@ class Speculation {
   Speculation(const SpeculationOptions& options, int32_t max_model_len)
       : options_(options), max_model_len_(max_model_len) {}
 
-  // A reply of a step with `num_sequences` sequences is applied from now on. `only_decodes`: each computes
-  // one token, beside its draft's; `has_drafts`: or was asked for proposals.
+  // The reply to a step with `num_sequences` sequences is applied from now on. `only_decodes`: each sequence
+  // computes one token, beside its draft. `has_drafts`: the step has drafts, or asks for proposals.
   void BeginReply(int32_t num_sequences, bool only_decodes, bool has_drafts);
   // How long that step has taken, once the reply is applied.
   void NoteStepTime(double seconds);
@@ -73,23 +74,23 @@ class Speculation {
   // Whether the sequence is left out of the step in the making: its draft is in flight, or it waits for its
   // pending token to have one.
   bool IsAwaited(const Sequence& sequence);
-  // Returns the sequence's draft for a step in which it decodes, all tokens before it being known: at most
-  // `most` tokens, and none that could not count, since the request ends before.
+  // Returns the sequence's draft for a step in which the sequence decodes and all its tokens are known: at
+  // most `most` tokens, and none beyond the end of the request.
   const std::vector<int32_t>& Propose(const Sequence& sequence, int64_t most);
   // The step has that draft, of `num_draft` tokens.
   static void NoteSent(Sequence* sequence, size_t num_draft);
-  // Returns for how many proposals a step asks in which the sequence samples, `most` at most: none where
+  // Returns for how many proposals, at most `most`, a step asks in which the sequence samples: none where
   // workers have no draft model, or no draft could follow.
   int32_t NumToAsk(Sequence* sequence, int64_t most);
   void NoteAsked(Sequence* sequence);
-  // The reply to a step that has asked: tokens behind those that are known now. To be called before the two
-  // below, of a running sequence.
+  // The reply to a step that has asked: proposals for the tokens behind the known ones. To be called before
+  // NoteToken and NoteDraft, for a running sequence.
   void TakeProposals(Sequence* sequence, absl::Span<const int32_t> proposals);
-  // A token of a step without a draft has become the last one of a running sequence; or all those of one with
-  // a draft have.
+  // The token of a step without a draft has become the last token of a running sequence; or all tokens of a
+  // step with a draft have been accepted.
   void NoteToken(Sequence* sequence);
   void NoteDraft(Sequence* sequence, size_t num_draft, size_t num_accepted);
-  // The sequence does not run any more: what is computed for it is lost.
+  // The sequence runs no more, and its computed tokens are lost.
   static void Leave(Sequence* sequence);
   // Whether the sequence's next step has to name its input, which that step does.
   static bool TakeNamesInput(Sequence* sequence);
@@ -105,10 +106,10 @@ class Speculation {
   DraftState& StateOf(Sequence* sequence);
   Drafter& DrafterOf(DraftState* state) const;
   void Guess(Sequence* sequence);
-  // Of a sequence without drafts whose guesses may have been wrong too often.
+  // Notes a failure if the guesses for a sequence without drafts were wrong too often.
   void NoteWrongGuesses(DraftState* state);
   void NoteFailure(DraftState* state);
-  // Puts the last step's time to the accounts of those that had drafts in it, or were asked for some.
+  // Charges the last step's time to the sequences that had drafts in it, or for which it asked for proposals.
   void Charge(double seconds);
   void Settle(DraftState* state, DraftAccount::Verdict verdict);
 

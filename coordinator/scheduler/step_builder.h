@@ -1,72 +1,73 @@
 #pragma once
-// What the Scheduler notes of a step: in the making, and until its reply has come. Plain state of one
-// Scheduler.
+// A step in the making: which tokens of which sequences are in the step, and how much of the budgets is left.
+//
+// Schedule order is the caller's; the builder keeps the message, the entries that wait for the reply, and the
+// budgets in agreement. Lives for the making of one step. Not thread safe.
 
 #include <cstdint>
 #include <vector>
 
+#include "coordinator/scheduler/long_prompts.h"
+#include "coordinator/scheduler/scheduler_options.h"
 #include "coordinator/scheduler/sequence.h"
+#include "coordinator/scheduler/step_ledger.h"
 #include "coordinator/scheduler/step_messages.h"
 #include "coordinator/scheduler/step_plan.h"
 
 namespace somnus {
 
-// A sequence's part of a step.
-struct ScheduledEntry {
-  SequencePtr sequence;
-  int32_t slot = -1;
-  int64_t start = 0;  // first position computed
-  int64_t num_tokens = 0;
-  bool samples = false;
-  bool fills_blocks = false;          // perhaps: there is something to commit
-  bool has_forks = false;             // that begin in the step
-  bool adopted = false;               // the first entry after an admission with a prefix hit
-  bool dropped = false;               // its sequence is computed again, so its results do not count
-  int32_t num_proposals = 0;          // that the workers' draft model is asked for
-  std::vector<int32_t> draft_tokens;  // computed beyond num_tokens
-  SequencePtr leader;                 // of another beam than the first of its group
-  int32_t beam = 0;                   // which of the live beams of its group
-
-  // Whose request it is for.
-  const SequencePtr& owner() const { return leader == nullptr ? sequence : leader; }
-};
-
-struct InFlightStep {
-  int64_t step_id;
-  std::vector<ScheduledEntry> entries;
-  std::vector<SequencePtr> swapped_out;
-  std::vector<uint64_t> stored;  // contents of cached blocks that it copies to the host tier
-};
-
-// A prompt's part of a step in the making. What is said of its length is meant before the step.
+// A prompt's part of a step in the making. The length and the rank are those before the step.
 struct PrefillEntry {
   SequencePtr sequence;
-  int entry;  // its place in the step
+  int entry;  // the index of the prompt's entry in the step
   bool is_long;
   int64_t rank;
 };
 
-// A long prompt that the step does not complete, or passes over: what others have to overtake.
-struct LongPrompt {
-  const Sequence* sequence;
-  int64_t rank;
-};
+class StepBuilder {
+ public:
+  // Takes memory from the ledger for about `num_sequences` entries.
+  StepBuilder(const SchedulerOptions& options, const LongPrompts& long_prompts, StepLedger* ledger,
+              size_t num_sequences);
+  StepBuilder(const StepBuilder&) = delete;
 
-// A step in the making.
-struct StepBuilder {
+  // Adds an entry of `num_tokens` tokens, of which there must be as many left, to the step.
+  void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks = {});
+  // Adds a chunk of a prompt, at most the threshold of long prompts; nothing where the step has no room.
+  // Takes no blocks: admission has taken them for all of the prompt.
+  void AddPrefill(const SequencePtr& sequence);
+  // Gives the rest of the budget to the prompts of the step, the shortest first.
+  void SpendRest();
+  // Takes back the entry of a sequence that decodes, if there is one.
+  void Unschedule(const SequencePtr& sequence);
+
+  // Whether the step's messages have room for a sequence that is sent whole, and for its first token.
+  bool HasBytes(const Sequence& sequence) const;
+  // Sends a sequence whole; HasBytes must have said yes. The workers then know its slot.
+  void SendWhole(const Sequence& sequence, const std::vector<int32_t>& block_ids);
+
+  bool Samples(const PrefillEntry& prefill) const { return step.entries[prefill.entry].samples; }
+
   StepPlan plan;
   InFlightStep step;
-  int64_t budget = 0;         // tokens left
-  int64_t request_bytes = 0;  // left for new sequences
-  int64_t reply_bytes = 0;    // left for prompt log-probabilities
-  NewSequenceWriter writer{&plan.request};
-  // Those that run, have more than a token to compute, or beams, in the order of service.
+  int64_t budget;         // tokens left
+  int64_t request_bytes;  // left for new sequences
+  // The running sequences that have more than one token to compute, or beams, in the order of service.
   std::vector<SequencePtr> unfinished;
   std::vector<PrefillEntry> prefills;
-  // Of the unfinished ones: long prompts beyond max_long_partial_prefills, which get what others leave.
+  // Long prompts of `unfinished` beyond max_long_partial_prefills, which get the tokens that nothing else
+  // takes.
   std::vector<SequencePtr> overtakers;
-  // Waiting ones that admission has passed over.
-  std::vector<LongPrompt> passed;
+
+ private:
+  // Returns for how many of `num_tokens` further tokens of the sequence the step has room.
+  int64_t Chunk(const Sequence& sequence, int64_t num_tokens) const;
+  void Extend(int entry, int64_t num_tokens);
+
+  const SchedulerOptions& options_;
+  const LongPrompts& long_prompts_;
+  NewSequenceWriter writer_{&plan.request};
+  int64_t reply_bytes_;  // left for prompt log-probabilities
 };
 
 }  // namespace somnus

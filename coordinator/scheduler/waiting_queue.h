@@ -1,18 +1,18 @@
 #pragma once
 // The sequences that wait for admission, in the order of service: by effective priority (smaller first), then
-// by the service that their users have had (less first), then by arrival.
+// by the service of their users (less first), then by arrival.
 //
-// Aging. A sequence's effective priority is its request's, less one for every `aging_steps` steps that it has
-// spent waiting, all its waits together. It does not change while the sequence runs. Time is counted in steps
-// of the scheduler, so that the same calls give the same order.
+// Aging. A sequence's effective priority is its request's, less one for every `aging_steps` steps that the
+// sequence has spent waiting, all its waits together. The priority does not change while the sequence runs.
+// Time is counted in steps of the scheduler, so that the same calls give the same order.
 //
-// Users. Where sequences have accounts (user_accounts.h), only the first one of each user and effective
-// priority stands where its account says; the others are behind all of these until it has left. So nobody
-// looks at all that waits when an account changes. An account only grows, so a place can only be too far to
-// the front: whoever walks through the queue asks Refresh about each place, and looks again where it has
-// moved.
+// Users. Where sequences have accounts (user_accounts.h), only the first sequence of each user and effective
+// priority stands where its account says; the user's other sequences are behind all such places until the
+// first one has left. So nobody looks at the whole queue when an account changes. An account only grows, so
+// that a place can only be too far to the front: a walk through the queue asks Refresh about each place, and
+// looks again where a sequence has moved.
 //
-// Owned by the Scheduler; not thread safe.
+// Owned by LiveSequences; not thread safe.
 
 #include <cstdint>
 #include <map>
@@ -40,13 +40,13 @@ class WaitingQueue {
   // Improves the priorities that are due.
   void Age(int64_t step);
 
-  // Where the sequence at `place` belongs further back by now, it is put there: returns true, with the place
-  // that comes next.
+  // Where the sequence at `place` belongs further back by now, moves the sequence there, and returns true,
+  // with the place that comes next.
   bool Refresh(Map::const_iterator* place);
-  // The place after `key`, whose sequence was erased last; or of the sequence that has become the first of
-  // its user with that, where it is before.
+  // The place after `key`, whose sequence was erased last. If that made another sequence the first of its
+  // user, and this sequence is before that place, its place.
   Map::const_iterator After(const ServiceKey& key) const;
-  // Whether the sequence at that place is brief; and where the next one is that is.
+  // Whether the sequence at that place is brief; and where the next brief sequence is.
   bool IsBrief(const ServiceKey& key) const { return brief_.contains(key); }
   Map::const_iterator NextBrief(const ServiceKey& key) const;
   // Makes begin() the sequence that is served next.
@@ -61,7 +61,7 @@ class WaitingQueue {
   using Group = std::map<int64_t, SequencePtr>;  // of one user and priority, by arrival
   using GroupKey = std::pair<const void*, int64_t>;
 
-  // Puts a sequence where its priority and its account say, and takes it away from there.
+  // Place puts a sequence where its priority and its account say; Remove takes it away from there.
   void Place(const SequencePtr& sequence);
   void Remove(Sequence* sequence);
   void Move(const SequencePtr& sequence, int64_t service);
@@ -70,9 +70,9 @@ class WaitingQueue {
   const int64_t aging_steps_;
   const int64_t brief_tokens_;
   Map queue_;
-  std::set<ServiceKey> brief_;  // where those are
+  std::set<ServiceKey> brief_;  // the places of brief sequences
   absl::flat_hash_map<GroupKey, Group> groups_;
-  std::optional<ServiceKey> promoted_;                      // became a first by the last Erase
+  std::optional<ServiceKey> promoted_;                      // the last Erase made this place a first
   std::map<std::pair<int64_t, int64_t>, SequencePtr> due_;  // by (step of the next improvement, id)
 };
 

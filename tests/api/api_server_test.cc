@@ -54,6 +54,7 @@ TEST_F(ApiServerTest, ManyPromptsAndChoices) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 12);
   EXPECT_EQ(engine_->seeds(), (std::vector<uint64_t>{40, 41, 42, 40, 41, 42}));
   EXPECT_EQ(engine_->num_samplings(), 1u) << "shared by prompts and choices";
+  EXPECT_EQ(engine_->num_prompts(), 2u) << "shared by choices";
 }
 
 TEST_F(ApiServerTest, StopStringAbortsTheEngine) {

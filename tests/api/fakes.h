@@ -46,6 +46,7 @@ class FakeEngine : public Engine {
       seeds_.push_back(request.seed);
       last_sampling_ = *request.sampling;
       samplings_.insert(request.sampling);
+      prompts_.push_back(request.prompt);
       priorities_.push_back(request.priority);
       last_request_ = request;
       open_.push_back(Open{std::move(request), 0});
@@ -252,6 +253,12 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return seeds_;
   }
+  size_t num_prompts() const {  // distinct vectors of prompts' token ids so far
+    absl::MutexLock lock(&mutex_);
+    std::set<const int32_t*> ids;
+    for (const PromptIds& prompt : prompts_) ids.insert(prompt.data());
+    return ids.size();
+  }
   size_t num_samplings() const {  // distinct records of sampling parameters so far
     absl::MutexLock lock(&mutex_);
     return samplings_.size();
@@ -375,6 +382,7 @@ class FakeEngine : public Engine {
   std::vector<uint64_t> seeds_;
   SamplingParams last_sampling_;
   std::set<std::shared_ptr<const SamplingParams>> samplings_;
+  std::vector<PromptIds> prompts_;
   std::vector<int32_t> priorities_;
   EngineRequest last_request_;
   int fail_after_ = -1;

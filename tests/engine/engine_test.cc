@@ -98,7 +98,9 @@ TEST_P(AsyncSchedulingTest, LogitsThatAreNotNumbersEndOneRequest) {
   EngineLoop engine(options, &executor, nullptr);
   std::vector<Ticket> tickets;
   for (int i = 0; i < 8; ++i) tickets.push_back(MakeTicket(std::to_string(i), 6, 10, i * 50));
-  tickets[3].request.prompt[4] = kNanToken;
+  std::vector<int32_t> bad = tickets[3].request.prompt;
+  bad[4] = kNanToken;
+  tickets[3].request.prompt = bad;
   for (Ticket& ticket : tickets) ASSERT_TRUE(engine.Submit(ticket.request).ok());
   for (Ticket& ticket : tickets) {
     ASSERT_TRUE(ticket.sink->Wait());

@@ -112,8 +112,9 @@ struct Ticket {
 inline Ticket MakeTicket(const std::string& id, int32_t prompt_len, int32_t max_tokens, int32_t first = 1) {
   Ticket ticket;
   ticket.request.id = id;
-  ticket.request.prompt.resize(static_cast<size_t>(prompt_len));
-  std::iota(ticket.request.prompt.begin(), ticket.request.prompt.end(), first);
+  std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
+  std::iota(prompt.begin(), prompt.end(), first);
+  ticket.request.prompt = std::move(prompt);
   ticket.request.max_tokens = max_tokens;
   ticket.request.arrival = absl::Now();
   ticket.request.sink = ticket.sink;

@@ -9,7 +9,7 @@ EngineRequest Of(const std::string& user, const std::string& id, size_t tokens =
   EngineRequest request;
   request.id = id;
   request.user = user;
-  request.prompt.assign(tokens, 7);
+  request.prompt = std::vector<int32_t>(tokens, 7);
   request.queued_bytes = static_cast<int64_t>(4 * tokens);
   return request;
 }

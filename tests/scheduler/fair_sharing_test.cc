@@ -195,7 +195,7 @@ TEST_P(FairSharingTest, WhatIsChargedIsWhatWasComputedOnce) {
   EXPECT_EQ(choices->service(), 16 + 2 * 2 * 5);
   EngineRequest search = Of("beams", BeamRequest("b", 3, 16, 5));
   ParamsOf(&search)->ignore_eos = true;
-  search.prompt[0] = 900;
+  SetPromptToken(0, 900, &search);
   harness.Add(search);
   harness.RunToEnd();
   EXPECT_EQ(beams->service(), 16 + 2 * (1 + 4 * 3));

@@ -161,7 +161,7 @@ TEST(ForksTest, ChoicesWithPromptLogprobsComputeTheirOwn) {
 TEST(ForksTest, ARequestThatOnlyNamesAnotherPromptIsNotForked) {
   Harness harness(SmallOptions());
   std::vector<EngineRequest> choices = Choices(2, 10, 3);
-  choices[1].prompt[9] = 77;
+  SetPromptToken(9, 77, &choices[1]);
   AddAll(choices, &harness);
   harness.RunToEnd();
   ExpectExact(choices, harness);

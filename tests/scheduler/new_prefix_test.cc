@@ -12,7 +12,8 @@ namespace {
 // `shared` tokens that all have, then `own` ones that only this one has.
 EngineRequest Prompt(const std::string& id, int32_t shared, int32_t own) {
   EngineRequest request = MakeRequest(id, shared, 4);
-  for (int32_t i = 0; i < own; ++i) request.prompt.push_back(300 + 10 * id.back() % 97 + i);
+  for (int32_t i = 0; i < own; ++i)
+    SetPromptToken(request.prompt.size(), 300 + 10 * id.back() % 97 + i, &request);
   return request;
 }
 

@@ -36,10 +36,19 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
                                  int32_t first = 1) {
   EngineRequest request;
   request.id = id;
-  request.prompt.resize(static_cast<size_t>(prompt_len));
-  std::iota(request.prompt.begin(), request.prompt.end(), first);
+  std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
+  std::iota(prompt.begin(), prompt.end(), first);
+  request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;
   return request;
+}
+
+// Gives `request` a prompt with another token at `index`; at the end: with one token more.
+inline void SetPromptToken(size_t index, int32_t token, EngineRequest* request) {
+  std::vector<int32_t> prompt = request->prompt;
+  prompt.resize(std::max(prompt.size(), index + 1));
+  prompt[index] = token;
+  request->prompt = std::move(prompt);
 }
 
 // The result of an undisturbed run.

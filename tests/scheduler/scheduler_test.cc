@@ -106,7 +106,7 @@ TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   EXPECT_EQ(harness.answers["b"].num_cached, 8) << "a full hit computes its last block again";
   EXPECT_EQ(harness.answers["b"].tokens, harness.answers["a"].tokens);
   EngineRequest longer = MakeRequest("c", 12, 5);  // a's prompt and output, as in a chat's next turn
-  for (int32_t token : harness.answers["a"].tokens) longer.prompt.push_back(token);
+  for (int32_t token : harness.answers["a"].tokens) SetPromptToken(longer.prompt.size(), token, &longer);
   harness.Add(longer);
   EngineRequest salted = MakeRequest("d", 12, 5);
   salted.cache_salt = "tenant";

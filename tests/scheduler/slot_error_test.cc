@@ -50,7 +50,7 @@ TEST(SchedulerUpdateTest, AnEntryThatTheReplyDoesNotFitKeepsNobodyFromTheirOutpu
 TEST_P(SlotErrorTest, EndsOneSequenceAndFreesItsBlocks) {
   Harness harness(SmallOptions(), depth(), kNanToken);
   EngineRequest bad = MakeRequest("bad", 6, 8, 300);
-  bad.prompt[2] = kNanToken;
+  SetPromptToken(2, kNanToken, &bad);
   const EngineRequest first = MakeRequest("first", 6, 8), last = MakeRequest("last", 6, 8, 600);
   harness.Add(first);
   harness.Add(bad);
@@ -121,7 +121,7 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   harness.Add(MakeRequest("good", 8, 1));
   harness.RunToEnd();
   EngineRequest bad = MakeRequest("bad", 12, 6);
-  bad.prompt[9] = kNanToken;
+  SetPromptToken(9, kNanToken, &bad);
   harness.Add(bad);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["bad"].num_cached, 8);

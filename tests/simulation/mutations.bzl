@@ -25,12 +25,12 @@ MUTATIONS = {
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
-        "PreemptAll(PreemptionCause::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);\n  slots_.ForgetFreed();",
+        "sequences_.PreemptAll(PreemptionCause::kFailure);\n  slots_.ForgetFreed();",
     ),
     "recovery_frees_slots_again": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed(CacheLoss::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(CacheLoss::kFailure);\n  slots_.ForgetFreed();",
         "ForgetComputed(CacheLoss::kFailure);",
     ),
     "failed_transition_is_not_undone": (
@@ -116,7 +116,7 @@ MUTATIONS = {
     ),
     "resize_takes_kept_blocks": (
         "coordinator/block_manager/block_manager.cc",
-        "for (const KeptBlock& block : kept_) end = std::max(end, block.device_block + 1);",
+        "for (const KeptBlock& block : host_.kept()) end = std::max(end, block.device_block + 1);",
         "",
     ),
     "blocks_without_memory_are_given_out": (

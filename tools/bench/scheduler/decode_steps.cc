@@ -47,8 +47,9 @@ EngineRequest MakeRequest(int32_t number, int32_t prompt_len, int32_t users) {
   EngineRequest request;
   request.id = absl::StrCat("request-", number);
   if (users > 0) request.user = absl::StrCat("user-", number % users);
-  request.prompt.assign(prompt_len, 1);
-  request.prompt.front() = number;  // no two share a prefix
+  std::vector<int32_t> prompt(prompt_len, 1);
+  prompt.front() = number;  // no two share a prefix
+  request.prompt = std::move(prompt);
   request.max_tokens = 1 << 30;
   return request;
 }
