@@ -133,7 +133,7 @@ struct ReplicaStats {
   int64_t group_epoch = 0;
 };
 
-// Why requests are refused after stale_weights_timeout (engine_loop.h).
+// Why requests are refused after stale_weights_timeout (stale_weights.h).
 inline constexpr char kStaleForTooLong[] =
     "The weights have been stale for too long; requests are refused until a reload or an update has brought "
     "others.";

@@ -1,113 +1,92 @@
 #pragma once
-// A lifecycle call of a client, from its arrival at the engine loop until its caller gets the result, and the
-// calls of the executor that it leads to. Plain state; the loop thread's once it has arrived.
+// A lifecycle call of a client (a sleep, a reload, ...) as the engine loop carries the call out: one class
+// for each kind, in commands/. A new kind is a class there and a line of EngineLoop that sends the command.
+//
+// Life. A client makes a command, sends it (CallersMail::Send) and waits for ended(). The loop starts the
+// command when its turn comes: one command at a time, in the order of arrival. A command has ended when
+// LoopAccess::End was called; until then the command waits for the result of a call of the executor
+// (OnResult), for open requests, for the end of a recovery, or for its client (OnTurn). A command that has
+// not begun ends with Cancelled when its client leaves.
+//
+// Losses. Where the group is lost while a command is under way, the command begins again after the recovery,
+// unless OnLoss forbids it or the losses are too many (CommandLane). A transition that was committed by then
+// has happened: OnLoss says so to the loop's books, so that Start finds what is left to do. A result of an
+// earlier call never comes.
+//
+// Threads. Everything but ended(), result() and the results of subclasses is for the loop thread once the
+// command was sent; result() and the results of subclasses are for the client once ended() has stopped.
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
-#include "coordinator/residency/residency.h"
+#include "coordinator/engine/loop_mail.h"
 #include "coordinator/residency/transition_report.h"
-#include "coordinator/residency/weights.h"
 
 namespace somnus {
 
-struct LifecycleCommand {
-  enum class Kind {
-    kSleep,
-    kWakeUp,
-    kPause,
-    kResume,
-    kResetPrefixCache,
-    kRestart,
-    kRevive,
-    kReload,
-    kUpdate,
-    kSelfCheck,
-    kResizeKvCache,
-    kEndWaiting
-  };
-  Kind kind = Kind::kSleep;
-  SleepSpec spec;                     // of kSleep; of kWakeUp its tags
-  SleepMode mode = SleepMode::kKeep;  // kKeep once the wait of kWait is over
-  bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
-  bool only_if_idle = false;          // of kSleep
-  bool spares_only_copy = false;      // of kSleep: see SleepRequest
-  bool force = false;                 // of kSleep: see SleepRequest
-  std::optional<int64_t> max_kept_bytes;               // of kSleep: see SleepRequest
-  bool keeps_nothing = false;                          // of kSleep: the host had no memory for blocks to keep
-  bool for_arrivals = false;                           // of kWakeUp: declined during a pause
-  bool restart_workers = true;                         // of kRevive
-  bool ends_pause = false;                             // of kWakeUp, also where tags stay asleep
-  std::optional<bool> load_weights;                    // of kWakeUp: see Engine::WakeUp
-  std::string path;                                    // of kReload
-  int64_t weights_version = 0;                         // of kReload and kUpdate; 0: the next version
-  std::string update_id;                               // of kUpdate
-  std::string port_token;                              // of kUpdate: see WeightsRequest
-  std::shared_ptr<const Caller> caller;                // null: the server itself
-  absl::Status given_up;                               // an error: an operator has ended the command
-  std::vector<std::function<void()>> on_end;           // of the operators' AbortCall, called after `reply`
-  std::vector<v1::WeightChunk> tensors;                // of kUpdate: see WeightsRequest
-  std::shared_ptr<std::vector<v1::UpdatePort>> ports;  // of kUpdate: filled in before `begun`
-  std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
-  std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
-  int32_t num_blocks = 0;                 // of kResizeKvCache: as asked for, and at most the cache's
-  int32_t limit_before = 0;               // of kResizeKvCache: of the block manager
-  std::shared_ptr<int32_t> num_mapped;    // of kResizeKvCache: filled in before a reply that is ok
-  std::optional<Weights> revived;         // of kRevive: awake, with these weights of the awake replicas
-  bool revived_asleep = false;            // of kRevive without `revived`: see Engine::Revive
-  // Called exactly once, on the loop thread, after the state has changed.
-  std::function<void(absl::StatusOr<TransitionReport>)> reply;
-  TransitionReport woken;  // of kWakeUp: what it has done, while the self-check is under way
-  absl::Status damage;     // likewise: why the sleep that is under way is its end
-  absl::Status error;      // of kEndWaiting: of the requests
-  Held before;             // when it began
-  MonotonicTime began;
-  int num_interruptions = 0;  // losses of the group after which it had to begin again
+class LoopAccess;
 
-  // Its client has left.
-  bool Abandoned() const { return caller != nullptr && caller->has_left(); }
-  const char* Name() const {
-    constexpr const char* kNames[] = {"sleep",
-                                      "wake_up",
-                                      "pause",
-                                      "resume",
-                                      "reset_prefix_cache",
-                                      "restart",
-                                      "restart",
-                                      "reload_weights",
-                                      "update_weights",
-                                      "self-check",
-                                      "a change of the KV cache's size",
-                                      "end_waiting"};
-    return kNames[static_cast<int>(kind)];
-  }
-  bool ChangesWeights() const { return kind == Kind::kReload || kind == Kind::kUpdate; }
-  // Whether it ends another one's wait for open requests.
-  bool EndsWaits() const {
-    if (kind == Kind::kSleep || kind == Kind::kPause || ChangesWeights())
-      return mode != SleepMode::kWait && !only_if_idle;
-    return kind == Kind::kResume || (kind == Kind::kWakeUp && !for_arrivals);
-  }
-};
+class LifecycleCommand {
+ public:
+  virtual ~LifecycleCommand() = default;
 
-// A call of the executor for a command.
-struct LifecycleCall {
-  int64_t id;
-  SleepSpec spec;              // level 0: a wake-up
-  bool weights_stale = false;  // of a wake-up, as Residency::Woke
-  bool of_weights = false;     // it changes the weights
-  bool of_check = false;       // it is a self-check
-  bool drops_kept = false;     // it gives up what outlives a sleep, and changes no tag
-  MonotonicTime began;         // of a self-check
-  int32_t num_blocks = 0;      // of one that resizes the KV cache; 0: it does not
+  // As of the call's route: "update_weights".
+  virtual const char* Name() const = 0;
+  // Begins the command, or begins it again.
+  virtual void Start(LoopAccess* loop) = 0;
+  // The executor's call that Start, or an earlier result, has led to has this result.
+  virtual void OnResult(LoopAccess* loop, LoopMail::CallResult result);
+  // The group was lost. False: the command cannot begin again.
+  virtual bool OnLoss(LoopAccess* loop);
+  // The group is whole again.
+  virtual void OnRecovered(LoopAccess* loop) { Start(loop); }
+  // A turn of the loop begins while the command is under way.
+  virtual void OnTurn(LoopAccess* loop);
+  // An operator ends the command, which waits for its client.
+  virtual void OnGivenUp(LoopAccess* loop, const absl::Status& reason);
+  // The command ends, before anybody gets the result.
+  virtual void OnEnd(LoopAccess* loop);
+  // Hands the result to the client: the last call of the loop.
+  virtual void Finish(absl::StatusOr<TransitionReport> result);
+
+  // The arrival of the command ends another command's wait for open requests.
+  virtual bool EndsWaits() const { return false; }
+  virtual bool ChangesWeights() const { return false; }
+  // No operator can end the command now, since the command restarts workers.
+  virtual bool EndsByItself() const { return false; }
+
+  // The wait for open requests is over. The command does not wait for requests that were held back meanwhile.
+  void OnSettled(LoopAccess* loop);
+
+  // Null: the server itself.
+  void set_caller(std::shared_ptr<const Caller> caller) { caller_ = std::move(caller); }
+  const Caller* caller() const { return caller_.get(); }
+  // The client has left.
+  bool Abandoned() const { return caller_ != nullptr && caller_->has_left(); }
+  void set_began(MonotonicTime began) { began_ = began; }
+  MonotonicTime began() const { return began_; }
+
+  const StopSignal& ended() const { return ended_; }
+  const absl::StatusOr<TransitionReport>& result() const { return result_; }
+
+ protected:
+  // `mode`: the fate of open requests, for commands that call SettleOpenRequests.
+  explicit LifecycleCommand(SleepMode mode = SleepMode::kKeep) : mode_(mode) {}
+
+  // False: the command waits for open requests, and begins again at the requests' end.
+  bool SettleOpenRequests(LoopAccess* loop);
+  SleepMode mode() const { return mode_; }
+
+ private:
+  SleepMode mode_;  // kKeep once the wait of kWait is over
+  std::shared_ptr<const Caller> caller_;
+  MonotonicTime began_;
+  absl::StatusOr<TransitionReport> result_;
+  StopSignal ended_;
 };
 
 }  // namespace somnus

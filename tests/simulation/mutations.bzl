@@ -19,8 +19,8 @@ MUTATIONS = {
     "fence_keeps_batch": ("worker/worker.cc", "if (load_.runner() != nullptr) {", "if (false) {"),
     # The rollback.
     "recovery_keeps_steps": (
-        "coordinator/engine/engine_loop_recovery.cc",
-        "EndSuspects(scheduler_.Recover(), reason);\n  SwitchState",
+        "coordinator/engine/step_loop.cc",
+        "EndSuspects(scheduler().Recover(), reason);\n  SwitchState",
         "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (
@@ -50,14 +50,14 @@ MUTATIONS = {
     ),
     # The self-check.
     "damage_is_served": (
-        "coordinator/engine/engine_loop_check.cc",
-        "if (event.outcome == SelfCheckOutcome::kRefused) return GiveUpDamaged(result);",
+        "coordinator/engine/commands/wake_up_command.cc",
+        "if (*outcome == SelfCheckOutcome::kRefused) return GiveUpDamaged(loop, result.check);",
         "",
     ),
     "damage_keeps_its_backup": (
-        "coordinator/engine/engine_loop_check.cc",
-        "CallSleep({.level = kMaxSleepLevel});",
-        "CallSleep({.level = 1});",
+        "coordinator/engine/commands/wake_up_command.cc",
+        "sleep_.Begin(loop, {.level = kMaxSleepLevel});",
+        "sleep_.Begin(loop, {.level = 1});",
     ),
     # The checkpoint as the backup.
     "changed_checkpoint_is_restored": (
@@ -105,13 +105,13 @@ MUTATIONS = {
         "const absl::Status undone;",
     ),
     "resize_takes_used_blocks": (
-        "coordinator/engine/engine_loop_kv_size.cc",
+        "coordinator/engine/commands/resize_kv_cache_command.cc",
         "std::max(wanted, blocks.EndOfUsed())",
         "wanted",
     ),
     "resize_takes_freed_slots": (
-        "coordinator/engine/engine_loop_kv_size.cc",
-        "if (Computes()) FlushFreedSlots();",
+        "coordinator/engine/commands/resize_kv_cache_command.cc",
+        "if (!loop->FlushFreedSlots()) return;",
         "",
     ),
     "resize_takes_kept_blocks": (
@@ -120,8 +120,8 @@ MUTATIONS = {
         "",
     ),
     "blocks_without_memory_are_given_out": (
-        "coordinator/engine/engine_loop_kv_size.cc",
-        "if (wanted <= mapped_blocks_) scheduler_.SetBlockLimit(wanted);",
+        "coordinator/engine/commands/resize_kv_cache_command.cc",
+        "if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);",
         "",
     ),
     "survivors_keep_their_size": (

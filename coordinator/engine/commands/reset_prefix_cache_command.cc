@@ -1,0 +1,29 @@
+#include "coordinator/engine/commands/reset_prefix_cache_command.h"
+
+#include <utility>
+
+#include "coordinator/engine/loop_access.h"
+
+namespace somnus {
+
+void ResetPrefixCacheCommand::Start(LoopAccess* loop) {
+  if (!preempt_running_) {
+    loop->scheduler().ResetPrefixCache();
+  } else if (loop->Computes()) {
+    if (!loop->Quiesce(CacheLoss::kReset)) return;
+  } else if (loop->kept().Holds(loop->holdings().residency())) {
+    return drop_.Begin(loop);
+  } else if (!loop->holdings().awake()) {
+    loop->scheduler().ForgetComputed();
+  } else {
+    loop->scheduler().ResetPrefixCache();
+  }
+  loop->End(TransitionReport());
+}
+
+void ResetPrefixCacheCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
+  drop_.OnResult(loop, result.result.status());
+  loop->End(std::move(result.result));
+}
+
+}  // namespace somnus

@@ -1,0 +1,65 @@
+#include "coordinator/engine/commands/restart_command.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/request_bounds.h"
+#include "coordinator/engine/loop_access.h"
+
+namespace somnus {
+
+void RestartCommand::Start(LoopAccess* loop) {
+  if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
+  if (!loop->MayServe()) return loop->End(absl::FailedPreconditionError(WhyNotReady(loop->state())));
+  if (!loop->holdings().weights().readable()) {
+    return loop->End(absl::FailedPreconditionError(
+        "the weights came from an update, which new workers could not have; somnus reload-weights first"));
+  }
+  // Offer takes no request from now on.
+  loop->SwitchState(EngineState::kRecovering, "its workers are restarted, one replica after the other");
+  if (!loop->FinishSteps()) return;
+  loop->scheduler().Recover();
+  loop->HandOver();
+  LogInfo("{}the workers are restarted", loop->options().log_name);
+  restarts_ = true;
+  loop->recovery().BeginRestart(loop->options().monotonic_now());
+  loop->executor().Restart(loop->holdings().held());
+  loop->NoteNewEpoch();
+}
+
+bool RestartCommand::OnLoss(LoopAccess* /*loop*/) {
+  restarts_ = false;
+  return true;
+}
+
+void RestartCommand::OnRecovered(LoopAccess* loop) {
+  if (!restarts_) return Start(loop);
+  loop->End(TransitionReport());
+}
+
+void ReviveCommand::Start(LoopAccess* loop) {
+  // The engine drains, or the group was lost once more in between and is whole again.
+  if (loop->state() != EngineState::kRecovering) return loop->End(TransitionReport());
+  LogInfo("{}it is tried again", loop->options().log_name);
+  GroupHoldings& holdings = loop->holdings();
+  if (options_.weights.has_value()) {
+    Residency residency;
+    residency.SetWeightsStale(options_.weights->overwritten);
+    holdings.Restore(residency, *options_.weights);
+  } else {
+    if (options_.asleep) holdings.NoteSlept({.level = kMaxSleepLevel});
+    loop->recovery().ForgetLosses();
+  }
+  loop->check().Forget();
+  loop->set_paused(false);
+  loop->scheduler().Recover();
+  loop->recovery().Begin(loop->options().monotonic_now());
+  if (options_.restart_workers) {
+    loop->executor().Restart(holdings.held());
+  } else {
+    loop->executor().Recover(holdings.held());
+  }
+  loop->NoteNewEpoch();
+}
+
+}  // namespace somnus

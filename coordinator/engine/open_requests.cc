@@ -1,0 +1,130 @@
+#include "coordinator/engine/open_requests.h"
+
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/engine/recovery_book.h"
+
+namespace somnus {
+
+void OpenRequests::Add(std::vector<EngineRequest> requests) {
+  std::string refused;
+  for (EngineRequest& request : requests) {
+    // Further choices of a prompt come directly after the first choice, and share the first choice's fate.
+    const bool was_refused = !refused.empty() && request.fork_of == refused;
+    const SequencePtr sequence = parts_.scheduler.Add(std::move(request));
+    if (!was_refused && !IsHopeless(*sequence)) continue;
+    if (!was_refused) refused = sequence->request.id;
+    parts_.scheduler.Abort(sequence->request.id);
+    EndExpired({sequence, ExpiryCause::kTtftEstimate});
+  }
+}
+
+bool OpenRequests::IsHopeless(const Sequence& sequence) {
+  const EngineRequest& request = sequence.request;
+  const bool may_be = !sequence.was_scheduled && request.first_token_by != absl::InfiniteDuration() &&
+                      request.fork_of.empty();
+  const MonotonicTime now = parts_.options.monotonic_now();
+  if (!may_be || request.first_token_by <= now) return false;
+  const std::optional<absl::Duration> time = parts_.board.PrefillTime(parts_.scheduler.BacklogOf(sequence));
+  return time.has_value() && now + *time > request.first_token_by;
+}
+
+void OpenRequests::Abort(const std::string& id) {
+  if (SequencePtr sequence = parts_.scheduler.Abort(id))
+    End(sequence, FinishReason::kAbort, absl::OkStatus());
+}
+
+void OpenRequests::EndExpired(MonotonicTime now) {
+  for (const ExpiredSequence& expired : parts_.scheduler.Expire(now)) EndExpired(expired);
+}
+
+void OpenRequests::EndExpired(const ExpiredSequence& expired) {
+  parts_.observer.OnRequestExpired(expired.cause);
+  End(expired.sequence, FinishReason::kError, ExpiryError(expired.cause));
+}
+
+void OpenRequests::EndAll(FinishReason reason, const absl::Status& error) {
+  for (const SequencePtr& sequence : parts_.scheduler.AbortAll()) End(sequence, reason, error);
+}
+
+void OpenRequests::End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error) {
+  SequenceOutput output{sequence, {}};
+  output.output.finish_reason = reason;
+  output.output.error = error;
+  output.output.num_cached_tokens = sequence->num_cached;
+  output.output.weights_version = parts_.holdings.whole_version();
+  publish_();
+  Deliver(std::move(output), parts_.options.now());
+}
+
+void OpenRequests::Deliver(SequenceOutput output, absl::Time now) {
+  Sequence& sequence = *output.sequence;
+  RecoveryBook::Exonerate(&sequence);
+  const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
+  if (has_tokens && sequence.first_token_time == absl::InfinitePast()) sequence.first_token_time = now;
+  const FinishReason reason = output.output.finish_reason;
+  if (reason != FinishReason::kNone) {
+    parts_.mail.Forget(sequence.request, sequence.was_scheduled);
+    parts_.observer.OnRequestFinished(sequence.request, reason, static_cast<int32_t>(sequence.num_outputs()),
+                                      sequence.scheduled_time, sequence.first_token_time, now);
+  }
+  sequence.request.sink->OnOutput(std::move(output.output));
+}
+
+void OpenRequests::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
+  const absl::Time now = parts_.options.now();
+  for (const SequencePtr& sequence : sequences) {
+    sequence->scheduled_time = now;
+    queue_time_ += now - sequence->request.arrival;
+    parts_.mail.NoteScheduled(sequence->request);
+    parts_.observer.OnRequestScheduled(sequence->request);
+  }
+  num_first_scheduled_ += static_cast<int64_t>(sequences.size());
+}
+
+void OpenRequests::HandOver() {
+  if (!parts_.options.hand_over) return;
+  std::vector<EngineRequest> requests = parts_.scheduler.ReleaseAll();
+  std::vector<EngineRequest> arrived = parts_.mail.HandOver();
+  requests.insert(requests.end(), std::make_move_iterator(arrived.begin()),
+                  std::make_move_iterator(arrived.end()));
+  publish_();
+  if (!requests.empty()) parts_.options.hand_over(std::move(requests));
+}
+
+void OpenRequests::Publish(EngineStats* stats) const {
+  const Scheduler& scheduler = parts_.scheduler;
+  const BlockManager& blocks = scheduler.blocks();
+  const SchedulerStats& counters = scheduler.stats();
+  stats->num_running = scheduler.num_running();
+  stats->num_waiting = scheduler.num_waiting();
+  stats->total_blocks = blocks.total_blocks();
+  stats->free_blocks = blocks.free_blocks();
+  stats->used_blocks = blocks.used_blocks();
+  stats->block_size = blocks.block_size();
+  stats->num_preemptions = counters.num_preemptions();
+  stats->preemptions = counters.preemptions;
+  stats->swaps = counters.swaps;
+  stats->prompt_tokens = counters.prompt_tokens;
+  stats->generation_tokens = counters.generation_tokens;
+  stats->prefix_cache_queries = counters.prefix_cache_queries;
+  stats->prefix_cache_hits = counters.prefix_cache_hits;
+  stats->prefix_cache_misses = counters.prefix_cache_misses;
+  stats->copied_blocks = counters.block_copies;
+  stats->watermark_refusals = blocks.num_watermark_refusals();
+  stats->cached_blocks = blocks.cache_counts();
+  stats->total_host_blocks = blocks.total_host_blocks();
+  stats->used_host_blocks = blocks.used_host_blocks();
+  stats->cached_host_blocks = blocks.cached_host_blocks();
+  stats->speculation = scheduler.speculation();
+  stats->num_forks = counters.num_forks;
+  stats->kept_blocks = counters.kept_blocks;
+  stats->kept_tokens = counters.kept_tokens;
+  stats->num_first_scheduled = num_first_scheduled_;
+  stats->queue_time = queue_time_;
+}
+
+}  // namespace somnus
