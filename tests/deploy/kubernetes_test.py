@@ -106,6 +106,9 @@ class Manifests(unittest.TestCase):
                     if port["name"] in ("worker", "health"):
                         flag = {"worker": "listen", "health": "health-listen"}[port["name"]]
                         self.assertEqual(given[flag], f"0.0.0.0:{port['containerPort']}")
+                        # Worker 0 shares its pod's ports with the coordinator.
+                        self.assertNotIn(port["containerPort"], [default_port(name) for name in (
+                            "port", "admin-port", "grpc-port", "control-port", "cluster-port")])
                     else:
                         self.assertEqual(port["containerPort"], expected[port["name"]])
 
