@@ -248,8 +248,9 @@ TEST(AllReduceTest, FusedWithAddAndRmsNorm) {
     for (const NormCase& c : {NormCase{1, 64, DataType::kBF16, DataType::kBF16},
                               NormCase{3, 1000, DataType::kF16, DataType::kF16},
                               NormCase{2, 2048, DataType::kF32, DataType::kF32},
-                              NormCase{40, 72, DataType::kF32, DataType::kBF16},  // more rows than blocks
-                              NormCase{5, 75, DataType::kF32, DataType::kF16},    // no vectors
+                              NormCase{40, 72, DataType::kF32, DataType::kBF16},    // more rows than blocks
+                              NormCase{40, 520, DataType::kBF16, DataType::kBF16},  // of several warps
+                              NormCase{5, 75, DataType::kF32, DataType::kF16},      // no vectors
                               NormCase{4, 33, DataType::kBF16, DataType::kBF16}}) {
       RunNorm(world_size, c);
     }
