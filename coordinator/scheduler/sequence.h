@@ -70,7 +70,9 @@ struct AwaitedPrefix {
 };
 
 struct Sequence : ServicePlace, FailureHistory {
-  // The members that every step reads of every sequence that decodes come first, to be near in memory.
+  // The members that every step reads of every sequence that decodes come first, to be near in memory; the id
+  // is part of the place in the order of service.
+  int64_t id = 0;               // in order of arrival
   std::vector<int32_t> tokens;  // the prompt, then the outputs known so far
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
   int32_t num_pending = 0;      // tokens that steps in flight will sample, beyond `tokens`
@@ -83,7 +85,6 @@ struct Sequence : ServicePlace, FailureHistory {
   ChoiceLinks choice;
   EngineRequest request;
 
-  int64_t id = 0;            // in order of arrival
   int64_t arrival_step = 0;  // the number of the scheduler's next step at the arrival
   HeldBlocks held;
   AwaitedPrefix awaited;
