@@ -1,0 +1,64 @@
+#pragma once
+// Operators' sleeps and wake-ups of one of the models, which concern the other models, too.
+//
+// A sleep at level 1 gets host memory for its backup before the sleep begins: backups that nobody has asked
+// for are dropped, the least recently used first. Where that does not suffice, the sleep is refused. An
+// operator's sleep ends by an operator's wake-up, unless `arrivals` is kWake.
+//
+// A wake-up waits for room as requests do, but only for operator_wait, and only while its client is there. An
+// operator may wake a model in part, for the steps of an update: as much room as the tags need is made, and
+// what is awake stays awake until an operator's next call.
+//
+// Owns nothing: the state of a call is OperatorMarks of the model. Thread safe: every call blocks its caller,
+// and takes SharedModels::mu.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/several_models/shared_models.h"
+#include "coordinator/several_models/transitions.h"
+
+namespace somnus {
+
+class OperatorCalls {
+ public:
+  // Both are borrowed.
+  OperatorCalls(SharedModels* models, Transitions* transitions)
+      : models_(*models), transitions_(*transitions) {}
+
+  // ResourceExhausted: the host has no room for the backup; says how many bytes are missing.
+  absl::StatusOr<TransitionReport> Sleep(SharedModel* model, const SleepRequest& request)
+      ABSL_LOCKS_EXCLUDED(models_.mu);
+  // Unavailable: other models leave the model no room now, but may later.
+  absl::StatusOr<TransitionReport> WakeUp(SharedModel* model, const WakeUpCall& call)
+      ABSL_LOCKS_EXCLUDED(models_.mu);
+
+ private:
+  // Waits until host memory for a backup of the model's weights is free.
+  absl::Status MakeBackupRoom(SharedModel* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  // Waits until no backup is being dropped any more, or the deadline has passed.
+  void AwaitDrops(const OperatorDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  // Returns the most host memory that KV blocks may take while the model sleeps; not set: as much as they
+  // need.
+  std::optional<int64_t> MarkSleep(SharedModel* model, const SleepRequest& request,
+                                   OperatorMarks::SleepUnderWay* sleep) ABSL_LOCKS_EXCLUDED(models_.mu);
+
+  // Waits until no other wake-up of the model is under way.
+  absl::Status AwaitTurn(const SharedModel& model, const OperatorDeadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  // Waits for the end of the wake-up that the model's marks name. False: the client has left before it began.
+  bool AwaitWakeUp(const SharedModel& model, const OperatorDeadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  absl::StatusOr<TransitionReport> TakeResult(SharedModel* model, const OperatorDeadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  absl::Status NoRoomError(const SharedModel& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+
+  SharedModels& models_;
+  Transitions& transitions_;
+};
+
+}  // namespace somnus

@@ -1,0 +1,162 @@
+#include "coordinator/several_models/transitions.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "coordinator/residency/declined.h"
+
+namespace somnus {
+namespace {
+
+// The bytes that a decision lets a sleep keep, in the form of SleepRequest.
+std::optional<int64_t> MaxKept(const ResidencyDecision& decision) {
+  if (decision.max_kept_bytes == kNoBudget) return std::nullopt;
+  return decision.max_kept_bytes;
+}
+
+bool PutsToSleep(ResidencyAction action) {
+  return action == ResidencyAction::kSleepIfIdle || action == ResidencyAction::kDrain ||
+         action == ResidencyAction::kPreempt || action == ResidencyAction::kRelease;
+}
+
+}  // namespace
+
+void Transitions::Begin(const ResidencyDecision& decision) {
+  SharedModel* const model = &models_.at(decision.model);
+  ModelTransition& transition = model->transition;
+  const bool for_itself = decision.for_model == decision.model;
+  const std::string text =
+      absl::StrCat(ResidencyActionName(decision.action), " (", ResidencyReasonName(decision.reason),
+                   for_itself ? "" : ", for " + models_.at(decision.for_model).options.name, ")");
+  LogInfo("{}: {}", model->options.name, text);
+  if (PutsToSleep(decision.action)) transition.sleeps_for = "residency: " + text;
+  if (model->options.on_decision) model->options.on_decision(decision);
+  if (decision.action == ResidencyAction::kStay) {
+    transition.stay_told = true;
+    return;
+  }
+  if (decision.action == ResidencyAction::kPrefetch) {
+    transition.prefetched = true;
+    (void)threads_.Carry([this, model] { Prefetch(model); });
+    return;
+  }
+  transition.decision.reset();
+  const int64_t id = transition.Begin(decision, model->Wake());
+  if (threads_.Carry([this, model, decision, id] { CarryOut(model, decision, id); })) return;
+  transition.NoteUntried(models_.now(), models_.options().retry.first_pause);
+}
+
+absl::StatusOr<TransitionReport> Transitions::CallWakeUp(SharedModel* model) {
+  std::optional<OperatorWake> wake;
+  {
+    absl::MutexLock lock(&models_.mu);
+    wake = model->transition.carried;
+  }
+  if (!wake.has_value()) return model->engine->WakeForArrivals();
+  return model->engine->WakeUp(wake->call.tags, wake->call.load_weights);
+}
+
+absl::StatusOr<TransitionReport> Transitions::Call(SharedModel* model, const ResidencyDecision& decision) {
+  SleepRequest request;
+  request.level = decision.level;
+  request.max_kept_bytes = MaxKept(decision);
+  request.spares_only_copy = true;  // an update may have come since the decision
+  switch (decision.action) {
+    case ResidencyAction::kWake:
+      return CallWakeUp(model);
+    case ResidencyAction::kSleepIfIdle:
+      request.only_if_idle = true;
+      return model->engine->Sleep(request);
+    case ResidencyAction::kDrain:
+      request.mode = SleepMode::kWait;
+      return model->engine->Sleep(request);
+    case ResidencyAction::kPreempt:
+    case ResidencyAction::kDropBackup:
+    case ResidencyAction::kRelease:
+      return model->engine->Sleep(request);
+    case ResidencyAction::kPrefetch:
+    case ResidencyAction::kStay:
+      break;  // no transitions
+  }
+  return absl::InternalError("no such action");
+}
+
+void Transitions::CarryOut(SharedModel* model, const ResidencyDecision& decision, int64_t id) {
+  const MonotonicTime begin = models_.now();
+  const absl::StatusOr<TransitionReport> report = Call(model, decision);
+  absl::Status given_up;
+  {
+    absl::MutexLock lock(&models_.mu);
+    const absl::Duration time = models_.now() - begin;
+    if (decision.action == ResidencyAction::kWake) {
+      given_up = NoteWakeUp(model, report, time);
+    } else {
+      // The time of a drain is spent by requests, and a release moves only a part of the memory.
+      const bool is_measured =
+          decision.action != ResidencyAction::kDrain && decision.action != ResidencyAction::kRelease;
+      NoteSleep(model, report, is_measured ? time : model->transition.sleep_time);
+    }
+    model->transition.End(id);
+  }
+  if (!given_up.ok()) model->engine->EndWaiting(given_up);
+}
+
+// A prefetch is a hint: the model can be woken whether the prefetch succeeds or not.
+void Transitions::Prefetch(SharedModel* model) {
+  const absl::Status status = model->engine->Prefetch();
+  if (!status.ok() && !IsDeclined(status))
+    LogWarning("{}: its weights are not prefetched: {}", model->options.name, std::string(status.message()));
+}
+
+absl::Status Transitions::NoteWakeUp(SharedModel* model, const absl::StatusOr<TransitionReport>& report,
+                                     absl::Duration time) {
+  ModelTransition& transition = model->transition;
+  const std::optional<OperatorWake>& carried = transition.carried;
+  const bool in_part = carried.has_value() && !carried->call.tags.empty();
+  if (carried.has_value()) model->operators.NoteResult(*carried, report, *model->engine);
+  if (!report.ok()) return NoteFailedWakeUp(model, report.status());
+  if (report->changed() && !in_part) transition.wake_up_time = time;
+  transition.awake_since = models_.now();
+  transition.retries.NoteWoken();
+  transition.stay_told = false;
+  if (model->options.on_switch && !in_part && model->waiting_since < transition.awake_since) {
+    const absl::Duration waited = transition.awake_since - model->waiting_since;
+    const absl::Duration wake_up = std::min(time, waited);
+    model->options.on_switch({.room = waited - wake_up, .wake_up = wake_up});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transitions::NoteFailedWakeUp(SharedModel* model, const absl::Status& error) {
+  WakeRetries& retries = model->transition.retries;
+  if (IsDeclined(error)) {
+    retries.NoteDeclined(models_.now());
+    return absl::OkStatus();
+  }
+  retries.NoteFailed(models_.now(), error);
+  LogWarning("{}: could not be woken{}: {}", model->options.name,
+             retries.gave_up() ? ", and requests are refused" : "", std::string(error.message()));
+  return retries.gave_up() ? retries.error() : absl::OkStatus();
+}
+
+void Transitions::NoteSleep(SharedModel* model, const absl::StatusOr<TransitionReport>& report,
+                            absl::Duration time) {
+  ModelTransition& transition = model->transition;
+  if (report.ok()) {
+    transition.sleep_time = time;
+    transition.prefetched = false;
+    return;
+  }
+  // Aborted: a request has come meanwhile, or another call has ended the wait. The model stays as if the
+  // model had just woken.
+  const bool aborted = absl::IsAborted(report.status());
+  transition.awake_since =
+      models_.now() + (aborted ? absl::ZeroDuration() : models_.options().retry.first_pause);
+  if (aborted || IsDeclined(report.status())) return;
+  LogWarning("{}: could not go to sleep: {}", model->options.name, std::string(report.status().message()));
+}
+
+}  // namespace somnus
