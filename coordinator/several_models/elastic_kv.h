@@ -41,8 +41,8 @@ class ElasticKv {
   int64_t DeviceBytes(bool is_awake) const;
   // The cache's part of the model's `device_bytes`.
   int64_t CacheBytes(int64_t device_bytes) const { return device_bytes - other_bytes_; }
-  // What kv_shares.h is told. `resident_bytes`: device memory that the model holds now, the cache included.
-  // last_used is left for the caller.
+  // The view that kv_shares.h is told. `resident_bytes`: device memory that the model holds now, the cache
+  // included. last_used is left for the caller.
   KvShareView View(KvShareView::State state, int64_t resident_bytes) const;
 
   void BeginResize(int32_t blocks) { target_ = blocks; }

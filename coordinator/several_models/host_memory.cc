@@ -6,7 +6,7 @@
 namespace somnus {
 namespace {
 
-// What it takes of the host until the transition that it is in has ended.
+// The host memory that the model takes until the transition that is under way has ended.
 int64_t HostBytes(const ModelView& model) {
   const bool falls = model.state == ModelState::kDraining || model.state == ModelState::kFallingAsleep;
   const bool backs_up = model.is_promised_backup || (falls && model.level == 1);
@@ -24,7 +24,7 @@ int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelVi
   return free;
 }
 
-// A backup that was retained is whole, also where it is compressed and smaller than the weights.
+// A retained backup is whole, also where compression has made the backup smaller than the weights.
 int64_t MissingForBackup(const ModelView& model) {
   return model.held_bytes > model.held_kv_bytes ? 0 : model.backup_bytes;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// The budget of host memory that several models share: what backups of weights and kept KV blocks take of it,
-// and whose backup gives way to another one. Pure functions, as residency_policy.h, and models are named by
-// their index, too.
+// The budget of host memory that several models share: how much backups of weights and kept KV blocks take,
+// and which backup gives way to another model's backup. Pure functions, as in residency_policy.h; models are
+// named by their index, as there.
 
 #include <cstdint>
 #include <optional>
@@ -11,35 +11,36 @@
 
 namespace somnus {
 
-// What nobody holds and nobody is promised. kNoBudget where the budget does not limit.
+// The host memory that no model holds or is promised. kNoBudget where the budget does not limit.
 int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelView>& models);
 
-// Of the host, that a sleep at level 1 takes for the weights beyond what the model holds.
+// The host memory that a sleep at level 1 takes for the weights, beyond the memory that the model holds.
 int64_t MissingForBackup(const ModelView& model);
 
-// How much host memory the model may take for KV blocks, if it slept at level 1 now, whoever asks for it.
+// How much host memory the model may take for KV blocks, if the model fell asleep at level 1 now, for a
+// decision or for an operator.
 int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model);
 
-// It sleeps at level 1, nobody has asked for that level, and a checkpoint has its weights.
+// The model sleeps at level 1, no operator has asked for that level, and a checkpoint has the weights.
 bool CanDropBackup(const ModelView& model);
-// And no request is open.
+// As CanDropBackup, and no request of the model is open.
 bool MayDropBackup(const ModelView& model);
 
-// Of the host, what the model's backup could take at most, if all backups that a checkpoint can replace were
-// dropped for it.
+// The host memory that the model's backup could take at most, if all backups that a checkpoint can replace
+// were dropped for that backup.
 int64_t MostForBackup(const ResidencyOptions& options, const std::vector<ModelView>& models, int model);
 
-// Those of `candidates` that together hold `missing` bytes, the least recently used first. Nullopt: all of
-// them hold less.
+// The candidates that together hold `missing` bytes, the least recently used first. Nullopt: all candidates
+// together hold less.
 std::optional<std::vector<int>> ChooseBackupsToDrop(const std::vector<ModelView>& models,
                                                     std::vector<int> candidates, int64_t missing);
 
 // How an operator's sleep of a model at level 1 gets room for its backup.
 struct BackupRoom {
-  int64_t needed = 0;      // bytes beyond what the model holds
-  int64_t missing = 0;     // of them, that there is no way to get
-  bool is_free = false;    // it may sleep now; else others release memory first
-  std::vector<int> drops;  // of those that do, the ones that have yet to be told
+  int64_t needed = 0;      // bytes beyond the bytes that the model holds
+  int64_t missing = 0;     // bytes of `needed` that no model can give up
+  bool is_free = false;    // the model may sleep now; else other models release memory first
+  std::vector<int> drops;  // models that must drop a backup and have not been told
 };
 BackupRoom PlanBackupRoom(const ResidencyOptions& options, const std::vector<ModelView>& models, int model);
 

@@ -27,7 +27,7 @@ class Planner {
       missing += Wanted(i);
     }
     if (lacking.empty()) return std::move(plan_);
-    // Whoever is to wake comes first: its requests get no token before.
+    // Models that are to wake come first: their requests get no token before the wake-up.
     std::stable_partition(lacking.begin(), lacking.end(), [&](int i) { return Waits(i); });
     Shrink(missing, lacking.front());
     for (const int i : lacking) Grow(i);
@@ -38,7 +38,7 @@ class Planner {
   bool Waits(int i) const { return models_[i].state == State::kWaiter; }
   int64_t Bytes(int i, int64_t blocks) const { return blocks * models_[i].block_bytes; }
 
-  // What the model's open requests need, and headroom.
+  // The blocks that the model's open requests need, and headroom.
   int32_t Demand(int i) const {
     const KvShareView& model = models_[i];
     const double wanted = std::ceil(model.needed_blocks * (1 + options_.headroom));
@@ -47,8 +47,8 @@ class Planner {
   }
   int32_t Step(int i) const { return std::max(1, models_[i].max_blocks / options_.steps); }
 
-  // Those among which memory is shared: all that are awake, and the waiters that would have their minimum
-  // beside the others'.
+  // Chooses the models among which memory is shared: all models that are awake, and the waiters that would
+  // get their minimum beside the minimum of all models before.
   void ChooseSharers() {
     total_ = free_;
     int64_t left = free_;
@@ -63,7 +63,8 @@ class Planner {
     for (const int i : waiters) {
       const int64_t least = models_[i].other_bytes + Bytes(i, models_[i].min_blocks);
       if (least > left) {
-        // Whatever sleeps for it, the less it takes the sooner there is room.
+        // Other models have to sleep for this waiter: the less memory the waiter takes, the sooner there is
+        // room.
         if (models_[i].mapped_blocks > models_[i].min_blocks && !Stays(i))
           plan_.resizes.push_back({i, models_[i].min_blocks, i});
         continue;
@@ -75,8 +76,8 @@ class Planner {
     }
   }
 
-  // Every sharer has its minimum; beyond that, those that want least get all of it, and the others as much
-  // as each other.
+  // Every sharer has its minimum. Beyond the minimum, the sharers that want least get all that they want, and
+  // the other sharers get equal shares.
   void ShareOut() {
     int64_t left = total_;
     std::vector<int> open;
@@ -107,7 +108,7 @@ class Planner {
   int64_t GrowthBytes(int i, int64_t more) const {
     return std::min(Bytes(i, more) + models_[i].slack_bytes, models_[i].rest_bytes);
   }
-  // Bytes beyond what the model holds.
+  // Bytes beyond the bytes that the model holds.
   int64_t Wanted(int i) const {
     if (!Waits(i)) return GrowthBytes(i, shares_[i] - models_[i].mapped_blocks);
     return models_[i].other_bytes + Bytes(i, shares_[i]);
@@ -120,7 +121,7 @@ class Planner {
     return true;
   }
 
-  // Takes what is missing from those that have more than their share, the least recently used first.
+  // Takes the missing bytes from the models that have more than their share, the least recently used first.
   void Shrink(int64_t missing, int for_model) {
     std::vector<int> donors = sharers_;
     std::erase_if(donors,
@@ -137,7 +138,8 @@ class Planner {
     }
   }
 
-  // A waiter is given its size while it sleeps, which takes no memory; where it can wake as it is, it does.
+  // A waiter gets the size of its cache while the waiter sleeps, which takes no memory. A waiter that can
+  // wake with the present size does so.
   void Grow(int i) {
     const KvShareView& model = models_[i];
     if (Waits(i)) {
@@ -161,8 +163,8 @@ class Planner {
   const MonotonicTime now_;
   const std::vector<KvShareView>& models_;
   int64_t free_;
-  int64_t total_ = 0;         // that sharers hold and what is free, without other_bytes
-  std::vector<int> sharers_;  // awake ones before waiters
+  int64_t total_ = 0;         // the bytes that sharers hold and the free bytes, without other_bytes
+  std::vector<int> sharers_;  // awake models before waiters
   std::vector<int32_t> shares_;
   KvSharesPlan plan_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The decision that is being carried out on one model, and what earlier decisions have left: times of
+// The decision that is being carried out on one model, and the traces of earlier decisions: times of
 // switches, pauses after failures, notes to the policy.
 //
 // A value of SharedModel, guarded by SharedModels::mu. Transitions begins and ends decisions. Invariant:

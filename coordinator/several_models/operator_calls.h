@@ -42,10 +42,11 @@ class OperatorCalls {
   absl::Status MakeBackupRoom(SharedModel* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // Waits until no backup is being dropped any more, or the deadline has passed.
   void AwaitDrops(const OperatorDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  // Returns the most host memory that KV blocks may take while the model sleeps; not set: as much as they
-  // need.
+  // Sets the marks of a sleep that begins. Returns the most host memory that KV blocks may take while the
+  // model sleeps; not set: as much as the host tier has.
   std::optional<int64_t> MarkSleep(SharedModel* model, const SleepRequest& request,
-                                   OperatorMarks::SleepUnderWay* sleep) ABSL_LOCKS_EXCLUDED(models_.mu);
+                                   OperatorMarks::SleepUnderWay* sleep)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
   // Waits until no other wake-up of the model is under way.
   absl::Status AwaitTurn(const SharedModel& model, const OperatorDeadline& deadline)

@@ -1,6 +1,6 @@
 #pragma once
-// What operators have asked of one model, and what of that still holds: a sleep that requests do not end,
-// memory that must stay, a wake-up that waits for room, host memory that is promised to a sleep under way.
+// The wishes of operators for one model that still hold: a sleep that requests do not end, memory that must
+// stay, a wake-up that waits for room, host memory that is promised to a sleep under way.
 //
 // A value of SharedModel, guarded by SharedModels::mu. Invariants: a model that is resident is not half awake
 // once EndStage was called; each BeginSleep has one EndSleep, each Hold one Release, and each Want one
@@ -20,7 +20,7 @@ namespace somnus {
 // Whether all memory of an engine in this state is on the device.
 bool IsResident(EngineState state);
 
-// What an operator's wake-up asks for.
+// The arguments of an operator's wake-up.
 struct WakeUpCall {
   std::vector<std::string> tags;  // empty: all
   std::optional<bool> load_weights;

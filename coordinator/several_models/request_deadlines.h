@@ -1,8 +1,9 @@
 #pragma once
-// When the open requests of one model need their next tokens, by the times that its clients want.
+// When the open requests of one model need their next tokens, by the times that the model's clients want.
 //
-// A request has its first token in time within ttft of its arrival, and each further one within another tpot:
-// what comes early is not lost. Without ttft the first token is what others are counted from.
+// The first token of a request is in time within ttft of the request's arrival, and each further token within
+// a further tpot: time that a token comes early is not lost. Without ttft, further tokens are counted from
+// the first token.
 //
 // Thread safe. The sinks that Watch makes may outlive this object.
 
@@ -24,10 +25,11 @@ class RequestDeadlines {
  public:
   RequestDeadlines(TokenTargets targets, MonotonicClock now);
 
-  // The requests arrive now. Each gets a sink around its own, which counts its tokens until the request ends
-  // or is dropped.
+  // The requests arrive now. Each request gets a sink around its own sink. The new sink counts the request's
+  // tokens until the request ends or is dropped.
   void Watch(std::vector<EngineRequest>* requests);
-  // Of the next token of the request that needs one first; infinite where none has a time for it.
+  // When the next token is due of the request that needs a token first; infinite where no request has a time
+  // for its next token.
   MonotonicTime Earliest() const;
   const TokenTargets& targets() const { return targets_; }
 

@@ -1,4 +1,4 @@
-// How metrics and logs name what residency_policy.h decides.
+// The names of residency_policy.h's decisions in metrics and logs.
 
 #include "coordinator/several_models/residency_policy.h"
 

@@ -13,20 +13,20 @@ bool IsAsleep(const ModelView& model) {
   return model.state == ModelState::kAsleep || model.state == ModelState::kDeepening;
 }
 
-// What the model takes of the device until the transition that it is in has ended.
+// The device memory that the model takes until the transition that is under way has ended.
 int64_t DeviceBytes(const ModelView& model) {
   if (IsAsleep(model) || model.state == ModelState::kFailed) return model.resident_bytes;
   return std::max(model.device_bytes, model.resident_bytes);
 }
 
-// What its sleep, or the rest of it, would release.
+// The bytes that the model's sleep, or the rest of the sleep, would release.
 int64_t Releasable(const ModelView& model) { return IsAsleep(model) ? model.idle_bytes : DeviceBytes(model); }
 
 bool WillRelease(const ModelView& model) {
   return model.state == ModelState::kDraining || model.state == ModelState::kFallingAsleep;
 }
 
-// The share of the time that the model must run for its requests to get their tokens as they want them.
+// The share of the time that the model must run for the requests to get tokens as the clients want.
 double Share(const ModelView& model) {
   if (model.tpot_target <= absl::ZeroDuration()) return 0;
   return absl::FDivDuration(model.step_time, model.tpot_target);
@@ -75,13 +75,13 @@ class Planner {
   MonotonicTime OverdueAt(int model) const { return models_[model].waiting_since + options_.max_wait; }
   bool IsOverdue(int model) const { return now_ >= OverdueAt(model); }
 
-  // Its weights would be lost: there is no way to back them up.
+  // The weights would be lost: there is no room for a backup.
   bool MustStay(int index) const {
     const ModelView& model = models_[index];
     return model.only_copy && MissingForBackup(model) > MostForBackup(options_, models_, index);
   }
 
-  // Whether it would fit if every model that may sleep slept.
+  // Whether the model would fit if every model that may sleep slept.
   bool CanFit(int index) const {
     int64_t left = options_.device_memory_budget;
     for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
@@ -95,10 +95,10 @@ class Planner {
     return models_[index].device_bytes <= left;
   }
 
-  // Among those whose tokens are late already nobody comes first for being later.
+  // Among models with late tokens no model comes first for being later.
   MonotonicTime Deadline(const ModelView& model) const { return std::max(now_, model.deadline); }
 
-  // Those that want to wake, in the order in which they do.
+  // The models that want to wake, in the order of their wake-ups.
   std::vector<int> Waiters() {
     std::vector<int> waiters;
     for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
@@ -128,8 +128,8 @@ class Planner {
     return std::max<int64_t>(0, models_[model].device_bytes - models_[model].resident_bytes);
   }
 
-  // Of those that do not wake yet the first one. Its weights are for no other one's turn, so there is no
-  // sense in more.
+  // Prefetches for the next model to wake. Only for that model: models after it would come too late to
+  // profit.
   void PrefetchNext(const std::vector<int>& waiters) {
     const auto next =
         std::find_if(waiters.begin(), waiters.end(), [&](int waiter) { return !wakes_[waiter]; });
@@ -139,7 +139,8 @@ class Planner {
     plan_.decisions.push_back({ResidencyAction::kPrefetch, WakeReason(*next), *next, level, *next});
   }
 
-  // Those that cannot leave for one that waits without a way to its memory.
+  // While a model is blocked: tells of each mapped model that must stay, because the model has the only copy
+  // of its weights.
   void TellStays() {
     for (int i = 0; blocked_.has_value() && i < static_cast<int>(models_.size()); ++i) {
       const ModelView& model = models_[i];
@@ -175,7 +176,7 @@ class Planner {
     if (!sleeps || decision->level != 1 || model.kv_bytes == 0) return;
     decision->max_kept_bytes = kNoBudget;
     if (options_.host_memory_budget == kNoBudget) return;
-    // What it holds, and what it was promised when it began to drain, is its own.
+    // The model keeps the memory that the model holds, and the memory that was promised when the drain began.
     const int64_t own =
         WillRelease(model) ? std::max(model.held_kv_bytes, model.max_kept_bytes) : model.held_kv_bytes;
     decision->max_kept_bytes = std::clamp<int64_t>(own + host_free_, 0, model.kv_bytes);
@@ -201,7 +202,7 @@ class Planner {
     return true;
   }
 
-  // What is open at models that drain has been waited for long enough.
+  // Preempts models that drain, once `waiter` has waited for their open requests for long enough.
   void HurryDrains(int waiter) {
     for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
       if (models_[i].state != ModelState::kDraining || leaves_[i]) continue;
@@ -220,8 +221,8 @@ class Planner {
   }
 
   // A turn of each model with open requests, and the switches between them, make up a cycle. In its turn a
-  // model has to compute what its requests want in a whole cycle: turn = Share * cycle. That turns and
-  // switches fill `utilization` of the time gives the cycle.
+  // model has to compute the tokens that its requests want in a whole cycle: turn = Share * cycle. The cycle
+  // follows from the rule that turns and switches fill `utilization` of the time.
   absl::Duration Turn(const ModelView& model) const {
     const absl::Duration longest = std::max(options_.turn, Stay(model));
     const double share = Share(model);
@@ -237,7 +238,7 @@ class Planner {
     const bool half_awake = model.state == ModelState::kAsleep && model.idle_bytes > 0 && !wakes_[index];
     if (half_awake && index != waiter) {
       if (now_ >= model.awake_since) return ResidencyAction::kRelease;
-      LookAgainAt(model.awake_since);  // the last one has failed
+      LookAgainAt(model.awake_since);  // the last release has failed
     }
     if (model.state != ModelState::kAwake) return std::nullopt;
     const bool idle = model.open_requests == 0;
@@ -255,7 +256,7 @@ class Planner {
     return options_.policy == ResidencyPolicy::kSlo ? ResidencyAction::kPreempt : ResidencyAction::kDrain;
   }
 
-  // Finds models that together release `missing` bytes, and puts all of them to sleep or none.
+  // Finds models that together release `missing` bytes, and puts all of these models to sleep or none.
   bool PutToSleep(int waiter, int64_t missing) {
     struct Candidate {
       int model;
@@ -268,7 +269,7 @@ class Planner {
     const auto rank = [&](const Candidate& candidate) {
       const ModelView& model = models_[candidate.model];
       const bool slo = options_.policy == ResidencyPolicy::kSlo;
-      // The least urgent of those that are preempted.
+      // The least urgent model is preempted first.
       const absl::Duration urgency = slo ? -Deadline(model) : absl::ZeroDuration();
       return std::tuple(candidate.action != ResidencyAction::kRelease, model.open_requests > 0,
                         model.priority, urgency, model.last_used, candidate.model);
@@ -280,7 +281,8 @@ class Planner {
     while (surplus < 0 && num_taken < candidates.size())
       surplus += Releasable(models_[candidates[num_taken++].model]);
     if (surplus < 0) return false;
-    // Of small and large ones the last may suffice without some before it; whoever is used most stays first.
+    // The last candidate may be so large that some smaller candidates before may stay. The model that is used
+    // most stays first.
     for (size_t i = num_taken; i-- > 0;) {
       const int64_t bytes = Releasable(models_[candidates[i].model]);
       if (bytes <= surplus) {
@@ -306,8 +308,8 @@ class Planner {
     plan_.decisions.push_back({action, SleepReason(action, waiter), index, *level, waiter});
   }
 
-  // Backups that give way to that of `model`: of models that were used less recently, and where its weights
-  // would be lost of any.
+  // The backups that give way to the backup of `model`: backups of models that were used less recently, or of
+  // any models where the weights of `model` would be lost.
   std::optional<std::vector<int>> ChooseDrops(const ModelView& model, int64_t missing) const {
     std::vector<int> older, all;
     for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
@@ -321,8 +323,8 @@ class Planner {
     return ChooseBackupsToDrop(models_, std::move(all), missing);
   }
 
-  // The level to which the model may fall asleep now, 1 if there is room for its backup, or if those of
-  // models that were used less recently make room. Nullopt: not now; these are being dropped first.
+  // The level at which the model may fall asleep now: 1 if there is room for its backup, or if backups of
+  // models that were used less recently make room. Nullopt: not now; such backups are being dropped first.
   std::optional<int> ChooseLevel(int index, int waiter) {
     const ModelView& model = models_[index];
     const int64_t needed = MissingForBackup(model);
@@ -332,7 +334,7 @@ class Planner {
       return 1;
     }
     const auto drops = ChooseDrops(model, needed - host_free_ - host_releasing_);
-    // Where the weights would be lost it waits: another one takes the host memory that there was.
+    // Where the weights would be lost the model waits: another model takes the host memory that there was.
     if (!drops.has_value()) return model.only_copy ? std::nullopt : std::optional(2);
     for (const int drop : *drops) DropBackup(drop, waiter);
     host_releasing_ += host_free_ - needed;
@@ -349,7 +351,7 @@ class Planner {
   const ResidencyOptions& options_;
   const MonotonicTime now_;
   const std::vector<ModelView>& models_;
-  // Device memory that nobody holds, and how much of it and of what will be released is not promised.
+  // Device memory that no model holds, memory that will be released, and how much of both is not promised.
   int64_t free_;
   int64_t releasing_ = 0;
   int64_t supply_ = 0;
@@ -357,9 +359,9 @@ class Planner {
   int64_t host_releasing_ = 0;
   double busy_share_ = 0;
   absl::Duration busy_switch_time_;
-  std::vector<bool> leaves_;    // a decision of this plan
-  std::vector<bool> wakes_;     // likewise
-  std::optional<int> blocked_;  // the first that waits, and for whom nothing was decided
+  std::vector<bool> leaves_;    // by a decision of this plan
+  std::vector<bool> wakes_;     // by a decision of this plan
+  std::optional<int> blocked_;  // the first model that waits, and for which nothing was decided
   ResidencyPlan plan_;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 // Brings up models whose engines have failed: new workers take the places of the workers that ended. A model
 // is tried after a pause that doubles with every failure (retry_backoff.h), or by an operator's call. The new
-// workers begin asleep, so that no other model has to make room; a request wakes the model as ever.
+// workers begin asleep, without device memory, so that no other model has to make room; a request wakes the
+// model as ever.
 //
 // Owns nothing: `revival` and `revives` of SharedModel are the state. Threads: BeginDue is for the thread of
 // SharedDevices, with SharedModels::mu held; Revive blocks its caller. Invariant: a model has one revival at

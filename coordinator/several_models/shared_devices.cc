@@ -127,8 +127,7 @@ absl::Duration SharedDevices::Look() {
   const MonotonicTime revive_at = revivals_.BeginDue(now);
   const ResidencyPlan plan = PlanResidency(models_.options().residency, now, views);
   for (const ResidencyDecision& decision : plan.decisions) transitions_.Begin(decision);
-  // Run takes the mutex, which lets the waiting calls look at the time: calls whose time has come have
-  // looked.
+  // Run takes the mutex, so calls that wait look at the time: a call that was to give up by now has looked.
   const MonotonicTime again_at =
       std::min({plan.look_again_at, share_again_at, revive_at, models_.NextDeadline(now)});
   return std::max(again_at - now, absl::ZeroDuration());

@@ -43,8 +43,8 @@ class SharedDevices {
   explicit SharedDevices(SharedDevicesOptions options);
   ~SharedDevices();
 
-  // `make` makes the model's engine, in the state in which its workers are; that state counts as nobody's
-  // wish. Clients and operators call the result.
+  // `make` makes the model's engine, in the state in which the model's workers are; that state does not count
+  // as an operator's wish. Clients and operators call the result.
   std::shared_ptr<Engine> Add(SharingModel model, EngineObserver* observer, const MakeEngine& make);
   // Puts all models that were added to sleep, so that the next model can be loaded.
   absl::Status MakeRoom();
@@ -57,8 +57,7 @@ class SharedDevices {
   class Observer;
 
   void Run();
-  // Looks at all models, and begins what is to be done. Returns how long nothing has to be done without an
-  // event.
+  // Looks at all models, and begins what is to be done. Returns how long the thread may wait for an event.
   absl::Duration Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
   absl::Status Submit(SharedModel* model, std::vector<EngineRequest> requests)

@@ -1,5 +1,5 @@
 #pragma once
-// What SharedDevices knows of one model.
+// The record of one model that shares the devices.
 //
 // Ownership: SharedModels owns the record and with the record the engine's observer; the result of
 // SharedDevices::Add owns the engine. Threads: the members down to `weights_bytes` are constant once Add has
@@ -35,8 +35,8 @@ struct SharedModel {
   // Takes the engine, and the sizes of the model from what the engine holds `now`.
   void SetEngine(Engine* made, MonotonicTime now);
 
-  // What the policy knows of the model `now`. Updates what only a look at the engine tells: the need of an
-  // elastic KV cache, since when requests wait, and marks that end once the model is awake.
+  // The policy's view of the model `now`. Updates the values that only a look at the engine tells: the need
+  // of an elastic KV cache, since when requests wait, and marks that end once the model is awake.
   ModelView View(MonotonicTime now, absl::Duration kv_hold);
   // The host memory that a sleep at level 1 takes for the weights.
   int64_t BackupBytes(const EngineStats& stats) const;
@@ -48,7 +48,7 @@ struct SharedModel {
   // A request or an operator's wake-up has to wait until there is room.
   bool WaitsForRoom() const { return num_open > 0 || (operators.wanted() != nullptr && !IsWakeCarriedOut()); }
   // Requests cannot be served with the weights that are there: only a reload or an update brings new weights,
-  // or an operator is about to replace them.
+  // or an operator is about to replace the weights.
   bool LacksWeights(const EngineStats& stats) const;
 
   const int index;  // the policy's name of the model

@@ -2,9 +2,9 @@
 // The models that share the devices: their records, the mutex that guards the records, and the signal by
 // which events wake the thread of SharedDevices.
 //
-// Ownership: owns the records. Every part of SharedDevices borrows this object, and locks `mu` for what it
-// reads or changes. Invariants: `mu` is never held while an engine is called, except for the engine's state
-// and its Stats; all models are added before SharedDevices::Start.
+// Ownership: owns the records. Every part of SharedDevices borrows this object, and locks `mu` for every read
+// and change. Invariants: `mu` is never held while an engine is called, except for the engine's state and its
+// Stats; all models are added before SharedDevices::Start.
 
 #include <memory>
 #include <set>
@@ -33,7 +33,7 @@ class SharedModels {
   SharedModel* Add(SharingModel options) ABSL_LOCKS_EXCLUDED(mu);
   const std::vector<std::unique_ptr<SharedModel>>& all() const { return models_; }
   SharedModel& at(int index) const { return *models_[index]; }
-  // What the policy knows of the models, by their index.
+  // The policy's views of the models, by index.
   std::vector<ModelView> Views() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // The names of the models that hold all of their device memory.
   std::string AwakeNames() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

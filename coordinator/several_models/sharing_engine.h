@@ -1,6 +1,7 @@
 #pragma once
-// What clients and operators see of an engine that shares its devices (shared_devices.h): an Engine that
-// passes on what concerns itself alone, and asks for what concerns the others, too. Thread safe.
+// The Engine that clients and operators call where several models share the devices (shared_devices.h). Calls
+// that concern one model alone go to the model's engine; calls that concern other models, too, go to
+// SharingCalls. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -12,13 +13,13 @@
 
 namespace somnus {
 
-// Thread safe, and valid as long as the engine is called.
+// The calls are thread safe, and valid as long as the engine is called.
 struct SharingCalls {
   std::function<absl::Status(std::vector<EngineRequest>)> submit;
   std::function<absl::Status()> health;
   std::function<EngineStats()> stats;
   std::function<absl::StatusOr<TransitionReport>(const SleepRequest&)> sleep;
-  // When there is room.
+  // Waits until there is room.
   std::function<absl::StatusOr<TransitionReport>(const std::vector<std::string>& tags,
                                                  std::optional<bool> load_weights)>
       wake_up;

@@ -16,8 +16,9 @@ namespace somnus {
 // When weights that sleep at level 1 take memory of the host.
 enum class BackupMemory {
   kAlways,
-  kOnlyCopy,  // unless a checkpoint has the weights: its files are the backup then, and the wake-up reads the
-              // files
+  // Unless a checkpoint has the weights: the checkpoint's files are the backup then, and the wake-up reads
+  // the files.
+  kOnlyCopy,
   kNever,
 };
 
@@ -41,8 +42,8 @@ struct SharingModel {
   bool elastic_kv = false;
   int64_t min_kv_bytes = 0;
   int64_t num_kv_rows = 0;
-  int64_t kv_block_bytes =
-      0;  // summed over the workers of one replica; 0: computed from the size of the cache
+  // Summed over the workers of one replica; 0: computed from the size of the cache.
+  int64_t kv_block_bytes = 0;
   // Called on a thread of SharedDevices; must not block. May be empty. on_resize: a resize of the model's KV
   // cache was decided. on_switch: the model has woken for requests.
   std::function<void(const ResidencyDecision&)> on_decision;

@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// The model is not put to sleep as long as the hold lives, unless an operator says so.
+// Only an operator may put the model to sleep as long as the hold lives.
 class Hold {
  public:
   Hold(SharedModels* models, SharedModel* model) : models_(*models), model_(*model) {

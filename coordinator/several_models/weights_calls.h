@@ -2,8 +2,8 @@
 // Operators' changes of the weights of one of the models: reloads and updates. The memory of the weights has
 // to be mapped, and stays mapped until the change has ended.
 //
-// A change wakes the weights of a model that sleeps by nobody's word, and holds the model's memory until the
-// change has ended. Stale weights, and other tags that nothing can be computed with, give their memory to
+// A change wakes the weights of a model that no operator has put to sleep, and holds the model's memory until
+// the change has ended. Stale weights, and other tags that nothing can be computed with, give their memory to
 // models that wait.
 //
 // Owns nothing: a change holds the model's memory by OperatorMarks. Thread safe: every call blocks its
@@ -33,7 +33,7 @@ class WeightsCalls {
       ABSL_LOCKS_EXCLUDED(models_.mu);
 
  private:
-  // Wakes weights that sleep by nobody's word. The model must be held.
+  // Wakes the weights, unless an operator's sleep holds. The model must be held.
   absl::Status BringWeights(SharedModel* model, std::optional<bool> load_weights)
       ABSL_LOCKS_EXCLUDED(models_.mu);
 
