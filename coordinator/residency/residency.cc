@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// As a set: all of them where none is named.
+// As a set: all tags where none is named.
 std::set<std::string> Named(const std::vector<std::string>& tags) {
   if (tags.empty()) return {kMemoryTags.begin(), kMemoryTags.end()};
   return {tags.begin(), tags.end()};

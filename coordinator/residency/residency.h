@@ -12,7 +12,7 @@ namespace somnus {
 // Bytes by tag, summed over the ranks.
 using TagBytes = std::map<std::string, int64_t>;
 
-// What the ranks of a group hold.
+// The memory that the ranks of a group hold.
 struct GroupBytes {
   TagBytes resident;  // of device memory
   TagBytes host;      // of host memory, for backups and kept blocks, retained memory included
@@ -24,15 +24,15 @@ struct GroupBytes {
 // From the shallowest to the deepest.
 enum class TagState {
   kResident,
-  kStale,      // of the weights alone: mapped, but their contents are of no version, so nothing is computed
+  kStale,      // of the weights alone: mapped, but with contents of no version, so nothing is computed
   kBackedUp,   // released; a wake-up restores a copy
   kDiscarded,  // released; of the weights, a wake-up reads the checkpoint
 };
 // "resident", "stale", "backed_up", "discarded": the names that the wire, metrics and logs use.
 const char* TagStateName(TagState state);
 
-// Which memory a sleep releases. The level matters for the weights alone: 1 backs them up, 2 discards them;
-// everything else is discarded, and so are stale weights.
+// Which memory a sleep releases. The level matters for the weights alone: 1 backs the weights up, 2 discards
+// the weights; everything else is discarded, and so are stale weights.
 struct SleepSpec {
   int level = 1;
   std::vector<std::string> tags;  // empty: all
@@ -50,18 +50,20 @@ class Residency {
   const std::set<std::string>& asleep() const { return asleep_; }
   bool weights_stale() const { return weights_stale_; }
 
-  // What a sleep or a wake-up has to do: of its tags (empty: all) those that are not as deep, or not
-  // resident. Sorted, each once. Stale weights are among those that a wake-up has to do. The workspace is of
-  // no use alone: a sleep after which neither weights nor KV cache are mapped takes it along, and so does a
-  // wake-up after which both are. Controllers of vLLM know these two tags alone.
+  // The work of a sleep or a wake-up: the tags named (empty: all) that do not sleep as deep yet, or are not
+  // resident. Sorted, each once. A wake-up has to bring stale weights, too. The workspace is of no use alone:
+  // a sleep after which neither weights nor KV cache are mapped takes the workspace along, and so does a
+  // wake-up after which both are mapped. Controllers of vLLM know weights and KV cache alone.
   std::vector<std::string> ToSleep(const SleepSpec& spec) const;
   std::vector<std::string> ToWake(const std::vector<std::string>& tags) const;
 
-  // Exactly these tags. What was discarded before stays so, whatever the level.
+  // Exactly the tags of `spec` have fallen asleep. Weights that were discarded before stay discarded at any
+  // level.
   void Slept(const SleepSpec& spec);
-  // Exactly these. `weights_stale`: weights that are among them, and were discarded or stale, were not read.
+  // Exactly `tags` have woken. `weights_stale`: weights that are among the tags, and were discarded or stale,
+  // were not read.
   void Woke(const std::vector<std::string>& tags, bool weights_stale = false);
-  // Of weights that are mapped.
+  // Changes nothing while the weights sleep.
   void SetWeightsStale(bool stale);
 
   bool operator==(const Residency&) const = default;
@@ -69,7 +71,7 @@ class Residency {
  private:
   std::set<std::string> asleep_;
   bool weights_discarded_ = false;
-  bool weights_stale_ = false;  // never while they sleep
+  bool weights_stale_ = false;  // never while the weights sleep
 };
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of a group compute from a fixed prompt: by it a wake-up that has brought other bytes than
-// those that went to sleep is known. Values; not thread safe.
+// The numbers that the ranks of a group compute from a fixed prompt. The numbers tell a wake-up that has
+// brought other bytes than the bytes that went to sleep. Values; not thread safe.
 
 #include <cstdint>
 #include <string>
@@ -12,10 +12,10 @@ struct SelfCheckResult {
   uint64_t fingerprint = 0;     // of the logits, bit for bit
   // The ranks' devices and hosts, in order: other machines may round otherwise.
   std::string machines;
-  // Their backends compute the same bits whenever they compute the same: CPUs do.
+  // The backends of the ranks compute the same bits whenever the input is the same: CPUs do.
   bool bitwise = false;
 
-  // Of the same weights on the same machines.
+  // Whether both results are of the same weights on the same machines.
   bool ComparesWith(const SelfCheckResult& other) const {
     return weights_version == other.weights_version && machines == other.machines;
   }
@@ -24,9 +24,9 @@ struct SelfCheckResult {
 // How a self-check has ended.
 enum class SelfCheckOutcome {
   kTaken,      // there was nothing to compare with; from now on there is
-  kSame,       // as it was taken
-  kDifferent,  // not as it was taken, where the same bits are not promised
-  kRefused,    // likewise where they are: nothing is served
+  kSame,       // equal to the result that was taken before
+  kDifferent,  // not equal, where the same bits are not promised
+  kRefused,    // not equal, where the same bits are promised: nothing is served
 };
 // "taken", "same", "different", "refused": the names that metrics use.
 inline const char* SelfCheckOutcomeName(SelfCheckOutcome outcome) {

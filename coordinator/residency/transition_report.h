@@ -1,5 +1,5 @@
 #pragma once
-// What a transition, a sleep or a wake-up, has done: to every tag, and on every rank. Plain values.
+// The effects of a transition, a sleep or a wake-up: on every tag, and on every rank. Plain values.
 
 #include <cstdint>
 #include <map>
@@ -17,9 +17,9 @@ struct TagReport {
   int64_t discarded_bytes = 0;  // whose contents the transition gave up
   int64_t mapped_bytes = 0;     // of device memory that the transition mapped
   int64_t resident_bytes = 0;   // of device memory, after the transition
-  int64_t host_bytes = 0;       // of host memory that backups and kept blocks hold after it
-  int64_t file_bytes = 0;       // of files that hold backups after it
-  int64_t sleeping_bytes = 0;   // of device memory, that a wake-up would map after it
+  int64_t host_bytes = 0;       // of host memory that backups and kept blocks hold after the transition
+  int64_t file_bytes = 0;       // of files that hold backups after the transition
+  int64_t sleeping_bytes = 0;   // of device memory that a wake-up would map after the transition
 
   bool operator==(const TagReport&) const = default;
 };
@@ -28,7 +28,7 @@ struct TagReport {
 struct PhaseSeconds {
   double prepare = 0;
   double commit = 0;
-  double copy = 0;     // into backups or out of them, which overlaps with map
+  double copy = 0;     // into backups or out of backups, which overlaps with map
   double map = 0;      // of new memory
   double release = 0;  // of memory
   double read = 0;     // of weights from the checkpoint
@@ -45,17 +45,18 @@ struct RankReport {
   bool operator==(const RankReport&) const = default;
 };
 
-// What became of a tag that the request named, or that went along.
+// The outcome for a tag that the request named, or that went along.
 struct TagOutcome {
   TagState state = TagState::kResident;  // after the transition
-  bool changed = false;                  // by the transition; false: it was so before, and nothing was done
+  bool changed = false;  // by the transition; false: the tag was in that state before, and nothing was done
 
   bool operator==(const TagOutcome&) const = default;
 };
 
 struct TransitionReport {
-  std::map<std::string, TagOutcome> tags;  // named by the request (all where it named none), or changed
-  std::vector<RankReport> ranks;           // empty where nothing was done
+  // Tags that the request named (all tags where the request named none), and tags that were changed.
+  std::map<std::string, TagOutcome> tags;
+  std::vector<RankReport> ranks;  // empty where nothing was done
 
   // Whether the transition did anything.
   bool changed() const;
@@ -63,7 +64,8 @@ struct TransitionReport {
   TagBytes freed_bytes() const;
   TagBytes mapped_bytes() const;
 
-  // The ranks of another replica's report follow this one's; a tag is as shallow as on either.
+  // The ranks of `other`, the report of another replica, follow the ranks of this report; a tag is as shallow
+  // as on either replica.
   void Add(const TransitionReport& other, int replica);
 };
 

@@ -17,7 +17,7 @@ inline constexpr char kCouldNotBeWoken[] = "The model sleeps and could not be wo
 
 struct WakeRetryOptions {
   absl::Duration first_pause = absl::Seconds(1);
-  // No flags: operators mend the cause of failures, and all these pauses are short beside such repairs.
+  // No flags: operators mend the cause of failures, and all pauses are short beside such repairs.
   absl::Duration longest_pause = absl::Seconds(30);    // while requests wait; afterwards the shortest
   absl::Duration longest_given_up = absl::Minutes(5);  // afterwards
   int max_tries = 4;                                   // failures until wake-ups are given up; 0: never

@@ -1,6 +1,6 @@
 #pragma once
-// Which weights the ranks of a group have, on every rank alike, beside what of their memory is resident
-// (residency.h). Values; not thread safe.
+// Which weights the ranks of a group have, on every rank alike; residency.h says which memory is resident.
+// Values; not thread safe.
 
 #include <cstdint>
 #include <string>
@@ -15,18 +15,19 @@
 namespace somnus {
 
 struct Weights {
-  int64_t version = 1;      // of the last ones that were whole; at least 1
-  std::string path;         // of the checkpoint that was read last, as the server was told it
-  std::string fingerprint;  // of its files; empty: not known
-  std::string update_id;    // of the update that they came from; empty: they came from the checkpoint
-  // Of stale weights: something has begun to write over them, so that a wake-up cannot bring them any more.
+  int64_t version = 1;      // of the last weights that were whole; at least 1
+  std::string path;         // of the checkpoint that was read last, as the server was told the path
+  std::string fingerprint;  // of the checkpoint's files; empty: not known
+  std::string update_id;    // of the update that brought the weights; empty: a checkpoint did
+  // Of stale weights: something has begun to write over the weights, so that a wake-up cannot bring the old
+  // weights any more.
   bool overwritten = false;
 
-  // A wake-up, or a worker that takes a lost one's place, can read them.
+  // A wake-up, or a worker that takes the place of a lost worker, can read the weights.
   bool readable() const { return update_id.empty() && !overwritten; }
   // The path, or "update " and the id.
   std::string source() const { return update_id.empty() ? path : absl::StrCat("update ", update_id); }
-  // What ranks that have them say of the files that they came from; empty: not known.
+  // The files of the weights, as ranks that have the weights name the files; empty: not known.
   std::string files() const { return update_id.empty() ? fingerprint : source(); }
 
   bool operator==(const Weights&) const = default;
@@ -36,7 +37,7 @@ struct Weights {
 inline constexpr char kSparesOnlyCopy[] =
     "the weights came from an update, and the workers have the only copy of them";
 
-// What the ranks of a group hold.
+// The residency and the weights of a group's ranks.
 struct Held {
   // Implicit: where the weights are those of the beginning, only the residency matters.
   Held(Residency residency_in = {}, Weights weights_in = {},  // NOLINT(google-explicit-constructor)
@@ -47,16 +48,17 @@ struct Held {
 
   Residency residency;
   Weights weights;
-  int32_t num_mapped_blocks = 0;  // of the KV cache, while it is resident; 0: all
+  int32_t num_mapped_blocks = 0;  // of the KV cache, while the cache is resident; 0: all
 };
 
-// Of a change of weights: the error of a rank, or of a replica, that has refused it before it did anything
-// (proto/worker.proto).
+// Of a change of weights: the error of a rank, or of a replica, that has refused the change before anything
+// was done (proto/worker.proto).
 inline bool IsRefusal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
 
-// What has come to a rank in an update; ranks that got the same say the same (proto/weights.proto).
+// A digest of the weights that a rank got in an update; ranks that got the same have the same digest
+// (proto/weights.proto).
 struct ReceivedWeights {
   int64_t num_tensors = 0;
   int64_t num_bytes = 0;
@@ -68,10 +70,10 @@ struct ReceivedWeights {
 // How a change of weights has ended on the ranks.
 struct WeightsOutcome {
   absl::Status status;
-  bool untouched = false;             // of an error: every rank has the weights that it had
+  bool untouched = false;             // of an error: every rank has the weights that the rank had before
   std::string fingerprint;            // of the checkpoint that was read
   ReceivedWeights received;           // of an update that is finished
-  std::vector<v1::UpdatePort> ports;  // of a direct one that has begun: of every rank, or none
+  std::vector<v1::UpdatePort> ports;  // of a direct update that has begun: the ports of every rank; else none
 };
 
 }  // namespace somnus
