@@ -1,4 +1,4 @@
-// Of the table of the coordinator's flags, what is about the KV cache and the scheduler.
+// The flags about the KV cache and the scheduler, for the table of the coordinator's flags.
 #include <utility>
 #include <vector>
 
@@ -13,7 +13,7 @@ constexpr char kDTypes[] =
     "auto (the model's), bfloat16, float16, float32, fp8 = fp8_e4m3 or int8 = int8_per_token_head, with a "
     "scale for each token and head";
 
-// Of the loop and its queue.
+// Flags of the engine loop and the loop's queue.
 std::vector<Flag> LoopFlags(Flags* f) {
   return {
       Flag::Switch("async-scheduling", &f->engine.async_scheduling,

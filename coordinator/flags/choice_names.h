@@ -1,6 +1,6 @@
 #pragma once
-// The words of flags that choose one of some values, in the order of --help. Flags are parsed by these
-// tables, and GetEngineConfig answers by them.
+// The words of flags that choose one of some values, in the order of --help. Flags are parsed by the tables,
+// and GetEngineConfig answers by the same tables.
 
 #include <string>
 #include <utility>

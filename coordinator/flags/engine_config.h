@@ -1,6 +1,6 @@
 #pragma once
-// The settings that an engine runs with, under the names that vLLM's configuration has for them, for
-// GET /server_info. Pure functions.
+// The settings that an engine runs with, under the names of vLLM's configuration, for GET /server_info. Pure
+// functions.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// What flags leave to the model, or to the workers.
+// The settings that flags leave to the model, or to the workers.
 struct ResolvedSettings {
   std::string served_model_name;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of weights and activations
@@ -19,7 +19,7 @@ struct ResolvedSettings {
 };
 
 // Returns a JSON object with an object for each part: {"model_config": {"model": ...}, "cache_config": ...}.
-// Keys, addresses and what is about other models are not in it. `flags`: of this model.
+// Keys, addresses and settings of other models are left out. `flags`: of this model.
 std::string EngineConfigJson(const Flags& flags, const ResolvedSettings& resolved);
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// What the values of flags mean that no simple type covers. InvalidArgument says what is wrong with a value,
-// without the flag's name.
+// Parses the values of flags that no simple type covers. InvalidArgument names the fault of a value, without
+// the flag's name.
 
 #include <string>
 
@@ -14,7 +14,8 @@ absl::Status SetWorkers(const std::string& value, Flags* flags);
 absl::Status SetKvCacheDType(const std::string& value, Flags* flags);
 // "auto", "off" or a node's number.
 absl::Status SetNuma(const std::string& value, Flags* flags);
-// As ParseBytes reads it; a bare number is vLLM's, which counts GiB, up to a size that no host has.
+// A size as ParseBytes reads sizes; but a bare number, as vLLM has, counts GiB, up to a size that no host
+// has.
 absl::Status SetSwapSpace(const std::string& value, Flags* flags);
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// The groups of the table of the coordinator's flags, by their topic: a new flag is one row in one of them
-// and one member of Flags or ApiLimits. flag_specs.cc puts the table together and has the first groups;
-// model_flags.cc has what is about several models.
+// The groups of the table of the coordinator's flags, by their topic: a new flag is a row in a group and a
+// member of Flags or ApiLimits. flag_specs.cc puts the table together and has the first groups;
+// model_flags.cc has the flags about several models.
 
 #include <cstdint>
 #include <limits>

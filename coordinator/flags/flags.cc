@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// Where flags are not private: `ps` shows them.
+// The command line is not private: `ps` shows the flags.
 constexpr char kKeyVariable[] = "SOMNUS_API_KEY";
 constexpr char kAdminKeyVariable[] = "SOMNUS_ADMIN_API_KEY";
 
@@ -27,7 +27,7 @@ void TakeAnyPorts(Flags* flags) {
   if (flags->given_ports.count("control-port") == 0) flags->control_port = 0;
 }
 
-// Listeners on one address need ports of their own. Port 0 is the system's choice.
+// Listeners on the same address need different ports. Port 0 is the system's choice.
 absl::Status CheckPorts(const Flags& flags) {
   struct Listener {
     const char* flag;
@@ -55,10 +55,11 @@ absl::Status CheckPorts(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// --workers=auto: as many workers as the environment says, which will dial the address that it says.
+// --workers=auto: as many workers as the environment says, which will dial the address that the environment
+// says.
 absl::Status DiscoverWorkers(const Environment& environment, Flags* flags) {
   ASSIGN_OR_RETURN(Discovery found, Discover(environment));
-  // These are about a worker.
+  // The rank, the device and the host concern a worker alone.
   found.rank.reset();
   found.device_index.reset();
   found.host.reset();
@@ -88,7 +89,7 @@ absl::Status DiscoverWorkers(const Environment& environment, Flags* flags) {
   return absl::OkStatus();
 }
 
-// What does not go together with several replicas.
+// Checks for flags that do not go together with several replicas.
 absl::Status CheckReplicas(const Flags& flags) {
   if (flags.data_parallel_size == 1) return absl::OkStatus();
   if (flags.discover_workers) {
@@ -115,7 +116,7 @@ absl::Status CheckSpeculation(const Flags& flags) {
   return absl::InvalidArgumentError("--speculative: draft needs --num-speculative-tokens");
 }
 
-// What does not go together in the flags of one model.
+// Checks for flags of one model that do not go together.
 absl::Status CheckModel(const Flags& flags) {
   if (flags.engine.scheduler.max_num_batched_tokens < flags.engine.scheduler.max_num_seqs) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
 #pragma once
-// The coordinator's command line. A flag that vLLM has, too, is named as vLLM names it.
+// The coordinator's command line. A flag that vLLM has, too, has vLLM's name.
 
 #include <cstdint>
 #include <map>
@@ -35,8 +35,8 @@ inline constexpr size_t kMaxModels = 1024;
 struct ModelPath {
   std::string name;  // empty: the model's own
   std::string path;
-  std::vector<std::string> flags;  // its own alone, as of a command line; the table has taken them
-  std::string source;              // of these, for error messages: "--config: models.textproto:7: "
+  std::vector<std::string> flags;  // of this model alone, as on a command line; the table has taken the flags
+  std::string source;              // of `flags`, for error messages: "--config: models.textproto:7: "
 };
 
 struct Flags {
@@ -62,29 +62,29 @@ struct Flags {
   TlsFiles tls;                       // of clients' HTTP and gRPC; empty: no TLS
   TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
   std::string api_key;                // empty: no key is required
-  std::string admin_api_key;          // likewise
+  std::string admin_api_key;          // empty: no key is required
   CorsOptions cors;                   // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;
-  // What the engine loop of each replica is made with, but for the values that depend on the model and on the
-  // size of the KV cache, which are known once the workers have loaded (served_engine.cc). A
-  // stale_weights_timeout of zero means "as long as clients wait".
+  // The options of each replica's engine loop, without the values that depend on the model and on the size of
+  // the KV cache: those are known once the workers have loaded (served_engine.cc). A stale_weights_timeout of
+  // zero means "as long as clients wait".
   EngineOptions engine;
   // Workers.
   bool local_workers = true;
-  bool discover_workers = false;   // remote ones, as the environment says
+  bool discover_workers = false;   // remote workers, as the environment says
   int32_t world_size = 1;          // of each replica
   int32_t data_parallel_size = 1;  // replicas
-  int32_t replica = 0;             // that these flags are for (OfReplica)
+  int32_t replica = 0;             // the replica that these flags are for (OfReplica)
   std::string worker_binary;       // empty: beside this binary
-  std::string run_dir;             // empty: local workers leave with their coordinator
+  std::string run_dir;             // empty: local workers leave with the coordinator
   std::string cluster_host;        // where remote workers register; empty until FinishFlags
-  int32_t cluster_port = -1;       // likewise -1
-  ClusterTrustOptions trust;       // by what workers and the coordinator know each other
-  std::string discovered;          // what the environment told, for the log; empty: nothing was asked
-  // How workers run. LoadModel carries all of these to them, except device_indices.
+  int32_t cluster_port = -1;       // where remote workers register; -1 until FinishFlags
+  ClusterTrustOptions trust;       // how workers and the coordinator know each other
+  std::string discovered;          // the answer of the environment, for the log; empty: nothing was asked
+  // How workers run. LoadModel carries all of these flags to the workers, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   std::string numa;                // of workers: "off" or a node's number; empty: each chooses
   int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
@@ -97,10 +97,10 @@ struct Flags {
   std::string spill_dir;                                    // on each worker's host
   std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i
   // KV cache.
-  int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
-  int64_t min_kv_cache_memory_bytes = 0;             // likewise, of an elastic cache
+  int64_t kv_cache_memory_bytes = 0;      // per worker; 0: chosen by memory_utilization
+  int64_t min_kv_cache_memory_bytes = 0;  // per worker, kept by an elastic cache; 0: one longest sequence
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
-  std::string kv_cache_dtype_name = "auto";          // as it was given
+  std::string kv_cache_dtype_name = "auto";          // as the flag was given
   int32_t max_kv_events = 0;                         // blocks; 0: there are none
   // Scheduling.
   std::string fairness = "none";
@@ -116,19 +116,19 @@ struct Flags {
   int32_t prompt_lookup_max = 5;
   // Sleep.
   AutoSleepOptions auto_sleep;
-  std::optional<bool> keep_kv_on_sleep;         // not set: one of several models keeps that of open requests
+  std::optional<bool> keep_kv_on_sleep;         // not set: true where several models are served
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
   int64_t swap_space_ahead_bytes = int64_t{1}
                                    << 30;  // the part of swap_space_bytes that a worker on a GPU has ready
   // Several models.
-  SharedDevicesOptions devices;       // without its budgets, `arrivals` and `retry`
+  SharedDevicesOptions devices;       // without the budgets, `arrivals` and `retry`
   int64_t device_memory_budget = 0;   // 0: no bound
-  int64_t host_memory_budget = 0;     // likewise
+  int64_t host_memory_budget = 0;     // 0: no bound
   double prefetch_cpu_share = 0.125;  // of one processor
   bool elastic_kv_cache = true;
   std::set<std::string> pinned_models;
   std::map<std::string, int32_t> model_priorities;
-  // By a model's name; the empty one stands for all that have none of their own.
+  // By a model's name; the empty name stands for all models without a target of their own.
   std::map<std::string, absl::Duration> model_ttft_targets;
   std::map<std::string, absl::Duration> model_tpot_targets;
   // Times.
@@ -144,26 +144,28 @@ struct Flags {
   ApiLimits limits;
 };
 
-// The flags of one replica's group of workers: where remote workers register is a port of each replica's own,
-// --cluster-port and those after it; its run directory is one within --run-dir, where there are several.
+// The flags of one replica's group of workers. Remote workers register at a port of the replica's own:
+// --cluster-port and the ports after that. Where there are several replicas, each has a run directory within
+// --run-dir.
 Flags OfReplica(const Flags& flags, int32_t replica);
-// The place of a replica's rank among all local workers, replica by replica: it decides CPUs and GPU.
+// The place of a replica's rank among all local workers, replica by replica. The place decides CPUs and GPU.
 inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
   return flags.replica * flags.world_size + rank;
 }
-// The flags of each model, in their order: `model` is its path, and served_model_name its name; of several
-// each has a run directory within --run-dir.
+// The flags of each model, in the order of the models: `model` is the path, and served_model_name the name.
+// Where there are several models, each has a run directory within --run-dir.
 std::vector<Flags> OfEachModel(const Flags& flags);
-// Of a model by its name; zero: it has none.
+// The target of the model with this name; zero: the model has none.
 absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name);
-// The names that flags about single models have, each with its flag.
+// The models' names in flags about single models, each with the flag.
 std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags);
-// Whether a sleep of level 1 keeps anything of the KV cache, where the flags are one model's.
+// Whether a sleep of level 1 keeps any KV blocks. `flags`: of one model; where several models are served, the
+// blocks of open requests are kept unless the flag says otherwise.
 inline bool KeepsKvOnSleep(const Flags& flags) {
   return flags.keep_kv_on_sleep.value_or(!flags.models.empty());
 }
-// Whether preempted sequences may be swapped out. With a budget for the host's memory they are not: what they
-// take there comes between two steps, and nobody could make room for it.
+// Whether preempted sequences may be swapped out. With a budget for the host's memory sequences are not
+// swapped out: a swap takes host memory between two steps, and nobody could make room for the swap.
 inline bool MaySwap(const Flags& flags) {
   return flags.engine.scheduler.preemption != PreemptionMode::kRecompute && flags.swap_space_bytes > 0 &&
          flags.host_memory_budget == 0;
@@ -177,7 +179,7 @@ inline bool CachesOnHost(const Flags& flags) {
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
 
-// Of the table, model_flags.cc has --model and what is about several of them.
+// The part of the table in model_flags.cc: --model, and flags about several models.
 Flag ModelFlag(Flags* flags);
 FlagGroup SeveralModelsFlags(Flags* flags);
 // The part of FinishFlags that is about models.

@@ -1,4 +1,4 @@
-// Of the table of the coordinator's flags, the limits of requests and of connections.
+// The limits of requests and of connections, for the table of the coordinator's flags.
 #include "absl/strings/str_cat.h"
 #include "coordinator/flags/flag_specs.h"
 

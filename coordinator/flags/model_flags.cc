@@ -12,8 +12,8 @@
 namespace somnus {
 namespace {
 
-// Whether `value` is NAME=PATH: a name has no slash, and a path that has an equals sign mostly has one
-// before.
+// Whether `value` is NAME=PATH: a name has no slash, and a path that has an equals sign mostly has a slash
+// before the sign.
 bool HasName(const std::string& value) {
   const size_t equals = value.find('=');
   return equals != std::string::npos && equals > 0 && value.find('/') > equals;
@@ -57,7 +57,7 @@ absl::Status SetPin(const std::string& value, Flags* flags) {
   return absl::OkStatus();
 }
 
-// `args` were checked where they were read.
+// `args` were checked where `args` were read.
 void SetOwn(const std::vector<std::string>& args, Flags* flags) {
   SOMNUS_CHECK(ParseArgs(CoordinatorFlags(flags), args).ok());
 }

@@ -29,8 +29,8 @@ const char* NameOf(Quantization quantization) {
   return "";
 }
 
-// Whether a checkpoint of the method can be what the flag says. The quantizations that are made at load take
-// what has no method, or is meant to be quantized anew.
+// Whether a checkpoint of the method can be served as the flag says. The quantizations that are made at load
+// take checkpoints that have no method, or are meant to be quantized anew.
 bool Agrees(Quantization quantization, const QuantizationConfig& stored) {
   switch (quantization) {
     case Quantization::kFp8:

@@ -1,6 +1,6 @@
 #pragma once
-// The values of --quantization: what the weights become at load, or, by vLLM's names for the methods of
-// checkpoints, what they are already. Pure functions.
+// The values of --quantization: the form that the weights get at load, or, by vLLM's names for the methods of
+// checkpoints, the form that the weights have already. Pure functions.
 
 #include <optional>
 #include <string>
@@ -13,20 +13,20 @@
 
 namespace somnus {
 
-// kFp8 is both: what is not fp8 becomes it.
+// kFp8: an fp8 checkpoint stays as the checkpoint is; any other checkpoint is quantized to fp8 at load.
 enum class Quantization { kNone, kInt8, kInt4, kFp8, kAwq, kGptq, kCompressedTensors, kGguf };
 
-// Every name, with what it means.
+// Every name, with its meaning.
 std::vector<std::pair<std::string, Quantization>> QuantizationNames();
 
-// What workers are told; nothing for a method that a checkpoint has.
+// The quantization that workers are told; none for a method that a checkpoint has.
 v1::WeightQuantization WeightQuantizationOf(Quantization quantization);
 
 // Whether all weights are dequantized at load: the value of --dequantize, and without that flag, whether the
 // weights are to be quantized anew.
 bool DequantizesAtLoad(std::optional<bool> dequantize, Quantization quantization);
 
-// InvalidArgument names the flag and what the checkpoint has, where the flag names another method.
+// InvalidArgument names the flag and the checkpoint's method, where the two differ.
 absl::Status CheckQuantization(Quantization quantization, const ModelConfig& config);
 
 }  // namespace somnus

@@ -1,4 +1,4 @@
-// The parts of flags.h that are about one replica, for those who parse no flags.
+// The parts of flags.h that are about one replica, for code that parses no flags.
 
 #include "absl/strings/str_cat.h"
 #include "base/run_dir.h"

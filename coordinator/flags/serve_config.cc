@@ -27,12 +27,12 @@ using Lines = google::protobuf::TextFormat::ParseInfoTree;
 
 constexpr absl::string_view kName = "name", kPath = "path", kPinned = "pinned", kFlags = "flags";
 
-// A group of the table is about all models, or about each of them but for some of its flags.
+// A group of the table is about all models, or about each single model except for some of the group's flags.
 constexpr absl::string_view kGroupsOfOneModel[] = {
     "Model", "Workers", "KV cache and scheduling", "Speculative decoding", "Sleep", "Times and failures"};
 constexpr absl::string_view kOfAllModels[] = {"run-dir",        "cluster-host",     "cluster-port",
                                               "sleep-arrivals", "shutdown-timeout", "stay-after-failure"};
-// These name the model that they are about.
+// Flags that name the model that the flag is about.
 constexpr absl::string_view kOfNamedModels[] = {"model", "served-model-name", "pin-model", "model-priority"};
 
 template <typename Names>
@@ -40,7 +40,7 @@ bool Has(const Names& names, absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// A field that is set, or one of `flags`.
+// A field that is set, or an entry of `flags`.
 struct Setting {
   absl::string_view field;
   std::string value;
@@ -99,7 +99,7 @@ class Config {
         absl::StrCat("--config: ", absl::IsNotFound(status) ? "" : path_ + ": ", status.message()));
   }
 
-  // What the file says of all models; then the models, with paths alone.
+  // The file's settings of all models; then the models, with paths alone.
   absl::Status AddTo(Flags* flags) const {
     const FlagTable table = Once(CoordinatorFlags(flags), [](const FlagGroup&, const Flag& flag) {
       if (flag.name == "config") return "is not for the file itself";
@@ -117,8 +117,8 @@ class Config {
     return absl::OkStatus();
   }
 
-  // What the file says of single models; `flags` have what the command line says, and its models after the
-  // file's.
+  // The file's settings of single models. `flags` have the settings of the command line, and the command
+  // line's models after the file's.
   absl::Status AddOwn(Flags* flags) const {
     for (int i = 0; i < config_.models_size(); ++i) {
       ModelPath& model = flags->models[i];
@@ -178,7 +178,7 @@ class Config {
   const Lines& LinesOf(int model) const {
     return *lines_.GetTreeForNested(v1::ServeConfig::descriptor()->FindFieldByName("models"), model);
   }
-  // The model's where it has no such field.
+  // The line of the model where the model has no such field.
   int LineOf(int model, const std::string& field) const {
     const FieldDescriptor* models = v1::ServeConfig::descriptor()->FindFieldByName("models");
     const int line =

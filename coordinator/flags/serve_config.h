@@ -2,8 +2,8 @@
 // The file of --config (proto/serve_config.proto): several models, each with flags of its own.
 //
 // A setting of the file is the flag of its name, and is set by that flag's own row of the table; so a value
-// means the same in either place, and is refused in the same words. What holds, from the weakest: a flag's
-// default, what the file says of all models, the command line, what the file says of one model.
+// means the same in either place, and is refused in the same words. From the weakest to the strongest: a
+// flag's default, the file's settings of all models, the command line, the file's settings of one model.
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Of the table of the coordinator's flags, what is about sleep, and about times and failures.
+// The flags about sleep, and about times and failures, for the table of the coordinator's flags.
 #include <utility>
 #include <vector>
 

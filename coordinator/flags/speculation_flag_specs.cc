@@ -1,4 +1,4 @@
-// Of the table of the coordinator's flags, what is about speculative decoding.
+// The flags about speculative decoding, for the table of the coordinator's flags.
 #include "coordinator/flags/flag_specs.h"
 #include "proto/limits.h"
 
