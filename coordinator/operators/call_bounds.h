@@ -1,6 +1,6 @@
 #pragma once
 // Bounds the operators' calls of a kind and a model that are under way or wait at once. A call that waits
-// holds a thread; so calls of a kind cannot take the threads of the calls that end their wait. Thread safe.
+// holds a thread; so calls of a kind cannot take the threads of the calls that end the wait. Thread safe.
 
 #include <cstdint>
 #include <map>

@@ -41,7 +41,7 @@ std::string MethodNames() {
                        [](std::string* out, const Method& method) { absl::StrAppend(out, method.name); });
 }
 
-// The arguments by name, or what is wrong with them.
+// Reads the arguments by name. Returns the fault of the arguments; nullopt: none.
 std::optional<ApiError> ReadArguments(const Json& body, const Method& method, Json* arguments) {
   *arguments = Json::object();
   const Json args = body.value("args", Json());
@@ -122,7 +122,7 @@ std::optional<ApiError> ReadSleep(const Json& arguments, SleepRequest* request) 
   return CheckSleepTags(request->level, request->tags);
 }
 
-// Nullopt: it is done.
+// Nullopt: the call is done.
 std::optional<ApiError> Call(const ServedModel& model, const Method& method, const Json& arguments) {
   const absl::string_view name = method.name;
   absl::Status status;

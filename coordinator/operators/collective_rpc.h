@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// Returns {"results": [one for each rank]}: of get_status the rank's status, of the others null.
+// Returns {"results": [an entry for each rank]}: for get_status the rank's status, for other methods null.
 HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view body);
 
 }  // namespace somnus

@@ -9,7 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One entry for each block: what else than tokens its hash depends on. Null: nothing, of no block.
+// An entry for each block: the keys beside tokens that the block's hash depends on. Null: no block has such
+// keys.
 Json ExtraKeys(const BlockEvent& event) {
   if (event.salt.empty()) return nullptr;
   Json keys = Json::array({Json::array({event.salt})});

@@ -9,12 +9,12 @@
 
 namespace somnus {
 
-// How vLLM calls it.
+// vLLM's name.
 const char* CacheMediumName(CacheMedium medium);
 
 nlohmann::ordered_json KvEventBatchJson(const KvEventBatch& batch, int32_t block_size);
-// With the batch's number as its id, unless parts of a snapshot follow: a client that leaves between them
-// begins with another snapshot.
+// An event with the batch's number as the id, unless parts of a snapshot follow: a client that leaves between
+// the parts begins with a new snapshot.
 std::string KvServerSentEvent(const KvEventBatch& batch, int32_t block_size);
 
 }  // namespace somnus

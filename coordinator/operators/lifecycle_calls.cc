@@ -56,7 +56,7 @@ std::optional<SleepMode> ParseSleepMode(absl::string_view word) {
 ApiError BadSleepMode() { return BadRequest("mode", "mode must be abort, wait or keep"); }
 
 std::optional<ApiError> CheckRollGrace(double seconds) {
-  if (seconds >= 0 && seconds <= kMaxRollGraceSeconds) return std::nullopt;  // false for what is not a number
+  if (seconds >= 0 && seconds <= kMaxRollGraceSeconds) return std::nullopt;  // false for NaN
   return BadRequest("grace_s", absl::StrCat("grace_s must be from 0 to ", kMaxRollGraceSeconds));
 }
 

@@ -17,8 +17,8 @@
 namespace somnus {
 
 struct SleepResult {
-  int level = 0;  // the engine's level after the call, which may be deeper than the requested one
-  bool already_asleep = false;  // it was asleep at that level or a deeper one: nothing was done
+  int level = 0;  // the engine's level after the call, which may be deeper than the requested level
+  bool already_asleep = false;  // the engine was asleep at that level or deeper: nothing was done
   TransitionReport report;
   absl::Duration duration;
 };
@@ -44,38 +44,38 @@ struct WeightsResult {
 inline constexpr absl::Duration kDefaultRollGrace = absl::Seconds(10);
 inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
 
-// Returns what is wrong with a level, or with tags; nullopt: nothing.
+// Returns the fault of a level, or of tags; nullopt: none.
 std::optional<ApiError> CheckSleepLevel(int64_t level);
-// Level 0 releases nothing, so it takes no tags.
+// Level 0 releases nothing, so level 0 takes no tags.
 std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
-// "abort", "wait" or "keep"; nullopt for another word.
+// "abort", "wait" or "keep"; nullopt for any other word.
 std::optional<SleepMode> ParseSleepMode(absl::string_view word);
 ApiError BadSleepMode();
 std::optional<ApiError> CheckRollGrace(double seconds);
 std::optional<ApiError> CheckWeightsVersion(int64_t version);
 
-// The HTTP error of a call that the engine has refused or could not do. Its status is FromStatus', but that a
-// call which fails again until an operator has done something else is a 409, where the engine itself is well,
-// and that missing memory or disk is a 500, as vLLM has it: nobody has sent too many requests. It says how
-// much of them which rank lacks.
+// The HTTP error of a call that the engine has refused or could not do. The status is the status of
+// FromStatus, with two exceptions. A call that fails again until an operator has done something else is a
+// 409, where the engine itself is well. Missing memory or disk is a 500, as in vLLM: nobody has sent too many
+// requests. The error says how much memory or disk which rank lacks.
 ApiError LifecycleError(const absl::Status& status, const Engine& engine);
 
 // Level 0 is a pause that keeps the prefix cache.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
-// Empty `tags`: all of them. `load_weights`: as of Engine::WakeUp.
+// Empty `tags`: all tags. `load_weights`: as of Engine::WakeUp.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights);
 
 absl::StatusOr<absl::Duration> PauseEngine(Engine* engine, const PauseRequest& request);
 
-// The requests of clients with these ids in their responses, or all of them, end with finish_reason "abort".
-// Does not wait for their ends. Returns how many there were.
+// The clients' requests whose responses have these ids, or all requests, end with finish_reason "abort". Does
+// not wait for the ends. Returns the number of requests.
 int AbortRequests(const ServedModel& model, const std::optional<std::vector<std::string>>& response_ids);
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
-// Engine::Revive to the state before the failure, unless the engine shares its devices.
+// Engine::Revive to the state before the failure, unless the engine shares its devices with other models.
 absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 

@@ -52,7 +52,7 @@ std::string Text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// Adds the values of one field of a body.
+// Adds the values of a field of a body.
 std::optional<ApiError> AddField(const std::string& name, const nlohmann::json& value,
                                  LifecycleParameters* parameters) {
   if (value.is_null()) return std::nullopt;

@@ -17,12 +17,12 @@ namespace somnus {
 
 class LifecycleParameters {
  public:
-  // In order, as texts; none: it is not given.
+  // In order, as texts; none: the parameter is not given.
   const std::vector<std::string>& Values(const std::string& name) const;
   // All values, each of which may be a list with commas. An empty word stays, for the error.
   std::vector<std::string> Tags() const;
-  // The last value as a mode, or as a truth value in the words that vLLM's framework reads. `*out` stays as
-  // it is where there is none. An error names another word.
+  // The last value as a mode, or as a truth value in the words that vLLM's framework reads. `*out` stays
+  // unchanged where there is no value. An error names a word that is none of these.
   std::optional<ApiError> ReadMode(SleepMode* out) const;
   std::optional<ApiError> ReadBool(const std::string& name, bool* out) const;
 
@@ -33,10 +33,11 @@ class LifecycleParameters {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-// The query goes first: of a name that it has, the body's field does not count. A parameter of the query that
-// the route does not take is an error, and so is a known field of the body with a value that no parameter can
-// have. Everything else of a body is ignored, as vLLM ignores all of it; so is a body that is no JSON object.
-// A route that reads its body itself (/abort_requests, /collective_rpc) gets the query alone.
+// The query goes first: the body's field does not count where the query has the same name. A parameter of the
+// query that the route does not take is an error, and so is a known field of the body with a value that no
+// parameter can have. Everything else of a body is ignored, as vLLM ignores the whole body; so is a body that
+// is no JSON object. A route that reads the body itself (/abort_requests, /collective_rpc) gets the query
+// alone.
 std::variant<LifecycleParameters, ApiError> ReadParameters(const RouteSpec& spec, absl::string_view query,
                                                            absl::string_view body);
 

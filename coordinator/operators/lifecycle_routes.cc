@@ -140,7 +140,7 @@ HttpResponse ReloadResponse(Engine* engine, const LifecycleParameters& parameter
 }
 
 // vLLM has a name for its weights there. Here the version says which weights every token was computed with,
-// so what changes the weights gives them another one, and nothing else does.
+// so every change of the weights gives a new version, and nothing else does.
 HttpResponse UpdateVersionResponse(const Engine& engine, const LifecycleParameters& parameters) {
   const std::vector<std::string>& versions = parameters.Values("new_version");
   int64_t version = 0;

@@ -11,7 +11,7 @@
 namespace somnus {
 
 // Blocks until all ranks have replied, and open requests have ended where the call waits for them. `model` is
-// the one that `parameters` mean. The body is for the routes that read it themselves.
+// the model that `parameters` mean. The body is for the routes that read the body themselves.
 HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
                              const LifecycleParameters& parameters, absl::string_view body);
 

@@ -1,5 +1,5 @@
 #pragma once
-// GET /v1/prefixes, and GET and DELETE /v1/prefixes/{id}. They do not block. Thread safe.
+// GET /v1/prefixes, and GET and DELETE /v1/prefixes/{id}. No route blocks. Thread safe.
 
 #include <vector>
 
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// `models`: all that are served; ?model= chooses one of them.
+// `models`: all served models; ?model= chooses a model.
 HttpResponse AnswerPrefixes(std::vector<SharedModel> models, const RouteMatch& match,
                             absl::string_view query);
 

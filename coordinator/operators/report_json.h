@@ -1,5 +1,5 @@
 #pragma once
-// What a transition has done, as JSON. Pure functions.
+// The report of a transition as JSON. Pure functions.
 
 #include <nlohmann/json_fwd.hpp>
 

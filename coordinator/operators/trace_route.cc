@@ -38,7 +38,7 @@ const char* KindOf(const StepEvent& step) {
   return step.num_decodes == 0 ? "prefill" : "mixed";
 }
 
-// What is not 0, by its name.
+// The counts that are not 0, by name.
 template <size_t n>
 Json Named(const std::array<const char*, n>& names, const std::array<int32_t, n>& counts, size_t first = 0) {
   Json json = Json::object();

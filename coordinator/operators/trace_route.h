@@ -1,6 +1,6 @@
 #pragma once
-// GET /trace: what an engine did lately, in the JSON that Chrome's and Perfetto's viewers read ("Trace Event
-// Format": complete events, in microseconds). Thread safe.
+// GET /trace: the work of an engine lately, in the JSON that Chrome's and Perfetto's viewers read ("Trace
+// Event Format": complete events, in microseconds). Thread safe.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,10 +12,10 @@
 
 namespace somnus {
 
-// A row for the steps of each replica, and one for what else took the engine's time.
+// A row for the steps of each replica, and a row for everything else that took the engine's time.
 nlohmann::ordered_json TraceJson(const std::string& model, const Trace& trace);
 
-// Of the last `seconds`, at most an hour; without the parameter 10.
+// The trace covers the last `seconds`, at most an hour; without the parameter 10.
 HttpResponse TraceResponse(const ServedModel& model, const LifecycleParameters& parameters);
 
 }  // namespace somnus
