@@ -7,14 +7,14 @@
 
 namespace somnus {
 
-// The engine shares it, and may ring it after the call has ended. Thread safe.
+// The engine shares the bell, and may ring after the call has ended. Thread safe.
 class Bell {
  public:
   void Ring() {
     absl::MutexLock lock(&mutex_);
     rung_ = true;
   }
-  // Returns once it has been rung, or after a while: the client may have left.
+  // Returns once the bell has been rung, or after a while: the client may have left.
   void Wait() {
     const absl::Duration kCancelPoll = absl::Milliseconds(20);
     absl::MutexLock lock(&mutex_);

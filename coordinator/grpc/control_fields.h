@@ -1,5 +1,5 @@
 #pragma once
-// Reads fields of ControlService's requests, and writes those of its replies. Internal to coordinator/grpc.
+// Reads fields of ControlService's requests, and writes fields of the replies. Internal to coordinator/grpc.
 
 #include <google/protobuf/message.h>
 #include <grpcpp/support/status.h>
@@ -13,9 +13,10 @@
 namespace somnus {
 
 // INVALID_ARGUMENT names a field that this server does not know: a client that sends fields of a later
-// version must not believe that it acted on them.
+// version must not believe that this server acted on the fields.
 grpc::Status CheckKnownFields(const google::protobuf::Message& request);
-// The same for a request without weights: RESOURCE_EXHAUSTED where it is larger than any that makes sense.
+// As CheckKnownFields, for a request without weights: RESOURCE_EXHAUSTED where the request is larger than any
+// request that makes sense.
 grpc::Status CheckFields(const google::protobuf::Message& request);
 
 v1::EngineState ToProto(EngineState state);

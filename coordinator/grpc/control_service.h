@@ -55,12 +55,13 @@ class ControlServiceImpl final : public v1::ControlService::Service {
 
  private:
   struct OperatorCall;
-  // Checks the key and the fields of a call that may wait, finds its model, and takes a place of its kind.
+  // Checks the key and the fields of a call that may wait, finds the call's model, and takes a place for
+  // calls of its kind.
   template <typename Request>
   grpc::Status Open(grpc::ServerContext* context, const Request& request, OperatorCall* call);
   grpc::Status Update(grpc::ServerContext* context, const UpdateMessages& messages,
                       v1::UpdateWeightsResponse* response);
-  // The model of that name, which may be empty where one is served.
+  // The model of that name, which may be empty where only one model is served.
   grpc::Status Find(const std::string& name, SharedModel* model) const;
 
   const ModelTable* const models_;

@@ -13,7 +13,7 @@ constexpr char kTypePrefix[] = "type.googleapis.com/google.rpc.";
 template <typename Detail>
 grpc::Status With(const grpc::Status& status, const Detail& detail) {
   rpc::Status whole;
-  whole.ParseFromString(status.error_details());  // an empty one is an empty message
+  whole.ParseFromString(status.error_details());  // empty details are an empty message
   whole.set_code(status.error_code());
   whole.set_message(status.error_message());
   google::protobuf::Any* any = whole.add_details();

@@ -1,6 +1,6 @@
 #pragma once
-// What a client's program can act on, beside a gRPC status' code and text: google.rpc's error details
-// (proto/error_details.proto). Each function returns `status` with one detail more; what it had stays.
+// Details for a client's program to act on, beside a gRPC status' code and text: google.rpc's error details
+// (proto/error_details.proto). Each function returns `status` with one detail more; details of `status` stay.
 
 #include <grpcpp/support/status.h>
 
@@ -14,7 +14,7 @@ namespace somnus {
 grpc::Status WithRetry(const grpc::Status& status, absl::Duration delay);
 // ErrorInfo: the engine's state is the reason.
 grpc::Status WithReason(const grpc::Status& status, EngineState state);
-// BadRequest: what is wrong with which field.
+// BadRequest: the field and its fault.
 grpc::Status WithField(const grpc::Status& status, absl::string_view field, absl::string_view description);
 
 }  // namespace somnus

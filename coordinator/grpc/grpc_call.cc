@@ -17,10 +17,10 @@
 namespace somnus {
 namespace {
 
-// Trailers are bounded: 8 KiB is what clients take, and base64 makes a third more of it.
+// Trailers are bounded: clients take 8 KiB, and base64 adds a third.
 constexpr int kMaxShortages = 64;
 
-// The shortages of most bytes, in the order in which they were.
+// The shortages of most bytes, in their former order.
 v1::MissingMemory LargestOf(v1::MissingMemory missing) {
   if (missing.shortages_size() <= kMaxShortages) return missing;
   std::vector<int64_t> bytes;

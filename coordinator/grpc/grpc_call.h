@@ -16,13 +16,13 @@
 
 namespace somnus {
 
-// What the call says of itself as HTTP's header of that name does; empty: nothing. It is the context's.
+// The call's metadata in place of HTTP's header of that name; empty: none. The text belongs to the context.
 absl::string_view AuthorizationOf(const grpc::ServerContext& context);
 // UNAUTHENTICATED unless the call carries the key.
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 
-// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, others as INTERNAL; the
-// message is "field: problem".
+// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, other errors as
+// INTERNAL; the message is "field: problem".
 grpc::Status ToGrpcStatus(const ApiError& error);
 
 // UNAVAILABLE: the models are being loaded.
@@ -31,13 +31,13 @@ grpc::Status LoadingStatus(const ModelTable& models);
 // The client of a call. `context` must outlive the result, in which has_left asks the context.
 Caller CallerOf(grpc::ServerContext* context);
 
-// The model of an operator's call: that of this name, which may be empty where one is served.
+// The model of an operator's call, by its name, which may be empty where only one model is served.
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model);
 
-// Returns what the engine has refused a call with: a full queue or missing memory with RetryInfo, a state in
-// which it does not serve with ErrorInfo, and also with RetryInfo where it is well but has no room
-// (error_details.h); and MissingMemory (proto/missing_memory.h), where the error has it. The message goes
-// through CleanMessage.
+// Returns the error with which the engine has refused a call: a full queue or missing memory with RetryInfo,
+// a state in which the engine does not serve with ErrorInfo, and also with RetryInfo where the engine is well
+// but has no room (error_details.h); and with MissingMemory (proto/missing_memory.h), where the error has the
+// details. The message goes through CleanMessage.
 grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine);
 
 }  // namespace somnus

@@ -22,18 +22,20 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxQueues = 4;  // on which calls arrive; each has one or two threads that wait for them
-// For those, for calls that are refused, and for those of PrefixService.
+constexpr int kMaxQueues = 4;  // on which calls arrive; each queue has one or two threads that wait for calls
+// For the queues' threads, for calls that are refused, and for calls of PrefixService.
 constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
-constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
+constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without messages
 // ControlService has few callers, with short messages, but for chunks of weights.
 constexpr int kMaxControlStreams = 256;  // of a connection; also bounds reflection, which counts no streams
 constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
-// A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
+// A connection that has had no call for so long is closed, and so is a connection with a client that does not
+// reply to pings.
 constexpr absl::Duration kIdleConnection = absl::Minutes(10);
 constexpr absl::Duration kPingInterval = absl::Minutes(1);
 constexpr absl::Duration kPingTimeout = absl::Seconds(20);
-// Clients may ping that often, with or without a call; the connection of one that pings more is closed.
+// Clients may ping that often, with or without a call; the connection of a client that pings more often is
+// closed.
 constexpr absl::Duration kLeastPingInterval = absl::Seconds(10);
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
 
@@ -41,7 +43,7 @@ void SetTime(grpc::ServerBuilder* builder, const char* argument, absl::Duration 
   builder->AddChannelArgument(argument, static_cast<int>(absl::ToInt64Milliseconds(time)));
 }
 
-// Bounds what one connection may cost.
+// Bounds the cost of a connection.
 void BoundConnections(int max_streams, int max_header_bytes, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, max_header_bytes);

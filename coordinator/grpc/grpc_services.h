@@ -1,8 +1,8 @@
 #pragma once
-// InferenceService with PrefixService, and ControlService with KvEventService, each for a listener of its
-// own: the first is for clients, the second for operators. Ownership: it owns the services, and must outlive
-// the grpc::Servers that they are registered with. Thread safety: all methods are thread safe; those that
-// register are for the time before the server is built.
+// InferenceService with PrefixService, and ControlService with KvEventService, each pair for a listener of
+// its own: the first pair is for clients, the second for operators. Ownership: this object owns the services,
+// and must outlive the grpc::Servers that have the services registered. Thread safety: all methods are thread
+// safe; the methods that register must be called before the server is built.
 
 #include <memory>
 #include <string>
@@ -35,13 +35,13 @@ class GrpcServices {
   // `metrics` is never null.
   static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
   virtual ~GrpcServices() = default;
-  // Each adds its service to a builder, sets its interceptors, and bounds its connections, its threads and
-  // the memory of what it reads: gRPC parses a whole message before a handler sees it. Health and reflection
-  // are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
+  // Each adds its service to a builder, sets its interceptors, and bounds the connections, the threads and
+  // the memory of messages: gRPC parses a whole message before a handler sees the message. The builder's
+  // owner adds health and reflection: call grpc::EnableDefaultHealthCheckService(true) and
   // InitProtoReflectionServerBuilderPlugin() before building.
   virtual void RegisterInference(grpc::ServerBuilder* builder) = 0;
   virtual void RegisterControl(grpc::ServerBuilder* builder) = 0;
-  // Before it, calls return UNAVAILABLE. To be called once.
+  // Until then calls return UNAVAILABLE. To be called once.
   virtual void SetModels(std::vector<ServedModel> models) = 0;
   void SetModel(ServedModel model);
 };

@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A response has at most so many deltas: those of best_of come all at once, and clients refuse messages above
-// 4 MiB. A delta is what a step made, which takes 8 KiB at most but for rare texts.
+// A response has at most so many deltas: deltas of best_of come all at once, and clients refuse messages
+// above 4 MiB. A delta is the output of a step, which takes 8 KiB at most except for rare texts.
 constexpr int kMaxDeltas = 256;
 
 template <typename Ids>
@@ -69,8 +69,8 @@ Json SamplingFields(const v1::SamplingParams& s) {
   return json;
 }
 
-// Counts are checked before the conversion to JSON, in which a list takes many times its bytes in the
-// message.
+// Counts are checked before the conversion to JSON, in which a list takes many times the bytes that the list
+// takes in the message.
 std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const ServedModel& model,
                                     const ApiLimits& limits) {
   const v1::SamplingParams& s = request.sampling();
@@ -107,7 +107,7 @@ std::optional<ApiError> CheckBadWords(const v1::SamplingParams& sampling, const 
 }
 
 // The texts of the words that are text. Words of control tokens, of white space or of parts of a character
-// are held by their ids alone.
+// are held as ids alone.
 Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokenizer) {
   Json texts = Json::array();
   for (const v1::TokenIds& word : sampling.bad_words()) {
@@ -123,7 +123,8 @@ Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokeni
   return texts;
 }
 
-// The HTTP API has the same fields under the same names, so its parser applies the same rules.
+// The HTTP API has the same fields under the same names, so the parser of the HTTP API applies the same
+// rules.
 GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel& model,
                            const ApiLimits& limits) {
   if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
@@ -197,7 +198,7 @@ void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, cons
   choice->set_index(update.index);
   choice->set_text(delta.text);
   choice->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
-  if (params.logprobs) {  // best_of has them computed where nobody asks for them
+  if (params.logprobs) {  // for best_of they are computed where nobody asks
     for (const Logprobs& logprobs : delta.logprobs) FillLogprobs(tokenizer, logprobs, choice->add_logprobs());
   }
   choice->set_finish_reason(FinishReasonName(delta.finish_reason));
@@ -259,7 +260,7 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
 grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
                                          grpc::ServerWriter<v1::GenerateResponse>* writer) {
   SharedModel model = models_->Find(request.model());
-  if (model == nullptr) model = models_->Get();  // Resolve says what is wrong with the name
+  if (model == nullptr) model = models_->Get();  // Resolve names the fault of the name
   if (model == nullptr) {
     metrics_->OnRejected("not_serving");
     return LoadingStatus(*models_);

@@ -1,8 +1,8 @@
 #pragma once
 // InferenceService over a served model. Sync gRPC: each open call has a thread, which parses and tokenizes
-// the request, turns its outputs into text and writes the responses; at most ApiLimits::max_open_calls are
-// open. A call whose client does not read for write_timeout, or of which more than max_stream_backlog_bytes
-// of outputs wait, is ended. The candidates of best_of, which wait for the last of them, have a
+// the request, turns outputs into text and writes the responses; at most ApiLimits::max_open_calls are open.
+// A call is ended when its client does not read for write_timeout, or when more than max_stream_backlog_bytes
+// of the call's outputs wait. The candidates of best_of, which wait for the last candidate, have a
 // ResponseBudget. The engine's thread only queues outputs. Thread safe. Internal to coordinator/grpc.
 
 #include <atomic>

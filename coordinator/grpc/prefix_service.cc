@@ -45,7 +45,7 @@ void Fill(const ServedModel& model, const PinnedPrefix& prefix, v1::PinnedPrefix
   message->set_held_blocks(prefix.num_held);
 }
 
-// Waits until the request has computed its prompt.
+// Waits until the request's prompt is computed.
 absl::Status Await(grpc::ServerContext* context, ClientRequest* request, Bell* bell) {
   while (!request->done()) {
     bell->Wait();
@@ -81,7 +81,7 @@ grpc::Status PrefixServiceImpl::PinPrefix(grpc::ServerContext* context, const v1
 grpc::Status PrefixServiceImpl::Pin(grpc::ServerContext* context, const v1::PinPrefixRequest& request,
                                     v1::PinnedPrefix* response) {
   SharedModel model = models_->Find(request.model());
-  if (model == nullptr) model = models_->Get();  // Resolve says what is wrong with the name
+  if (model == nullptr) model = models_->Get();  // Resolve names the fault of the name
   if (model == nullptr) return LoadingStatus(*models_);
   GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {

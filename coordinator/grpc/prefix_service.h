@@ -1,6 +1,6 @@
 #pragma once
 // PrefixService over the served models, on clients' listener. Sync gRPC: a call that computes a prompt blocks
-// its thread until that is done. Thread safe. Internal to coordinator/grpc.
+// its thread until the prompt is computed. Thread safe. Internal to coordinator/grpc.
 
 #include <atomic>
 #include <cstdint>
@@ -31,7 +31,7 @@ class PrefixServiceImpl final : public v1::PrefixService::Service {
  private:
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinPrefixRequest& request,
                    v1::PinnedPrefix* response);
-  // All, or the one with this name, if it is there.
+  // All prefixes, or the prefix with this name, if there is such a prefix.
   std::vector<SharedModel> Models(const std::string& name) const;
 
   const ModelTable* const models_;

@@ -1,6 +1,7 @@
 #pragma once
-// gRPC itself refuses a call whose bytes are no message of its method, with INTERNAL and no text. This
-// interceptor makes that INVALID_ARGUMENT with a text that names the method. Internal to coordinator/grpc.
+// gRPC itself refuses a call with bytes that are no message of the call's method, with INTERNAL and no text.
+// This interceptor turns that error into INVALID_ARGUMENT with a text that names the method. Internal to
+// coordinator/grpc.
 
 #include <grpcpp/support/server_interceptor.h>
 

@@ -13,7 +13,7 @@ namespace somnus {
 namespace {
 
 constexpr double kDefaultInterval = 0.5, kLeastInterval = 0.05, kMostInterval = 60;
-// How often a call that waits looks whether it was cancelled: the sync API cannot wake it.
+// How often a call that waits looks whether the call was cancelled: the sync API cannot wake the call.
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(20);
 
 // False: the call was cancelled.
@@ -31,7 +31,7 @@ bool HasEnded(const v1::TransitionProgress& progress) {
   return progress.phase() == "committed" || progress.phase() == "aborted";
 }
 
-// The state comes first: where it says that the transition is over, the ranks say so, too.
+// The state is read first: where the state says that the transition is over, the ranks say so, too.
 v1::WatchTransitionResponse Look(const ServedModel& model) {
   v1::WatchTransitionResponse response;
   response.set_state(ToProto(model.engine->state()));
@@ -46,7 +46,7 @@ v1::WatchTransitionResponse Look(const ServedModel& model) {
 }
 
 bool IsUnderWay(const v1::WatchTransitionResponse& response) {
-  if (response.state() == v1::ENGINE_STATE_FAILED) return false;  // nobody will end it
+  if (response.state() == v1::ENGINE_STATE_FAILED) return false;  // nobody will end the transition
   if (response.state() == v1::ENGINE_STATE_FALLING_ASLEEP || response.state() == v1::ENGINE_STATE_WAKING)
     return true;
   return std::any_of(response.ranks().begin(), response.ranks().end(),

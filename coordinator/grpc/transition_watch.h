@@ -1,6 +1,6 @@
 #pragma once
-// ControlService's WatchTransition: how far a sleep or a wake-up is, again and again. It asks the ranks and
-// nobody else, so it neither waits for the call that it watches nor counts as a request. Internal to
+// ControlService's WatchTransition: how far a sleep or a wake-up is, again and again. The watch asks the
+// ranks and nobody else, so the watch neither waits for the watched call nor counts as a request. Internal to
 // coordinator/grpc.
 
 #include <grpcpp/server_context.h>

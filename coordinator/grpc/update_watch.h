@@ -23,7 +23,7 @@ class UpdateWatch {
   ~UpdateWatch();
   UpdateWatch(const UpdateWatch&) = delete;
 
-  // The update waits for its client from now on, or does not.
+  // Whether the update waits for its client from now on.
   void SetWaits(bool waits);
   // The client has sent so many bytes of tensors, on the whole.
   void NoteBytes(int64_t total);

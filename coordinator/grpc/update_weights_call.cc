@@ -132,11 +132,11 @@ grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context
     if (!client.message.has_chunk() && !client.message.has_finish()) return Invalid(kGoesOn);
     if (client.message.has_chunk()) request.tensors.push_back(HeadOf(client.message.chunk()));
   }
-  // When the client leaves while its update waits, the update does not begin, and the old weights stay.
+  // When the client leaves while the update waits, the update does not begin, and the old weights stay.
   const CallerScope caller(CallerOf(context));
   const absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
   if (!update.ok()) return EngineRefusal(update.status(), *engine);
-  // Whatever returns before Finish gives the update up.
+  // A return before Finish gives the update up.
   (*watch)->SetUpdate([update = update->get()] { return update->status(); });
   const absl::Cleanup forget = [&] { (*watch)->SetUpdate(nullptr); };
   if (client.direct()) {

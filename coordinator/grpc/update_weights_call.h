@@ -14,24 +14,24 @@ namespace somnus {
 // Finds the engine of the model that the first message of an update names.
 using FindEngine = std::function<grpc::Status(const std::string& model, Engine** engine)>;
 
-// The client's stream. Both return false when it has ended.
+// The client's stream. Both functions return false when the stream has ended.
 struct UpdateMessages {
   std::function<bool(v1::UpdateWeightsRequest* message)> read;
-  // Tells the client where it sends its chunks; null: the update is not a direct one.
+  // Tells the client where to send chunks; null: the update is not direct.
   std::function<bool(const v1::DirectUpdateWeightsResponse::Ports& ports)> write_ports;
 };
 
-// The pace that an update, which holds calls back, demands of its client.
+// The pace that an update, which holds calls back, demands of the client.
 struct UpdatePace {
   absl::Duration begin_timeout;  // until the first message
   absl::Duration max_silence;    // until each later message
-  // The least rate of tensor bytes, over the time that the update waits for its client beyond max_silence.
+  // The least rate of tensor bytes, over the time that the update waits for the client beyond max_silence.
   int64_t min_bytes_per_s = 0;
 };
 
-// Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
-// does not keep the pace counts as gone. The engine's update begins with the first tensor, or, when the
-// client writes to the ranks directly, with the first message.
+// Blocks until the client has finished the update or has left, and the ranks have everything that was sent. A
+// client that does not keep the pace counts as gone. The engine's update begins with the first tensor, or,
+// when the client writes to the ranks directly, with the first message.
 grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
                             const UpdatePace& pace);

@@ -13,7 +13,7 @@ constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
 using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::ServerRpcInfo;
 
-// The hooks before and after the reply are called on the call's own thread, the second one when the client
+// The hooks before and after the reply are called on the call's own thread, the second hook when the client
 // has taken everything or the call was cancelled.
 class ReplyInterceptor : public grpc::experimental::Interceptor {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 // Ends gRPC calls whose clients do not read. A write of the sync API blocks while the client's flow-control
-// window is full, and has no deadline, which holds for a unary call's reply, too; so one thread looks at all
+// window is full, and has no deadline, which holds for a unary call's reply, too; so a thread looks at all
 // writes in progress and cancels the calls that are stuck. Thread safe. Internal to coordinator/grpc.
 
 #include <grpcpp/server_context.h>
@@ -38,7 +38,7 @@ class WriteWatch {
   // `request` wait than may. Returns false when `write` has failed or the call was cancelled here.
   bool Run(const grpc::ServerContext& context, const ClientRequest& request, absl::FunctionRef<bool()> write);
 
-  // While one exists, a write of the call is in progress. `request` may be null.
+  // While a Write exists, a write of the call is in progress. `request` may be null.
   class Write {
    public:
     Write(WriteWatch* watch, const grpc::ServerContextBase* context, const ClientRequest* request);
@@ -62,7 +62,7 @@ class WriteWatch {
   std::thread thread_;
 };
 
-// Of a listener: puts the replies of all its unary calls under `watch`.
+// For a listener: puts the replies of all unary calls under `watch`.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> WatchReplies(
     std::shared_ptr<WriteWatch> watch);
 
