@@ -1,6 +1,6 @@
 #pragma once
 // Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}; where memory is
-// missing "missing" says which.
+// missing, "missing" says which memory.
 
 #include <string>
 
@@ -40,7 +40,7 @@ std::string MessageWithParam(const ApiError& error);
 std::string ErrorBody(const ApiError& error);
 
 // Returns `text`, cut to about 500 bytes, with everything that looks like an address or a path replaced by
-// "[...]". The result is valid UTF-8, whatever `text` is.
+// "[...]". The result is valid UTF-8 for any `text`.
 std::string CleanMessage(absl::string_view text);
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// Checks of API keys, and who shows one.
+// Checks of API keys, and names for the users that show a key.
 
 #include <string>
 
@@ -14,9 +14,9 @@ bool EqualInConstantTime(absl::string_view a, absl::string_view b);
 // required.
 bool BearerMatches(absl::string_view authorization, absl::string_view key);
 
-// The names of users among whom service is shared: of a request's field "user", and where that is not given,
-// of whoever shows `authorization`. They are short, whatever a client sends, and the second, which is empty
-// where nothing is shown, tells nothing of the key. No field makes the name of a key.
+// The names of users among whom service is shared: of a request's field "user", or, where the field is not
+// given, of the user that shows `authorization`. A name is short for any text that a client sends. The name
+// of a key, which is empty where no key is shown, tells nothing of the key. No field makes the name of a key.
 std::string UserOfField(absl::string_view user);
 std::string UserOfKey(absl::string_view authorization);
 

@@ -2,7 +2,7 @@
 // Bodies that clients send compressed (Content-Encoding). Pure, but for the caller's count of bytes.
 //
 // Memory is bounded: a body is decompressed piece by piece, each piece is counted before the body grows, and
-// the body never exceeds the bound, however small its compressed form is. Source: RFC 9110, section 8.4.1.
+// the body never exceeds the bound, however small the compressed form is. Source: RFC 9110, section 8.4.1.
 
 #include <cstdint>
 #include <functional>

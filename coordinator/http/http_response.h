@@ -1,5 +1,5 @@
 #pragma once
-// A whole HTTP response, and how errors become one. No sockets. Thread safe.
+// A whole HTTP response, and how errors become responses. No sockets. Thread safe.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -27,12 +27,12 @@ HttpResponse ErrorResponse(const ApiError& error);
 // 503: the models are being loaded.
 HttpResponse LoadingResponse(const StateReport& starting);
 
-// Server-sent events: what clients ignore, so that proxies do not close a silent stream.
+// Server-sent events: a comment, which clients ignore, so that proxies do not close a silent stream.
 inline constexpr char kSseComment[] = ": keep-alive\n\n";
 // The comment for a stream that waits, with the reason: ": waiting: The engine is asleep; ...".
 std::string WaitingComment(EngineState state);
-// Returns status line and headers of a stream of them, whose body comes in chunks; HTTP/1.0 has none, so the
-// end of the connection ends the body.
+// Returns status line and headers of a stream of events. The body comes in chunks; HTTP/1.0 has no chunks, so
+// the end of the connection ends the body.
 std::string EventStreamHead(bool http_1_0, bool keep_alive, HttpHeaders headers);
 
 // Returns status line and headers. `framing`: the header lines that tell where the body ends.

@@ -16,7 +16,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kFirstBytes = 4096;  // less than what an SSL object takes at once
+constexpr size_t kFirstBytes = 4096;  // less than an SSL object takes at once
 constexpr char kHandshakeRecord = 0x16;
 
 }  // namespace
@@ -40,7 +40,7 @@ asio::awaitable<HttpStream::Opening> HttpStream::Open(absl::Duration limit) {
 
 asio::awaitable<void> HttpStream::EndTls(absl::Duration limit) {
   if (!tls_.has_value() || !socket().is_open()) co_return;
-  // As if the client had ended its side: else asio would wait until it does.
+  // As if the client had ended its side: else asio would wait until the client does.
   SSL_set_shutdown(tls_->native_handle(), SSL_RECEIVED_SHUTDOWN);
   ExpiresAfter(limit);
   error_code ignored;

@@ -1,9 +1,9 @@
 #pragma once
-// The bytes of one HTTP connection: TCP, or TLS over TCP where its listener has a certificate. Reads and
-// writes are asio's, so that Beast can use it; without TLS they cost one branch more than those of TCP. Runs
-// on the server's I/O thread. Internal to coordinator/http; includes Boost.
+// The bytes of one HTTP connection: TCP, or TLS over TCP where the listener has a certificate. Reads and
+// writes are asio's, so that Beast can use the stream; without TLS they cost a branch more than reads and
+// writes of TCP. Runs on the server's I/O thread. Internal to coordinator/http; includes Boost.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -33,7 +33,7 @@ class HttpStream {
   boost::asio::ip::tcp::socket& socket() { return tcp_.socket(); }
   // The address of the client, "127.0.0.1:40112"; empty: the client has gone.
   std::string PeerText();
-  // What lies below TLS, if there is TLS.
+  // The TCP stream, which lies below TLS if there is TLS.
   boost::beast::tcp_stream& tcp() { return tcp_; }
 
   // A read or a write that lasts longer ends with beast::error::timeout, and closes the socket.
@@ -42,15 +42,15 @@ class HttpStream {
 
   enum class Opening {
     kOpen,     // requests may be read
-    kNoTls,    // the client does not speak TLS: from now on this is plain TCP, for one refusal
+    kNoTls,    // the client does not speak TLS: from now on the stream is plain TCP, for a refusal
     kRefused,  // the handshake has failed, and the client has been sent the reason
     kClosed,   // the client has left, or took longer than `limit`
   };
   // To be called once, before anything else. Without TLS the stream is open at once.
   boost::asio::awaitable<Opening> Open(absl::Duration limit);
 
-  // Tells the client, where there is TLS, that nothing more comes, and does not wait for its reply. What
-  // the client still sends can be read from tcp().
+  // Tells the client, where there is TLS, that nothing more comes, and does not wait for the client's reply.
+  // Bytes that the client still sends can be read from tcp().
   boost::asio::awaitable<void> EndTls(absl::Duration limit);
 
   template <typename Buffers, typename Token>

@@ -18,7 +18,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
-// Of TLS 1.2; those of 1.3 are all good.
+// The ciphers of TLS 1.2; all ciphers of 1.3 are good.
 constexpr char kCiphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 constexpr unsigned char kAlpnName[] = "\x08http/1.1";
 constexpr unsigned char kSessionContext[] = "somnus";
@@ -34,8 +34,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return bytes;
 }
 
-// A client that speaks something else alone, such as HTTP/2, is refused within the handshake. One that does
-// not say what it speaks means HTTP/1.1.
+// A client that speaks only a different protocol, such as HTTP/2, is refused within the handshake. A client
+// that names no protocol means HTTP/1.1.
 int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
                    unsigned int in_size, void*) {
   unsigned char* selected = nullptr;
@@ -54,8 +54,8 @@ void SetProtocol(SSL_CTX* context) {
   SSL_CTX_set_cipher_list(context, kCiphers);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_alpn_select_cb(context, SelectProtocol, nullptr);
-  // Clients that resume a session bring its ticket; nothing is kept here. Tickets of an earlier certificate
-  // or authority are of no use, because each context has keys of its own for them.
+  // Clients that resume a session bring the session's ticket; nothing is kept here. Tickets of an earlier
+  // certificate or authority are of no use, because each context has ticket keys of its own.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_session_id_context(context, kSessionContext, sizeof(kSessionContext) - 1);
 }
@@ -112,7 +112,7 @@ HttpsContext::~HttpsContext() {
 void HttpsContext::Reload() {
   const absl::StatusOr<Pem> pem = Read(files_);
   Pem now = pem.ok() ? *pem : Pem();
-  if (now == seen_) return;  // also when that was of no use: one warning is enough
+  if (now == seen_) return;  // also when the contents were of no use: one warning is enough
   seen_ = std::move(now);
   const absl::StatusOr<std::shared_ptr<ssl::context>> context = pem.ok() ? Make(seen_) : pem.status();
   if (!context.ok()) {

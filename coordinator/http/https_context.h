@@ -1,14 +1,14 @@
 #pragma once
-// The server's side of TLS for an HTTP listener: the certificate that its connections show. The files are
-// read again at intervals, by a thread of this object's own, so that a certificate is replaced without a
-// restart: new connections use what the files hold then, open ones keep what they began with. Files that do
-// not fit each other, as while they are being replaced, are passed over with a warning. Thread safe. Internal
-// to coordinator/http.
+// The server's side of TLS for an HTTP listener: the certificate that connections show. The files are read
+// again at intervals, by a thread of this object's own, so that a certificate is replaced without a restart:
+// new connections use the present contents of the files, open connections keep the contents of their
+// beginning. Files that do not fit each other, as while they are being replaced, are passed over with a
+// warning. Thread safe. Internal to coordinator/http.
 //
 // TLS 1.2 and 1.3, with forward secrecy and authenticated ciphers alone, without renegotiation; by ALPN
 // HTTP/1.1 alone.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -29,19 +29,19 @@ namespace somnus {
 
 class HttpsContext {
  public:
-  // With an authority in `files`, clients must show a certificate of it. InvalidArgument: the files cannot be
-  // read, or hold no certificate and its key.
+  // With an authority in `files`, clients must show a certificate of that authority. InvalidArgument: the
+  // files cannot be read, or hold no certificate with its key.
   static absl::StatusOr<std::unique_ptr<HttpsContext>> Create(const TlsFiles& files,
                                                               absl::Duration reload_interval);
   ~HttpsContext();
   HttpsContext(const HttpsContext&) = delete;
   HttpsContext& operator=(const HttpsContext&) = delete;
 
-  // What a new connection uses; never null.
+  // The context for a new connection; never null.
   std::shared_ptr<boost::asio::ssl::context> Current() const;
 
  private:
-  // What the three files hold.
+  // The contents of the three files.
   struct Pem {
     std::string certificate, key, authority;
     bool operator==(const Pem&) const = default;
@@ -53,7 +53,7 @@ class HttpsContext {
   void Reload();
 
   const TlsFiles files_;
-  Pem seen_;  // used by the thread alone: what it looked at last, whether that was of use or not
+  Pem seen_;  // used by the thread alone: the contents at the last look, usable or not
   mutable absl::Mutex mutex_;
   std::shared_ptr<boost::asio::ssl::context> current_ ABSL_GUARDED_BY(mutex_);
   StopSignal stop_;

@@ -62,7 +62,7 @@ class ModelNameFinder : public nlohmann::json_sax<nlohmann::json> {
   bool wanted_ = false;  // the next value is the name
 };
 
-// Reads the tokens once, without recursion, and copies them to out_ with non-finite numbers quoted.
+// Reads the tokens once, without recursion, and copies the tokens to out_ with non-finite numbers quoted.
 class Scanner {
  public:
   Scanner(absl::string_view body, const JsonLimits& limits) : body_(body), limits_(limits) {

@@ -2,7 +2,7 @@
 // Moves work of a connection's coroutine that would take too long off the I/O thread: short work to a pool of
 // threads, and work that may wait to a thread of its own. Internal to coordinator/http.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -24,7 +24,7 @@
 
 namespace somnus {
 
-// Runs `work` on `pool`; the coroutine resumes with its result on the I/O thread.
+// Runs `work` on `pool`; the coroutine resumes with the result on the I/O thread.
 template <typename Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_pool* pool, Work work) {
   auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> {
@@ -44,7 +44,7 @@ absl::StatusOr<std::invoke_result_t<Work>> ResultOf(const Work& work) {
   }
 }
 
-// Runs `work` on a thread of `threads`; the coroutine resumes with its result on the I/O thread. An error: no
+// Runs `work` on a thread of `threads`; the coroutine resumes with the result on the I/O thread. An error: no
 // thread is to be had and `work` has not run, or `work` has thrown an exception.
 template <typename Work>
 boost::asio::awaitable<absl::StatusOr<std::invoke_result_t<Work>>> OnThread(TaskThreads* threads, Work work) {

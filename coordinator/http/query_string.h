@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// Decodes "%2F". In a query a '+' is a space; in a path it is itself.
+// Decodes "%2F". In a query a '+' is a space; in a path a '+' is a plus sign.
 std::string DecodePath(absl::string_view text);
 std::string DecodeQuery(absl::string_view text);
 

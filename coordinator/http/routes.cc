@@ -86,7 +86,7 @@ const RouteSpec* FindRoute(bool admin, absl::string_view path) {
   return nullptr;
 }
 
-// `id`: what follows the path of all pins.
+// `id`: the text after the path of all pins.
 RouteMatch MatchPrefix(absl::string_view method, absl::string_view id) {
   if (id.empty() && method == "POST") return {200, &kPinPrefix, ""};
   if (IsGet(method)) return {200, id.empty() ? &kListPrefixes : &kGetPrefix, DecodePath(id)};

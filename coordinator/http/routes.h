@@ -44,7 +44,7 @@ enum class Route {
   kUpdateWeightVersion,
   kWeightInfo,
   kGetWorldSize,
-  kResetOtherCache,  // one that vLLM has, and this server does not
+  kResetOtherCache,  // of a cache that vLLM has, and this server does not
 };
 
 // Routes whose responses wait for the engine's outputs.
@@ -52,11 +52,11 @@ inline bool Generates(Route route) {
   return route == Route::kCompletions || route == Route::kChat || route == Route::kPinPrefix;
 }
 
-// Which key a route wants, where there is one.
+// Which key a route wants, where there is a key.
 enum class RouteKey {
   kNone,       // probes and metrics
   kListeners,  // of the listener
-  kClients,    // clients'; on operators' listener theirs, where they have one
+  kClients,    // clients' key; on operators' listener the operators' key, where there is one
 };
 
 struct RouteSpec {
@@ -70,7 +70,7 @@ struct RouteSpec {
 };
 
 // Routes that change the engine and may block until all ranks have replied, or open requests have ended, and
-// one whose response is long in the making (lifecycle_routes.h).
+// a route whose response is long in the making (lifecycle_routes.h).
 inline bool IsLifecycle(Route route) {
   switch (route) {
     case Route::kSleep:

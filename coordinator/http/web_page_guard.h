@@ -33,7 +33,7 @@ class WebPageGuard {
 };
 
 // Returns the name or address in a Host header or an authority, without port and brackets, in lower case and
-// without a dot at its end.
+// without a dot at the end.
 std::string HostName(absl::string_view authority);
 
 }  // namespace somnus
