@@ -1,6 +1,6 @@
 #include "coordinator/http_server/api_server.h"
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -41,7 +41,7 @@ using boost::system::error_code;
 
 namespace {
 
-// There is no flag for the number of these threads, since parsing a request takes microseconds.
+// There is no flag for the number of threads that parse, since parsing a request takes microseconds.
 constexpr int kRequestThreads = 2;
 // Lifecycle calls only wait on their threads. --max-lifecycle-calls bounds the calls of a kind and model, so
 // that the calls of a kind leave threads to the remaining kinds.
@@ -203,8 +203,8 @@ class HttpServer : public ApiServer {
   }
 
   // Gives the socket the lowest free descriptor: a connection that made way has just left a low one. False
-  // where the listener for gRPC has taken that descriptor meanwhile. A socket that kept its high descriptor
-  // would leave fewer to operators and workers.
+  // where the listener for gRPC has taken that descriptor meanwhile. A socket that kept a high descriptor
+  // would leave fewer descriptors to operators and workers.
   bool MoveBelow(int64_t bound, tcp::socket* socket) {
     error_code ec;
     const tcp::endpoint endpoint = socket->local_endpoint(ec);
@@ -230,8 +230,9 @@ class HttpServer : public ApiServer {
     --listener->connections;
   }
 
-  // Makes room for a new connection: closes the one that has waited longest for a whole request, so that idle
-  // connections cannot keep new ones out. Returns false when all connections have a request in progress.
+  // Makes room for a new connection: closes the connection that has waited longest for a whole request, so
+  // that idle connections cannot keep new ones out. Returns false when all connections have a request in
+  // progress.
   bool CloseLongestWaiting(bool admin) {
     HttpConnection* longest = nullptr;
     for (HttpConnection* connection : connections_) {
@@ -256,8 +257,8 @@ class HttpServer : public ApiServer {
     for (HttpConnection* connection : connections_) connection->Close();
   }
 
-  // The order matters for destruction, which is in reverse: what connections use must outlive io_, which
-  // holds their coroutine frames.
+  // The order matters for destruction, which is in reverse: objects that connections use must outlive io_,
+  // which holds the connections' coroutine frames.
   ApiState state_;
   const std::shared_ptr<OutputThreads>
       output_threads_;  // shared: the engine may push outputs of aborted requests after the server's end

@@ -1,16 +1,16 @@
 #pragma once
-// The HTTP/1.1 front: OpenAI-compatible routes on one listener, operators' routes on another; each with or
-// without TLS.
+// The HTTP/1.1 front: OpenAI-compatible routes on a listener for clients, operators' routes on a listener for
+// operators; each with or without TLS.
 //
-// Ownership: the server owns its sockets and its threads; it shares the model and the metrics. One I/O thread
-// reads and writes sockets and nothing else that takes time; two threads parse requests and tokenize; the
-// output threads turn tokens into text, search stop strings and write JSON; a few threads wait for sleep and
-// other lifecycle calls. Thread safety: all methods are thread safe. Errors: Start returns InvalidArgument
-// for a bad address or certificate and Unavailable for a port that cannot be bound (the message names it);
-// afterwards a problem of one connection ends that connection alone.
+// Ownership: the server owns its sockets and its threads, and shares the model and the metrics. One I/O
+// thread reads and writes sockets and nothing else that takes time; two threads parse requests and tokenize;
+// the output threads turn tokens into text, search stop strings and write JSON; a few threads wait for sleep
+// and other lifecycle calls. Thread safety: all methods are thread safe. Errors: Start returns
+// InvalidArgument for a bad address or certificate and Unavailable for a port that cannot be bound (the
+// message names the port); afterwards a problem of a connection ends that connection alone.
 //
-// Use: Start() early, so that /health returns 503 while the model loads; SetModels() once they can be served.
-// At the end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
+// Use: Start() early, so that /health returns 503 while the model loads; SetModels() once the models can be
+// served. At the end Engine::DrainAndStop() (streams run to the end), then Shutdown().
 
 #include <cstdint>
 #include <functional>
@@ -34,25 +34,25 @@ class Metrics;
 
 struct ApiServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8000;  // 0: any free one, see ApiServer::port()
+  uint16_t port = 8000;  // 0: any free port, see ApiServer::port()
   std::string admin_host = "127.0.0.1";
   uint16_t admin_port = 8001;
-  // Of the gRPC servers of this process, for /server_info; 0: there is none.
+  // The ports of this process's gRPC servers, for /server_info; 0: there is none.
   uint16_t grpc_port = 0;
   uint16_t control_port = 0;
   int32_t output_threads = 0;  // 0: DefaultOutputThreads()
-  // Non-empty: all routes but those of probes and metrics require "Authorization: Bearer <key>".
+  // Non-empty: all routes except probes and metrics require "Authorization: Bearer <key>".
   std::string api_key;
   std::string admin_api_key;  // on the operators' listener
-  // With a certificate the listener speaks HTTPS alone; with an authority its clients must show a
-  // certificate of it.
+  // With a certificate the listener speaks HTTPS alone; with an authority clients must show a certificate of
+  // that authority.
   TlsFiles tls;
   TlsFiles admin_tls;
   absl::Duration certificate_interval = absl::Seconds(10);  // between two looks at the files
   std::string version;
   ApiLimits limits;
   CorsOptions cors;  // of clients' listener
-  // Further host names for web_page_guard.h: a request to operators' listener may have these names in Host
+  // Further host names for web_page_guard.h: a request to operators' listener may have such a name in Host
   // where the listener has no key.
   std::vector<std::string> admin_allowed_hosts;
   std::function<StateReport()> starting;                    // while models are being loaded, as of ModelTable
@@ -75,7 +75,7 @@ class ApiServer {
   virtual uint16_t admin_port() const = 0;
 
   // Stops accepting, lets open responses end for at most `grace`, then closes all connections and joins the
-  // threads. Idempotent; the destructor calls it with no grace.
+  // threads. Idempotent; the destructor calls Shutdown with no grace.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

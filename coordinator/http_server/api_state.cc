@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Older OpenAI clients read this object. It allows everything that this server can do.
+// Older OpenAI clients read this object. The object allows everything that this server can do.
 Json Permission(int64_t created) {
   return {{"id", "modelperm-somnus"},
           {"object", "model_permission"},
@@ -36,7 +36,7 @@ Json Permission(int64_t created) {
 
 Json PortOrNull(uint16_t port) { return port == 0 ? Json(nullptr) : Json(port); }
 
-// As JSON, or as text: "name=value, name=value". Null: it is not known.
+// As JSON, or as text: "name=value, name=value". Null: not known.
 Json ConfigJson(const std::string& engine_config, bool as_text) {
   if (engine_config.empty()) return nullptr;
   Json config = Json::parse(engine_config);
@@ -112,7 +112,7 @@ SharedModel ApiState::ModelOf(absl::string_view body) const {
 std::string ApiState::MetricsText() const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return metrics->Serialize(EngineStats{});
-  // All are in one registry.
+  // The metrics of all models are in one registry.
   for (const SharedModel& model : models) model->metrics->Update(model->engine->Stats());
   return metrics->Serialize();
 }
@@ -138,7 +138,7 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   return NoModel(name, models);
 }
 
-// A client that has one address learns the others from it, also while models load.
+// A client that has one address learns the remaining addresses from the answer, also while models load.
 HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
   const std::vector<std::string> formats = QueryValues(query, "config_format");
   const std::string format = formats.empty() ? "text" : formats.back();

@@ -1,6 +1,6 @@
 #pragma once
-// What all HTTP connections share, and the responses of routes that need no generation. No sockets. Thread
-// safe.
+// The state that all HTTP connections share, and the responses of routes that need no generation. No sockets.
+// Thread safe.
 
 #include <atomic>
 #include <cstdint>
@@ -37,16 +37,18 @@ class ApiState {
   std::atomic<int64_t> load{0};  // generation requests in progress
 
   void SetModels(std::vector<ServedModel> models);
-  // The model that a body names; the first one where it names none, or one that is not served: whoever parses
-  // the body says what is wrong with it. Null while models load. Reads the body where there are several.
+  // The model that a body names; the first model where the body names none, or a model that is not served:
+  // the code that parses the body reports the fault. Null while models load. Reads the body where there are
+  // several models.
   SharedModel ModelOf(absl::string_view body) const;
   bool loading() const { return models_.Get() == nullptr; }
   HttpResponse LoadingResponse() const { return somnus::LoadingResponse(models_.Starting()); }
   // The model of the last name, which must be there where there are several; else an error's response.
   std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
 
-  // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. What clients
-  // need a key or a certificate for is not open on operators' listener because operators have no key.
+  // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. A route for
+  // which clients need a key or a certificate is not open on operators' listener only because operators have
+  // no key.
   bool Authorized(bool admin, RouteKey key, absl::string_view authorization) const;
 
   // A 403 for a request that could come from a web page (web_page_guard.h), where operators' listener
@@ -54,18 +56,17 @@ class ApiState {
   std::optional<ApiError> RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
                                         absl::string_view origin, absl::string_view fetch_site) const;
 
-  // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
-  // IsLifecycle.
-  // `admin`: on operators' listener.
+  // The response of a route that does not block: all routes except completions, chat, (de)tokenize and the
+  // routes of IsLifecycle. `admin`: on operators' listener.
   HttpResponse Answer(bool admin, const RouteMatch& match, absl::string_view query) const;
   // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
  private:
   HttpResponse Models(absl::string_view name) const;
-  // Of the model that ?model= names, else of the first. Operators get its settings, too.
+  // Tells of the model that ?model= names, else of the first. Operators get the model's settings, too.
   HttpResponse ServerInfo(bool admin, absl::string_view query) const;
-  // The number of workers: of all replicas, or with include_dp=false of one.
+  // The number of workers: of all replicas, or with include_dp=false of one replica.
   HttpResponse WorldSize(const RouteSpec& spec, absl::string_view query) const;
   // 200 when a request that arrived now would be served, by every model or by the model that ?model= names;
   // else 503 with the reason, or 404 for an unknown model.

@@ -1,9 +1,9 @@
 #pragma once
-// Wakes a connection from other threads. Output threads share it, and may keep it longer than the connection
-// lives. Signal may come from any thread and wakes the connection on the I/O thread; after Detach, which is
-// for the I/O thread, it does nothing. Internal to coordinator/http_server.
+// Wakes a connection from other threads. Output threads share the waker, and may keep the waker longer than
+// the connection lives. Signal may come from any thread and wakes the connection on the I/O thread; after
+// Detach, which is for the I/O thread, Signal does nothing. Internal to coordinator/http_server.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on

@@ -36,7 +36,7 @@ int ParseStatus(const error_code& ec) {
   return ec == http::error::bad_version ? 505 : 400;
 }
 
-// Whether a read has ended because of what the client has sent, not because it sends no more.
+// Whether a read has ended because of bytes that the client has sent, not because the client sends no more.
 bool IsMalformed(const error_code& ec) {
   return ec.category() == http::make_error_code(http::error::end_of_stream).category() &&
          ec != http::error::end_of_stream && ec != http::error::partial_message;
@@ -55,7 +55,7 @@ const char* ParseMessage(const error_code& ec) {
   }
 }
 
-// The label of a metric: a client may send any word as its method.
+// The label of a metric: a client may send any word as the method.
 std::string MethodLabel(const std::string& method) {
   for (const char* known : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}) {
     if (method == known) return method;
@@ -68,7 +68,7 @@ bool IsJson(absl::string_view content_type) {
   return absl::EqualsIgnoreCase(media, "application/json");
 }
 
-// The response to a request that does not say that its body is JSON. A client that sends no content type has
+// The response to a request that does not say that the body is JSON. A client that sends no content type has
 // most likely forgotten the body.
 HttpResponse NoJson(bool has_content_type, bool has_body) {
   if (has_content_type) return ErrorResponse({415, "Content-Type must be application/json.", ""});

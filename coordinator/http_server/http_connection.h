@@ -4,10 +4,10 @@
 // include it.
 //
 // Everything runs on the server's I/O thread, except that a request is parsed and submitted on the request
-// pool, and that its response is made on the output threads (response_producer.h); the I/O thread sends the
+// pool, and that the response is made on the output threads (response_producer.h); the I/O thread sends the
 // bytes. Run never throws.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// Boost 1.74's awaitable.hpp uses std::exchange without including <utility>.
 // clang-format off
 #include <utility>
 // clang-format on
@@ -35,7 +35,7 @@
 
 namespace somnus {
 
-// What connections need of their server.
+// The server's parts that connections use.
 struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
@@ -44,7 +44,7 @@ struct HttpContext {
   PostTask post_output;                    // detokenizing, stop strings, responses' JSON
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
-  std::atomic<int64_t> busy_connections{0};  // those with a request in progress
+  std::atomic<int64_t> busy_connections{0};  // connections with a request in progress
   std::atomic<int32_t> kv_event_watchers{0};
   std::atomic<bool> stopping{false};
 };
@@ -60,9 +60,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ~HttpConnection();
 
   boost::asio::awaitable<void> Run();
-  // Ends the connection at once, whatever it is doing. To be called on the I/O thread.
+  // Ends the connection at once, also in the middle of a request. To be called on the I/O thread.
   void Close();
-  // Makes Run look again at what it waits for. To be called on the I/O thread.
+  // Makes Run look again at the condition that Run waits for. To be called on the I/O thread.
   void Wake();
   bool busy() const { return busy_; }
   bool admin() const { return admin_; }
@@ -86,9 +86,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
   boost::asio::awaitable<bool> Answer(Request* request);
   boost::asio::awaitable<bool> Respond(Request* request, const RouteMatch& match);
-  // Counts a request in http_requests_total, unless its route is one that is not counted.
+  // Counts a request in http_requests_total, unless the route is not counted.
   void Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start);
-  // Counts one that did not become a whole request that may be served.
+  // Counts a request that did not become a whole request that may be served.
   void CountRefusal(const Request& request, int status);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
   // Answers a lifecycle route's request on a thread of lifecycle_threads; the call can ask whether the
@@ -120,7 +120,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> LingeringClose();
   boost::asio::awaitable<void> Drain();
 
-  // Watch whether the client closes the connection while its request is in progress. `watch` is watch_'s
+  // Watch whether the client closes the connection while the request is in progress. `watch` is watch_'s
   // value when the watch began: callbacks of a watch that has ended do nothing.
   void StartWatch();
   void StopWatch();

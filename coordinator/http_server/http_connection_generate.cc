@@ -84,7 +84,7 @@ void HttpConnection::OnReadable(uint64_t watch) {
   const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got > 0)
     return PollHangup(
-        watch);  // a pipelined request: the socket stays readable, so its state is polled instead
+        watch);  // a pipelined request: the socket stays readable, so the state is polled instead
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
     ++watch_;
     return StartWatch();
@@ -176,10 +176,10 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
   }
 }
 
-// Sends what the producer makes until its end, or until the client has left. A stream that is silent for too
-// long gets a comment, so that proxies do not close the connection: its tokens may wait for a recovery or a
-// wake-up. A stream that waits from its beginning gets a comment at once, with the reason. The head goes with
-// the first comment, after which an error can only be an event.
+// Sends the producer's bytes until the producer's end, or until the client has left. A stream that is silent
+// for too long gets a comment, so that proxies do not close the connection: the tokens may wait for a
+// recovery or a wake-up. A stream that waits from the beginning gets a comment at once, with the reason. The
+// head goes with the first comment, after which an error can only be an event.
 asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer,
                                              const Engine& engine) {
   const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;
@@ -195,7 +195,8 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
       co_return false;
     }
     if (comments) patience = keepalive;
-    // What is made after this call has the version; what was made before it is taken, and goes with the head.
+    // Bytes that are made after this call have the version; bytes that were made before are taken, and go
+    // with the head.
     if (!woken && !head_sent) producer->TellWeightsVersionInEvents();
     ResponseProducer::Output output = producer->Take();
     const bool silent = output.bytes.empty() && !output.done && !output.error.has_value();

@@ -17,7 +17,7 @@ namespace {
 constexpr char kLastEventId[] = "Last-Event-ID";
 constexpr size_t kChunkBytes = 256 << 10;  // after which no further batch is added
 
-// A number whose successor is one, too.
+// Parses a number that has a successor in int64.
 std::optional<int64_t> ParseSequence(absl::string_view text) {
   int64_t sequence = 0;
   const bool is_number = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);

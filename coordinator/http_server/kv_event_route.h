@@ -12,15 +12,15 @@
 
 namespace somnus {
 
-// ?model= where several are served; ?from_seq= is the batch to go on from. `last_event_id`, the header with
-// which a client comes back that was interrupted, goes before that: the stream goes on behind it. Empty:
-// there is none. `on_ready` is KvEventLog::Follow's.
+// ?model= where several models are served; ?from_seq= is the batch to go on from. `last_event_id`, the header
+// with which an interrupted client comes back, goes before from_seq: the stream goes on behind that event.
+// Empty: there is no such header. `on_ready` is KvEventLog::Follow's.
 std::variant<std::unique_ptr<KvEventReader>, HttpResponse> OpenKvEvents(const ApiState& state,
                                                                         const RouteSpec& spec,
                                                                         absl::string_view query,
                                                                         const std::string& last_event_id,
                                                                         std::function<void()> on_ready);
-// What there is to read, or as much of it as is sent at once; empty: nothing.
+// Returns the events that there are to read, or as many events as are sent at once; empty: none.
 std::string ReadKvEvents(KvEventReader* reader);
 
 }  // namespace somnus

@@ -8,13 +8,13 @@
 
 namespace somnus {
 
-// Sets the headers of every response to the request: its id, and CORS on clients' listener.
+// Sets the headers of every response to the request: the request's id, and CORS on clients' listener.
 void AddResponseHeaders(const ApiState& state, bool admin, HttpRequest* request);
 
 // Whether the request is a preflight of a browser (cors.h), on clients' listener where CORS is on.
 bool IsPreflight(const ApiState& state, bool admin, const HttpRequest& request);
 
-// The response to a request that is refused before its body is read: for its header fields, for want of a
+// The response to a request that is refused before the body is read: for the header fields, for want of a
 // key, as the request of a web page, or because no route takes the body. nullopt: the request may go on.
 std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const HttpRequest& request,
                                       bool has_body);
