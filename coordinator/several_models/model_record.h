@@ -1,9 +1,9 @@
 #pragma once
 // The record of one model that shares the devices.
 //
-// Ownership: SharedModels owns the record and with the record the engine's observer; the result of
+// Ownership: ModelRecords owns the record and with the record the engine's observer; the result of
 // SharedDevices::Add owns the engine. Threads: the members down to `weights_bytes` are constant once Add has
-// returned, and `deadlines` is thread safe; SharedModels::mu guards all others. A record is never removed, so
+// returned, and `deadlines` is thread safe; ModelRecords::mu guards all others. A record is never removed, so
 // a pointer stays valid for the life of SharedDevices.
 
 #include <cstdint>
@@ -27,10 +27,10 @@
 namespace somnus {
 
 // The sum over all tags.
-int64_t Sum(const TagBytes& bytes);
+int64_t SumOfTags(const TagBytes& bytes);
 
-struct SharedModel {
-  SharedModel(int index, SharingModel options, const SharedDevicesOptions& devices);
+struct ModelRecord {
+  ModelRecord(int index, SharingModel options, const SharedDevicesOptions& devices);
 
   // Takes the engine, and the sizes of the model from what the engine holds `now`.
   void SetEngine(Engine* made, MonotonicTime now);

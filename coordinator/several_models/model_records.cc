@@ -1,4 +1,4 @@
-#include "coordinator/several_models/shared_models.h"
+#include "coordinator/several_models/model_records.h"
 
 #include <utility>
 
@@ -7,30 +7,30 @@
 
 namespace somnus {
 
-SharedModel* SharedModels::Add(SharingModel options) {
+ModelRecord* ModelRecords::Add(SharingModel options) {
   absl::MutexLock lock(&mu);
   const int index = static_cast<int>(models_.size());
-  return models_.emplace_back(std::make_unique<SharedModel>(index, std::move(options), options_)).get();
+  return models_.emplace_back(std::make_unique<ModelRecord>(index, std::move(options), options_)).get();
 }
 
-std::vector<ModelView> SharedModels::Views() {
+std::vector<ModelView> ModelRecords::Views() {
   const MonotonicTime time = now();
   std::vector<ModelView> views;
-  for (const std::unique_ptr<SharedModel>& model : models_)
+  for (const std::unique_ptr<ModelRecord>& model : models_)
     views.push_back(model->View(time, options_.kv_hold));
   return views;
 }
 
-std::string SharedModels::AwakeNames() const {
+std::string ModelRecords::AwakeNames() const {
   std::string names;
-  for (const std::unique_ptr<SharedModel>& model : models_) {
+  for (const std::unique_ptr<ModelRecord>& model : models_) {
     if (model->engine != nullptr && IsResident(model->engine->state()))
       absl::StrAppend(&names, names.empty() ? "" : ", ", model->options.name);
   }
   return names;
 }
 
-void SharedModels::Stop() {
+void ModelRecords::Stop() {
   {
     absl::MutexLock lock(&mu);
     stopped_ = true;
@@ -38,7 +38,7 @@ void SharedModels::Stop() {
   Wake();
 }
 
-MonotonicTime SharedModels::NextDeadline(MonotonicTime now) const {
+MonotonicTime ModelRecords::NextDeadline(MonotonicTime now) const {
   const auto next = deadlines_.upper_bound(now);
   return next == deadlines_.end() ? absl::InfiniteDuration() : *next;
 }

@@ -17,22 +17,22 @@
 #include "absl/synchronization/mutex.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/several_models/model_record.h"
 #include "coordinator/several_models/residency_policy.h"
 #include "coordinator/several_models/shared_devices_options.h"
-#include "coordinator/several_models/shared_model.h"
 
 namespace somnus {
 
-class SharedModels {
+class ModelRecords {
  public:
-  explicit SharedModels(SharedDevicesOptions options) : options_(std::move(options)) {}
+  explicit ModelRecords(SharedDevicesOptions options) : options_(std::move(options)) {}
 
   const SharedDevicesOptions& options() const { return options_; }
   MonotonicTime now() const { return options_.now(); }
 
-  SharedModel* Add(SharingModel options) ABSL_LOCKS_EXCLUDED(mu);
-  const std::vector<std::unique_ptr<SharedModel>>& all() const { return models_; }
-  SharedModel& at(int index) const { return *models_[index]; }
+  ModelRecord* Add(SharingModel options) ABSL_LOCKS_EXCLUDED(mu);
+  const std::vector<std::unique_ptr<ModelRecord>>& all() const { return models_; }
+  ModelRecord& at(int index) const { return *models_[index]; }
   // The policy's views of the models, by index.
   std::vector<ModelView> Views() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // The names of the models that hold all of their device memory.
@@ -56,17 +56,17 @@ class SharedModels {
 
   const SharedDevicesOptions options_;
   LoopMail mail_;
-  std::vector<std::unique_ptr<SharedModel>> models_;
+  std::vector<std::unique_ptr<ModelRecord>> models_;
   std::multiset<MonotonicTime> deadlines_ ABSL_GUARDED_BY(mu);  // of operators' calls that wait
   bool stopped_ ABSL_GUARDED_BY(mu) = false;
 };
 
 // The time at which an operator's call that waits gives up: operator_wait after the deadline was made. The
-// thread of SharedDevices locks the mutex at that time, so that the call looks at the clock. SharedModels::mu
+// thread of SharedDevices locks the mutex at that time, so that the call looks at the clock. ModelRecords::mu
 // must be held when a deadline is made and when it is destroyed.
 class OperatorDeadline {
  public:
-  explicit OperatorDeadline(SharedModels* models)
+  explicit OperatorDeadline(ModelRecords* models)
       : models_(*models), at_(models_.deadlines_.insert(models_.now() + models_.options().operator_wait)) {}
   ~OperatorDeadline() { models_.deadlines_.erase(at_); }
   OperatorDeadline(const OperatorDeadline&) = delete;
@@ -74,7 +74,7 @@ class OperatorDeadline {
   bool has_passed() const { return models_.now() >= *at_; }
 
  private:
-  SharedModels& models_;
+  ModelRecords& models_;
   const std::multiset<MonotonicTime>::iterator at_;
 };
 

@@ -1,4 +1,4 @@
-#include "coordinator/several_models/shared_model.h"
+#include "coordinator/several_models/model_record.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,13 +15,13 @@ int64_t BytesOf(const std::string& tag, const TagBytes& bytes) {
 
 }  // namespace
 
-int64_t Sum(const TagBytes& bytes) {
+int64_t SumOfTags(const TagBytes& bytes) {
   int64_t sum = 0;
   for (const auto& [tag, count] : bytes) sum += count;
   return sum;
 }
 
-SharedModel::SharedModel(int index, SharingModel model_options, const SharedDevicesOptions& devices)
+ModelRecord::ModelRecord(int index, SharingModel model_options, const SharedDevicesOptions& devices)
     : index(index),
       options(std::move(model_options)),
       deadlines(options.targets, devices.now),
@@ -29,34 +29,34 @@ SharedModel::SharedModel(int index, SharingModel model_options, const SharedDevi
       transition(devices.retry),
       revival(devices.revival_pause, devices.longest_revival_pause) {}
 
-void SharedModel::SetEngine(Engine* made, MonotonicTime now) {
+void ModelRecord::SetEngine(Engine* made, MonotonicTime now) {
   const EngineStats stats = made->Stats();
   engine = made;
   transition.awake_since = last_used = now;
   tag_bytes = stats.resident_bytes;
   for (const auto& [tag, bytes] : stats.sleeping_bytes) tag_bytes[tag] += bytes;
   if (options.elastic_kv) kv.Init(options, stats, &tag_bytes);
-  device_bytes = Sum(tag_bytes);
+  device_bytes = SumOfTags(tag_bytes);
   weights_bytes = BytesOf(kWeightsTag, tag_bytes);
 }
 
-const OperatorWake* SharedModel::Wake() const {
+const OperatorWake* ModelRecord::Wake() const {
   if (transition.wakes()) return transition.carried_wake();
   const OperatorWake* const wanted = operators.wanted();
   return wanted != nullptr && !wanted->result.has_value() ? wanted : nullptr;
 }
 
-bool SharedModel::IsWakeCarriedOut() const {
+bool ModelRecord::IsWakeCarriedOut() const {
   const OperatorWake* const carried = transition.carried_wake();
   const OperatorWake* const wanted = operators.wanted();
   return carried != nullptr && wanted != nullptr && carried->id == wanted->id;
 }
 
-bool SharedModel::LacksWeights(const EngineStats& stats) const {
+bool ModelRecord::LacksWeights(const EngineStats& stats) const {
   return stats.needs_weights || (operators.staged() && stats.residency.weights_stale());
 }
 
-int64_t SharedModel::BytesAfter(const EngineStats& stats, const ModelView& view,
+int64_t ModelRecord::BytesAfter(const EngineStats& stats, const ModelView& view,
                                 const std::vector<std::string>& tags) const {
   int64_t bytes = view.resident_bytes;
   for (const std::string& tag : stats.residency.ToWake(tags)) {
@@ -67,7 +67,7 @@ int64_t SharedModel::BytesAfter(const EngineStats& stats, const ModelView& view,
   return bytes;
 }
 
-int64_t SharedModel::BackupBytes(const EngineStats& stats) const {
+int64_t ModelRecord::BackupBytes(const EngineStats& stats) const {
   const TagState weights = stats.residency.state(kWeightsTag);
   if (weights != TagState::kResident && weights != TagState::kBackedUp) return 0;
   const bool takes = options.backup_memory == BackupMemory::kAlways ||
@@ -75,7 +75,7 @@ int64_t SharedModel::BackupBytes(const EngineStats& stats) const {
   return takes ? weights_bytes : 0;
 }
 
-ModelView SharedModel::View(MonotonicTime now, absl::Duration kv_hold) {
+ModelView ModelRecord::View(MonotonicTime now, absl::Duration kv_hold) {
   const EngineStats stats = engine->Stats();
   ModelView view;
   view.state = transition.State(stats.state);
@@ -105,9 +105,9 @@ ModelView SharedModel::View(MonotonicTime now, absl::Duration kv_hold) {
   return view;
 }
 
-void SharedModel::ViewDeviceMemory(const EngineStats& stats, const OperatorWake* wake,
+void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake* wake,
                                    ModelView* view) const {
-  view->resident_bytes = Sum(stats.resident_bytes);
+  view->resident_bytes = SumOfTags(stats.resident_bytes);
   view->device_bytes = kv.is_elastic() ? kv.DeviceBytes(view->state == ModelState::kAwake) : device_bytes;
   // A model that is brought up asleep takes no more device memory than the model holds.
   const bool recovers_asleep = stats.state == EngineState::kRecovering && !stats.residency.asleep().empty();
@@ -120,10 +120,10 @@ void SharedModel::ViewDeviceMemory(const EngineStats& stats, const OperatorWake*
   }
 }
 
-void SharedModel::ViewHostMemory(const EngineStats& stats, ModelView* view) const {
+void ModelRecord::ViewHostMemory(const EngineStats& stats, ModelView* view) const {
   view->backup_bytes = BackupBytes(stats);
   view->reads_backup = options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
-  view->held_bytes = Sum(stats.host_bytes);
+  view->held_bytes = SumOfTags(stats.host_bytes);
   view->held_kv_bytes = BytesOf(kKvCacheTag, stats.host_bytes);
   view->kv_bytes = stats.keepable_bytes;
   view->max_kept_bytes = operators.promised_kept_bytes();
@@ -134,7 +134,7 @@ void SharedModel::ViewHostMemory(const EngineStats& stats, ModelView* view) cons
   view->only_copy = stats.only_copy;
 }
 
-void SharedModel::ViewRequests(const OperatorWake* wake, MonotonicTime now, ModelView* view) {
+void ModelRecord::ViewRequests(const OperatorWake* wake, MonotonicTime now, ModelView* view) {
   view->open_requests = static_cast<int32_t>(num_open + (wake == nullptr ? 0 : 1));
   const bool waits = view->state != ModelState::kAwake && view->open_requests > 0;
   waiting_since = waits ? std::min(waiting_since, now) : absl::InfiniteDuration();
