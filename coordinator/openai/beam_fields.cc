@@ -1,5 +1,5 @@
-// Reads the fields of a beam search. It has no other sampling parameters: as in vLLM they are checked and
-// change nothing.
+// Reads the fields of a beam search. A beam search has no other sampling parameters: as in vLLM such
+// parameters are checked and change nothing.
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// vLLM has no such field; this is transformers'. Without it a search is vLLM's.
+// vLLM has no such field; transformers has. Without the field a search is as vLLM's.
 EarlyStopping ReadEarlyStopping(FieldReader* fields) {
   const nlohmann::json* value = fields->Find("early_stopping");
   if (value == nullptr || (value->is_string() && *value == "never")) return EarlyStopping::kNever;
@@ -57,8 +57,8 @@ void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimi
   params->prompt_logprobs = false;
   params->output.stop.clear();
   params->output.min_tokens = 0;
-  // The text never has the EOS token: it is the last one of an answer that includes it, and no token of
-  // another.
+  // The text never has the EOS token: the token is the last of an answer that includes the token, and no
+  // token of any other answer.
   params->output.include_stop_str_in_output = !params->sampling.beam_search->includes_eos;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// best_of: of each prompt more candidates are computed than the response has choices, and the likeliest ones
-// become its choices: those whose tokens' log-probabilities have the greatest sums, the likeliest first, and
-// among equals the candidate with the lower index. Nothing of a prompt comes before its last candidate has
-// ended. Not thread safe.
+// best_of: of each prompt more candidates are computed than the response has choices, and the likeliest
+// candidates become the choices: candidates with the greatest sums of log-probabilities over the tokens, the
+// likeliest first, and among equals the candidate with the lower index. No output of a prompt comes before
+// the prompt's last candidate has ended. Not thread safe.
 
 #include <cstdint>
 #include <utility>
@@ -17,12 +17,12 @@ class BestOf {
   // 1 <= n <= best_of.
   BestOf(int32_t num_prompts, int32_t n, int32_t best_of);
 
-  // Takes what a candidate's output adds, with index prompt * best_of + candidate; its log-probabilities must
-  // be there. Appends the updates that the response has now, with index prompt * n + choice: an error at
-  // once, all others with the prompt's last candidate.
+  // Takes a candidate's output, with index prompt * best_of + candidate; the log-probabilities must be there.
+  // Appends the updates that the response has now, with index prompt * n + choice: an error at once, all
+  // other updates with the prompt's last candidate.
   void Add(ChoiceUpdate update, std::vector<ChoiceUpdate>* updates);
 
-  // Of text, ids and log-probabilities that wait for other candidates.
+  // The bytes of text, ids and log-probabilities that wait for other candidates.
   int64_t held_bytes() const { return held_bytes_; }
 
  private:

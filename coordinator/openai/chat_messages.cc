@@ -20,10 +20,10 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessages = 16384;
-constexpr size_t kMaxKeys = 64;  // of one object that reaches the template
+constexpr size_t kMaxKeys = 64;  // of an object that reaches the template
 constexpr absl::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
 
-// Whether every object in `value` is small enough for ordered_json, which searches its keys one by one.
+// Whether every object in `value` is small enough for ordered_json, which searches keys one by one.
 bool HasFewKeys(const Json& value) {
   return !value.is_structured() || ((!value.is_object() || value.size() <= kMaxKeys) &&
                                     std::all_of(value.begin(), value.end(), HasFewKeys));
@@ -35,8 +35,8 @@ bool HasToolCalls(const Json& message) {
   return calls != message.end() && !calls->is_null();
 }
 
-// Parses again, with keys in the order of the body, the members whose objects templates print. Members that
-// are refused later, or that have no such objects, are left out.
+// Parses again, with keys in the order of the body, the members with objects that templates print. Members
+// that are refused later, or that have no such objects, are left out.
 OrderedJson ReadPrinted(absl::string_view body, const FieldReader& fields) {
   std::vector<absl::string_view> members;
   const Json* messages = fields.Find("messages");
@@ -62,8 +62,8 @@ const OrderedJson* Item(const OrderedJson* array, size_t i) {
   return array == nullptr || !array->is_array() || i >= array->size() ? nullptr : &(*array)[i];
 }
 
-// Copies `ordered`, which is `value` with its keys in order. Returns false when it has too many keys, or when
-// there is no `ordered`.
+// Copies `ordered`, which is `value` with its keys in order. Returns false when `ordered` has too many keys,
+// or when there is no `ordered`.
 bool CopyInOrder(const Json& value, const OrderedJson* ordered, OrderedJson* to) {
   if (ordered == nullptr || !HasFewKeys(value)) return false;
   *to = *ordered;
@@ -96,9 +96,9 @@ bool JoinParts(const Json& parts, std::string* text) {
   return true;
 }
 
-// Replaces the argument string of a tool call by the object that it spells, which templates expect. A string
-// that spells no object becomes an empty object, so that a model's mistake does not end its conversation.
-// Returns false when the object has too many keys.
+// Replaces the argument string of a tool call by the object that the string spells, which templates expect. A
+// string that spells no object becomes an empty object, so that a model's mistake does not end the
+// conversation. Returns false when the object has too many keys.
 bool ArgumentsToObject(OrderedJson* function) {
   const auto it = function->find("arguments");
   OrderedJson object = OrderedJson::object();
@@ -113,7 +113,7 @@ bool ArgumentsToObject(OrderedJson* function) {
   return true;
 }
 
-// Returns why an assistant's calls are refused; empty: they are valid and were added to `copy`.
+// Returns why an assistant's calls are refused; empty: the calls are valid and were added to `copy`.
 std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJson* copy) {
   if (!calls.is_array()) return "tool_calls must be a list";
   if (calls.empty()) return "";
@@ -129,7 +129,7 @@ std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJ
   return "";
 }
 
-// Returns what is wrong with a message's role; empty: nothing.
+// Returns the fault of a message's role; empty: none.
 std::string CheckRole(const Json& message, bool any_role) {
   if (!message.contains("role") || !message["role"].is_string()) return "role must be a string";
   const std::string& role = message["role"].get_ref<const std::string&>();
@@ -137,7 +137,7 @@ std::string CheckRole(const Json& message, bool any_role) {
   return absl::StrCat("role must be one of ", absl::StrJoin(kRoles, ", "));
 }
 
-// Reads a message's content into `text`. Returns what is wrong with it; empty: nothing.
+// Reads a message's content into `text`. Returns the fault of the content; empty: none.
 std::string ReadContent(const Json& message, std::string* text) {
   const auto content = message.find("content");
   const bool by_assistant = message["role"] == "assistant";
@@ -156,7 +156,7 @@ std::string ReadContent(const Json& message, std::string* text) {
   return "";
 }
 
-// Returns why `message` is refused; empty: it is valid and was appended to `out`.
+// Returns why `message` is refused; empty: `message` is valid and was appended to `out`.
 std::string AddMessage(const Json& message, const OrderedJson* ordered, bool any_role, OrderedJson* out) {
   if (!message.is_object()) return "must be an object";
   if (const std::string problem = CheckRole(message, any_role); !problem.empty()) return problem;
@@ -170,7 +170,7 @@ std::string AddMessage(const Json& message, const OrderedJson* ordered, bool any
     if (it == message.end() || it->is_null()) continue;
     if (!it->is_string()) return absl::StrCat(key, " must be a string");
     copy[key] = it->get<std::string>();
-    // These are two names of one thing; some templates use one, some the other.
+    // Two names of the same thing: some templates use the first, some the second.
     if (key == absl::string_view("reasoning_content")) copy["reasoning"] = copy[key];
     if (key == absl::string_view("reasoning")) copy["reasoning_content"] = copy[key];
   }
@@ -205,7 +205,7 @@ OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered, bool a
 }
 
 // For templates that do not handle the role "developer": joins system and developer messages to one system
-// message in front, because many templates accept no other place for it.
+// message in front, because many templates accept a system message in no other place.
 OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_template) {
   const auto is = [](const OrderedJson& message, const char* role) { return message["role"] == role; };
   if (absl::StrContains(chat_template, "\"developer\"") || absl::StrContains(chat_template, "'developer'") ||
@@ -274,7 +274,7 @@ std::string RenderPrompt(FieldReader* fields, const ChatTemplate& chosen, const 
   return "";
 }
 
-// The template shows tools to the model; a call of one cannot be requested.
+// The template shows tools to the model; a call of a tool cannot be requested.
 void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
   const Json* tools = fields->Find("tools");
   if (tools == nullptr) return;
@@ -293,7 +293,7 @@ void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* con
     for (const char* key : {"name", "description", "parameters"}) {
       const OrderedJson* in_order = Member(Member(Item(ordered, i), "function"), key);
       const auto it = function->find(key);
-      OrderedJson& value = copy["function"][key];  // null where it is not given
+      OrderedJson& value = copy["function"][key];  // null where the key is not given
       if (it != function->end() && !CopyInOrder(*it, in_order, &value))
         return fields->Fail("tools", "tools have too many keys");
     }
@@ -316,7 +316,7 @@ void ReadDocuments(FieldReader* fields, const OrderedJson* ordered, OrderedJson*
 }
 
 // Sets the template's variables for reasoning. `enable_thinking`, by which some models think or do not,
-// follows the effort unless chat_template_kwargs has set it.
+// follows the effort unless chat_template_kwargs has set the variable.
 void AddReasoningEffort(FieldReader* fields, OrderedJson* context) {
   const std::optional<std::string> effort = fields->String("reasoning_effort", 16);
   constexpr absl::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
@@ -371,7 +371,7 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
   AddReasoningEffort(fields, &context);
-  // Templates compare these variables with "none", and an undefined variable would not be equal to "none".
+  // Templates compare the variables with "none", and an undefined variable would not be equal to "none".
   for (const char* name : {"tools", "documents"}) {
     if (!context.contains(name)) context[name] = nullptr;
   }

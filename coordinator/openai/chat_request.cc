@@ -1,4 +1,4 @@
-// Reads the fields of a chat request; chat_messages.cc renders its messages to a prompt.
+// Reads the fields of a chat request; chat_messages.cc renders the messages to a prompt.
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -16,7 +16,7 @@ std::string NextEngineId() {
   return absl::StrCat("r", counter.fetch_add(1, std::memory_order_relaxed));
 }
 
-// The bytes that a client can make large in `params` and in the choices that are made from it.
+// The bytes that a client can make large in `params` and in the choices that are made from `params`.
 int64_t ParamsBytes(const GenerateParams& params) {
   size_t bytes = params.prompt_text.size() + params.response_id.size();
   for (const GenerateParams::Prompt& prompt : params.prompts)
@@ -50,7 +50,7 @@ class ClientRequest::Sink : public OutputSink {
   const int32_t index_;
 };
 
-// Of a beam search: its answers come with the last output, which is that of each choice.
+// For a beam search: the answers come with the last output, which holds for each choice.
 class ClientRequest::BeamSink : public OutputSink {
  public:
   BeamSink(std::shared_ptr<OutputQueue> queue, int32_t first, int32_t count)

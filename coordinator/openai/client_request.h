@@ -1,15 +1,16 @@
 #pragma once
-// One client request on its way through the engine: each of the n choices of each prompt, or with best_of
-// each of the candidates to become them, becomes an engine request, and a beam search of a prompt, whose
-// answers are the choices, becomes one; their outputs are collected, and become text off the engine's loop.
+// A client's request on the way through the engine. Each of the n choices of each prompt becomes an engine
+// request; with best_of, each candidate for the choices does. A beam search of a prompt, which has the
+// choices as its answers, is a single engine request. The outputs are collected, and become text off the
+// engine's loop.
 //
 // Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take turns ids into
-// text and searches stop strings, so it runs neither on an I/O thread nor on the engine's: over HTTP it runs
-// on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready` is
-// called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
-// Errors of Submit are the engine's. A ClientRequest that is destroyed before its end aborts the sequences
-// that are left, and counts each in request_success_total as aborted. When more than `max_queued_bytes` of
-// outputs wait, all sequences are aborted and overflowed() turns true.
+// text and searches stop strings, so Take runs neither on an I/O thread nor on the engine's: over HTTP on the
+// output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready` is called on
+// the engine's thread when there is something to Take after there was nothing, and must be cheap. Errors of
+// Submit are the engine's. A ClientRequest that is destroyed before its end aborts the open sequences, and
+// counts each in request_success_total as aborted. When more than `max_queued_bytes` of outputs wait, all
+// sequences are aborted and overflowed() turns true.
 
 #include <atomic>
 #include <functional>
@@ -45,7 +46,7 @@ class ClientRequest {
 
   // Submits all choices or none. To be called once.
   absl::Status Submit(std::function<void()> on_ready);
-  // Returns what the engine has made since the last call, as text, in order per choice. Not before Submit.
+  // Returns the engine's output since the last call, as text, in order per choice. Not before Submit.
   std::vector<ChoiceUpdate> Take();
   void Abort();
 
@@ -56,7 +57,7 @@ class ClientRequest {
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
-  // Of outputs that were taken from the engine and that Take holds back.
+  // The bytes of outputs that were taken from the engine and that Take holds back.
   int64_t held_bytes() const;
 
  private:
@@ -64,7 +65,7 @@ class ClientRequest {
   class BeamSink;
   // Or a candidate, of which index / num_candidates() is the prompt, too.
   struct Choice {
-    std::string engine_id;  // empty: another choice's request makes it
+    std::string engine_id;  // empty: the request of a different choice makes this choice
     OutputProcessor processor;
     absl::Time last_output = absl::InfinitePast();
     bool counted_cache = false;
@@ -83,7 +84,7 @@ class ClientRequest {
   std::vector<Choice> choices_;
   std::unique_ptr<BestOf> best_of_;  // null: every candidate is a choice
   int32_t open_ = 0;
-  int64_t open_request_ = 0;  // its key among the model's open requests; 0: it is not there
+  int64_t open_request_ = 0;  // the key among the model's open requests; 0: not there
   std::atomic<bool> aborted_{false};
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;

@@ -21,7 +21,7 @@ bool IsIdList(const Json& value) {
          });
 }
 
-// Adds one element of `prompt`: a text or a list of ids.
+// Adds an element of `prompt`: a text or a list of ids.
 void AddPrompt(FieldReader* fields, const ServedModel& model, const Json& value, bool add_special_tokens,
                GenerateParams* params) {
   GenerateParams::Prompt prompt;

@@ -1,7 +1,7 @@
 #pragma once
 // Typed access to a request's fields. Each reading function returns nullopt when the field is not given or
 // has a problem; the first problem is kept with the field's name. null counts as not given, except after
-// NotNull. As vLLM's pydantic, it takes 8.0 and "8" for integers; but a boolean is not a number.
+// NotNull. As vLLM's pydantic, the reader takes 8.0 and "8" for integers; but a boolean is not a number.
 
 #include <cstdint>
 #include <limits>
@@ -20,7 +20,7 @@ class FieldReader {
   // `object` must outlive the reader.
   explicit FieldReader(const nlohmann::json& object) : object_(object) {}
 
-  // Whether the field is given, be it as null.
+  // Whether the field is given, also as null.
   bool Has(const char* name) const;
   // Returns nullptr for a field that is not given or null.
   const nlohmann::json* Find(const char* name) const;
@@ -36,11 +36,11 @@ class FieldReader {
   std::optional<std::string> String(const char* name, size_t max_bytes);
   // Token ids in [0, vocab_size).
   std::optional<std::vector<int32_t>> TokenIds(const char* name, int32_t vocab_size, size_t max_count);
-  // A list of strings that are not empty, or, with `lone_string`, one such string.
+  // A list of strings that are not empty, or, with `lone_string`, a single such string.
   std::optional<std::vector<std::string>> Strings(const char* name, bool lone_string, size_t max_count,
                                                   size_t max_bytes);
 
-  // Notes a problem of field `param`, unless there was one before.
+  // Notes a problem of field `param`, unless a problem was noted before.
   void Fail(absl::string_view param, absl::string_view message);
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }  // only when !ok()
@@ -50,8 +50,8 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
-// Returns a JSON number, or a string that spells one, as an integer; nullopt: it is not a whole number, or
-// out of int64's range.
+// Returns a JSON number, or a string that spells one, as an integer; nullopt: not a whole number, or out of
+// int64's range.
 std::optional<int64_t> AsInt(const nlohmann::json& value);
 // The same as a double, which may be NaN or infinite.
 std::optional<double> AsNumber(const nlohmann::json& value);

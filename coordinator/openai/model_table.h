@@ -1,5 +1,6 @@
 #pragma once
-// Holds the models that a server serves: none while they load, then the same ones for good. Thread safe.
+// Holds the models that a server serves: none while the models load, then the same models for good. Thread
+// safe.
 
 #include <functional>
 #include <memory>
@@ -27,9 +28,9 @@ class ModelTable {
   StateReport Starting() const;
   // To be called once. Sets max_token_bytes, all_names and word_speller of each.
   void Set(std::vector<ServedModel> models);
-  // The one that a request gets that names none: the first. Null while they load.
+  // The first model: a request that names no model gets this model. Null while the models load.
   SharedModel Get() const;
-  SharedModel Find(absl::string_view name) const;  // null: there is no such model, or they load
+  SharedModel Find(absl::string_view name) const;  // null: no such model, or loading
   std::vector<SharedModel> All() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// The clients' requests that are open, by the id that their responses have, so that operators can abort them
-// by it. Thread safe.
+// The clients' open requests, by the id in the response, so that operators can abort requests by that id.
+// Thread safe.
 
 #include <cstdint>
 #include <optional>
@@ -15,15 +15,15 @@ namespace somnus {
 
 class OpenRequests {
  public:
-  // `engine_ids`: those of its choices. Returns what Remove takes.
+  // `engine_ids`: the ids of the request's choices. Returns the key for Remove.
   int64_t Add(std::string response_id, std::vector<std::string> engine_ids);
   void Remove(int64_t key);
 
   struct Found {
     int num_requests = 0;
-    std::vector<std::string> engine_ids;  // of all their choices
+    std::vector<std::string> engine_ids;  // of all choices
   };
-  // Those of the given ids, which several requests may share; all without ids.
+  // The requests with the given ids; several requests may share an id. Without ids: all requests.
   Found Find(const std::optional<std::vector<std::string>>& response_ids) const;
 
  private:

@@ -35,15 +35,15 @@ struct GenerateParams {
   };
   std::vector<Prompt> prompts;
   int32_t n = 1;
-  // Of each prompt as many are computed, and the n likeliest are the choices (best_of.h), which needs the
-  // log-probabilities of their tokens; not above n: all that are computed are the choices.
+  // The number of candidates that are computed of each prompt. The n likeliest are the choices (best_of.h),
+  // which needs the log-probabilities of the tokens. Not above n: all computed candidates are choices.
   int32_t best_of = 1;
   SamplingParams sampling;
   uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
   OutputOptions output;
   bool echo = false;
-  bool echo_only = false;        // max_tokens 0: the response leaves out the one token that the engine makes
-  bool logprobs = false;         // the response has log-probabilities of its tokens
+  bool echo_only = false;        // max_tokens 0: the response leaves out the only token that the engine makes
+  bool logprobs = false;         // the response has log-probabilities of the tokens
   int32_t num_top_logprobs = 0;  // alternatives per token
   bool prompt_logprobs = false;  // the response has prompt_logprobs
   bool return_token_ids = false;
@@ -57,11 +57,11 @@ struct GenerateParams {
   std::string prompt_text;  // chat, with return_prompt_text: the rendered messages
   int32_t priority = 0;     // lower is served first
   std::string cache_salt;
-  std::string user;  // as UserOfField or UserOfKey (api_key.h) make it; empty: nobody is named
+  std::string user;  // from UserOfField or UserOfKey (api_key.h); empty: nobody is named
   RequestTimes times;
   std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
 
-  // That are computed of each prompt.
+  // The number that is computed of each prompt.
   int32_t num_candidates() const { return std::max(n, best_of); }
 };
 
@@ -69,7 +69,7 @@ using GenerateOrError = std::variant<GenerateParams, ApiError>;
 
 GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
                                        const ApiLimits& limits);
-// `generation_prompt`: what add_generation_prompt is where it is not given.
+// `generation_prompt`: the value of add_generation_prompt where the field is not given.
 GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
                                  bool generation_prompt = true);
 

@@ -26,7 +26,7 @@ int64_t JsonBytes(const OutputDelta& delta) {
          LogprobsJsonBytes(delta.logprobs) + LogprobsJsonBytes(delta.prompt_logprobs);
 }
 
-// What both kinds of response keep per choice.
+// The record of a choice in both kinds of response.
 struct ChoiceText {
   ChoiceText(const GenerateParams& params, const Tokenizer& tokenizer) : logprobs(params, tokenizer) {}
   std::string text;
@@ -34,7 +34,7 @@ struct ChoiceText {
   CompletionLogprobs logprobs;
   std::string chat_logprobs;  // entries of logprobs.content
   std::vector<Logprobs> prompt_logprobs;
-  OutputDelta last;  // the update that ended it
+  OutputDelta last;  // the update that ended the choice
   OutputDelta held;  // stream_interval: tokens and text that are in no event yet
   int64_t held_bytes = 0;
   bool started = false;
@@ -53,7 +53,8 @@ class Writer : public ResponseWriter {
  protected:
   const GenerateParams::Prompt& PromptOf(int32_t index) const { return params_.prompts[index / params_.n]; }
 
-  // Adds the prompt's log-probabilities to those of a choice that echoes the prompt, before its first token.
+  // Adds the prompt's log-probabilities to a choice that echoes the prompt, before the log-probabilities of
+  // the choice's first token.
   void AddPromptLogprobs(int32_t index) {
     ChoiceText& choice = choices_[index];
     if (params_.chat || !params_.echo || !params_.logprobs) return;
@@ -77,7 +78,7 @@ class Writer : public ResponseWriter {
       AppendChatLogprob(params_, *model_.tokenizer, logprobs, &choice->chat_logprobs);
     }
   }
-  // Writes the object of what was added since the last call, or null.
+  // Writes the object of the entries that were added since the last call, or null.
   void WriteLogprobs(ChoiceText* choice, std::string* out) {
     if (!params_.logprobs) {
       *out += "null";
@@ -243,7 +244,7 @@ class StreamWriter : public Writer {
   }
 
  private:
-  // `bytes`: the size of `delta` before its log-probabilities were moved to the choice.
+  // `bytes`: the size of `delta` before the log-probabilities were moved to the choice.
   void Hold(const OutputDelta& delta, int64_t bytes, ChoiceText* choice) {
     OutputDelta& held = choice->held;
     held.text += delta.text;

@@ -1,6 +1,6 @@
 #pragma once
-// Writes what clients read: the JSON of a whole response, or its SSE events. It gets the updates of one
-// ClientRequest, in order. Not thread safe; no I/O.
+// Writes the text that clients read: the JSON of a whole response, or the SSE events. The writer gets the
+// updates of one ClientRequest, in order. Not thread safe; no I/O.
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ class ResponseWriter {
   // To be called after every choice has finished. Returns the JSON body, or the stream's last events with
   // [DONE].
   virtual std::string Finish(const UsageCounts& usage) = 0;
-  // From now on the last event of every choice has weight_version. 0: it has none.
+  // From now on the last event of every choice has weight_version. 0: the event has none.
   void TellWeightsVersion(int64_t version) { weights_version_ = version; }
   // About how many bytes of JSON this object holds for Finish, or for a stream's next event.
   int64_t held_bytes() const { return held_bytes_; }

@@ -79,7 +79,8 @@ OutputDelta OutputProcessor::Process(RequestOutput output) {
     ++num_tokens_;
     delta.token_ids.push_back(id);
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
-    // The token that ends a sequence is counted, but its text is left out, like that of a stop string.
+    // The token that ends a sequence is counted, but the token's text is left out, as the text of a stop
+    // string is.
     const bool hidden =
         ended_by_token && i + 1 == output.token_ids.size() && !options_.include_stop_str_in_output;
     if (hidden) continue;

@@ -1,10 +1,10 @@
 #pragma once
 // Turns one sequence's token ids into text: incremental detokenizing, stop strings, the end of the sequence.
 //
-// Stop strings act as if the text arrived one character at a time: the one that ends first wins (listed first
-// among equals), wherever tokens end. Text that may still become a stop string is held back, so that no part
-// of one is ever returned. Ownership: the tokenizer must outlive the processor. Not thread safe; it runs
-// neither on the engine's thread nor on an I/O thread.
+// Stop strings act as if the text arrived one character at a time: the stop string that ends first wins
+// (listed first among equals), wherever tokens end. Text that may still become a stop string is held back, so
+// that no part of a stop string is ever returned. Ownership: the tokenizer must outlive the processor. Not
+// thread safe; the processor runs neither on the engine's thread nor on an I/O thread.
 
 #include <cstdint>
 #include <optional>
@@ -24,19 +24,19 @@ struct OutputOptions {
   int32_t min_tokens = 0;  // stop strings that end within this many tokens do not count
 };
 
-// What one engine output adds to a choice.
+// The addition of an engine output to a choice.
 struct OutputDelta {
   std::string text;  // whole UTF-8 characters
   std::vector<int32_t> token_ids;
   std::vector<Logprobs> logprobs;  // parallel to token_ids, when requested
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<std::string> stop_string;  // the one that ended the sequence
+  std::optional<std::string> stop_string;  // the stop string that ended the sequence
   std::optional<int32_t> stop_token_id;
   absl::Status error;
   int32_t num_cached_tokens = 0;
   int64_t weights_version = 0;     // as of RequestOutput
-  bool engine_still_runs = false;  // a stop string ended it here: the caller must abort the engine's request
+  bool engine_still_runs = false;  // a stop string has ended the choice: the caller aborts the request
 };
 
 class OutputProcessor {
@@ -55,8 +55,8 @@ class OutputProcessor {
     size_t begin, end;
     size_t index;  // in options_.stop
   };
-  // Appends `text` to pending_, and moves what can no longer be part of a stop string from there to `delta`.
-  // Returns true when a stop string ended the sequence.
+  // Appends `text` to pending_, and moves text that can no longer be part of a stop string from there to
+  // `delta`. Returns true when a stop string ended the sequence.
   bool Advance(std::string text, bool count_stops, OutputDelta* delta);
   std::optional<Match> FirstMatch(size_t new_from) const;
   size_t HeldBackFrom() const;

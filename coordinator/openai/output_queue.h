@@ -1,5 +1,5 @@
 #pragma once
-// A client request's outputs on their way from the engine's thread to the thread that turns them into text.
+// A client request's outputs on the way from the engine's thread to the thread that turns outputs into text.
 //
 // Thread safe. Push calls `on_ready`, on the engine's thread, when there is something to take after there was
 // nothing. Bounded in bytes: an output that is pushed while more than `max_bytes` wait is dropped, unless it
@@ -24,7 +24,7 @@ class OutputQueue {
   using Outputs = std::vector<std::pair<int32_t, RequestOutput>>;  // with the index of the choice
 
   void Push(int32_t index, RequestOutput output);
-  // Whoever takes one of them takes all.
+  // A caller that takes an output takes all outputs.
   void PushAll(Outputs outputs);
   Outputs TakeAll();
   bool overflowed() const;

@@ -29,7 +29,7 @@ void OutputThreads::Stop() {
     dropped.swap(tasks_);
     posted_.SignalAll();
   }
-  dropped.clear();  // without the lock: a task's destructor may post another
+  dropped.clear();  // without the lock: a task's destructor may post a task
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }

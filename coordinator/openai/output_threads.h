@@ -1,9 +1,9 @@
 #pragma once
-// The threads that turn token ids into text and JSON. Their number is fixed, so that responses take at most
-// that many CPUs from the engine; tasks wait in one queue, first in first out.
+// The threads that turn token ids into text and JSON. The number of threads is fixed, so that responses take
+// at most that many CPUs from the engine; tasks wait in one queue, first in first out.
 //
-// Thread safety: all methods are thread safe; Stop must not be called from one of these threads. The queue
-// has at most one task per open response, since each posts one task at a time. Tasks must not throw.
+// Thread safety: all methods are thread safe; Stop must not be called from an output thread. The queue has at
+// most one task per open response, since each response posts one task at a time. Tasks must not throw.
 
 #include <deque>
 #include <functional>
@@ -15,7 +15,8 @@
 
 namespace somnus {
 
-// Half of the CPUs, from 2 to 8: at least two, so that one slow response does not hold up all others.
+// Half of the CPUs, from 2 to 8: at least two, so that one slow response does not hold up all other
+// responses.
 int DefaultOutputThreads();
 
 class OutputThreads {
@@ -25,9 +26,9 @@ class OutputThreads {
   OutputThreads(const OutputThreads&) = delete;
   OutputThreads& operator=(const OutputThreads&) = delete;
 
-  // Queues a task; drops it after Stop.
+  // Queues a task; drops the task after Stop.
   void Post(std::function<void()> task);
-  // Waits for the tasks that run, and drops those that wait. Idempotent.
+  // Waits for tasks that run, and drops tasks that wait. Idempotent.
   void Stop();
 
  private:

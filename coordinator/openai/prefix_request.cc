@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the request says of its outputs does not count.
+// The request's fields about outputs do not count.
 GenerateOrError ForPrompt(GenerateOrError parsed) {
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;

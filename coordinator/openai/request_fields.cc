@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxBadWordBytes = 16 << 10;
-constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated ones are dropped
+constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated entries are dropped
 constexpr size_t kMaxWordBytes = 64;
 constexpr double kHuge = 1e6;          // larger numbers are cut to this, which is far from float's limits
 constexpr double kGreedyBelow = 1e-5;  // as in vLLM
@@ -80,7 +80,7 @@ void RefuseUnsupported(FieldReader* fields, bool chat) {
   }
 }
 
-// Only the scheduling policy `priority` uses it.
+// Only the scheduling policy `priority` uses the field.
 void ReadPriority(FieldReader* fields, GenerateParams* params) {
   const int64_t priority = fields->Int("priority").value_or(0);
   params->priority = static_cast<int32_t>(std::clamp<int64_t>(priority, std::numeric_limits<int32_t>::min(),
@@ -110,7 +110,7 @@ void CheckOtherFields(FieldReader* fields, bool chat) {
     fields->Fail("mm_payload", "mm_payload must be tensors or none");
 }
 
-// These are vLLM's rules: the salt may become part of a name in external caches.
+// The rules are vLLM's: the salt may become part of a name in external caches.
 void ReadCacheSalt(FieldReader* fields, GenerateParams* params) {
   constexpr size_t kMaxSaltBytes = 128;
   const std::optional<std::string> salt = fields->String("cache_salt", kMaxSaltBytes);
@@ -169,7 +169,7 @@ void ReadBadWords(FieldReader* fields, const ServedModel& model, const ApiLimits
   }
 }
 
-// A top_k above the vocabulary's size is no limit; so is one that no integer can hold.
+// A top_k above the vocabulary's size is no limit; so is a top_k that no integer can hold.
 std::optional<int64_t> ReadTopK(FieldReader* fields) {
   const Json* value = fields->Find("top_k");
   if (value != nullptr && value->is_number() && value->get<double>() >= 1e18) return 0;
@@ -255,7 +255,7 @@ std::string NewResponseId(absl::string_view prefix) {
   return absl::StrCat(prefix, absl::StrFormat("%016x%016x", Random()(), Random()()));
 }
 
-// It has 63 bits, so that seed + i cannot wrap.
+// The seed has 63 bits, so that seed + i cannot wrap.
 uint64_t RandomSeed() { return Random()() >> 1; }
 
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
@@ -298,7 +298,7 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
     tokens += static_cast<int64_t>(prompt.ids.size());
   if (tokens * params.num_candidates() * (params.sampling.num_prompt_logprobs + 1) >
       limits.max_prompt_logprobs) {
-    // With echo, logprobs asks for them, too.
+    // With echo, logprobs asks for log-probabilities of the prompt, too.
     const char* field = fields->Has("prompt_logprobs") ? "prompt_logprobs" : "logprobs";
     fields->Fail(field, absl::StrCat("the request asks for more than ", limits.max_prompt_logprobs,
                                      " prompt log-probabilities"));
@@ -306,7 +306,8 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
 }
 
 bool MayFitContext(absl::string_view text, const ServedModel& model) {
-  // NFC can make one code point of three; max_token_bytes includes added tokens and tokens of many spaces.
+  // NFC can make a single code point of three; max_token_bytes includes added tokens and tokens of many
+  // spaces.
   constexpr int64_t kNormalizationShrinks = 4;
   return static_cast<int64_t>(text.size()) <= kNormalizationShrinks * model.max_token_bytes *
                                                   (static_cast<int64_t>(model.engine->max_model_len()) + 1);

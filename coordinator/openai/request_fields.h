@@ -1,6 +1,5 @@
 #pragma once
-// Parts that the request parsers share. They leave problems in the FieldReader. Internal to
-// coordinator/openai.
+// Parts that the request parsers share. Problems are left in the FieldReader. Internal to coordinator/openai.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -13,7 +12,7 @@
 
 namespace somnus {
 
-// Reads the fields of /v1/completions from its parsed body, or from a gRPC request as JSON.
+// Reads the fields of /v1/completions from the parsed body, or from a gRPC request as JSON.
 GenerateOrError ParseCompletionFields(const nlohmann::json& json, const ServedModel& model,
                                       const ApiLimits& limits);
 
@@ -25,31 +24,32 @@ std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params);
 
-// Makes a beam search of a request that asks for one, once everything else has been read and checked. The
-// log-probabilities of its answers wait in memory for its end: those that no response could hold are refused.
+// Makes a beam search of a request that asks for a beam search, once everything else has been read and
+// checked. The log-probabilities of the answers wait in memory for the end of the search: a request for more
+// than any response could hold is refused.
 void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                     GenerateParams* params);
 
 // Applies truncate_prompt_tokens, checks each prompt against the context and sets max_tokens and min_tokens.
-// `max_tokens`: what the request's `field` says; nullopt: to the end of the context.
+// `max_tokens`: the value of the request's `field`; nullopt: to the end of the context.
 void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
                 GenerateParams* params, const char* field = "max_tokens");
 
-// Checks the number of prompt log-probabilities: the prompts' tokens times choices and alternatives. All of
-// them wait in memory for the end of the request.
+// Checks the number of prompt log-probabilities: the prompts' tokens times choices and alternatives. All
+// log-probabilities wait in memory for the end of the request.
 void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params);
 
-// Returns false, without tokenizing, when `text` cannot fit the context whatever its tokens are.
+// Returns false, without tokenizing, when `text` cannot fit the context with any tokens.
 bool MayFitContext(absl::string_view text, const ServedModel& model);
 
 struct RenderedChat {
   std::string text;
   std::string role;  // of the next message: the assistant, or the last message's without a generation prompt
-  std::string echo_text;  // the last message's text when it has that role
+  std::string echo_text;  // the last message's text when that message has that role
 };
 // Renders messages (and continue_final_message etc.) by the chat template; an error is in `fields`, which was
 // made from `body`. `any_role`: roles that OpenAI does not have are passed to the template.
-// `generation_prompt`: what add_generation_prompt is where it is not given.
+// `generation_prompt`: the value of add_generation_prompt where the field is not given.
 RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role,
                         bool generation_prompt = true);
 

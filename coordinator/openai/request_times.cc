@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// Digits, and one point among them: no sign, no exponent, no "inf".
+// Digits, and one point among the digits: no sign, no exponent, no "inf".
 std::optional<double> Decimal(absl::string_view text) {
   constexpr size_t kMaxLength = 32;
   double value = 0;

@@ -1,7 +1,8 @@
 #pragma once
-// How long a client gives its request: the HTTP headers X-Request-Timeout and X-SLO-TTFT-Ms, the deadline of
-// a gRPC call, its field ttft_target_s and its metadata x-slo-ttft-ms. They become times of the coordinator's
-// monotonic clock when the request has been received; from then on no other clock counts. Pure functions.
+// How long a client gives a request: the HTTP headers X-Request-Timeout and X-SLO-TTFT-Ms; for a gRPC call
+// the deadline, the field ttft_target_s and the metadata x-slo-ttft-ms. The values become times of the
+// coordinator's monotonic clock when the request has been received; from then on no other clock counts. Pure
+// functions.
 
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@
 
 namespace somnus {
 
-// As EngineRequest has them.
+// The times as EngineRequest has them.
 struct RequestTimes {
   MonotonicTime deadline = absl::InfiniteDuration();
   MonotonicTime first_token_by = absl::InfiniteDuration();
@@ -29,11 +30,11 @@ inline constexpr char kTtftHeader[] = "X-SLO-TTFT-Ms";         // milliseconds
 TimesOrError TimesOfHeaders(const std::optional<std::string>& timeout, const std::optional<std::string>& ttft,
                             MonotonicTime received, const ApiLimits& limits);
 
-// `timeout`: what the call has left, infinite for ever. `ttft` as the header of that name.
+// `timeout`: the time that the call has left, infinite for ever. `ttft` as the header of that name.
 TimesOrError TimesOfCall(absl::Duration timeout, const std::optional<std::string>& ttft,
                          MonotonicTime received, const ApiLimits& limits);
 
-// The same with the field ttft_target_s, in seconds. A 400 names it when it is not above 0.
+// As above, with the field ttft_target_s, in seconds. A 400 names the field when the value is not above 0.
 TimesOrError TimesOfFields(absl::Duration timeout, double ttft_target_s, MonotonicTime received,
                            const ApiLimits& limits);
 

@@ -5,7 +5,8 @@
 namespace somnus {
 namespace {
 
-// Responses up to this size are not refused for the total's sake: the number of connections bounds them.
+// Responses up to this size are not refused for the total's sake: the number of connections bounds such
+// responses.
 constexpr int64_t kSmallResponseBytes = 64 << 10;
 
 }  // namespace

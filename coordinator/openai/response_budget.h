@@ -1,6 +1,6 @@
 #pragma once
-// Bounds the memory of responses that are made but not sent: whole ones wait for their last token, streams
-// with a large stream_interval for their next event. There is one bound for a response, and one for all
+// Bounds the memory of responses that are made but not sent: whole responses wait for the last token, streams
+// with a large stream_interval for the next event. There is one bound for a response, and one for all
 // together.
 //
 // Thread safe; a Part is for one thread at a time, and must not outlive its budget.
@@ -20,7 +20,7 @@ class ResponseBudget {
   ResponseBudget(const ResponseBudget&) = delete;
   ResponseBudget& operator=(const ResponseBudget&) = delete;
 
-  // What one response holds; it is given back when the Part is destroyed.
+  // The bytes that a response holds, which are given back when the Part is destroyed.
   class Part {
    public:
     explicit Part(ResponseBudget* budget) : budget_(budget) {}

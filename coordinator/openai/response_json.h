@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// An estimate of the JSON bytes of a log-probability with its token, as text or as bytes.
+// An estimate of the JSON bytes of a log-probability with the token, as text or as bytes.
 inline constexpr int64_t kLogprobJsonBytes = 80;
 
 const char* FinishReasonName(FinishReason reason);
@@ -25,7 +25,7 @@ void AppendIds(const std::vector<int32_t>& ids, std::string* out);
 // Appends a stop string, a token's id or null.
 void AppendStopReason(const OutputDelta& delta, std::string* out);
 
-// The log-probabilities of one completion's choice as growing parallel arrays. text_offset counts characters
+// The log-probabilities of a completion's choice as growing parallel arrays. text_offset counts characters
 // from the start of the choice's text.
 class CompletionLogprobs {
  public:
@@ -34,7 +34,8 @@ class CompletionLogprobs {
   // Adds a token without log-probabilities (the first of a prompt).
   void AddBare(int32_t id);
   void Add(const Logprobs& logprobs);
-  // Writes the object of what was added since the last call, and drops it; offsets continue.
+  // Writes the object of the entries that were added since the last call, and drops the entries; offsets
+  // continue.
   void Write(std::string* out);
 
  private:
@@ -47,7 +48,7 @@ class CompletionLogprobs {
   int64_t offset_ = 0;
 };
 
-// Appends one entry of chat's logprobs.content.
+// Appends an entry of chat's logprobs.content.
 void AppendChatLogprob(const GenerateParams& params, const Tokenizer& tokenizer, const Logprobs& logprobs,
                        std::string* out);
 // Appends vLLM's prompt_logprobs: [null, {"17": {"logprob", "rank", "decoded_token"}, ...}, ...].

@@ -8,7 +8,8 @@
 
 namespace somnus {
 
-// Lets the engine's thread post a task. The engine shares it, and may use it after the producer's end.
+// Lets the engine's thread post a task. The engine shares this object, and may use it after the producer's
+// end.
 struct ResponseProducer::Schedule {
   std::weak_ptr<ResponseProducer> producer;
   PostTask post;
@@ -53,7 +54,7 @@ UsageCounts ResponseProducer::Usage() const {
   return UsageCounts{request_.prompt_tokens(), request_.completion_tokens(), request_.cached_tokens()};
 }
 
-// An error before the first byte becomes an HTTP status; a later one becomes the stream's last event.
+// An error before the first byte becomes an HTTP status; a later error becomes the stream's last event.
 void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
   request_.Abort();
   if (params_.prefix != nullptr) params_.prefix->TakeBack();  // before the client reads of the error

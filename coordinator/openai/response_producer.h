@@ -3,15 +3,15 @@
 // text becomes JSON or SSE events. The engine's loop only queues outputs; the I/O thread only sends bytes.
 //
 // Threads. Outputs arrive on the engine's thread, which posts at most one task at a time to the output
-// threads: so the response is written in order, and one task takes all outputs that arrived while it waited.
-// Submit and Take are for the consumer (Submit on the request pool, then Take on the I/O thread); Abort may
-// come from any thread and does not wait for a task that runs. `on_ready` is called on an output thread when
-// there is something to Take after there was nothing.
+// threads: so the response is written in order, and one task takes all outputs that arrived while the task
+// waited. Submit and Take are for the consumer (Submit on the request pool, then Take on the I/O thread);
+// Abort may come from any thread and does not wait for a task that runs. `on_ready` is called on an output
+// thread when there is something to Take after there was nothing.
 //
-// Bounded: a response of which more than max_stream_backlog_bytes wait to be taken is aborted and ends with
-// an error. So does one that holds more than `budget` has left, and one whose output threads are behind by
-// more than max_queued_output_bytes. Ownership: tasks that have not run yet do not keep the producer alive;
-// one that is destroyed before its end aborts what is left.
+// Bounded: a response is aborted and ends with an error when more than max_stream_backlog_bytes wait to be
+// taken, when the response holds more than `budget` has left, or when the output threads are behind by more
+// than max_queued_output_bytes. Ownership: tasks that have not run yet do not keep the producer alive; a
+// producer that is destroyed before the end aborts the rest of the response.
 
 #include <atomic>
 #include <cstdint>
@@ -32,8 +32,8 @@
 
 namespace somnus {
 
-// Queues a task for the output threads. May be called at any time, from any thread; after these threads have
-// ended the task never runs.
+// Queues a task for the output threads. May be called at any time, from any thread; after the output threads
+// have ended the task never runs.
 using PostTask = std::function<void(std::function<void()>)>;
 
 class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
@@ -49,15 +49,15 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   absl::Status Submit(std::function<void()> on_ready);
 
   struct Output {
-    std::string bytes;              // not streamed: the whole body, once it is done
+    std::string bytes;              // not streamed: the whole body, once complete
     bool done = false;              // nothing follows
     std::optional<ApiError> error;  // instead of all bytes: none were returned before
     int64_t weights_version = 0;    // of the weights that computed the first token; 0: not known, or none did
   };
-  // Returns what was made since the last call.
+  // Returns the bytes that were made since the last call.
   Output Take();
-  // A stream's head is sent before there is anything to Take, so it cannot tell the version of the weights:
-  // the last event of every choice that is made from now on does. Thread safe.
+  // A stream's head is sent before there is anything to Take, so the head cannot tell the version of the
+  // weights: the last event of every choice that is made from now on tells the version. Thread safe.
   void TellWeightsVersionInEvents() { tells_weights_version_ = true; }
   // Aborts all sequences in the engine.
   void Abort();
@@ -68,7 +68,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   struct Schedule;
   static void Post(const std::shared_ptr<Schedule>& schedule);
 
-  // These run on the output threads, one at a time.
+  // The next functions run on the output threads, one at a time.
   void Produce();
   void ProduceOutputs(std::string* bytes);
   void Fail(const ApiError& error, std::string* bytes);
@@ -88,7 +88,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   const std::shared_ptr<ResponseBudget> budget_;
   int64_t weights_version_ = 0;  // as of Output
   std::atomic<bool> tells_weights_version_{false};
-  ResponseBudget::Part held_;  // given back after the response has been sent: its sender keeps the producer
+  ResponseBudget::Part held_;  // given back after the response has been sent: the sender keeps the producer
 
   absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,6 @@
 #pragma once
-// What the APIs need of the model that they serve. Plain data; the pointees are shared and thread safe.
+// The parts and facts of a served model that the APIs need. Plain data; the pointees are shared and thread
+// safe.
 
 #include <cstdint>
 #include <functional>
@@ -53,7 +54,7 @@ struct ServedModel {
   std::string kv_cache_dtype;                       // for GetStatus
   std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;     // of each replica
-  // Of several models, for ListModelStatus. Targets: 0 is none.
+  // Where several models are served, for ListModelStatus. Targets: 0 is none.
   bool pinned = false;
   int32_t priority = 0;
   absl::Duration ttft_target, tpot_target;
@@ -61,7 +62,8 @@ struct ServedModel {
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
 };
 
-// Returns the most bytes of text that one token can stand for; it bounds a prompt before it is tokenized.
+// Returns the most bytes of text that one token can stand for; the number bounds a prompt before the prompt
+// is tokenized.
 int32_t LongestToken(const Tokenizer& tokenizer);
 
 }  // namespace somnus

@@ -32,7 +32,8 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
   }
-  // In the worst case each byte is a token; this is about what its id, its text and separators take.
+  // In the worst case each byte is a token; the number is about the bytes of the token's id, text and
+  // separators.
   constexpr int64_t kTokenJsonBytes = 16;
   const int64_t most = limits.max_response_bytes / kTokenJsonBytes;
   if (text.has_value() && static_cast<int64_t>(text->size()) > most)

@@ -2,7 +2,7 @@
 // The size of one model's elastic KV cache: how much device memory the model takes with a cache of some size,
 // how many blocks the open requests have needed lately, and the resize that is under way.
 //
-// A value of SharedModel, guarded by SharedModels::mu; KvResizer drives the resizes. Blocks do not count the
+// A value of ModelRecord, guarded by ModelRecords::mu; KvResizer drives the resizes. Blocks do not count the
 // null block. Invariant: a cache that is not elastic has block_bytes_ 0, and nothing else is known of the
 // cache.
 

@@ -25,7 +25,7 @@ int64_t PromisedBytes(const ModelView& view) {
 
 }  // namespace
 
-KvShareView KvResizer::View(const SharedModel& model, const ModelView& view, MonotonicTime now) const {
+KvShareView KvResizer::View(const ModelRecord& model, const ModelView& view, MonotonicTime now) const {
   if (!model.kv.is_elastic() || model.kv.resizes()) return {};
   const OperatorWake* const wake = model.Wake();
   const bool brings_cache =
@@ -46,7 +46,7 @@ MonotonicTime KvResizer::Share(MonotonicTime now, std::vector<ModelView>* views)
   if (free == kNoBudget) return again;
   std::vector<KvShareView> shares;
   bool is_elastic = false, resizes = false;
-  for (const std::unique_ptr<SharedModel>& model : models_.all()) {
+  for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
     const ModelView& view = (*views)[model->index];
     free -= PromisedBytes(view);
     shares.push_back(View(*model, view, now));
@@ -77,7 +77,7 @@ void KvResizer::LetWait(const KvSharesPlan& plan, bool resizes, int64_t free, Mo
 }
 
 void KvResizer::Begin(const KvResize& resize) {
-  SharedModel* const model = &models_.at(resize.model);
+  ModelRecord* const model = &models_.at(resize.model);
   ElasticKv& kv = model->kv;
   const bool for_itself = resize.model == resize.for_model;
   LogInfo("{}: the KV cache goes from {} to {} blocks{}", model->options.name, kv.mapped_blocks(),
@@ -91,7 +91,7 @@ void KvResizer::Begin(const KvResize& resize) {
     kv.NoteUntried(models_.now());
 }
 
-void KvResizer::CarryOut(SharedModel* model, int32_t blocks) {
+void KvResizer::CarryOut(ModelRecord* model, int32_t blocks) {
   const absl::StatusOr<int32_t> mapped = model->engine->ResizeKvCache(blocks);
   if (!mapped.ok() && !IsDeclined(mapped.status())) {
     LogWarning("{}: the KV cache keeps its size: {}", model->options.name,

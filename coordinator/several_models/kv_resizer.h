@@ -7,7 +7,7 @@
 // yet.
 //
 // Owns nothing: the state of a resize is ElasticKv of the model. Threads: Share is for the thread of
-// SharedDevices, with SharedModels::mu held.
+// SharedDevices, with ModelRecords::mu held.
 
 #include <cstdint>
 #include <vector>
@@ -16,15 +16,15 @@
 #include "base/monotonic.h"
 #include "coordinator/several_models/carrier_threads.h"
 #include "coordinator/several_models/kv_shares.h"
+#include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/residency_policy.h"
-#include "coordinator/several_models/shared_models.h"
 
 namespace somnus {
 
 class KvResizer {
  public:
   // Both are borrowed.
-  KvResizer(SharedModels* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
+  KvResizer(ModelRecords* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
 
   // Begins what kv_shares.h decides. Models that will get their memory that way wait in `views`. Returns when
   // to look again, without an event before.
@@ -32,15 +32,15 @@ class KvResizer {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
  private:
-  KvShareView View(const SharedModel& model, const ModelView& view, MonotonicTime now) const
+  KvShareView View(const ModelRecord& model, const ModelView& view, MonotonicTime now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // Lets the models in `views` wait that `plan` serves, or that a resize under way may serve.
   void LetWait(const KvSharesPlan& plan, bool resizes, int64_t free, MonotonicTime now,
                std::vector<ModelView>* views) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   void Begin(const KvResize& resize) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  void CarryOut(SharedModel* model, int32_t blocks) ABSL_LOCKS_EXCLUDED(models_.mu);
+  void CarryOut(ModelRecord* model, int32_t blocks) ABSL_LOCKS_EXCLUDED(models_.mu);
 
-  SharedModels& models_;
+  ModelRecords& models_;
   CarrierThreads& threads_;
 };
 

@@ -2,7 +2,7 @@
 // The decision that is being carried out on one model, and the traces of earlier decisions: times of
 // switches, pauses after failures, notes to the policy.
 //
-// A value of SharedModel, guarded by SharedModels::mu. Transitions begins and ends decisions. Invariant:
+// A value of ModelRecord, guarded by ModelRecords::mu. Transitions begins and ends decisions. Invariant:
 // `carried` is the operator's wake-up that the decision carries out, and means something only while wakes().
 
 #include <cstdint>

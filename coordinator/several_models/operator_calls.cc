@@ -27,14 +27,14 @@ bool NamesWeights(const std::vector<std::string>& tags) {
   return tags.empty() || std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
 }
 
-bool IsDroppingBackup(const SharedModel& model) {
+bool IsDroppingBackup(const ModelRecord& model) {
   const std::optional<ResidencyDecision>& decision = model.transition.decision;
   return decision.has_value() && decision->action == ResidencyAction::kDropBackup;
 }
 
 }  // namespace
 
-absl::Status OperatorCalls::MakeBackupRoom(SharedModel* model) {
+absl::Status OperatorCalls::MakeBackupRoom(ModelRecord* model) {
   const OperatorDeadline deadline(&models_);
   std::set<int> told;
   while (!models_.stopped()) {
@@ -68,7 +68,7 @@ void OperatorCalls::AwaitDrops(const OperatorDeadline& deadline) {
   models_.mu.Await(absl::Condition(&over));
 }
 
-std::optional<int64_t> OperatorCalls::MarkSleep(SharedModel* model, const SleepRequest& request,
+std::optional<int64_t> OperatorCalls::MarkSleep(ModelRecord* model, const SleepRequest& request,
                                                 OperatorMarks::SleepUnderWay* sleep) {
   *sleep = model->operators.BeginSleep(sleep->backs_up);
   const std::vector<ModelView> views = models_.Views();
@@ -81,7 +81,7 @@ std::optional<int64_t> OperatorCalls::MarkSleep(SharedModel* model, const SleepR
   return kept;
 }
 
-absl::StatusOr<TransitionReport> OperatorCalls::Sleep(SharedModel* model, const SleepRequest& request) {
+absl::StatusOr<TransitionReport> OperatorCalls::Sleep(ModelRecord* model, const SleepRequest& request) {
   SleepRequest bounded = request;
   OperatorMarks::SleepUnderWay sleep;
   {
@@ -107,7 +107,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::Sleep(SharedModel* model, const 
   return report;
 }
 
-absl::Status OperatorCalls::NoRoomError(const SharedModel& model) {
+absl::Status OperatorCalls::NoRoomError(const ModelRecord& model) {
   const std::vector<ModelView> views = models_.Views();
   const ModelView& view = views[model.index];
   return absl::UnavailableError(absl::StrCat(
@@ -117,7 +117,7 @@ absl::Status OperatorCalls::NoRoomError(const SharedModel& model) {
       " are free; other models are awake, and are pinned, held by an operator, or have requests"));
 }
 
-absl::Status OperatorCalls::AwaitTurn(const SharedModel& model, const OperatorDeadline& deadline) {
+absl::Status OperatorCalls::AwaitTurn(const ModelRecord& model, const OperatorDeadline& deadline) {
   const auto is_next = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu) {
     return models_.stopped() || model.operators.wanted() == nullptr || deadline.has_passed();
   };
@@ -127,7 +127,7 @@ absl::Status OperatorCalls::AwaitTurn(const SharedModel& model, const OperatorDe
   return model.operators.wanted() == nullptr ? absl::OkStatus() : NoRoomError(model);
 }
 
-bool OperatorCalls::AwaitWakeUp(const SharedModel& model, const OperatorDeadline& deadline) {
+bool OperatorCalls::AwaitWakeUp(const ModelRecord& model, const OperatorDeadline& deadline) {
   const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu) {
     const bool resident = !model.transition.decision.has_value() && IsResident(model.engine->state());
     const bool has_no_room = deadline.has_passed() && !model.IsWakeCarriedOut();
@@ -141,7 +141,7 @@ bool OperatorCalls::AwaitWakeUp(const SharedModel& model, const OperatorDeadline
 }
 
 absl::StatusOr<TransitionReport> OperatorCalls::TakeResult(
-    SharedModel* model, const OperatorDeadline& deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    ModelRecord* model, const OperatorDeadline& deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const OperatorWake& wake = *model->operators.wanted();
   if (wake.result.has_value()) return *wake.result;
   if (models_.stopped()) return AboutToEndError();
@@ -155,7 +155,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::TakeResult(
   return report;
 }
 
-absl::StatusOr<TransitionReport> OperatorCalls::WakeUp(SharedModel* model, const WakeUpCall& call) {
+absl::StatusOr<TransitionReport> OperatorCalls::WakeUp(ModelRecord* model, const WakeUpCall& call) {
   absl::MutexLock lock(&models_.mu);
   const OperatorDeadline deadline(&models_);
   RETURN_IF_ERROR(AwaitTurn(*model, deadline));

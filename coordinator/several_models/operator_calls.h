@@ -10,7 +10,7 @@
 // what is awake stays awake until an operator's next call.
 //
 // Owns nothing: the state of a call is OperatorMarks of the model. Thread safe: every call blocks its caller,
-// and takes SharedModels::mu.
+// and takes ModelRecords::mu.
 
 #include <cstdint>
 #include <optional>
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/engine/engine.h"
-#include "coordinator/several_models/shared_models.h"
+#include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/transitions.h"
 
 namespace somnus {
@@ -27,38 +27,38 @@ namespace somnus {
 class OperatorCalls {
  public:
   // Both are borrowed.
-  OperatorCalls(SharedModels* models, Transitions* transitions)
+  OperatorCalls(ModelRecords* models, Transitions* transitions)
       : models_(*models), transitions_(*transitions) {}
 
   // ResourceExhausted: the host has no room for the backup; says how many bytes are missing.
-  absl::StatusOr<TransitionReport> Sleep(SharedModel* model, const SleepRequest& request)
+  absl::StatusOr<TransitionReport> Sleep(ModelRecord* model, const SleepRequest& request)
       ABSL_LOCKS_EXCLUDED(models_.mu);
   // Unavailable: other models leave the model no room now, but may later.
-  absl::StatusOr<TransitionReport> WakeUp(SharedModel* model, const WakeUpCall& call)
+  absl::StatusOr<TransitionReport> WakeUp(ModelRecord* model, const WakeUpCall& call)
       ABSL_LOCKS_EXCLUDED(models_.mu);
 
  private:
   // Waits until host memory for a backup of the model's weights is free.
-  absl::Status MakeBackupRoom(SharedModel* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  absl::Status MakeBackupRoom(ModelRecord* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // Waits until no backup is being dropped any more, or the deadline has passed.
   void AwaitDrops(const OperatorDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // Sets the marks of a sleep that begins. Returns the most host memory that KV blocks may take while the
   // model sleeps; not set: as much as the host tier has.
-  std::optional<int64_t> MarkSleep(SharedModel* model, const SleepRequest& request,
+  std::optional<int64_t> MarkSleep(ModelRecord* model, const SleepRequest& request,
                                    OperatorMarks::SleepUnderWay* sleep)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
   // Waits until no other wake-up of the model is under way.
-  absl::Status AwaitTurn(const SharedModel& model, const OperatorDeadline& deadline)
+  absl::Status AwaitTurn(const ModelRecord& model, const OperatorDeadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // Waits for the end of the wake-up that the model's marks name. False: the client has left before it began.
-  bool AwaitWakeUp(const SharedModel& model, const OperatorDeadline& deadline)
+  bool AwaitWakeUp(const ModelRecord& model, const OperatorDeadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  absl::StatusOr<TransitionReport> TakeResult(SharedModel* model, const OperatorDeadline& deadline)
+  absl::StatusOr<TransitionReport> TakeResult(ModelRecord* model, const OperatorDeadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  absl::Status NoRoomError(const SharedModel& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  absl::Status NoRoomError(const ModelRecord& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
-  SharedModels& models_;
+  ModelRecords& models_;
   Transitions& transitions_;
 };
 

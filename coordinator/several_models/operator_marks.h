@@ -2,7 +2,7 @@
 // The wishes of operators for one model that still hold: a sleep that requests do not end, memory that must
 // stay, a wake-up that waits for room, host memory that is promised to a sleep under way.
 //
-// A value of SharedModel, guarded by SharedModels::mu. Invariants: a model that is resident is not half awake
+// A value of ModelRecord, guarded by ModelRecords::mu. Invariants: a model that is resident is not half awake
 // once EndStage was called; each BeginSleep has one EndSleep, each Hold one Release, and each Want one
 // EndWake.
 

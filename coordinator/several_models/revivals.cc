@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-void Revivals::NoteState(SharedModel* model, MonotonicTime now) {
+void Revivals::NoteState(ModelRecord* model, MonotonicTime now) {
   const EngineState state = model->engine->state();
   if (IsResident(state)) model->revival.NoteServing(now);
   if (state != EngineState::kFailed || model->revives) return;
@@ -22,7 +22,7 @@ void Revivals::NoteState(SharedModel* model, MonotonicTime now) {
 
 MonotonicTime Revivals::BeginDue(MonotonicTime now) {
   MonotonicTime next = absl::InfiniteDuration();
-  for (const std::unique_ptr<SharedModel>& model : models_.all()) {
+  for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
     NoteState(model.get(), models_.now());
     if (model->revives) continue;
     if (model->revival.due() > now) {
@@ -39,7 +39,7 @@ MonotonicTime Revivals::BeginDue(MonotonicTime now) {
   return next;
 }
 
-absl::Status Revivals::Revive(SharedModel* model) {
+absl::Status Revivals::Revive(ModelRecord* model) {
   {
     absl::MutexLock lock(&models_.mu);
     if (model->revives) return DeclinedError("the model is being brought up");

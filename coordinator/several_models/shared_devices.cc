@@ -14,7 +14,7 @@ namespace somnus {
 
 class SharedDevices::Observer : public PassingObserver {
  public:
-  Observer(SharedDevices* devices, SharedModel* model, EngineObserver* next)
+  Observer(SharedDevices* devices, ModelRecord* model, EngineObserver* next)
       : PassingObserver(next), devices_(devices), model_(model) {}
 
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
@@ -25,7 +25,7 @@ class SharedDevices::Observer : public PassingObserver {
 
  private:
   SharedDevices* const devices_;
-  SharedModel* const model_;
+  ModelRecord* const model_;
 };
 
 SharedDevices::SharedDevices(SharedDevicesOptions options)
@@ -41,7 +41,7 @@ SharedDevices::~SharedDevices() { Stop(); }
 
 std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver* observer,
                                            const MakeEngine& make) {
-  SharedModel* const model = models_.Add(std::move(options));
+  ModelRecord* const model = models_.Add(std::move(options));
   model->observer = std::make_unique<Observer>(this, model, observer);
   std::shared_ptr<Engine> engine = make(model->observer.get());
   {
@@ -67,9 +67,9 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
 
 absl::Status SharedDevices::MakeRoom() {
   int64_t left = models_.options().residency.host_memory_budget;
-  for (const std::unique_ptr<SharedModel>& model : models_.all()) {
+  for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
     const EngineStats stats = model->engine->Stats();
-    const bool half_asleep = stats.state == EngineState::kAsleep && Sum(stats.resident_bytes) > 0;
+    const bool half_asleep = stats.state == EngineState::kAsleep && SumOfTags(stats.resident_bytes) > 0;
     if (half_asleep || IsResident(stats.state)) {
       const int level = model->BackupBytes(stats) <= left ? 1 : 2;
       absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
@@ -77,7 +77,7 @@ absl::Status SharedDevices::MakeRoom() {
       absl::MutexLock lock(&models_.mu);
       transitions_.NoteSleep(model.get(), report, model->transition.sleep_time);
     }
-    left -= Sum(model->engine->Stats().host_bytes);
+    left -= SumOfTags(model->engine->Stats().host_bytes);
   }
   return absl::OkStatus();
 }
@@ -86,7 +86,7 @@ absl::Status SharedDevices::Start() {
   {
     absl::MutexLock lock(&models_.mu);
     std::vector<ModelView> views = models_.Views();
-    for (const std::unique_ptr<SharedModel>& model : models_.all()) {
+    for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
       if (model->kv.is_elastic()) views[model->index].device_bytes = model->kv.LeastDeviceBytes();
     }
     if (const std::optional<int> large = FindModelThatNeverFits(models_.options().residency, views)) {
@@ -133,7 +133,7 @@ absl::Duration SharedDevices::Look() {
   return std::max(again_at - now, absl::ZeroDuration());
 }
 
-absl::Status SharedDevices::Submit(SharedModel* model, std::vector<EngineRequest> requests) {
+absl::Status SharedDevices::Submit(ModelRecord* model, std::vector<EngineRequest> requests) {
   const auto count = static_cast<int64_t>(requests.size());
   {
     absl::MutexLock lock(&models_.mu);
@@ -154,7 +154,7 @@ absl::Status SharedDevices::Submit(SharedModel* model, std::vector<EngineRequest
   return status;
 }
 
-void SharedDevices::NoteEnded(SharedModel* model, int64_t num_requests) {
+void SharedDevices::NoteEnded(ModelRecord* model, int64_t num_requests) {
   {
     absl::MutexLock lock(&models_.mu);
     model->num_open -= num_requests;
@@ -164,7 +164,7 @@ void SharedDevices::NoteEnded(SharedModel* model, int64_t num_requests) {
   models_.Wake();
 }
 
-absl::Status SharedDevices::Health(const SharedModel& model) const {
+absl::Status SharedDevices::Health(const ModelRecord& model) const {
   if (model.engine->Health().ok()) return absl::OkStatus();
   const EngineStats stats = Stats(model);
   if (stats.request_wakes && stats.wake_up_error.empty()) return absl::OkStatus();
@@ -175,7 +175,7 @@ absl::Status SharedDevices::Health(const SharedModel& model) const {
   return absl::UnavailableError(ReportState(stats).Line());
 }
 
-EngineStats SharedDevices::Stats(const SharedModel& model) const {
+EngineStats SharedDevices::Stats(const ModelRecord& model) const {
   EngineStats stats = model.engine->Stats();
   absl::MutexLock lock(&models_.mu);
   const ModelTransition& transition = model.transition;

@@ -7,7 +7,7 @@
 // A request is counted before its engine has the request. So a request that comes between the decision to
 // sleep and the sleep is seen by the decision or by the sleep.
 //
-// The parts: SharedModels has the models' records and their mutex; Transitions carries out decisions;
+// The parts: ModelRecords has the models' records and their mutex; Transitions carries out decisions;
 // Revivals brings up engines that have failed; KvResizer shares memory among elastic KV caches. KvResizer is
 // asked whenever something has happened, and every kv_period while requests are open.
 //
@@ -26,10 +26,10 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/several_models/carrier_threads.h"
 #include "coordinator/several_models/kv_resizer.h"
+#include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/operator_calls.h"
 #include "coordinator/several_models/revivals.h"
 #include "coordinator/several_models/shared_devices_options.h"
-#include "coordinator/several_models/shared_models.h"
 #include "coordinator/several_models/sharing_model.h"
 #include "coordinator/several_models/transitions.h"
 #include "coordinator/several_models/weights_calls.h"
@@ -60,13 +60,13 @@ class SharedDevices {
   // Looks at all models, and begins what is to be done. Returns how long the thread may wait for an event.
   absl::Duration Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
-  absl::Status Submit(SharedModel* model, std::vector<EngineRequest> requests)
+  absl::Status Submit(ModelRecord* model, std::vector<EngineRequest> requests)
       ABSL_LOCKS_EXCLUDED(models_.mu);
-  void NoteEnded(SharedModel* model, int64_t num_requests) ABSL_LOCKS_EXCLUDED(models_.mu);
-  absl::Status Health(const SharedModel& model) const ABSL_LOCKS_EXCLUDED(models_.mu);
-  EngineStats Stats(const SharedModel& model) const ABSL_LOCKS_EXCLUDED(models_.mu);
+  void NoteEnded(ModelRecord* model, int64_t num_requests) ABSL_LOCKS_EXCLUDED(models_.mu);
+  absl::Status Health(const ModelRecord& model) const ABSL_LOCKS_EXCLUDED(models_.mu);
+  EngineStats Stats(const ModelRecord& model) const ABSL_LOCKS_EXCLUDED(models_.mu);
 
-  SharedModels models_;
+  ModelRecords models_;
   CarrierThreads threads_;
   Transitions transitions_;
   Revivals revivals_;

@@ -25,7 +25,7 @@ bool PutsToSleep(ResidencyAction action) {
 }  // namespace
 
 void Transitions::Begin(const ResidencyDecision& decision) {
-  SharedModel* const model = &models_.at(decision.model);
+  ModelRecord* const model = &models_.at(decision.model);
   ModelTransition& transition = model->transition;
   const bool for_itself = decision.for_model == decision.model;
   const std::string text =
@@ -49,7 +49,7 @@ void Transitions::Begin(const ResidencyDecision& decision) {
   transition.NoteUntried(models_.now(), models_.options().retry.first_pause);
 }
 
-absl::StatusOr<TransitionReport> Transitions::CallWakeUp(SharedModel* model) {
+absl::StatusOr<TransitionReport> Transitions::CallWakeUp(ModelRecord* model) {
   std::optional<OperatorWake> wake;
   {
     absl::MutexLock lock(&models_.mu);
@@ -59,7 +59,7 @@ absl::StatusOr<TransitionReport> Transitions::CallWakeUp(SharedModel* model) {
   return model->engine->WakeUp(wake->call.tags, wake->call.load_weights);
 }
 
-absl::StatusOr<TransitionReport> Transitions::Call(SharedModel* model, const ResidencyDecision& decision) {
+absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const ResidencyDecision& decision) {
   SleepRequest request;
   request.level = decision.level;
   request.max_kept_bytes = MaxKept(decision);
@@ -84,7 +84,7 @@ absl::StatusOr<TransitionReport> Transitions::Call(SharedModel* model, const Res
   return absl::InternalError("no such action");
 }
 
-void Transitions::CarryOut(SharedModel* model, const ResidencyDecision& decision, int64_t id) {
+void Transitions::CarryOut(ModelRecord* model, const ResidencyDecision& decision, int64_t id) {
   const MonotonicTime begin = models_.now();
   const absl::StatusOr<TransitionReport> report = Call(model, decision);
   absl::Status given_up;
@@ -105,13 +105,13 @@ void Transitions::CarryOut(SharedModel* model, const ResidencyDecision& decision
 }
 
 // A prefetch is a hint: the model can be woken whether the prefetch succeeds or not.
-void Transitions::Prefetch(SharedModel* model) {
+void Transitions::Prefetch(ModelRecord* model) {
   const absl::Status status = model->engine->Prefetch();
   if (!status.ok() && !IsDeclined(status))
     LogWarning("{}: its weights are not prefetched: {}", model->options.name, std::string(status.message()));
 }
 
-absl::Status Transitions::NoteWakeUp(SharedModel* model, const absl::StatusOr<TransitionReport>& report,
+absl::Status Transitions::NoteWakeUp(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
                                      absl::Duration time) {
   ModelTransition& transition = model->transition;
   const std::optional<OperatorWake>& carried = transition.carried;
@@ -130,7 +130,7 @@ absl::Status Transitions::NoteWakeUp(SharedModel* model, const absl::StatusOr<Tr
   return absl::OkStatus();
 }
 
-absl::Status Transitions::NoteFailedWakeUp(SharedModel* model, const absl::Status& error) {
+absl::Status Transitions::NoteFailedWakeUp(ModelRecord* model, const absl::Status& error) {
   WakeRetries& retries = model->transition.retries;
   if (IsDeclined(error)) {
     retries.NoteDeclined(models_.now());
@@ -142,7 +142,7 @@ absl::Status Transitions::NoteFailedWakeUp(SharedModel* model, const absl::Statu
   return retries.gave_up() ? retries.error() : absl::OkStatus();
 }
 
-void Transitions::NoteSleep(SharedModel* model, const absl::StatusOr<TransitionReport>& report,
+void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
                             absl::Duration time) {
   ModelTransition& transition = model->transition;
   if (report.ok()) {

@@ -5,7 +5,7 @@
 // (wake_retries.h). A sleep that fails makes the model stay for a while. Every decision is logged, and told
 // to the model's on_decision.
 //
-// Owns nothing: the state of a decision is ModelTransition of the model. Threads: SharedModels::mu is held
+// Owns nothing: the state of a decision is ModelTransition of the model. Threads: ModelRecords::mu is held
 // for Begin and NoteSleep; everything else runs on a thread of CarrierThreads.
 
 #include <cstdint>
@@ -16,36 +16,36 @@
 #include "absl/time/time.h"
 #include "coordinator/residency/transition_report.h"
 #include "coordinator/several_models/carrier_threads.h"
+#include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/residency_policy.h"
-#include "coordinator/several_models/shared_models.h"
 
 namespace somnus {
 
 class Transitions {
  public:
   // Both are borrowed.
-  Transitions(SharedModels* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
+  Transitions(ModelRecords* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
 
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   // A sleep of the model has ended, of a decision or of an operator, after `time`.
-  void NoteSleep(SharedModel* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
+  void NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
  private:
-  void CarryOut(SharedModel* model, const ResidencyDecision& decision, int64_t id)
+  void CarryOut(ModelRecord* model, const ResidencyDecision& decision, int64_t id)
       ABSL_LOCKS_EXCLUDED(models_.mu);
   // Blocks until the engine has done what the decision says.
-  absl::StatusOr<TransitionReport> Call(SharedModel* model, const ResidencyDecision& decision)
+  absl::StatusOr<TransitionReport> Call(ModelRecord* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(models_.mu);
-  absl::StatusOr<TransitionReport> CallWakeUp(SharedModel* model) ABSL_LOCKS_EXCLUDED(models_.mu);
-  void Prefetch(SharedModel* model) ABSL_LOCKS_EXCLUDED(models_.mu);
+  absl::StatusOr<TransitionReport> CallWakeUp(ModelRecord* model) ABSL_LOCKS_EXCLUDED(models_.mu);
+  void Prefetch(ModelRecord* model) ABSL_LOCKS_EXCLUDED(models_.mu);
   // Returns the error that ends the requests which wait for the model; ok: the requests go on or wait.
-  absl::Status NoteWakeUp(SharedModel* model, const absl::StatusOr<TransitionReport>& report,
+  absl::Status NoteWakeUp(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
                           absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  absl::Status NoteFailedWakeUp(SharedModel* model, const absl::Status& error)
+  absl::Status NoteFailedWakeUp(ModelRecord* model, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
-  SharedModels& models_;
+  ModelRecords& models_;
   CarrierThreads& threads_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 // Only an operator may put the model to sleep as long as the hold lives.
 class Hold {
  public:
-  Hold(SharedModels* models, SharedModel* model) : models_(*models), model_(*model) {
+  Hold(ModelRecords* models, ModelRecord* model) : models_(*models), model_(*model) {
     absl::MutexLock lock(&models_.mu);
     model_.operators.Hold();
   }
@@ -30,8 +30,8 @@ class Hold {
   }
 
  private:
-  SharedModels& models_;
-  SharedModel& model_;
+  ModelRecords& models_;
+  ModelRecord& model_;
 };
 
 class HeldUpdate : public WeightUpdate {
@@ -54,7 +54,7 @@ class HeldUpdate : public WeightUpdate {
 
 }  // namespace
 
-absl::Status WeightsCalls::BringWeights(SharedModel* model, std::optional<bool> load_weights) {
+absl::Status WeightsCalls::BringWeights(ModelRecord* model, std::optional<bool> load_weights) {
   {
     absl::MutexLock lock(&models_.mu);
     const OperatorDeadline deadline(&models_);
@@ -71,13 +71,13 @@ absl::Status WeightsCalls::BringWeights(SharedModel* model, std::optional<bool> 
       .status();
 }
 
-absl::StatusOr<WeightsChange> WeightsCalls::Reload(SharedModel* model, const WeightsRequest& request) {
+absl::StatusOr<WeightsChange> WeightsCalls::Reload(ModelRecord* model, const WeightsRequest& request) {
   const Hold hold(&models_, model);
   RETURN_IF_ERROR(BringWeights(model, /*load_weights=*/false));  // the reload reads the weights once
   return model->engine->ReloadWeights(request);
 }
 
-absl::StatusOr<std::unique_ptr<WeightUpdate>> WeightsCalls::BeginUpdate(SharedModel* model,
+absl::StatusOr<std::unique_ptr<WeightUpdate>> WeightsCalls::BeginUpdate(ModelRecord* model,
                                                                         const WeightsRequest& request) {
   auto hold = std::make_unique<Hold>(&models_, model);
   // An update need not bring all weights, so the wake-up loads the old weights.

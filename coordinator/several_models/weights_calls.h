@@ -7,7 +7,7 @@
 // models that wait.
 //
 // Owns nothing: a change holds the model's memory by OperatorMarks. Thread safe: every call blocks its
-// caller, and takes SharedModels::mu.
+// caller, and takes ModelRecords::mu.
 
 #include <memory>
 #include <optional>
@@ -16,28 +16,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/operator_calls.h"
-#include "coordinator/several_models/shared_models.h"
 
 namespace somnus {
 
 class WeightsCalls {
  public:
   // Both are borrowed.
-  WeightsCalls(SharedModels* models, OperatorCalls* operators) : models_(*models), operators_(*operators) {}
+  WeightsCalls(ModelRecords* models, OperatorCalls* operators) : models_(*models), operators_(*operators) {}
 
-  absl::StatusOr<WeightsChange> Reload(SharedModel* model, const WeightsRequest& request)
+  absl::StatusOr<WeightsChange> Reload(ModelRecord* model, const WeightsRequest& request)
       ABSL_LOCKS_EXCLUDED(models_.mu);
   // The update holds the model's memory as long as the result lives.
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginUpdate(SharedModel* model, const WeightsRequest& request)
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginUpdate(ModelRecord* model, const WeightsRequest& request)
       ABSL_LOCKS_EXCLUDED(models_.mu);
 
  private:
   // Wakes the weights, unless an operator's sleep holds. The model must be held.
-  absl::Status BringWeights(SharedModel* model, std::optional<bool> load_weights)
+  absl::Status BringWeights(ModelRecord* model, std::optional<bool> load_weights)
       ABSL_LOCKS_EXCLUDED(models_.mu);
 
-  SharedModels& models_;
+  ModelRecords& models_;
   OperatorCalls& operators_;
 };
 
