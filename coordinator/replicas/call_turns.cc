@@ -1,22 +1,28 @@
 #include "coordinator/replicas/call_turns.h"
 
+#include <memory>
+
 #include "absl/time/time.h"
 #include "coordinator/engine/caller.h"
 
 namespace somnus {
 
-absl::Status CallTurns::Take() {
+absl::Status CallTurns::Take(const char* name) {
   std::unique_lock<std::mutex> lock(mu_);
   const int64_t number = ++last_;
   waiting_.insert(number);
   const auto is_next = [&] { return !taken_ && *waiting_.begin() == number; };
-  absl::Status caller;
-  while (caller.ok() && !given_.wait_for(lock, absl::ToChronoNanoseconds(kCallerLook), is_next))
-    caller = CheckCaller();
+  absl::Status status;
+  while (status.ok() && !given_.wait_for(lock, absl::ToChronoNanoseconds(kCallerLook), is_next))
+    status = CheckCaller();
   waiting_.erase(number);
-  if (caller.ok()) taken_ = true;
+  if (status.ok()) {
+    taken_ = true;
+    const std::shared_ptr<const Caller> caller = CurrentCaller();
+    current_ = {.name = name, .client = caller == nullptr ? "" : caller->name, .began = now_()};
+  }
   given_.notify_all();
-  return caller;
+  return status;
 }
 
 bool CallTurns::TryTake() {
@@ -30,13 +36,29 @@ void CallTurns::Give() {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     taken_ = false;
+    current_ = LifecycleCallStats();
   }
   given_.notify_all();
 }
 
-int32_t CallTurns::num_waiting() const {
+void CallTurns::Park() {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    parked_ = current_;
+  }
+  Give();
+}
+
+void CallTurns::EndParked() {
   const std::lock_guard<std::mutex> lock(mu_);
-  return static_cast<int32_t>(waiting_.size());
+  parked_ = LifecycleCallStats();
+}
+
+LifecycleCallStats CallTurns::Current() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  LifecycleCallStats call = current_.name.empty() ? parked_ : current_;
+  call.num_waiting = static_cast<int32_t>(waiting_.size());
+  return call;
 }
 
 }  // namespace somnus

@@ -249,6 +249,19 @@ TEST_P(ReplicaSetTest, AfterAResetNothingIsCached) {
   EXPECT_EQ(ticket.sink->num_cached_tokens(), 0);
 }
 
+// The sizes of KV caches are chosen by these numbers.
+TEST_P(ReplicaSetTest, TheSnapshotCountsTheQueue) {
+  Start();
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  const std::vector<Ticket> tickets = {Submit("a", 5, 20), Submit("b", 7, 20, 500)};
+  const EngineStats stats = set_->Stats();
+  EXPECT_EQ(stats.num_waiting, 2);
+  EXPECT_EQ(stats.waiting_tokens, 5 + 7);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact(tickets);
+  EXPECT_EQ(set_->Stats().waiting_tokens, 0);
+}
+
 TEST_P(ReplicaSetTest, DrainingFinishesWhatIsOpenAlsoWhenAReplicaIsLost) {
   Start();
   const std::vector<Ticket> tickets = SubmitMany(6, 150);
