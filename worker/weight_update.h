@@ -20,7 +20,7 @@
 
 namespace somnus {
 
-class WeightUpdate {
+class RankUpdate {
  public:
   // InvalidArgument: the id is empty or too long.
   static absl::Status CheckId(const std::string& id);

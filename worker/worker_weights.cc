@@ -118,7 +118,7 @@ absl::StatusOr<v1::WorkerReloadWeightsResponse> WorkerWeights::Reload(
 
 absl::Status WorkerWeights::BeginUpdate(const v1::BeginWeightUpdateRequest& request) {
   RETURN_IF_ERROR(RequireWritable("BeginWeightUpdate"));
-  RETURN_IF_ERROR(WeightUpdate::CheckId(request.update_id()));
+  RETURN_IF_ERROR(RankUpdate::CheckId(request.update_id()));
   RETURN_IF_ERROR(load_.device()->Synchronize());  // nothing may run on weights that are replaced
   ASSIGN_OR_RETURN(std::unique_ptr<UpdatedTensors> tensors,
                    load_.runner()->BeginWeightUpdate(/*needs_all=*/record_.stale()));

@@ -52,7 +52,7 @@ class WorkerWeights {
   absl::Status BeginUpdate(const v1::BeginWeightUpdateRequest& request);
   absl::Status AddChunk(uint64_t stream, const v1::WeightChunk& chunk);
   absl::Status FinishUpdate(const v1::FinishWeightUpdateRequest& request);
-  WeightUpdate* update() { return &update_; }
+  RankUpdate* update() { return &update_; }
 
   // While weights of a checkpoint sleep: begins to bring their bytes into the page cache, unless that has
   // begun since the weights fell asleep. Returns at once.
@@ -95,7 +95,7 @@ class WorkerWeights {
   LoadFormat load_format_ = LoadFormat::kAuto;  // of the files that reloads read
   CheckpointBackup backup_;
   std::unique_ptr<WeightPrefetch> prefetch_;  // of weights that a wake-up will read; may have ended
-  WeightUpdate update_;
+  RankUpdate update_;
 };
 
 }  // namespace somnus
