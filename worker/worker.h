@@ -88,7 +88,7 @@ class Worker {
       const v1::WorkerReloadWeightsRequest& request);
   absl::Status BeginWeightUpdate(const v1::BeginWeightUpdateRequest& request);
   // A stream of chunks begins, and gets a number for the two calls below, which refuse the number once a
-  // later stream has begun (weight_update.h). FailedPrecondition: that update is not under way.
+  // later stream has begun (rank_update.h). FailedPrecondition: that update is not under way.
   absl::StatusOr<uint64_t> OpenWeightStream(int64_t epoch, const std::string& update_id);
   // Returns once the chunk was taken, and a tensor that is whole with this chunk is in place.
   absl::Status AddWeights(int64_t epoch, uint64_t stream, const v1::WeightChunk& chunk);

@@ -1,4 +1,4 @@
-#include "worker/weight_update.h"
+#include "worker/rank_update.h"
 
 #include <utility>
 
