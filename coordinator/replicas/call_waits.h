@@ -51,8 +51,8 @@ class CallWaits {
   std::shared_ptr<StopSignal> NextChange();
 
   mutable absl::Mutex mu_;
-  std::shared_ptr<StopSignal> changed_
-      ABSL_GUARDED_BY(mu_);                             // stopped at the next change; null: nobody waits
+  // Stopped at the next change; null: nobody waits.
+  std::shared_ptr<StopSignal> changed_ ABSL_GUARDED_BY(mu_);
   int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;  // behind WantsTurn
   int64_t num_aborts_ ABSL_GUARDED_BY(mu_) = 0;         // since the start
   int64_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;          // of AwaitInCall, under way

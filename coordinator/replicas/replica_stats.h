@@ -11,11 +11,12 @@
 //   only_copy, needs_weights                 true for a live replica
 //   paused, gave_up_stale_weights            true for all live replicas, and a replica lives
 //   may_revive                               true for a failed replica
-//   note.why                                 of a replica in the engine's state, else of the first with a
-//   reason lifecycle_call                           of the first replica with a call stall, stalled_since ok
-//   while a replica serves, else of the first that stalls error                                    all
-//   errors, once all replicas have failed num_moved, oldest_wait                   empty; the set adds the
-//   values wake_up_error, request_wakes,            empty; engines around the set add the values
+//   note.why                                 of a replica in the engine's state, if none: of any replica
+//   lifecycle_call                           of the first replica with a call
+//   stall, stalled_since                     ok while a replica serves, else of the first that stalls
+//   error                                    all errors, once all replicas have failed
+//   num_moved, oldest_wait                   empty; the set adds the values
+//   wake_up_error, request_wakes,            empty; engines around the set add the values
 //     awaits_room_of, model_flag,
 //     num_auto_sleeps, num_auto_wake_ups
 //
