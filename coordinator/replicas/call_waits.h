@@ -2,7 +2,7 @@
 // The waits of lifecycle calls: for open requests, for a recovery, for an empty replica; and who ends a wait
 // early.
 //
-// A condition reads what other classes publish under locks of their own. Whoever changes something that a
+// A condition reads what other classes publish under locks of their own. Code that changes something that a
 // condition may read calls NoteChange afterwards, and every condition is read again. Thread safe. mu_ is held
 // neither while a condition is read nor during a wait, so callers may take any lock in a condition; callers
 // must hold no lock.
@@ -51,9 +51,9 @@ class CallWaits {
   std::shared_ptr<StopSignal> NextChange();
 
   mutable absl::Mutex mu_;
-  std::shared_ptr<StopSignal> changed_
-      ABSL_GUARDED_BY(mu_);                             // stopped at the next change; null: nobody waits
-  int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;  // calls that wait for their turn
+  // Stopped at the next change; null: nobody waits.
+  std::shared_ptr<StopSignal> changed_ ABSL_GUARDED_BY(mu_);
+  int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;  // behind WantsTurn
   int64_t num_aborts_ ABSL_GUARDED_BY(mu_) = 0;         // since the start
   int64_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;          // of AwaitInCall, under way
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

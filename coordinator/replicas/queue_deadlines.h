@@ -1,10 +1,9 @@
 #pragma once
-// Time in the common queue: requests that expire while they wait, and requests that are refused because no
-// replica could make their first token in time. Each replica watches the requests that it has in the same
-// way.
+// Time in the common queue: requests that expire there, and requests that are refused because no replica
+// could make the first token in time. Each replica watches its own requests in the same way.
 //
-// A value without a lock; the queue of the replicas owns and guards the object. What the queue holds comes as
-// an argument.
+// A value without a lock; the queue of the replicas owns and guards the object. The content of the queue
+// comes as an argument.
 
 #include <deque>
 #include <optional>
@@ -32,7 +31,7 @@ class QueueDeadlines {
   // `loops` is borrowed.
   explicit QueueDeadlines(const ReplicaLoops* loops) : loops_(*loops) {}
 
-  // False: the request has been scheduled, or another choice of the prompt has, whose prompt it shares.
+  // False: the request has been scheduled, or another choice of the same prompt has.
   static bool NeedsFirstToken(const AcceptedRequest& entry, const EngineRequest& request,
                               const AcceptedRequests& accepted);
 
@@ -54,7 +53,7 @@ class QueueDeadlines {
 
   const ReplicaLoops& loops_;
   std::deque<std::string> unjudged_;               // arrivals with a time for their first token
-  std::string refused_;                            // the refused request that is not a choice of another one
+  std::string refused_;                            // refused last, and not a choice of an earlier request
   MonotonicTime next_ = absl::InfiniteDuration();  // the first expiry in the queue, or an earlier time
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// The common queue of an engine's replicas: all accepted requests, which of the requests wait, and which
-// replica has the others.
+// The common queue of an engine's replicas: all accepted requests, and for each request whether it
+// waits or which replica has it.
 //
 // An accepted request waits here, in the order of service, until a replica has room (replica_places.h); the
 // bounds of the queue are the bounds of all replicas together. Under the priority policy waiting improves a
@@ -49,7 +49,7 @@ class ReplicaQueue {
     absl::Status error;
     std::optional<ExpiryCause> expired;
   };
-  // What a pass over the queue has found.
+  // The result of a pass over the queue.
   struct Pass {
     std::vector<Ending> endings;
     MonotonicTime next_expiry;

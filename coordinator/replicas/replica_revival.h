@@ -1,9 +1,9 @@
 #pragma once
 // Failed replicas are tried again: after a pause, by an operator's call, or in a roll.
 //
-// The pauses of each replica are those of retry_backoff.h. While a lifecycle call is under way, and unless
-// the engine is awake, the retries wait: a replica that is revived comes back awake, and a call that is being
-// undone must not meet it.
+// Each replica has pauses by the rule of retry_backoff.h. While a lifecycle call is under way, and unless
+// the engine is awake, the retries wait: a revived replica comes back awake, and a lifecycle call that is
+// being undone must not find the replica among the replicas that it has to bring back.
 //
 // ReplicaRevival owns the pauses, which mu_ guards; mu_ is taken before a loop's own lock. Thread safe:
 // replicas report on their loops' threads, the set's thread tries again, callers revive. `parts` is borrowed.

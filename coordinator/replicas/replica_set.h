@@ -4,14 +4,15 @@
 //
 // ReplicaSet is the engine's public face, and owns the parts and the thread that hands requests out:
 //
-//   replica_loops.h      the loops, and what they report
-//   replica_queue.h      accepted requests: the common queue, with limits, deadlines and the choice of a
-//   replica set_board.h          the state and the snapshot (set_state.h, replica_stats.h) call_turns.h the
-//   turns of lifecycle calls, in order call_waits.h         the waits of lifecycle calls, and what ends a
-//   wait set_sleep.h, set_pause.h, set_weights.h
-//                        lifecycle calls over all replicas, with their undoing (set_call.h, replica_calls.h)
-//   replica_revival.h    failed replicas are tried again
-//   replica_roll.h       restarts, one replica after the other
+//   replica_loops.h    the loops, and the events that the loops report
+//   replica_queue.h    accepted requests: the common queue, limits, deadlines, and the choice of a replica
+//   set_board.h        the state and the snapshot (set_state.h, replica_stats.h)
+//   call_turns.h       the turns of lifecycle calls, in order
+//   call_waits.h       the waits of lifecycle calls, and the ends of waits
+//   set_sleep.h, set_pause.h, set_weights.h
+//                      lifecycle calls over all replicas, with undoing (set_call.h, replica_calls.h)
+//   replica_revival.h  failed replicas are tried again
+//   replica_roll.h     the replicas are restarted in turn
 //
 // Moves. A replica whose group is lost, or that is restarted or fails, hands its open requests over. The
 // requests come back to the queue with the tokens that their clients were given, at their old place in the

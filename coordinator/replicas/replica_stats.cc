@@ -13,7 +13,7 @@ void AddBytes(const TagBytes& bytes_by_tag, TagBytes* sum) {
   for (const auto& [tag, bytes] : bytes_by_tag) (*sum)[tag] += bytes;
 }
 
-// What the replicas hold now.
+// Adds memory, blocks and requests of this moment.
 void AddHoldings(const EngineStats& one, EngineStats* sum) {
   AddBytes(one.resident_bytes, &sum->resident_bytes);
   AddBytes(one.host_bytes, &sum->host_bytes);
@@ -37,7 +37,7 @@ void AddHoldings(const EngineStats& one, EngineStats* sum) {
   sum->group_epoch = std::max(sum->group_epoch, one.group_epoch);
 }
 
-// What the replicas have counted since their start.
+// Adds the counters since the start.
 void AddCounters(const EngineStats& one, EngineStats* sum) {
   sum->num_preemptions += one.num_preemptions;
   sum->preemptions.Add(one.preemptions);
@@ -63,7 +63,7 @@ void AddCounters(const EngineStats& one, EngineStats* sum) {
   sum->num_recoveries += one.num_recoveries;
 }
 
-// What the engine's memory and weights are, of a replica that has not failed.
+// Memory and weights, from a live replica.
 void AddLive(const EngineStats& one, EngineStats* sum) {
   if (one.sleep_level < sum->sleep_level) {
     sum->sleep_level = one.sleep_level;

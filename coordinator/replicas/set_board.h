@@ -1,6 +1,5 @@
 #pragma once
-// What everybody may ask of an engine with replicas at any time: the state, since when it holds, and the
-// snapshot.
+// The published state of an engine with replicas: the state, the time of its last change, and the snapshot.
 //
 // The state is derived from the states of the replicas, from the lifecycle call under way and from draining
 // (set_state.h), and stored so that readers wait for nobody. Thread safe. No caller needs to hold a lock, and

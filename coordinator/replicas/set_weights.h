@@ -7,7 +7,7 @@
 // the other replicas are stale; the error names the first replica that had an error.
 //
 // Any thread may call; `parts` is borrowed for the call, and for the life of the update, which has the turn
-// as long as it lives.
+// all its life.
 
 #include <memory>
 
