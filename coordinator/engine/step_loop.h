@@ -32,7 +32,7 @@
 #include "coordinator/engine/held_back_requests.h"
 #include "coordinator/engine/loop_access.h"
 #include "coordinator/engine/loop_mail.h"
-#include "coordinator/engine/open_requests.h"
+#include "coordinator/engine/loop_requests.h"
 #include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/steps_in_flight.h"
 
@@ -117,7 +117,7 @@ class StepLoop : private LoopAccess {
   PrefixBook& prefixes_;
   const std::shared_ptr<LoopMail> events_;
   StepsInFlight steps_;
-  OpenRequests requests_;
+  LoopRequests requests_;
   HeldBackRequests held_back_;
   CommandLane lane_;
   std::weak_ptr<LifecycleCommand> self_check_;  // that waits or is under way

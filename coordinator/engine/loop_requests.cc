@@ -1,4 +1,4 @@
-#include "coordinator/engine/open_requests.h"
+#include "coordinator/engine/loop_requests.h"
 
 #include <iterator>
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace somnus {
 
-void OpenRequests::Add(std::vector<EngineRequest> requests) {
+void LoopRequests::Add(std::vector<EngineRequest> requests) {
   std::string refused;
   for (EngineRequest& request : requests) {
     // Further choices of a prompt come directly after the first choice, and share the first choice's fate.
@@ -22,7 +22,7 @@ void OpenRequests::Add(std::vector<EngineRequest> requests) {
   }
 }
 
-bool OpenRequests::IsHopeless(const Sequence& sequence) {
+bool LoopRequests::IsHopeless(const Sequence& sequence) {
   const EngineRequest& request = sequence.request;
   const bool may_be = !sequence.was_scheduled && request.first_token_by != absl::InfiniteDuration() &&
                       request.fork_of.empty();
@@ -32,25 +32,25 @@ bool OpenRequests::IsHopeless(const Sequence& sequence) {
   return time.has_value() && now + *time > request.first_token_by;
 }
 
-void OpenRequests::Abort(const std::string& id) {
+void LoopRequests::Abort(const std::string& id) {
   if (SequencePtr sequence = parts_.scheduler.Abort(id))
     End(sequence, FinishReason::kAbort, absl::OkStatus());
 }
 
-void OpenRequests::EndExpired(MonotonicTime now) {
+void LoopRequests::EndExpired(MonotonicTime now) {
   for (const ExpiredSequence& expired : parts_.scheduler.Expire(now)) EndExpired(expired);
 }
 
-void OpenRequests::EndExpired(const ExpiredSequence& expired) {
+void LoopRequests::EndExpired(const ExpiredSequence& expired) {
   parts_.observer.OnRequestExpired(expired.cause);
   End(expired.sequence, FinishReason::kError, ExpiryError(expired.cause));
 }
 
-void OpenRequests::EndAll(FinishReason reason, const absl::Status& error) {
+void LoopRequests::EndAll(FinishReason reason, const absl::Status& error) {
   for (const SequencePtr& sequence : parts_.scheduler.AbortAll()) End(sequence, reason, error);
 }
 
-void OpenRequests::End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error) {
+void LoopRequests::End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error) {
   SequenceOutput output{sequence, {}};
   output.output.finish_reason = reason;
   output.output.error = error;
@@ -60,7 +60,7 @@ void OpenRequests::End(const SequencePtr& sequence, FinishReason reason, const a
   Deliver(std::move(output), parts_.options.now());
 }
 
-void OpenRequests::Deliver(SequenceOutput output, absl::Time now) {
+void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   Sequence& sequence = *output.sequence;
   RecoveryBook::Exonerate(&sequence);
   const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
@@ -74,7 +74,7 @@ void OpenRequests::Deliver(SequenceOutput output, absl::Time now) {
   sequence.request.sink->OnOutput(std::move(output.output));
 }
 
-void OpenRequests::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
+void LoopRequests::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
   const absl::Time now = parts_.options.now();
   for (const SequencePtr& sequence : sequences) {
     sequence->scheduled_time = now;
@@ -85,7 +85,7 @@ void OpenRequests::NoteFirstScheduled(const std::vector<SequencePtr>& sequences)
   num_first_scheduled_ += static_cast<int64_t>(sequences.size());
 }
 
-void OpenRequests::HandOver() {
+void LoopRequests::HandOver() {
   if (!parts_.options.hand_over) return;
   std::vector<EngineRequest> requests = parts_.scheduler.ReleaseAll();
   std::vector<EngineRequest> arrived = parts_.mail.HandOver();
@@ -95,7 +95,7 @@ void OpenRequests::HandOver() {
   if (!requests.empty()) parts_.options.hand_over(std::move(requests));
 }
 
-void OpenRequests::Publish(EngineStats* stats) const {
+void LoopRequests::Publish(EngineStats* stats) const {
   const Scheduler& scheduler = parts_.scheduler;
   const BlockManager& blocks = scheduler.blocks();
   const SchedulerStats& counters = scheduler.stats();

@@ -27,7 +27,7 @@
 
 namespace somnus {
 
-class OpenRequests {
+class LoopRequests {
  public:
   // The parts of the loop that requests meet.
   struct Parts {
@@ -39,7 +39,7 @@ class OpenRequests {
     CallersMail& mail;
   };
   // `publish` publishes the loop's statistics.
-  OpenRequests(const Parts& parts, std::function<void()> publish)
+  LoopRequests(const Parts& parts, std::function<void()> publish)
       : parts_(parts), publish_(std::move(publish)) {}
 
   // Gives requests to the scheduler, and refuses requests whose first token would come too late.
