@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails on a dependency that the rooms do not allow (docs/architecture.md, "Rooms").
+"""Fails on a dependency that the rooms do not allow (docs/architecture.md, "Rooms"), and on two classes of one name.
 
 Reads every #include of our own headers and every label in the BUILD.bazel files (visibility lists aside) and
 compares the room of the file with the room that it names. Usage: tools/check_layers.py [REPOSITORY]
@@ -72,6 +72,8 @@ ARROWS = {
 }
 ROOMS = ("base", "proto", "allocator", "kernels", "checkpoint", "text", "worker", "coordinator", "tools", "tests")
 SOURCES = (".h", ".cc", ".cu", ".cuh")
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
+CLASS = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?(?: : [^{;]*)? \{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -145,11 +147,39 @@ def violations(root):
                         yield f"{here}/{name}:{line}: {room_of(here)} may not know {target}"
 
 
+def headers(root):
+    """The product's headers: tests and tools may name their own classes as they like."""
+    for top in ROOMS:
+        if top in ("tests", "tools"):
+            continue
+        for folder, subfolders, names in os.walk(os.path.join(root, top)):
+            subfolders[:] = [name for name in subfolders if not name.startswith((".", "bazel-"))]
+            for name in sorted(names):
+                # The emulator stands in for CUDA, by CUDA's names.
+                if name.endswith((".h", ".cuh")) and os.path.basename(folder) != "emulator":
+                    yield os.path.join(folder, name)
+
+
+def shared_names(root):
+    """Two classes of one name in one namespace: a binary with both behaves as if one of them did not exist."""
+    seen = {}
+    for path in headers(root):
+        here = os.path.relpath(path, root)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        namespace = NAMESPACE.search(text)
+        for match in CLASS.finditer(text):
+            key = (namespace.group(1) if namespace else "", match.group(1))
+            first = seen.setdefault(key, here)
+            if first != here:
+                yield f"{here}:{text.count(chr(10), 0, match.start()) + 1}: {first} has a class {match.group(1)}, too"
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.isdir(os.path.join(root, "proto")):
         sys.exit(f"error: {root} is not the repository")
-    bad = list(violations(root))
+    bad = [*violations(root), *shared_names(root)]
     for line in bad:
         print(line)
     sys.exit(1 if bad else 0)

@@ -71,6 +71,14 @@ class CheckLayers(unittest.TestCase):
                    'cc_library(name = "x", visibility = ["//worker:__subpackages__"], deps = ["//kernels:tensor"])\n')
         self.assertEqual(check(self.copy), (0, ""))
 
+    def test_two_classes_of_one_name_fail(self):
+        self.plant("coordinator/planted.h", "namespace somnus {\nclass LoopMail;\nclass EngineLoop : public X {\n};\n}\n")
+        self.plant("worker/planted.h", "namespace somnus::own {\nclass EngineLoop {\n};\n}\n")
+        code, output = check(self.copy)
+        self.assertEqual(code, 1)
+        self.assertRegex(output, r"has a class EngineLoop, too")
+        self.assertEqual(len(output.splitlines()), 1, output)
+
 
 if __name__ == "__main__":
     unittest.main()
