@@ -3,30 +3,20 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
-
 namespace somnus {
 namespace {
 
 class SimulatedListener : public GrpcListener {
  public:
-  SimulatedListener(std::unique_ptr<grpc::Server> server, int port)
-      : server_(std::move(server)), port_(port) {}
+  explicit SimulatedListener(std::unique_ptr<grpc::Server> server) : server_(std::move(server)) {}
 
-  int port() const override { return port_; }
+  int port() const override { return 1; }
   grpc::Server& server() override { return *server_; }
   void Shutdown(std::chrono::system_clock::time_point deadline) override { server_->Shutdown(deadline); }
 
  private:
   const std::unique_ptr<grpc::Server> server_;
-  const int port_;
 };
-
-// A port that the system may choose is 1.
-int PortOf(const std::string& address) {
-  int port = 0;
-  return absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port) && port > 0 ? port : 1;
-}
 
 }  // namespace
 
@@ -34,7 +24,7 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Start(
     const std::string& address, DescriptorUse, const std::shared_ptr<grpc::ServerCredentials>& credentials,
     grpc::ServerBuilder* builder, int) {
   builder->AddListeningPort(address, credentials);
-  return std::make_unique<SimulatedListener>(builder->BuildAndStart(), PortOf(address));
+  return std::make_unique<SimulatedListener>(builder->BuildAndStart());
 }
 
 }  // namespace somnus

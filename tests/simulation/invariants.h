@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/engine/engine.h"
@@ -19,15 +18,15 @@ namespace somnus::simulation {
 
 class Invariants {
  public:
-  // `executors` are by replica. `changes_weights` says whether a change of the weights is under way.
+  // `changes_weights` says whether a change of the weights is under way.
   Invariants(Site* site, const Flags* flags, const Faults* faults, const Engine* engine,
-             std::vector<GrpcExecutor*> executors, std::function<bool()> changes_weights)
+             GrpcExecutor* executor, std::function<bool()> changes_weights)
       : site_(*site),
         world_(site->world),
         flags_(*flags),
         faults_(*faults),
         engine_(*engine),
-        executors_(std::move(executors)),
+        executor_(*executor),
         changes_weights_(std::move(changes_weights)) {}
 
   // Every tag of every rank is in the state that the engine says, and so are the bytes and the sizes of
@@ -45,11 +44,8 @@ class Invariants {
     v1::WorkerStatusResponse status;
   };
 
-  // The engine is awake or asleep, with all of its replicas, and nothing is known to be lost.
-  bool IsAtRest(const EngineStats& stats) const;
-  bool IsWell(EngineState state, int replica) const;
-  std::vector<Member> Members(int replica, int64_t epoch) const;
-  void CheckGroup(int replica, EngineState state, const EngineStats& stats, int64_t* version);
+  bool IsAtRest(EngineState state) const;
+  std::vector<Member> Members(int64_t epoch) const;
   void CheckTags(const Member& member, const EngineStats& stats);
   void CheckVersion(const Member& member, int64_t* common);
   void CheckSize(const Member& member, int32_t mapped_blocks);
@@ -63,7 +59,7 @@ class Invariants {
   const Flags& flags_;
   const Faults& faults_;
   const Engine& engine_;
-  const std::vector<GrpcExecutor*> executors_;
+  GrpcExecutor& executor_;
   const std::function<bool()> changes_weights_;
   EngineState last_state_ = EngineState::kLoading;
   bool cache_sleeps_ = false;  // when the engine was at rest last
