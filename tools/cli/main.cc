@@ -102,7 +102,8 @@ std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::s
                                 std::vector<std::string>* positional) {
   absl::StatusOr<ParsedArgs> parsed = ParseArgs(table, args);
   if (!parsed.ok()) return Fail(parsed.status());
-  if (parsed->help || parsed->help_all) return fputs(HelpText(table).c_str(), stdout) < 0 ? kServerError : kOk;
+  if (parsed->help || parsed->help_all)
+    return fputs(HelpText(table).c_str(), stdout) < 0 ? kServerError : kOk;
   if (parsed->version) return printf("somnus %s\n", kVersion) < 0 ? kServerError : kOk;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;

@@ -48,8 +48,9 @@ absl::StatusOr<std::string> CoordinatorPath() {
 
 int RunServe(const std::vector<std::string>& args) {
   if (args.empty()) return Fail(absl::InvalidArgumentError("which model? usage: somnus serve MODEL [flags]"));
-  if (std::find_if(args.begin(), args.end(),
-                   [](const std::string& arg) { return arg == "--help" || arg == "--help=all" || arg == "-h"; }) != args.end()) {
+  if (std::find_if(args.begin(), args.end(), [](const std::string& arg) {
+        return arg == "--help" || arg == "--help=all" || arg == "-h";
+      }) != args.end()) {
     fputs(kAbout, stdout);
     fflush(stdout);
   }
