@@ -22,7 +22,8 @@ TEST(DefaultsTest, AWorkersOptionsAreThoseOfAServerWithoutFlags) {
   ModelConfig config;
   config.stored_type = StorageType::kBF16;
   const ModelRunnerOptions own;
-  const v1::LoadModelRequest request = MakeLoadRequest(ServerWithoutFlags(), config, own.max_model_len);
+  v1::LoadModelRequest request = MakeLoadRequest(ServerWithoutFlags(), config, own.max_model_len);
+  request.mutable_parallel()->set_world_size(1);
   const absl::StatusOr<LoadOptions> loaded = MakeLoadOptions(request, WorkerOptions());
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const ModelRunnerOptions& served = loaded->runner;
