@@ -8,6 +8,7 @@
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_report.h"
+#include "coordinator/engine/held_update.h"
 #include "coordinator/residency/declined.h"
 
 namespace somnus {
@@ -40,24 +41,6 @@ class AutoSleepEngine::Call {
 
  private:
   AutoSleepEngine* const engine_;
-};
-
-class AutoSleepEngine::HeldUpdate : public WeightUpdate {
- public:
-  HeldUpdate(std::unique_ptr<Call> call, std::unique_ptr<WeightUpdate> update)
-      : call_(std::move(call)), update_(std::move(update)) {}
-
-  absl::Status Send(v1::WeightChunk chunk) override { return update_->Send(std::move(chunk)); }
-  absl::Status status() const override { return update_->status(); }
-  std::vector<v1::UpdatePort> ports() const override { return update_->ports(); }
-  absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
-    return update_->Finish(expected);
-  }
-
- private:
-  // Members are destroyed in reverse: the update first.
-  const std::unique_ptr<Call> call_;
-  const std::unique_ptr<WeightUpdate> update_;
 };
 
 AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make)

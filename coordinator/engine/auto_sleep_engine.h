@@ -80,7 +80,6 @@ class AutoSleepEngine : public Engine {
  private:
   class Observer;
   class Call;
-  class HeldUpdate;
   enum class Action { kNone, kSleep, kWake };
 
   void Run();

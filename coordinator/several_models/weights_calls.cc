@@ -5,6 +5,7 @@
 
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/held_update.h"
 
 namespace somnus {
 namespace {
@@ -32,24 +33,6 @@ class Hold {
  private:
   ModelRecords& models_;
   ModelRecord& model_;
-};
-
-class HeldUpdate : public WeightUpdate {
- public:
-  HeldUpdate(std::unique_ptr<Hold> hold, std::unique_ptr<WeightUpdate> update)
-      : hold_(std::move(hold)), update_(std::move(update)) {}
-
-  absl::Status Send(v1::WeightChunk chunk) override { return update_->Send(std::move(chunk)); }
-  absl::Status status() const override { return update_->status(); }
-  std::vector<v1::UpdatePort> ports() const override { return update_->ports(); }
-  absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
-    return update_->Finish(expected);
-  }
-
- private:
-  // Members are destroyed in reverse: the update first.
-  const std::unique_ptr<Hold> hold_;
-  const std::unique_ptr<WeightUpdate> update_;
 };
 
 }  // namespace
