@@ -63,7 +63,7 @@ std::optional<v1::TransitionProgress> TransitionMeter::Progress() const {
   const int64_t read = static_cast<int64_t>(read_part_ * static_cast<double>(record.read_bytes));
   const int64_t counted = std::min(bytes_.bytes() + read, record.total_bytes);
   v1::TransitionProgress progress;
-  progress.set_transition_id(record.id);
+  progress.set_prepare_operation_id(record.id);
   progress.set_wakes_up(record.wakes_up);
   progress.set_phase(TransitionPhaseName(record.phase));
   progress.set_bytes_done(record.phase == TransitionPhase::kCommitted ? record.total_bytes : counted);

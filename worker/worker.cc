@@ -171,11 +171,11 @@ absl::Status Worker::Prepare(const v1::PrepareRequest& request) {
 }
 
 absl::StatusOr<v1::CommitResponse> Worker::Commit(const v1::CommitRequest& request) {
-  return InEpoch(request.group_epoch(), [&] { return transition_.Commit(request.transition_id()); });
+  return InEpoch(request.group_epoch(), [&] { return transition_.Commit(request.prepare_operation_id()); });
 }
 
 absl::Status Worker::AbortTransition(const v1::AbortRequest& request) {
-  return InEpoch(request.group_epoch(), [&] { return transition_.Abort(request.transition_id()); });
+  return InEpoch(request.group_epoch(), [&] { return transition_.Abort(request.prepare_operation_id()); });
 }
 
 absl::StatusOr<v1::PrefetchResponse> Worker::Prefetch(const v1::PrefetchRequest& request) {

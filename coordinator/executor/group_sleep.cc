@@ -268,7 +268,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitio
   held_bytes_.reset();
   committed_bytes_.reset();
   v1::CommitRequest request;
-  request.set_transition_id(id);
+  request.set_prepare_operation_id(id);
   const auto responses = calls_.CollectOperation(RanksOf(transitions), timeout, &Stub::Commit, request);
   if (!responses.ok()) {
     latch_.Fail(absl::UnavailableError(
@@ -287,7 +287,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitio
 void GroupSleep::Abort(const Transitions& transitions, uint64_t id, absl::Duration timeout,
                        const absl::Status& error) {
   v1::AbortRequest request;
-  request.set_transition_id(id);
+  request.set_prepare_operation_id(id);
   const absl::Status undone =
       calls_.CollectOperation(RanksOf(transitions), timeout, &Stub::Abort, request).status();
   if (undone.ok()) {

@@ -17,7 +17,7 @@ namespace {
 
 v1::TransitionProgress Progress(const std::string& phase, int64_t done) {
   v1::TransitionProgress progress;
-  progress.set_transition_id(7);
+  progress.set_prepare_operation_id(7);
   progress.set_wakes_up(true);
   progress.set_phase(phase);
   progress.set_bytes_done(done);

@@ -77,7 +77,7 @@ class Watcher:
             for rank in message.ranks:
                 if rank.HasField("progress") and rank.progress.wakes_up == wakes_up:
                     found.setdefault((rank.replica, rank.rank), []).append(rank.progress)
-        return {name: [one for one in all_of_rank if one.transition_id == all_of_rank[-1].transition_id]
+        return {name: [one for one in all_of_rank if one.prepare_operation_id == all_of_rank[-1].prepare_operation_id]
                 for name, all_of_rank in found.items()}
 
 

@@ -252,7 +252,7 @@ absl::Status Transit(Worker& worker, uint64_t id, int sleep_level, const std::st
   RETURN_IF_ERROR(worker.Prepare(prepare));
   v1::CommitRequest commit;
   commit.set_group_epoch(1);
-  commit.set_transition_id(id);
+  commit.set_prepare_operation_id(id);
   return worker.Commit(commit).status();
 }
 

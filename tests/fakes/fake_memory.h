@@ -37,9 +37,9 @@ class FakeMemory {
   void Prepare(const v1::PrepareRequest& request) { prepared_ = request; }
   void Abort() { prepared_.Clear(); }
   // Does nothing for a transition that is not prepared.
-  v1::CommitResponse Commit(uint64_t transition_id) {
+  v1::CommitResponse Commit(uint64_t prepare_operation_id) {
     v1::CommitResponse response;
-    if (prepared_.operation_id() != transition_id) return response;
+    if (prepared_.operation_id() != prepare_operation_id) return response;
     const int level = prepared_.transition().sleep_level();
     for (const std::string& tag : TagsToChange(prepared_.transition())) {
       v1::TagReport& report = (*response.mutable_tags())[tag];

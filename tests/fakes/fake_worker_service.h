@@ -242,7 +242,7 @@ class FakeWorkerService : public FakeChecks {
   grpc::Status Commit(grpc::ServerContext*, const v1::CommitRequest* request,
                       v1::CommitResponse* response) override {
     return CalledOnce(*request, response, "commit", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      *response = memory_.Commit(request->transition_id());
+      *response = memory_.Commit(request->prepare_operation_id());
     });
   }
   grpc::Status Abort(grpc::ServerContext*, const v1::AbortRequest* request,

@@ -20,7 +20,7 @@ void Add(v1::WatchTransitionResponse* response, uint64_t id, const std::string& 
   rank->set_rank(response->ranks_size() - 1);
   if (id == 0) return;  // it has none
   v1::TransitionProgress* const progress = rank->mutable_progress();
-  progress->set_transition_id(id);
+  progress->set_prepare_operation_id(id);
   progress->set_phase(phase);
   progress->set_bytes_done(done * kMiB);
   progress->set_bytes_total(total * kMiB);

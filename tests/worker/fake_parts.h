@@ -329,14 +329,14 @@ inline v1::PrepareRequest PrepareOf(const v1::Transition& transition, uint64_t i
 inline v1::CommitRequest CommitOf(uint64_t id, int64_t epoch = 1) {
   v1::CommitRequest request;
   request.set_group_epoch(epoch);
-  request.set_transition_id(id);
+  request.set_prepare_operation_id(id);
   return request;
 }
 
 inline v1::AbortRequest AbortOf(uint64_t id, int64_t epoch = 1) {
   v1::AbortRequest request;
   request.set_group_epoch(epoch);
-  request.set_transition_id(id);
+  request.set_prepare_operation_id(id);
   return request;
 }
 

@@ -133,7 +133,7 @@ absl::Status RejoinGroup::Transit(int rank, int sleep_level, bool keeps) {
   RETURN_IF_ERROR(workers_[rank]->Prepare(prepare));
   v1::CommitRequest commit;
   commit.set_group_epoch(epoch_);
-  commit.set_transition_id(id);
+  commit.set_prepare_operation_id(id);
   return workers_[rank]->Commit(commit).status();
 }
 

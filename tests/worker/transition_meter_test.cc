@@ -17,7 +17,7 @@ TEST(TransitionMeterTest, ATransitionFromItsBeginningToItsEnd) {
   meter.Begin(7, /*wakes_up=*/true, /*moved_bytes=*/100, /*read_bytes=*/300);
   meter.bytes()->Advance(60);
   Progress progress = meter.Progress().value();
-  EXPECT_EQ(progress.transition_id(), 7u);
+  EXPECT_EQ(progress.prepare_operation_id(), 7u);
   EXPECT_TRUE(progress.wakes_up());
   EXPECT_EQ(progress.phase(), "map");
   EXPECT_EQ(progress.bytes_done(), 60);
@@ -90,7 +90,7 @@ class WatchedRank {
     Look();
     EXPECT_EQ(rank_.Commit(id), absl::OkStatus());
     Look();
-    EXPECT_EQ(progress().transition_id(), id);
+    EXPECT_EQ(progress().prepare_operation_id(), id);
     EXPECT_EQ(progress().bytes_done(), progress().bytes_total());
     return TakePhases();
   }
@@ -157,7 +157,7 @@ TEST(WorkerProgressTest, WhatIsRefusedIsNoTransition) {
   EXPECT_FALSE(watched.rank().Prepare(TransitionOf(0, {"brain"}), 4).ok());
   EXPECT_FALSE(watched.rank().Commit(9).ok());
   EXPECT_EQ(watched.rank().Abort(9), absl::OkStatus()) << "whose Prepare has not come";
-  EXPECT_EQ(watched.progress().transition_id(), 3u);
+  EXPECT_EQ(watched.progress().prepare_operation_id(), 3u);
   EXPECT_EQ(watched.progress().phase(), "committed");
 }
 
@@ -179,7 +179,7 @@ TEST(WorkerProgressTest, WhateverFailsInPrepareAborts) {
       const bool ok = watched.rank().Prepare(TransitionOf(level), id).ok();
       watched.rank().driver().FailAt(0);
       watched.TakePhases();
-      EXPECT_EQ(watched.progress().transition_id(), id);
+      EXPECT_EQ(watched.progress().prepare_operation_id(), id);
       EXPECT_EQ(watched.progress().phase(), ok ? "prepared" : "aborted");
       if (!ok) continue;
       ASSERT_EQ(watched.rank().Commit(id), absl::OkStatus());

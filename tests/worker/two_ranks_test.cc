@@ -193,7 +193,7 @@ class TwoRanks : public testing::TestWithParam<Transport> {
       return stubs_[r]->Prepare(&context, prepare, &response);
     });
     v1::CommitRequest commit;
-    commit.set_transition_id(prepare.operation_id());
+    commit.set_prepare_operation_id(prepare.operation_id());
     Stamp(&commit);
     Both([&](int r) {
       grpc::ClientContext context;
@@ -257,7 +257,7 @@ class TwoRanks : public testing::TestWithParam<Transport> {
     prepare.mutable_transition()->set_sleep_level(sleep_level);
     Stamp(&prepare);
     v1::AbortRequest abort;
-    abort.set_transition_id(prepare.operation_id());
+    abort.set_prepare_operation_id(prepare.operation_id());
     Stamp(&abort);
     Both([&](int r) {
       grpc::ClientContext context;

@@ -37,7 +37,7 @@ std::string Bar(double part, int width) {
 
 bool TransitionLines::IsOld(const v1::WatchTransitionResponse::RankProgress& rank) const {
   const auto old = old_->find({rank.replica(), rank.rank()});
-  return old != old_->end() && old->second == rank.progress().transition_id();
+  return old != old_->end() && old->second == rank.progress().prepare_operation_id();
 }
 
 std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, int columns) {
@@ -45,7 +45,7 @@ std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, i
     old_.emplace();
     for (const auto& rank : response.ranks()) {
       if (HasEnded(rank.progress().phase()))
-        (*old_)[{rank.replica(), rank.rank()}] = rank.progress().transition_id();
+        (*old_)[{rank.replica(), rank.rank()}] = rank.progress().prepare_operation_id();
     }
   }
   int64_t done = 0, total = 0;
