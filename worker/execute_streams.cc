@@ -137,6 +137,12 @@ absl::Status ExecuteStreams::ServeSteps(OpenStreams::iterator self, Stream* stre
   v1::StepRequest request;
   while (refused.ok() && stream->Read(&request)) {
     refused = Admit(self, request);
+    if (refused.ok() && request.step_id() == 0 && request.has_masks()) {
+      refused = worker_->AddMasks(request.group_epoch(), std::move(*request.mutable_masks()));
+      if (!refused.ok()) break;
+      request.Clear();
+      continue;
+    }
     writer.Reserve();
     if (refused.ok()) {
       epoch = request.group_epoch();

@@ -118,6 +118,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   RETURN_IF_ERROR(load_.OpenDevice());
   ASSIGN_OR_RETURN(v1::LoadModelEvent event,
                    load_.LoadRunner(*files.checkpoint, epoch_.communicator(), progress));
+  load_.runner()->SetMaskSource(epoch_.masks());
   weights_.SetLoaded(files.source, &event);
   return event;
 }

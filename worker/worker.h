@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -70,6 +71,10 @@ class Worker {
   // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
   // launched before this step's reply is awaited; replies must be awaited in order.
   void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
+  // Masks for a step of that epoch, which may have been launched already. On any thread; returns at once.
+  absl::Status AddMasks(int64_t epoch, v1::StepMasks masks) {
+    return epoch_.masks()->Put(epoch, std::move(masks));
+  }
   absl::StatusOr<v1::SelfCheckResponse> SelfCheck(const v1::SelfCheckRequest& request);
 
   // A transition, a sleep or a wake-up, in its phases (worker_transition.h). The worker is awake once every

@@ -1,5 +1,6 @@
 #include "worker/worker_epoch.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,13 @@ absl::Status WorkerEpoch::Announce(int64_t epoch) {
   AbortUpTo(epoch - 1, absl::StrCat("epoch ", epoch, " begins"));
   return absl::OkStatus();
 }
+
+void WorkerEpoch::AbortUpTo(int64_t epoch, const std::string& reason) {
+  masks_.EndUpTo(epoch, reason);
+  communicator_.AbortUpTo(epoch, reason);
+}
+
+void WorkerEpoch::Abort(const std::string& reason) { AbortUpTo(std::numeric_limits<int64_t>::max(), reason); }
 
 absl::StatusOr<v1::NewGroupResponse> WorkerEpoch::NewGroup(const v1::NewGroupRequest& request) {
   RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
@@ -38,6 +46,7 @@ absl::StatusOr<v1::NewGroupResponse> WorkerEpoch::NewGroup(const v1::NewGroupReq
 
 void WorkerEpoch::Begin(int64_t epoch) {
   communicator_.BeginEpoch(epoch);
+  masks_.BeginEpoch(epoch);
   TakeOpenPort();  // closes the port
   lifecycle_.BeginEpoch(epoch);
   begun_ = epoch;

@@ -2,9 +2,9 @@
 // The epoch that a rank is in: which requests the rank serves, the group that its collectives run in, and the
 // failures that end the epoch.
 //
-// Owns the fence, the lifecycle and the communicator. An epoch begins twice: Announce, on any thread, refuses
-// requests of older epochs from then on; Begin, on the runner thread, drops the group once the work of older
-// epochs has ended.
+// Owns the fence, the lifecycle, the communicator and the masks of steps that wait for their step. An epoch
+// begins twice: Announce, on any thread, refuses requests of older epochs from then on; Begin, on the runner
+// thread, drops the group once the work of older epochs has ended.
 //
 // Thread safety: as marked below. Only the runner thread makes, uses and destroys the group, because a group
 // on GPUs needs the device that is current on that thread.
@@ -22,6 +22,7 @@
 #include "worker/comm/tcp_socket.h"
 #include "worker/epoch_fence.h"
 #include "worker/lifecycle.h"
+#include "worker/mask_inbox.h"
 
 namespace somnus {
 
@@ -41,8 +42,10 @@ class WorkerEpoch {
   // Opens a port on listen_host, or makes NCCL's unique id. Needs no device, and therefore not the runner
   // thread.
   absl::StatusOr<v1::NewGroupResponse> NewGroup(const v1::NewGroupRequest& request);
-  void AbortUpTo(int64_t epoch, const std::string& reason) { communicator_.AbortUpTo(epoch, reason); }
-  void Abort(const std::string& reason) { communicator_.Abort(reason); }
+  // Ends the collectives of the group, and the wait for masks.
+  void AbortUpTo(int64_t epoch, const std::string& reason);
+  void Abort(const std::string& reason);
+  MaskInbox* masks() { return &masks_; }
   // Fail and FailForGood record a failure, the first of which stays, and abort the group, so that the other
   // ranks learn of the failure at once instead of waiting for a rank that will not come. Both return
   // `status`. Fail: a step or a collective of `epoch` failed.
@@ -85,6 +88,7 @@ class WorkerEpoch {
   EpochFence fence_;
   Lifecycle lifecycle_;
   EpochCommunicator communicator_;
+  MaskInbox masks_;
   int64_t begun_ = 0;              // runner thread alone
   bool ranks_may_differ_ = false;  // runner thread alone
   absl::Mutex mu_;

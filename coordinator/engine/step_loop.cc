@@ -152,6 +152,7 @@ void StepLoop::Receive() {
   StepEvent step;
   absl::StatusOr<std::vector<SequenceOutput>> outputs = steps_.Apply(*reply, &step);
   if (!outputs.ok()) return Fail(outputs.status());
+  const absl::Status masks = steps_.SendMasks();            // first: the workers may be waiting for them
   if (reply->tokens_size() > 0) recovery().ForgetLosses();  // the last recovery has led to something
   observer().OnStep(step);
   PublishStats();  // before the outputs: a client that has its last output finds the blocks free
@@ -164,6 +165,7 @@ void StepLoop::Receive() {
     }
     requests_.Deliver(std::move(output), now);
   }
+  if (!masks.ok()) Lose(masks);
 }
 
 bool StepLoop::FinishSteps() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +67,13 @@ absl::Status StepsInFlight::Send(StepPlan plan, absl::Duration schedule, int64_t
   if (sent_.size() == 1) board_->NoteAwaitedStep(sent_.front().step_id);
   absl::Status status = executor_->ExecuteAsync(&plan.request);
   scheduler_.Reuse(std::move(plan.request));
+  if (status.ok() && sent_.size() == 1) return SendMasks();
   return status;
+}
+
+absl::Status StepsInFlight::SendMasks() {
+  std::optional<v1::StepMasks> masks = scheduler_.TakeMasks();
+  return masks.has_value() ? executor_->SendMasks(*std::move(masks)) : absl::OkStatus();
 }
 
 absl::StatusOr<v1::StepReply> StepsInFlight::Wait(int64_t weights_version) {

@@ -40,6 +40,8 @@ class StepsInFlight {
   // Applies the reply that Wait has returned last, and fills in the description of its step. An error: the
   // reply cannot be right, or the scheduler's books are wrong.
   absl::StatusOr<std::vector<SequenceOutput>> Apply(const v1::StepReply& reply, StepEvent* step);
+  // Sends the masks that the oldest step awaits, if it does: to be called after Apply. Errors as Send.
+  absl::Status SendMasks();
   // The group was lost, or the engine has failed: no reply comes any more.
   void Clear();
   // The next step is the first one after a recovery, a wake-up or a change of the weights, and may be slow.

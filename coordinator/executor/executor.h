@@ -30,6 +30,9 @@ class Executor {
   // and is the caller's again. InvalidArgument, and nothing is sent, when the message is larger than workers
   // accept.
   virtual absl::Status ExecuteAsync(v1::StepRequest* step) = 0;
+  // Sends rank 0 the masks of a step that awaits masks, once, after the step and before Wait for its reply.
+  // Errors as ExecuteAsync.
+  virtual absl::Status SendMasks(v1::StepMasks masks) = 0;
   // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied, with
   // the other ranks' news of swaps: refusals, and the host memory of all. The first error is the step's
   // error, with the rank in it ("rank 1 (pid 77) was killed by signal 9 (Killed)"). DeadlineExceeded after

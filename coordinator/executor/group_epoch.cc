@@ -328,6 +328,11 @@ absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest* step) {
   return absl::OkStatus();
 }
 
+absl::Status GroupEpoch::SendMasks(v1::StepMasks masks) {
+  RETURN_IF_ERROR(latch_.status());
+  return streams_.SendMasks(number_, std::move(masks));
+}
+
 absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
   RETURN_IF_ERROR(latch_.status());
   if (sent_.empty()) return absl::FailedPreconditionError("no step is under way");

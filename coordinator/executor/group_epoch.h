@@ -82,6 +82,7 @@ class GroupEpoch {
 
   // As Executor (executor.h) and GroupSleep say; Sleep and WakeUp block.
   absl::Status ExecuteAsync(v1::StepRequest* step);
+  absl::Status SendMasks(v1::StepMasks masks);
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
   absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const HostTierBlocks& host,
                                          std::atomic<bool>* committed) {

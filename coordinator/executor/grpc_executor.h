@@ -48,6 +48,7 @@ class GrpcExecutor : public Executor {
   void ReportStall(const absl::Status& stall);
 
   absl::Status ExecuteAsync(v1::StepRequest* step) override { return epoch()->ExecuteAsync(step); }
+  absl::Status SendMasks(v1::StepMasks masks) override { return epoch()->SendMasks(std::move(masks)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override;
   void SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) override;
   void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights, const HostTierBlocks& host,

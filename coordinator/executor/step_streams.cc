@@ -63,6 +63,26 @@ absl::Status StepStreams::Send(const v1::StepRequest& step) {
   return absl::OkStatus();
 }
 
+absl::Status StepStreams::SendMasks(int64_t group_epoch, v1::StepMasks masks) {
+  RankStream* const first = streams_[0].get();
+  int next = 0;
+  do {
+    v1::StepRequest message;
+    message.set_group_epoch(group_epoch);
+    message.mutable_masks()->set_step_id(masks.step_id());
+    int64_t bytes = 0;
+    for (; next < masks.masks_size() && bytes < kStepBytes; ++next) {
+      bytes += static_cast<int64_t>(masks.masks(next).allowed().size());
+      message.mutable_masks()->add_masks()->Swap(masks.mutable_masks(next));
+    }
+    message.mutable_masks()->set_has_more(next < masks.masks_size());
+    ASSIGN_OR_RETURN(const grpc::ByteBuffer encoded, Encode(message));
+    RETURN_IF_ERROR(Await([&] { return first->writable(); }));
+    first->stream->Write(encoded, Begin(first, Operation::kWrite));
+  } while (next < masks.masks_size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::StepReply> StepStreams::Receive(int64_t step_id) {
   RETURN_IF_ERROR(Await([&] {
     return std::all_of(streams_.begin(), streams_.end(),

@@ -34,6 +34,9 @@ class StepStreams {
   // Writes `step` to every rank. InvalidArgument, and nothing is written, when `step` is larger than workers
   // accept: the workers would end their streams. Any other error has failed the latch.
   absl::Status Send(const v1::StepRequest& step);
+  // Writes the masks of a step that was sent to rank 0, in messages of at most about kStepBytes. Errors as
+  // Send.
+  absl::Status SendMasks(int64_t group_epoch, v1::StepMasks masks);
   // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch, and so do ranks
   // that computed with different versions of the weights.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/request/prompt_ids.h"
+#include "coordinator/request/token_constraint.h"
 
 namespace somnus {
 
@@ -143,6 +144,7 @@ struct EngineRequest {
   std::string id;    // unique among live requests
   PromptIds prompt;  // at least one token, ids below the vocabulary size
   std::shared_ptr<const SamplingParams> sampling = std::make_shared<SamplingParams>();  // never null
+  std::shared_ptr<const TokenConstraint> constraint;  // of the outputs; null: none. Not with a beam search
   int32_t max_tokens = 16;
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;

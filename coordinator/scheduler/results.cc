@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/scheduler/beam_group.h"
+#include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/step_messages.h"
 
 namespace somnus {
@@ -96,18 +97,21 @@ absl::Status Results::ApplyTokens(const ScheduledEntry& entry,
       sequence->num_computed += static_cast<int64_t>(tokens.size()) - 1;
   }
   for (size_t i = 0; i < tokens.size() && !sequence->finished(); ++i)
-    AcceptToken(sequence, *tokens[i], output);
+    RETURN_IF_ERROR(AcceptToken(sequence, *tokens[i], output));
   drafts_.NoteAccepted(entry, tokens.size(), proposals);
   return absl::OkStatus();
 }
 
-void Results::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token, RequestOutput* output) {
+absl::Status Results::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,
+                                  RequestOutput* output) {
   sequence->Charge(UserAccounts::kOutputWeight);
   if (sequence->request.max_tokens <= 0) {  // the request was for the prompt alone
     output->finish_reason = FinishReason::kLength;
     sequences_.Finish(sequence);
-    return;
+    return absl::OkStatus();
   }
+  if (sequence->request.constraint != nullptr)
+    RETURN_IF_ERROR(Constraints::Accept(sequence.get(), token.token_id()));
   sequence->tokens.push_back(token.token_id());
   ++stats_.generation_tokens;
   output->token_ids.push_back(token.token_id());
@@ -118,6 +122,7 @@ void Results::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& t
     blocks_.Commit(sequence->id, sequence->tokens, sequence->num_computed);
   output->finish_reason = CheckStop(*sequence, output);
   if (output->finish_reason != FinishReason::kNone) sequences_.Finish(sequence);
+  return absl::OkStatus();
 }
 
 FinishReason Results::CheckStop(const Sequence& sequence, RequestOutput* output) const {
@@ -133,6 +138,7 @@ FinishReason Results::CheckStop(const Sequence& sequence, RequestOutput* output)
       return FinishReason::kStop;
     }
   }
+  if (Constraints::IsComplete(sequence)) return FinishReason::kStop;  // also under ignore_eos
   const bool full = static_cast<int64_t>(sequence.tokens.size()) >= options_.max_model_len;
   if (full || sequence.num_outputs() >= sequence.request.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;

@@ -50,7 +50,7 @@ class Results {
   // Applies the tokens of an entry without beams: one token, and before it those of a draft that was right.
   absl::Status ApplyTokens(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,
                            const v1::DraftTokens* proposals, RequestOutput* output);
-  void AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token, RequestOutput* output);
+  absl::Status AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token, RequestOutput* output);
   FinishReason CheckStop(const Sequence& sequence, RequestOutput* output) const;
 
   // False when the sequence is computed again instead of ended.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/choices.h"
+#include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/request_progress.h"
 #include "coordinator/scheduler/step_size.h"
 
@@ -134,9 +136,16 @@ StepPlan Scheduler::Send(bool preempted, StepBuilder* builder) {
   // these forks go with the next step.
   admission_.BeginForks(builder);
   drafts_.AddTo(num_running(), preempted, builder);
+  Constraints::AddTo(&builder->step, &plan.request);
   slots_.SendFreed(&plan.request);
   plan.request.set_step_id(ledger_.Add(std::move(builder->step)));
   return std::move(plan);
+}
+
+std::optional<v1::StepMasks> Scheduler::TakeMasks() {
+  InFlightStep* const step = ledger_.oldest();
+  if (step == nullptr || !std::exchange(step->awaits_masks, false)) return std::nullopt;
+  return Constraints::MakeMasks(*step);
 }
 
 bool Scheduler::AddDecodes(StepBuilder* builder) {

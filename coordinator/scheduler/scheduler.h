@@ -12,6 +12,7 @@
 // only). Replies must be given to Update in the order of the steps.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,9 @@ class Scheduler {
   StepPlan Schedule();
   // Gives back the message of a step that was sent, whose memory later steps use again.
   void Reuse(v1::StepRequest sent) { ledger_.Reuse(std::move(sent)); }
+  // The masks that the oldest step in flight awaits, once: they depend on the replies to the steps before it.
+  // Without a value the step awaits none.
+  std::optional<v1::StepMasks> TakeMasks();
   // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
   // which is also the order of the outputs. A sequence with a slot error, or that the reply does not fit,
   // ends with kError; the other sequences still get their results. Internal when the reply is not to that

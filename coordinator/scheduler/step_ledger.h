@@ -42,6 +42,7 @@ struct InFlightStep {
   std::vector<ScheduledEntry> entries;
   std::vector<SequencePtr> swapped_out;
   std::vector<uint64_t> stored;  // contents of cached blocks that the step copies to the host tier
+  bool awaits_masks = false;     // for rank 0, which has not got them yet (Constraints)
 };
 
 class StepLedger {
@@ -51,6 +52,9 @@ class StepLedger {
   bool empty() const { return steps_.empty(); }
   // Whether the reply to `step`, which was sent, has not come yet.
   bool Awaits(int64_t step) const { return !steps_.empty() && steps_.front().step_id <= step; }
+
+  // The step whose reply is due next; null: no step is in flight.
+  InFlightStep* oldest() { return steps_.empty() ? nullptr : &steps_.front(); }
 
   // Adds a step that is about to be sent. Returns its number.
   int64_t Add(InFlightStep step);

@@ -39,6 +39,7 @@ void FakeExecutor::FinishRecovery(const absl::Status& status) {
         bytes_.host["weights"] = awake_bytes_["weights"];
       if (wanted_.num_mapped_blocks > 0) ResizeCache(wanted_.num_mapped_blocks);
       replies_.clear();
+      steps_.clear();
       health_ = absl::OkStatus();
       weights_version_ = wanted_.weights.version;
       for (const auto& [tag, bytes] : awake_bytes_) NoteResident(tag);
@@ -56,6 +57,7 @@ void FakeExecutor::LoseAtOnce(const absl::Status& reason) {
     absl::MutexLock lock(&mu_);
     worker_.Replace();
     replies_.clear();
+    steps_.clear();
     health_ = reason;
     failed = callback_;
     recovered = recovered_;
@@ -74,6 +76,8 @@ absl::StatusOr<v1::StepReply> FakeExecutor::Wait(absl::Duration timeout) {
   if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
     health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not reply");
   }
+  if (!health_.ok()) return health_;
+  if (replies_.empty()) health_ = absl::InternalError("the oldest step awaits masks");
   if (!health_.ok()) return health_;
   absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
   replies_.pop_front();

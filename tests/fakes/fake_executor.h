@@ -126,11 +126,23 @@ class FakeExecutor : public Executor {
   absl::Status ExecuteAsync(v1::StepRequest* step) override {
     absl::MutexLock lock(&mu_);
     if (!health_.ok()) return health_;
-    // The step is executed at once: in order, as workers do, and before any later step.
-    replies_.push_back(worker_.Execute(*step));
-    if (auto it = step_errors_.find(step->step_id()); it != step_errors_.end()) replies_.back() = it->second;
+    // The step is executed at once, or when its masks come: in order, as workers do, and before any later
+    // step.
+    steps_.push_back(*step);
     ++num_steps_sent_;
-    max_in_flight_ = std::max(max_in_flight_, replies_.size());
+    max_in_flight_ = std::max(max_in_flight_, replies_.size() + steps_.size());
+    if (steps_.size() == 1 && !step->awaits_masks()) ExecuteNext();
+    return absl::OkStatus();
+  }
+
+  absl::Status SendMasks(v1::StepMasks masks) override {
+    absl::MutexLock lock(&mu_);
+    if (!health_.ok()) return health_;
+    if (steps_.empty() || steps_.front().step_id() != masks.step_id())
+      return absl::InternalError("masks of a step that does not await them");
+    *steps_.front().mutable_masks() = std::move(masks);
+    ExecuteNext();
+    while (!steps_.empty() && !steps_.front().awaits_masks()) ExecuteNext();
     return absl::OkStatus();
   }
 
@@ -323,6 +335,12 @@ class FakeExecutor : public Executor {
   }
 
  private:
+  void ExecuteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const v1::StepRequest step = std::move(steps_.front());
+    steps_.pop_front();
+    replies_.push_back(worker_.Execute(step));
+    if (auto it = step_errors_.find(step.step_id()); it != step_errors_.end()) replies_.back() = it->second;
+  }
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
 
   void RunOrHold(const std::string& name, std::function<void()> call) {
@@ -381,7 +399,8 @@ class FakeExecutor : public Executor {
   absl::Status chunk_error_ ABSL_GUARDED_BY(mu_);
   std::function<void()> before_check_ ABSL_GUARDED_BY(mu_);
   SelfCheckResult checked_ ABSL_GUARDED_BY(mu_) = {.fingerprint = 1, .machines = "cpu", .bitwise = true};
-  std::string updating_ ABSL_GUARDED_BY(mu_);  // the id of an update; empty: none is under way
+  std::deque<v1::StepRequest> steps_ ABSL_GUARDED_BY(mu_);  // the first awaits masks
+  std::string updating_ ABSL_GUARDED_BY(mu_);               // the id of an update; empty: none is under way
   int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool committed_ ABSL_GUARDED_BY(mu_) = false;
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;

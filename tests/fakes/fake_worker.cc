@@ -93,6 +93,8 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   last_step_id_ = request.step_id();
   v1::StepReply reply;
   reply.set_step_id(request.step_id());
+  masks_.clear();
+  for (const v1::SlotMask& mask : request.masks().masks()) masks_[mask.slot()] = mask.allowed();
   RETURN_IF_ERROR(Swap(request, &reply));
   reply.set_kv_host_bytes(static_cast<int64_t>(swapped_.size()));
   RETURN_IF_ERROR(Branch(request));
@@ -342,6 +344,20 @@ void FakeWorker::Check(const v1::ScheduledSequence& scheduled, v1::StepReply* re
   }
 }
 
+int32_t FakeWorker::ChooseToken(int32_t slot, uint64_t state) {
+  const int32_t choice = NextToken(state, options_.vocab_size);
+  const auto mask = masks_.find(slot);
+  if (mask == masks_.end() || mask->second.empty()) return choice;
+  const size_t bytes = (static_cast<size_t>(options_.vocab_size) + 31) / 32 * 4;
+  const std::string allowed = mask->second.substr(0, bytes);
+  mask->second.erase(0, bytes);
+  for (int32_t i = 0; i < options_.vocab_size; ++i) {
+    const int32_t id = (choice + i) % options_.vocab_size;
+    if ((static_cast<unsigned char>(allowed[id / 8]) >> (id % 8)) & 1) return id;
+  }
+  return -1;
+}
+
 void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
   Slot& slot = slots_.at(index);
   if (state == kNan) {
@@ -349,9 +365,15 @@ void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
     slot.tokens.push_back(0);
     return;
   }
+  const int32_t token = ChooseToken(index, state);
+  if (token < 0) {
+    AddSlotError(index, absl::OutOfRangeError("the mask leaves no token"), reply);
+    slot.tokens.push_back(0);
+    return;
+  }
   v1::SampledToken* sampled = reply->add_tokens();
   sampled->set_slot(index);
-  sampled->set_token_id(NextToken(state, options_.vocab_size));
+  sampled->set_token_id(token);
   if (slot.sampling.num_logprobs() >= 0) {
     *sampled->mutable_logprobs() = Candidates(state, slot.sampling.num_logprobs(), options_.vocab_size);
   }

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -121,6 +122,8 @@ class FakeWorker {
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  // The model's choice, or the next id, cyclically, that the slot's mask allows.
+  int32_t ChooseToken(int32_t slot, uint64_t state);
   // Adds the slot's next token, or an error, to the reply, and to the slot's tokens.
   void Sample(int32_t slot, uint64_t state, v1::StepReply* reply);
   absl::Status Fork(const v1::SequenceFork& fork, const std::set<int32_t>& scheduled, v1::StepReply* reply);
@@ -137,6 +140,7 @@ class FakeWorker {
   absl::StatusCode refusal_ = absl::StatusCode::kResourceExhausted;
   int64_t num_swapped_out_ = 0, num_swapped_in_ = 0;
   std::map<int32_t, Slot> slots_;
+  std::map<int32_t, std::string> masks_;  // of the step, by slot: of the tokens that are still to be sampled
   std::map<int64_t, int32_t> nan_steps_;
   uint64_t weights_ = 0;  // the state before the first token
   int64_t last_step_id_ = 0;

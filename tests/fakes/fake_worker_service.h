@@ -208,9 +208,18 @@ class FakeWorkerService : public FakeChecks {
 
   grpc::Status Execute(grpc::ServerContext* context,
                        grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>* stream) override {
-    v1::StepRequest request;
+    v1::StepRequest request, awaits;  // `awaits`: the step that awaits masks
     while (stream->Read(&request)) {
       v1::StepReply reply;
+      if (request.awaits_masks()) {
+        awaits = request;
+        continue;
+      }
+      if (request.step_id() == 0 && request.has_masks()) {
+        awaits.mutable_masks()->MergeFrom(request.masks());
+        if (request.masks().has_more()) continue;
+        request = awaits;
+      }
       {
         absl::MutexLock lock(&mu_);
         const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return dead_ || !held_; };

@@ -135,6 +135,7 @@ class FaultyRunner : public ModelRunner {
     }
     return runner_->Launch(request);
   }
+  void SetMaskSource(StepMaskSource* source) override { runner_->SetMaskSource(source); }
   absl::StatusOr<uint64_t> SelfCheck() override { return runner_->SelfCheck(); }
   absl::Status CheckReload(const Checkpoint& checkpoint) const override {
     return runner_->CheckReload(checkpoint);

@@ -1,6 +1,8 @@
 #include "worker/runner/logits_head.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -78,6 +80,19 @@ absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, const LogitRows&
     all = ranks_best_;
   }
   CombineArgMax(*c_->device, all, world_size, local.rows, tokens);
+  return absl::OkStatus();
+}
+
+absl::Status LogitsHead::ShareTokens(int32_t* tokens, int64_t count, SideStage* side) {
+  SOMNUS_CHECK(count > 0 && count <= max_rows_);
+  if (c_->communicator->world_size() == 1) return absl::OkStatus();
+  static_assert(sizeof(ScoredToken) >= sizeof(int32_t));
+  auto* const ranks_tokens = reinterpret_cast<int32_t*>(ranks_best_);
+  RETURN_IF_ERROR(AllGather(tokens, count * static_cast<int64_t>(sizeof(int32_t)), ranks_tokens));
+  std::vector<int32_t> places(count);
+  std::iota(places.begin(), places.end(), 0);
+  ASSIGN_OR_RETURN(const int32_t* staged, side->Stage(places.data(), count));
+  ScatterTokens(*c_->device, staged, ranks_tokens, count, tokens);  // rank 0's come first
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/tensor.h"
 #include "worker/model/carver.h"
 #include "worker/model/decoder_model.h"
+#include "worker/runner/staging.h"
 
 namespace somnus {
 
@@ -39,6 +40,9 @@ class LogitsHead {
   // tokens[i] (on the device) = the likeliest token of row i (the smallest id among equals), the same on
   // every rank.
   absl::Status ArgMaxTokens(const TensorView& hidden, const LogitRows& rows, int32_t* tokens);
+
+  // tokens[i] = rank 0's tokens[i], on every rank; at most max_rows() tokens, on the device.
+  absl::Status ShareTokens(int32_t* tokens, int64_t count, SideStage* side);
 
   // Measures the head's matrix product for that many rows (TuneLinear); returns how many choices were made.
   int64_t Tune(int64_t num_rows);

@@ -68,6 +68,14 @@ class PendingStep {
   virtual absl::StatusOr<v1::StepReply> Wait() = 0;
 };
 
+// Where a runner gets the masks of steps that await masks. Implementations are thread safe.
+class StepMaskSource {
+ public:
+  virtual ~StepMaskSource() = default;
+  // Blocks until the masks of the step have come. Aborted: the step's epoch is over.
+  virtual absl::StatusOr<v1::StepMasks> AwaitMasks(int64_t group_epoch, int64_t step_id) = 0;
+};
+
 struct GraphReport {
   int count = 0;  // 0 where there are no graphs: on a CPU, or eager
   double seconds = 0;
@@ -124,6 +132,9 @@ class ModelRunner {
   // call returns the same error. The next step may be launched before this one is waited for: the tokens that
   // it needs are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
+  // Where rank 0 gets masks that do not come with their step; borrowed. Without a source such a step is
+  // InvalidArgument.
+  virtual void SetMaskSource(StepMaskSource* /*source*/) {}
   // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of its logits,
   // bit for bit, on rank 0; 0 on other ranks. FailedPrecondition: a slot is in use, or there is no KV cache;
   // nothing was computed. Another error as of Launch.

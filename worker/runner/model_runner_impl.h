@@ -45,6 +45,7 @@ class ModelRunnerImpl : public ModelRunner {
                           absl::Span<const BlockSwap> swaps) override;
   absl::Status BeginEpoch() override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
+  void SetMaskSource(StepMaskSource* source) override { mask_source_ = source; }
   absl::StatusOr<uint64_t> SelfCheck() override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& checkpoint) const override;
@@ -78,12 +79,15 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<uint64_t> RunCheck();
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
   absl::Status CopyBlocksOf(const v1::StepRequest& request, absl::Span<const KvCacheView> layers);
-  absl::Status RunModel(StepOutcome* outcome);
+  absl::Status RunModel(const v1::StepRequest& request, StepOutcome* outcome);
   // Records the event by which the step's reply waits for the device.
   absl::Status MarkDone(StepOutcome* outcome);
   // The last layer's output; by a graph when there is one for this batch.
   absl::StatusOr<TensorView> RunForward(int64_t graph_size);
-  absl::Status SampleTokens(const TensorView& hidden);
+  // Hands the step's masks to the sampler of rank 0.
+  absl::Status AwaitMasks(const v1::StepRequest& request);
+  // `masked`: rank 0 alone has masks, and so all ranks take the tokens of rank 0.
+  absl::Status SampleTokens(const TensorView& hidden, bool masked);
   absl::Status ComputePromptLogprobs(const TensorView& hidden, v1::StepReply* reply);
   void AppendSampled(StepOutcome* outcome);
   // The draft model's part of a step (model_runner_drafts.cc), once its tokens are sampled.
@@ -117,6 +121,7 @@ class ModelRunnerImpl : public ModelRunner {
   Device* const device_;
   Communicator* const communicator_;
   SleepableAllocator* const allocator_;
+  StepMaskSource* mask_source_ = nullptr;
   const ModelShards shards_;
 
   WeightPlan plan_;

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   for (const int32_t slot : state_.refused_slots()) {
     if (outcome->reports_tokens) AddSlotError(slot, state_.slot(slot).error, &outcome->reply);
   }
-  if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(outcome.get()));
+  if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(request, outcome.get()));
   const bool copies =
       !request.copies().empty() || !request.swap_outs().empty() || !request.swap_ins().empty();
   if (state_.scheduled().empty() && copies) RETURN_IF_ERROR(MarkDone(outcome.get()));
@@ -102,7 +102,7 @@ absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPo
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
+absl::Status ModelRunnerImpl::RunModel(const v1::StepRequest& request, StepOutcome* outcome) {
   RETURN_IF_ERROR(SettleWhatIsNeeded());
   device_->BeginStep();
   absl::Cleanup end_step = [this] { device_->EndStep(); };
@@ -115,7 +115,7 @@ absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
   {
     const TraceRange range("inputs");
     arrays_.Build(state_, graph_size);
-    sampler_.Build(arrays_.sample_rows(), state_, outcome->reports_tokens);
+    sampler_.Build(arrays_.sample_rows(), state_, outcome->reports_tokens, request.awaits_masks());
     inputs_.Upload(inputs_.bytes());
     RETURN_IF_ERROR(arrays_.Queue(state_, &side_));
     RETURN_IF_ERROR(sampler_.QueueCounts(state_, &side_));
@@ -123,7 +123,8 @@ absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
 
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
   RETURN_IF_ERROR(ComputePromptLogprobs(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
-  RETURN_IF_ERROR(SampleTokens(hidden));
+  if (request.awaits_masks()) RETURN_IF_ERROR(AwaitMasks(request));
+  RETURN_IF_ERROR(SampleTokens(hidden, request.awaits_masks()));
   results_.Download(sampler_.results_bytes());
   RETURN_IF_ERROR(MarkDone(outcome));
   outcome->sampled = sampler_.TakeResults();
@@ -158,7 +159,17 @@ absl::Status ModelRunnerImpl::ComputePromptLogprobs(const TensorView& hidden, v1
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden) {
+absl::Status ModelRunnerImpl::AwaitMasks(const v1::StepRequest& request) {
+  if (communicator_->rank() != 0) return absl::OkStatus();
+  if (request.has_masks()) return sampler_.SetMasks(request.masks());
+  if (mask_source_ == nullptr) return absl::InvalidArgumentError("the step awaits masks, which cannot come");
+  const TraceRange range("masks");
+  ASSIGN_OR_RETURN(const v1::StepMasks masks,
+                   mask_source_->AwaitMasks(request.group_epoch(), request.step_id()));
+  return sampler_.SetMasks(masks);
+}
+
+absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden, bool masked) {
   const TraceRange range("sample");
   const int64_t num_rows = static_cast<int64_t>(arrays_.sample_rows().size());
   if (num_rows == 0) return absl::OkStatus();
@@ -172,6 +183,7 @@ absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden) {
     } else {
       ASSIGN_OR_RETURN(const TensorView logits, head_.Logits(hidden, rows));
       RETURN_IF_ERROR(sampler_.QueueSample(logits, first, state_, &side_));
+      if (masked) RETURN_IF_ERROR(head_.ShareTokens(sampler_.tokens() + first, count, &side_));
     }
   }
   sampler_.QueueFinish(arrays_.sample_slots(), arrays_.last_tokens());

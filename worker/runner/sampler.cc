@@ -32,7 +32,7 @@ absl::Status LogitsNotFiniteError() {
 absl::Status NoTokenError(int32_t token) {
   if (token != kNoTokenAllowed) return LogitsNotFiniteError();
   return absl::OutOfRangeError(
-      "allowed_token_ids, bad_words, logit_bias and min_tokens leave no token to choose");
+      "allowed_token_ids, bad_words, logit_bias, min_tokens and the grammar leave no token to choose");
 }
 
 }  // namespace
@@ -116,12 +116,14 @@ absl::Status Sampler::Bind(Device* device, void* prompt_results) {
   return prompt_results_.Bind(device, prompt_results);
 }
 
-void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs) {
+void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs,
+                    bool awaits_masks) {
   rows_.assign(rows.begin(), rows.end());
   num_logprobs_.clear();
   places_.clear();
   num_raw_ = num_raw_queued_ = top_stride_ = 0;
-  plain_greedy_ = true;
+  row_masks_.Clear();
+  plain_greedy_ = !awaits_masks;
   any_penalties_ = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Slot& slot = state.slot(rows[i].slot);
@@ -167,13 +169,19 @@ absl::Status Sampler::QueueMasks(const TensorView& logits, int64_t first, const 
                                  SideStage* side) {
   masks_.clear();
   masked_rows_.clear();
+  const int64_t words = (limits_.vocab_size + 31) / 32;
   for (int64_t i = 0; i < logits.rows; ++i) {
     const Slot& slot = state.slot(rows_[first + i].slot);
-    if (slot.sampling->allowed_token_ids.empty()) continue;
+    const bool has_ids = !slot.sampling->allowed_token_ids.empty(), has_mask = row_masks_.has(first + i);
+    if (!has_ids && !has_mask) continue;
     masked_rows_.push_back(static_cast<int32_t>(i));
-    AppendAllowedMask(slot, limits_.vocab_size, &masks_);
+    if (has_ids) {
+      AppendAllowedMask(slot, limits_.vocab_size, &masks_);
+    } else {
+      masks_.resize(masks_.size() + words, ~0u);
+    }
+    if (has_mask) row_masks_.Intersect(first + i, absl::MakeSpan(masks_).last(words));
   }
-  const int64_t words = (limits_.vocab_size + 31) / 32;
   for (size_t i = 0; i < masked_rows_.size(); ++i) {
     ASSIGN_OR_RETURN(const int32_t* row, side->Stage(masked_rows_.data() + i, 1));
     ASSIGN_OR_RETURN(const uint32_t* mask, side->Stage(masks_.data() + i * words, words));

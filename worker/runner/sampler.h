@@ -18,6 +18,7 @@
 #include "proto/worker.pb.h"
 #include "worker/model/carver.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/row_masks.h"
 #include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
 
@@ -52,8 +53,12 @@ class Sampler {
   int64_t prompt_results_bytes() const { return prompt_results_.bytes(); }
 
   // Records the sampling parameters of `rows`. Log-probabilities are computed only with `logprobs`, on the
-  // rank that reports them.
-  void Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs);
+  // rank that reports them. `awaits_masks`: SetMasks follows on rank 0, and no rank samples greedily before.
+  void Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs, bool awaits_masks);
+  // The masks of the rows of the last Build, before QueueSample. Errors as RowMasks::Set.
+  absl::Status SetMasks(const v1::StepMasks& masks) {
+    return row_masks_.Set(masks, rows_, limits_.vocab_size);
+  }
   // True when every row's token is simply the likeliest one: then the caller fills tokens() itself.
   bool plain_greedy() const { return plain_greedy_; }
   // [rows], on the device.
@@ -111,6 +116,7 @@ class Sampler {
   std::vector<LogitRow> rows_;
   std::vector<int32_t> num_logprobs_;
   std::vector<LogitEdit> edits_;
+  RowMasks row_masks_;
   std::vector<uint32_t> masks_;
   std::vector<int32_t> masked_rows_, prompt_ids_;
   // Of each row: its place among those of its slot, if that has penalties, from 0.

@@ -1,0 +1,32 @@
+#pragma once
+// The masks of a step (v1::StepMasks) by row of the sampler. A value; not thread safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/step.pb.h"
+#include "worker/runner/step_arrays.h"
+
+namespace somnus {
+
+class RowMasks {
+ public:
+  // Every row may sample every token.
+  void Clear() { starts_.clear(); }
+  // Takes the masks for `rows`, whose rows of one slot follow one another. InvalidArgument names a slot that
+  // has no row, or a mask of another size than the vocabulary's.
+  absl::Status Set(const v1::StepMasks& masks, absl::Span<const LogitRow> rows, int32_t vocab_size);
+
+  bool has(size_t row) const { return row < starts_.size() && starts_[row] >= 0; }
+  // Of a row that has a mask: removes from `mask`, (vocab_size + 31) / 32 words, what the row's mask lacks.
+  void Intersect(size_t row, absl::Span<uint32_t> mask) const;
+
+ private:
+  std::vector<uint32_t> words_;
+  std::vector<int64_t> starts_;  // by row: where the row's mask begins in words_; -1: the row has no mask
+};
+
+}  // namespace somnus
