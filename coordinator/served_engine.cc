@@ -137,7 +137,7 @@ class ServedEngineImpl : public ServedEngine {
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     text_ = std::async(std::launch::async,
-                       [this] { return ReadTextParts(*checkpoint_, flags_.model, LogName()); });
+                       [this] { return ReadTextParts(*checkpoint_, flags_.model, flags_.chat, LogName()); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -167,6 +167,9 @@ class ServedEngineImpl : public ServedEngine {
     model.engine = engine_;
     model.tokenizer = std::move(parts.tokenizer);
     model.templates = std::move(parts.templates);
+    model.turn_format = parts.turn_format;
+    model.arguments_form = parts.arguments_form;
+    model.auto_tool_choice = flags_.chat.auto_tool_choice;
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;

@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -50,15 +51,36 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& d
   return ids;
 }
 
+absl::Status ChooseTurnFormat(const TokenizerData& data, const ChatFlags& chat, TextParts* parts) {
+  const std::string& source = data.tool_template.empty() ? data.chat_template : data.tool_template;
+  ASSIGN_OR_RETURN(parts->turn_format.tools, ChooseToolFormat(chat.tool_call_parser, source));
+  ASSIGN_OR_RETURN(parts->turn_format.reasoning,
+                   ChooseReasoningFormat(chat.reasoning_parser, data.chat_template));
+  const std::shared_ptr<const ChatTemplate>& used =
+      parts->templates.tools == nullptr ? parts->templates.chat : parts->templates.tools;
+  if (used != nullptr) parts->arguments_form = ArgumentsFormOf(*used);
+  return absl::OkStatus();
+}
+
+void LogTurnFormat(const TurnFormat& format, const std::string& log_name) {
+  if (format.tools != nullptr)
+    LogInfo("{}tool calls are read as --tool-call-parser={} says", log_name, std::string(format.tools->name));
+  if (format.reasoning != nullptr)
+    LogInfo("{}reasoning is read as --reasoning-parser={} says", log_name,
+            std::string(format.reasoning->name));
+}
+
 }  // namespace
 
 absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path,
-                                        const std::string& log_name) {
+                                        const ChatFlags& chat, const std::string& log_name) {
   absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
   if (!data.ok()) return Annotate(data.status(), path);
   for (const std::string& warning : data->warnings) LogWarning("{}{}: {}", log_name, path, warning);
   TextParts parts;
   parts.templates = CompileTemplates(*data, log_name);
+  RETURN_IF_ERROR(ChooseTurnFormat(*data, chat, &parts));
+  LogTurnFormat(parts.turn_format, log_name);
   parts.eos_token_ids = EndTokens(checkpoint.config(), *data, log_name);
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));

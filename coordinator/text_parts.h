@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
+#include "coordinator/flags/chat_flags.h"
 #include "coordinator/openai/served_model.h"
 #include "text/jinja/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -17,6 +18,8 @@ namespace somnus {
 struct TextParts {
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
+  TurnFormat turn_format;
+  ArgumentsForm arguments_form = ArgumentsForm::kObject;
   // The tokens that end an answer, all of the vocabulary: from the model's configuration, and from its
   // tokenizer.
   std::vector<int32_t> eos_token_ids;
@@ -24,8 +27,8 @@ struct TextParts {
 
 // Reads the tokenizer and compiles the chat templates; logs corrections to the files. A template that
 // cannot be compiled is no error: chat requests are answered with the reason. `path` begins each error, and
-// `log_name` each line of the log.
+// `log_name` each line of the log. InvalidArgument also for a parser that does not exist.
 absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path,
-                                        const std::string& log_name = "");
+                                        const ChatFlags& chat = {}, const std::string& log_name = "");
 
 }  // namespace somnus

@@ -58,6 +58,23 @@ FlagGroup ModelFlags(Flags* f) {
       }};
 }
 
+FlagGroup ChatFlagGroup(ChatFlags* c) {
+  return {
+      "Chat",
+      {
+          Flag::Text("tool-call-parser", &c->tool_call_parser,
+                     "how tool calls are read from the model's text: auto (by the chat template), none, or a "
+                     "family's name (docs/tools.md)")
+              .Shows("NAME"),
+          Flag::Text("reasoning-parser", &c->reasoning_parser,
+                     "how reasoning is read from the model's text, likewise")
+              .Shows("NAME"),
+          Flag::Switch("enable-auto-tool-choice", &c->auto_tool_choice,
+                       "tools may be called with tool_choice \"auto\"; false: only where the request forces "
+                       "a call"),
+      }};
+}
+
 // The flag for the port of a listener beside the HTTP API.
 Flag PortFlag(const std::string& name, int32_t* port, Flags* f, std::string help) {
   Flag flag = Flag::Int(name, port, 0, 65535, std::move(help));
@@ -223,6 +240,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   "idle-sleep-s",
                   "device-memory-budget"};
   table.groups = {ModelFlags(flags),
+                  ChatFlagGroup(&flags->chat),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
                   WorkerFlags(flags),

@@ -16,6 +16,7 @@
 #include "base/tls_files.h"
 #include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine_options.h"
+#include "coordinator/flags/chat_flags.h"
 #include "coordinator/flags/quantization.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
@@ -51,6 +52,7 @@ struct Flags {
   int32_t max_model_len = 0;      // 0: the model's own
   bool generation_config = true;  // sampling defaults are the model's
   uint64_t seed = 0;
+  ChatFlags chat;
   // Listeners.
   std::string host = "127.0.0.1";
   int32_t port = 8000;

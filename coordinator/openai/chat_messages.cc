@@ -12,6 +12,7 @@
 #include "coordinator/openai/request_fields.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/continued_message.h"
+#include "text/tools/call_ids.h"
 
 namespace somnus {
 namespace {
@@ -111,6 +112,15 @@ bool ArgumentsToObject(OrderedJson* function) {
   }
   (*function)["arguments"] = std::move(object);
   return true;
+}
+
+// For templates that join the arguments of calls to their own text.
+void ArgumentsToString(OrderedJson* messages) {
+  for (OrderedJson& message : *messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end()) continue;
+    for (OrderedJson& call : *calls) call["function"]["arguments"] = call["function"]["arguments"].dump();
+  }
 }
 
 // Returns why an assistant's calls are refused; empty: the calls are valid and were added to `copy`.
@@ -274,11 +284,13 @@ std::string RenderPrompt(FieldReader* fields, const ChatTemplate& chosen, const 
   return "";
 }
 
-// The template shows tools to the model; a call of a tool cannot be requested.
-void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
+// The template shows tools to the model.
+void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context,
+               std::vector<ToolSpec>* specs) {
   const Json* tools = fields->Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields->Fail("tools", "tools must be a list");
+  if (tools->empty()) return fields->Fail("tools", "tools must not be empty");
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
@@ -297,6 +309,12 @@ void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* con
       if (it != function->end() && !CopyInOrder(*it, in_order, &value))
         return fields->Fail("tools", "tools have too many keys");
     }
+    const Json strict = function->value("strict", Json());
+    if (!strict.is_null() && !strict.is_boolean())
+      return fields->Fail("tools", "strict must be true or false");
+    specs->push_back({.name = (*function)["name"].get<std::string>(),
+                      .parameters = copy["function"]["parameters"],
+                      .strict = strict.is_boolean() && strict.get<bool>()});
     list.push_back(std::move(copy));
   }
   (*context)["tools"] = std::move(list);
@@ -353,9 +371,14 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
                         bool generation_prompt) {
   const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
+  RenderedChat chat;
   context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
                                            model.tokenizer->data().chat_template);
-  ReadTools(fields, Member(&printed, "tools"), &context);
+  if (model.turn_format.tools != nullptr)
+    NormalizeCallIds(model.turn_format.tools->ids, &context["messages"]);
+  if (model.arguments_form == ArgumentsForm::kString) ArgumentsToString(&context["messages"]);
+  chat.earlier_calls = CountCalls(context["messages"]);
+  ReadTools(fields, Member(&printed, "tools"), &context, &chat.tools);
   ReadDocuments(fields, Member(&printed, "documents"), &context);
   const bool go_on = fields->Bool("continue_final_message").value_or(false);
   const bool add_prompt = fields->Bool("add_generation_prompt").value_or(generation_prompt);
@@ -378,7 +401,6 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   if (go_on) CheckFinalMessage(fields, context["messages"]);
   const ChatTemplate* chosen = ChooseTemplate(fields, model.templates, !context["tools"].is_null());
   if (!fields->ok()) return {};
-  RenderedChat chat;
   chat.text = RenderPrompt(fields, *chosen, context, go_on);
   if (!fields->ok()) return {};
   const OrderedJson& last = context["messages"].back();

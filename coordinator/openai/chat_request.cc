@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/answer_fields.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/request_fields.h"
 
@@ -14,22 +15,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int32_t kMaxTopLogprobs = 20;
-
-// Only `tool_choice` "none" is supported, with or without tools: any other would need the model's output to
-// be parsed.
-void CheckToolChoice(FieldReader* fields) {
-  const Json* tools = fields->Find("tools");
-  const Json* choice = fields->Find("tool_choice");
-  if (tools != nullptr && tools->empty()) fields->Fail("tools", "tools must not be empty");
-  if (choice != nullptr && *choice != "none") {
-    fields->Fail("tool_choice", tools == nullptr
-                                    ? "tool_choice needs tools"
-                                    : "only tool_choice \"none\" is supported: no call is parsed");
-  }
-  if (tools != nullptr && !fields->Has("tool_choice")) {
-    fields->Fail("tools", "tools need tool_choice \"none\": calls are not supported");
-  }
-}
 
 void ReadChatLogprobs(FieldReader* fields, GenerateParams* params) {
   params->logprobs = fields->Bool("logprobs").value_or(false);
@@ -67,7 +52,6 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   const std::optional<int64_t> max_tokens = fields.Int(length_field, 1);
   const bool special = fields.Bool("add_special_tokens").value_or(false);
   params.return_prompt_text = fields.Bool("return_prompt_text").value_or(false);
-  CheckToolChoice(&fields);
   if (!fields.ok()) return fields.error();
 
   RenderedChat chat = RenderChat(body, &fields, model, /*any_role=*/false, generation_prompt);
@@ -83,6 +67,8 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   FitContext(&fields, model, max_tokens, &params, length_field);
   CheckPromptLogprobs(&fields, limits, params);
   ReadBeamSearch(&fields, model, limits, &params);
+  const ToolChoice choice = ReadToolChoice(&fields, model, chat);
+  ReadAnswerFormat(&fields, model, chat, choice, &params);
   if (!fields.ok()) return fields.error();
   params.prompts[0].echo_text = params.echo ? std::move(chat.echo_text) : "";
   params.role = std::move(chat.role);

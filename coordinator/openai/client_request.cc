@@ -38,6 +38,21 @@ void UnfoldBeam(RequestOutput* output) {
   output->stop_token_id = beam.stop_token_id;
 }
 
+// Moves the first of several tokens into an output of its own, which goes before the rest.
+RequestOutput TakeFirstToken(RequestOutput* output) {
+  RequestOutput first;
+  first.token_ids = {output->token_ids[0]};
+  output->token_ids.erase(output->token_ids.begin());
+  if (!output->logprobs.empty()) {
+    first.logprobs.push_back(std::move(output->logprobs[0]));
+    output->logprobs.erase(output->logprobs.begin());
+  }
+  first.prompt_logprobs = std::exchange(output->prompt_logprobs, {});
+  first.num_cached_tokens = output->num_cached_tokens;
+  first.weights_version = output->weights_version;
+  return first;
+}
+
 }  // namespace
 
 class ClientRequest::Sink : public OutputSink {
@@ -82,8 +97,10 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
     prompt_tokens_ += prompt.ids.size();
     const bool at_start = BeginsText(*model_->tokenizer, prompt.ids, params_->output.skip_special_tokens);
     for (int32_t i = 0; i < params_->num_candidates(); ++i) {
-      choices_.push_back(Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
-                                OutputProcessor(model_->tokenizer.get(), params_->output, at_start)});
+      choices_.push_back(
+          Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
+                 OutputProcessor(model_->tokenizer.get(), params_->output, at_start),
+                 params_->answer == nullptr ? nullptr : std::make_unique<TurnReader>(params_->answer)});
     }
   }
   open_ = static_cast<int32_t>(choices_.size());
@@ -175,18 +192,31 @@ std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
   for (auto& [index, output] : queue_->TakeAll()) {
     if (choices_[index].processor.finished()) continue;  // made before the engine saw the abort
-    ChoiceUpdate update = Process(index, std::move(output));
-    best_of_ == nullptr ? updates.push_back(std::move(update)) : best_of_->Add(std::move(update), &updates);
+    Process(index, std::move(output), &updates);
   }
   if (queue_->overflowed()) Abort();
   return updates;
 }
 
-ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
-  Choice& choice = choices_[index];
+void ClientRequest::Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates) {
   UnfoldBeam(&output);
+  const auto add = [&](RequestOutput part) {
+    ChoiceUpdate update = ProcessOne(index, std::move(part));
+    best_of_ == nullptr ? updates->push_back(std::move(update)) : best_of_->Add(std::move(update), updates);
+  };
+  if (choices_[index].turn == nullptr) return add(std::move(output));
+  while (output.token_ids.size() > 1 && !choices_[index].processor.finished()) add(TakeFirstToken(&output));
+  if (!choices_[index].processor.finished()) add(std::move(output));
+}
+
+ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
+  Choice& choice = choices_[index];
   ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
-  const OutputDelta& delta = update.delta;
+  OutputDelta& delta = update.delta;
+  if (choice.turn != nullptr) {
+    choice.turn->Read(&delta);
+    reasoning_tokens_ += delta.num_reasoning_tokens;
+  }
   if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
   if (index % params_->num_candidates() == 0 && !choice.counted_cache) {
     choice.counted_cache = true;

@@ -24,6 +24,7 @@
 #include "coordinator/openai/output_processor.h"
 #include "coordinator/openai/output_queue.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/openai/turn_reader.h"
 
 namespace somnus {
 
@@ -57,6 +58,7 @@ class ClientRequest {
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
   // The bytes of outputs that were taken from the engine and that Take holds back.
   int64_t held_bytes() const;
 
@@ -67,13 +69,16 @@ class ClientRequest {
   struct Choice {
     std::string engine_id;  // empty: the request of a different choice makes this choice
     OutputProcessor processor;
+    std::unique_ptr<TurnReader> turn;  // null: the text is the answer
     absl::Time last_output = absl::InfinitePast();
     bool counted_cache = false;
   };
   bool HasBeams() const { return params_->sampling.beam_search.has_value(); }
   EngineRequest MakeRequest(int32_t index, const PromptIds& ids,
                             const std::shared_ptr<const SamplingParams>& sampling) const;
-  ChoiceUpdate Process(int32_t index, RequestOutput output);
+  // An answer that is taken apart gives an update for each token.
+  void Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates);
+  ChoiceUpdate ProcessOne(int32_t index, RequestOutput output);
   void LeaveOpenRequests();
 
   const std::shared_ptr<const ServedModel> model_;
@@ -89,6 +94,7 @@ class ClientRequest {
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   int64_t cached_tokens_ = 0;
+  int64_t reasoning_tokens_ = 0;
 };
 
 }  // namespace somnus

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/api_limits.h"
+#include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/output_processor.h"
 #include "coordinator/openai/request_times.h"
 #include "coordinator/openai/served_model.h"
@@ -53,6 +54,7 @@ struct GenerateParams {
   bool continuous_usage = false;
   int32_t stream_interval = 1;  // tokens per event, except for the first and the last event of a choice
   std::string role;             // chat: the role of the response's message
+  std::shared_ptr<const AnswerFormat> answer;  // chat: how answers are taken apart; null: they are content
   bool return_prompt_text = false;
   std::string prompt_text;  // chat, with return_prompt_text: the rendered messages
   int32_t priority = 0;     // lower is served first

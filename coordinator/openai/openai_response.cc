@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/openai/prefix_request.h"
 #include "coordinator/openai/response_json.h"
+#include "coordinator/openai/turn_json.h"
 
 namespace somnus {
 namespace {
@@ -21,7 +23,9 @@ int64_t LogprobsJsonBytes(const std::vector<Logprobs>& positions) {
 }
 
 int64_t JsonBytes(const OutputDelta& delta) {
-  return static_cast<int64_t>(delta.text.size()) +
+  int64_t event_bytes = 0;
+  for (const TurnEvent& event : delta.events) event_bytes += TurnEventJsonBytes(event);
+  return static_cast<int64_t>(delta.text.size()) + event_bytes +
          kTokenIdJsonBytes * static_cast<int64_t>(delta.token_ids.size()) +
          LogprobsJsonBytes(delta.logprobs) + LogprobsJsonBytes(delta.prompt_logprobs);
 }
@@ -29,7 +33,9 @@ int64_t JsonBytes(const OutputDelta& delta) {
 // The record of a choice in both kinds of response.
 struct ChoiceText {
   ChoiceText(const GenerateParams& params, const Tokenizer& tokenizer) : logprobs(params, tokenizer) {}
-  std::string text;
+  std::string text;        // of a completion
+  CollectedTurn turn;      // of a chat answer
+  bool has_calls = false;  // tool calls have come
   std::vector<int32_t> token_ids;
   CompletionLogprobs logprobs;
   std::string chat_logprobs;  // entries of logprobs.content
@@ -89,8 +95,19 @@ class Writer : public ResponseWriter {
       choice->logprobs.Write(out);
     }
   }
+  // "tool_calls" where the model has ended a turn with calls; a turn that was cut stays "length", so that a
+  // cut call can be told.
+  const char* FinishReasonOf(const ChoiceText& choice, FinishReason reason) const {
+    const bool is_call = reason == FinishReason::kStop && choice.has_calls && !params_.answer->ends_as_stop;
+    return is_call ? "tool_calls" : FinishReasonName(reason);
+  }
+  static void NoteCalls(const OutputDelta& delta, ChoiceText* choice) {
+    for (const TurnEvent& event : delta.events)
+      choice->has_calls |= event.kind == TurnEvent::Kind::kCallBegin;
+  }
   static void DropOutput(OutputDelta* delta) {
     delta->text.clear();
+    delta->events.clear();
     delta->token_ids.clear();
     delta->logprobs.clear();
     delta->stop_string.reset();
@@ -117,11 +134,15 @@ class WholeWriter : public Writer {
     if (params_.echo_only) DropOutput(&delta);
     if (!choice.started && (finished || !delta.token_ids.empty())) {
       choice.started = true;
-      if (params_.echo) choice.text = PromptOf(update.index).echo_text;
-      held_bytes_ += static_cast<int64_t>(choice.text.size());
+      if (params_.echo) {
+        held_bytes_ += static_cast<int64_t>(PromptOf(update.index).echo_text.size());
+        AddText(PromptOf(update.index).echo_text, &choice);
+      }
       AddPromptLogprobs(update.index);
     }
-    choice.text += delta.text;
+    NoteCalls(delta, &choice);
+    AddText(delta.text, &choice);
+    choice.turn.Add(delta.events);
     if (params_.return_token_ids) {
       choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     }
@@ -169,21 +190,31 @@ class WholeWriter : public Writer {
     }
   }
 
+  void AddText(const std::string& text, ChoiceText* choice) const {
+    if (text.empty()) return;
+    if (!params_.chat) {
+      choice->text += text;
+    } else {
+      choice->turn.Add({{.text = text}});
+    }
+  }
+
   void WriteChoice(int32_t index, std::string* out) {
     ChoiceText& choice = choices_[index];
     absl::StrAppend(out, "{\"index\":", index, ",", params_.chat ? "\"message\":{\"role\":" : "\"text\":");
     if (params_.chat) {
       AppendJsonString(params_.role, out);
-      *out += ",\"content\":";
+      *out += ',';
+      choice.turn.AppendMessage(out);
+      choice.turn = {};  // a large response must not be in memory twice
+      *out += '}';
+    } else {
+      AppendJsonString(choice.text, out);
+      std::string().swap(choice.text);
     }
-    AppendJsonString(choice.text, out);
-    std::string().swap(choice.text);  // a large response must not be in memory twice
-    if (params_.chat)
-      *out +=
-          ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}";
     *out += ",\"logprobs\":";
     WriteLogprobs(&choice, out);
-    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonName(choice.last.finish_reason),
+    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonOf(choice, choice.last.finish_reason),
                     "\",\"stop_reason\":");
     AppendStopReason(choice.last, out);
     *out += ",\"token_ids\":";
@@ -219,8 +250,11 @@ class StreamWriter : public Writer {
     }
     const int64_t bytes = JsonBytes(delta);
     AddLogprobs(delta, &choice);
-    const bool says_something = finished || !delta.text.empty() ||
-                                (!delta.token_ids.empty() && (params_.logprobs || params_.return_token_ids));
+    NoteCalls(delta, &choice);
+    const bool has_text =
+        params_.answer == nullptr ? !delta.text.empty() : absl::c_any_of(delta.events, IsTold);
+    const bool says_something =
+        finished || has_text || (!delta.token_ids.empty() && (params_.logprobs || params_.return_token_ids));
     if (!says_something && choice.held.token_ids.empty()) return out;
     if (params_.stream_interval > 1) {
       Hold(delta, bytes, &choice);
@@ -228,7 +262,7 @@ class StreamWriter : public Writer {
       if (!finished && choice.told && !enough) return out;
       Release(&choice, &delta);
     }
-    WriteEvent(update.index, delta, usage, &out);
+    WriteUpdate(update.index, delta, usage, &out);
     choice.told = true;
     return out;
   }
@@ -248,6 +282,7 @@ class StreamWriter : public Writer {
   void Hold(const OutputDelta& delta, int64_t bytes, ChoiceText* choice) {
     OutputDelta& held = choice->held;
     held.text += delta.text;
+    held.events.insert(held.events.end(), delta.events.begin(), delta.events.end());
     held.token_ids.insert(held.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     choice->held_bytes += bytes;
     held_bytes_ += bytes;
@@ -255,6 +290,7 @@ class StreamWriter : public Writer {
   // Moves all text and tokens that were held back to `delta`.
   void Release(ChoiceText* choice, OutputDelta* delta) {
     delta->text = std::exchange(choice->held.text, "");
+    delta->events = std::exchange(choice->held.events, {});
     delta->token_ids = std::exchange(choice->held.token_ids, {});
     held_bytes_ -= std::exchange(choice->held_bytes, 0);
   }
@@ -280,21 +316,54 @@ class StreamWriter : public Writer {
       AppendIds(PromptOf(index).ids, out);
     }
     EndEvent(usage, out);
-    if (!echo.text.empty()) WriteEvent(index, echo, usage, out);
+    if (echo.text.empty()) return;
+    echo.events = {{.text = echo.text}};
+    WriteEvent(index, echo, usage, out);
+  }
+
+  // An answer that is taken apart has an event of the stream for each part, and one for the end.
+  void WriteUpdate(int32_t index, OutputDelta& delta, const UsageCounts& usage, std::string* out) {
+    if (params_.answer == nullptr) return WriteEvent(index, delta, usage, out);
+    OutputDelta part;
+    part.token_ids = std::exchange(delta.token_ids, {});
+    bool wrote = false;
+    for (TurnEvent& event : delta.events) {
+      if (!IsTold(event)) continue;
+      part.events = {std::move(event)};
+      WriteEvent(index, part, usage, out);
+      part.token_ids.clear();
+      wrote = true;
+    }
+    if (wrote && delta.finish_reason == FinishReason::kNone) return;
+    delta.token_ids = std::move(part.token_ids);
+    delta.events.clear();
+    WriteEvent(index, delta, usage, out);
+  }
+
+  void WriteContent(const OutputDelta& delta, std::string* out) {
+    if (!params_.chat) {
+      *out += "\"text\":";
+      return AppendJsonString(delta.text, out);
+    }
+    *out += "\"delta\":{";
+    if (params_.answer == nullptr) {
+      AppendTurnDelta({.text = delta.text}, out);
+    } else if (!delta.events.empty()) {
+      AppendTurnDelta(delta.events[0], out);
+    }
+    *out += '}';
   }
 
   void WriteEvent(int32_t index, const OutputDelta& delta, const UsageCounts& usage, std::string* out,
                   bool first = false) {
-    absl::StrAppend(out, head_, "{\"index\":", index, ",",
-                    params_.chat ? "\"delta\":{\"content\":" : "\"text\":");
-    AppendJsonString(delta.text, out);
-    if (params_.chat) *out += '}';
+    absl::StrAppend(out, head_, "{\"index\":", index, ",");
+    WriteContent(delta, out);
     *out += ",\"logprobs\":";
     WriteLogprobs(&choices_[index], out);
     const bool finished = delta.finish_reason != FinishReason::kNone;
     absl::StrAppend(out, ",\"finish_reason\":", finished ? "\"" : "null",
-                    finished ? FinishReasonName(delta.finish_reason) : "", finished ? "\"" : "",
-                    ",\"stop_reason\":");
+                    finished ? FinishReasonOf(choices_[index], delta.finish_reason) : "",
+                    finished ? "\"" : "", ",\"stop_reason\":");
     AppendStopReason(delta, out);
     if (params_.return_token_ids) {
       *out += ",\"token_ids\":";

@@ -16,6 +16,7 @@ struct UsageCounts {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = -1;  // of the completion tokens; -1: the answers are not taken apart
 };
 
 class ResponseWriter {

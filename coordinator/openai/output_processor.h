@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "coordinator/request/request.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tools/turn_event.h"
 
 namespace somnus {
 
@@ -27,6 +28,9 @@ struct OutputOptions {
 // The addition of an engine output to a choice.
 struct OutputDelta {
   std::string text;  // whole UTF-8 characters
+  // Instead of text, of a chat answer that is taken apart (turn_reader.h): reasoning, content and tool calls.
+  std::vector<TurnEvent> events;
+  int32_t num_reasoning_tokens = 0;  // among token_ids
   std::vector<int32_t> token_ids;
   std::vector<Logprobs> logprobs;  // parallel to token_ids, when requested
   std::vector<Logprobs> prompt_logprobs;

@@ -9,6 +9,7 @@
 
 #include "coordinator/openai/field_reader.h"
 #include "coordinator/openai/openai_request.h"
+#include "text/tools/tool_schemas.h"
 
 namespace somnus {
 
@@ -46,6 +47,8 @@ struct RenderedChat {
   std::string text;
   std::string role;  // of the next message: the assistant, or the last message's without a generation prompt
   std::string echo_text;  // the last message's text when that message has that role
+  std::vector<ToolSpec> tools;
+  int64_t earlier_calls = 0;  // tool calls among the messages
 };
 // Renders messages (and continue_final_message etc.) by the chat template; an error is in `fields`, which was
 // made from `body`. `any_role`: roles that OpenAI does not have are passed to the template.

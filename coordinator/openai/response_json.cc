@@ -87,7 +87,12 @@ void AppendUsage(const UsageCounts& usage, std::string* out) {
   absl::StrAppend(out, "{\"prompt_tokens\":", usage.prompt_tokens,
                   ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens,
                   ",\"completion_tokens\":", usage.completion_tokens,
-                  ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens, "}}");
+                  ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens, "}");
+  if (usage.reasoning_tokens >= 0) {
+    absl::StrAppend(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":", usage.reasoning_tokens,
+                    "}");
+  }
+  *out += '}';
 }
 
 void AppendIds(const std::vector<int32_t>& ids, std::string* out) {

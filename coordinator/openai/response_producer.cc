@@ -51,7 +51,10 @@ void ResponseProducer::Post(const std::shared_ptr<Schedule>& schedule) {
 }
 
 UsageCounts ResponseProducer::Usage() const {
-  return UsageCounts{request_.prompt_tokens(), request_.completion_tokens(), request_.cached_tokens()};
+  UsageCounts usage{request_.prompt_tokens(), request_.completion_tokens(), request_.cached_tokens()};
+  if (params_.answer != nullptr && params_.answer->format.reasoning != nullptr)
+    usage.reasoning_tokens = request_.reasoning_tokens();
+  return usage;
 }
 
 // An error before the first byte becomes an HTTP status; a later error becomes the stream's last event.

@@ -11,8 +11,10 @@
 #include "absl/time/time.h"
 #include "checkpoint/model_config.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/open_requests.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tools/template_traits.h"
 
 namespace somnus {
 
@@ -40,6 +42,10 @@ struct ServedModel {
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
+  TurnFormat turn_format;  // of chat answers, by the template and by flags
+  ArgumentsForm arguments_form =
+      ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
+  bool auto_tool_choice = true;            // tools may be called where the request does not force a call
   std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
   std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
   std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off

@@ -1,0 +1,33 @@
+#pragma once
+// The fields of a chat request that say what its answers consist of: tools and tool_choice, reasoning.
+// Problems are left in the FieldReader. Internal to coordinator/openai.
+
+#include <optional>
+
+#include "coordinator/openai/field_reader.h"
+#include "coordinator/openai/openai_request.h"
+#include "coordinator/openai/request_fields.h"
+#include "text/tools/forced_calls.h"
+
+namespace somnus {
+
+// The tools that an answer may call, and whether it must. Of a request with tool_choice "none", or without
+// tools: no tools.
+struct ToolChoice {
+  std::vector<ToolSpec> tools;
+  ForcedChoice choice;
+};
+
+// Reads `tool_choice`, `parallel_tool_calls` and the tools' `strict`. `chat`: with the request's tools.
+ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const RenderedChat& chat);
+
+// Sets how answers are taken apart: `params->answer`, and whether special tokens are text, since markers may
+// be special tokens.
+void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const RenderedChat& chat,
+                      const ToolChoice& choice, GenerateParams* params);
+
+// The structural tag (JSON text) that the calls follow; nullopt: the text is free.
+std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
+                                       const ToolChoice& choice);
+
+}  // namespace somnus
