@@ -16,6 +16,7 @@
 #include "coordinator/http/api_key.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/client_request.h"
+#include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/request_fields.h"
 #include "coordinator/openai/response_json.h"
 #include "proto/status.h"
@@ -38,6 +39,19 @@ Json IdList(const Ids& ids) {
 Json EarlyStoppingField(const std::string& value) {
   if (value == "true" || value == "false") return Json(value == "true");
   return Json(value);
+}
+
+// As the HTTP API's structured_outputs.
+Json StructuredField(const v1::StructuredOutputs& s) {
+  Json json = Json::object();
+  if (s.has_json_schema()) json["json"] = s.json_schema();
+  if (s.json_object()) json["json_object"] = true;
+  if (s.has_regex()) json["regex"] = s.regex();
+  for (const std::string& text : s.choice().texts()) json["choice"].push_back(text);
+  if (s.has_grammar()) json["grammar"] = s.grammar();
+  if (s.has_structural_tag()) json["structural_tag"] = s.structural_tag();
+  if (s.disable_any_whitespace()) json["disable_any_whitespace"] = true;
+  return json;
 }
 
 Json SamplingFields(const v1::SamplingParams& s) {
@@ -66,6 +80,7 @@ Json SamplingFields(const v1::SamplingParams& s) {
   if (s.use_beam_search()) json["use_beam_search"] = true;
   if (s.has_length_penalty()) json["length_penalty"] = s.length_penalty();
   if (!s.early_stopping().empty()) json["early_stopping"] = EarlyStoppingField(s.early_stopping());
+  if (s.has_structured_outputs()) json["structured_outputs"] = StructuredField(s.structured_outputs());
   return json;
 }
 
@@ -270,7 +285,11 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     model->metrics->OnRejected("bad_request");
     return ToGrpcStatus(*error);
   }
-  const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+  GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+  if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) {
+    model->metrics->OnRejected("bad_request");
+    return ToGrpcStatus(*error);
+  }
   ClientRequest client_request(model, &params, model->metrics, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
   if (grpc::Status status = Submit(*model, bell, &client_request); !status.ok()) return status;

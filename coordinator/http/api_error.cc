@@ -193,7 +193,12 @@ std::string ErrorBody(const ApiError& error) {
   } else {
     AppendJsonString(error.param, &body);
   }
-  absl::StrAppend(&body, ",\"code\":", error.status);
+  body += ",\"code\":";
+  if (error.code.empty()) {
+    absl::StrAppend(&body, error.status);
+  } else {
+    AppendJsonString(error.code, &body);
+  }
   if (!error.missing.shortages().empty()) AppendMissing(error.missing, &body);
   body += "}}";
   return body;

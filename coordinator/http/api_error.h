@@ -18,6 +18,7 @@ struct ApiError {
   int status = 500;                // HTTP
   std::string message;             // for the client: no addresses, no paths
   std::string param;               // the offending field; empty: none
+  std::string code = {};           // for programs; empty: the status
   v1::MissingMemory missing = {};  // of a sleep or a wake-up that lacks memory
 };
 

@@ -99,10 +99,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Serves a generating request. Returns false when the connection must end.
   boost::asio::awaitable<bool> Generate(Request* request, Route route);
-  // Parses and submits a request. Runs on the request pool.
-  std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
-      Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
-      const std::shared_ptr<ConnectionWaker>& waker);
+  // A request that was submitted, its error, or a request whose grammar is still to be compiled.
+  using Started = std::variant<std::shared_ptr<ResponseProducer>, ApiError, std::unique_ptr<GenerateParams>>;
+  // Parses a request, and submits the request unless it awaits its grammar. Runs on the request pool.
+  Started StartGeneration(Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
+                          const std::shared_ptr<ConnectionWaker>& waker);
+  // Submits a parsed request. Runs on the request pool.
+  Started SubmitGeneration(Route route, const std::shared_ptr<const ServedModel>& model,
+                           GenerateParams params, const std::shared_ptr<ConnectionWaker>& waker);
   // Where `engine` cannot serve yet, a stream's head is sent before there is anything to send.
   boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer,
                                       const Engine& engine);

@@ -13,6 +13,7 @@
 #include "coordinator/http_server/connection_waker.h"
 #include "coordinator/http_server/http_connection.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
 
 namespace somnus {
@@ -117,8 +118,19 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
     model = context_->state->ModelOf(request->body);
     return StartGeneration(request, route, model, waker);
   };
-  std::variant<std::shared_ptr<ResponseProducer>, ApiError> started =
-      co_await OnPool(context_->request_pool, work);
+  Started started = co_await OnPool(context_->request_pool, work);
+  if (auto* waiting = std::get_if<std::unique_ptr<GenerateParams>>(&started)) {
+    const std::unique_ptr<GenerateParams> params = std::move(*waiting);
+    const std::optional<ApiError> error = co_await OnReply<std::optional<ApiError>>(
+        [&](auto reply) { SetConstraint(*model, params.get(), reply); });
+    if (error.has_value()) {
+      model->metrics->OnRejected("bad_request");
+      started = *error;
+    } else {
+      auto submit = [&] { return SubmitGeneration(route, model, std::move(*params), waker); };
+      started = co_await OnPool(context_->request_pool, submit);
+    }
+  }
   context_->buffered_body_bytes -= std::exchange(buffered_, 0);
   if (const auto* error = std::get_if<ApiError>(&started)) {
     waker->Detach();
@@ -135,9 +147,9 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   co_return usable;
 }
 
-std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartGeneration(
-    Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
-    const std::shared_ptr<ConnectionWaker>& waker) {
+HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route route,
+                                                        const std::shared_ptr<const ServedModel>& model,
+                                                        const std::shared_ptr<ConnectionWaker>& waker) {
   const ApiLimits& limits = context_->state->options.limits;
   const std::shared_ptr<Metrics>& metrics = model->metrics;
   try {
@@ -157,6 +169,20 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
     if (!request->id.empty())
       params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
+    if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
+    if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) return *error;
+    return SubmitGeneration(route, model, std::move(params), waker);
+  } catch (const std::exception&) {
+    return ApiError{500, "internal error", ""};
+  }
+}
+
+HttpConnection::Started HttpConnection::SubmitGeneration(Route route,
+                                                         const std::shared_ptr<const ServedModel>& model,
+                                                         GenerateParams params,
+                                                         const std::shared_ptr<ConnectionWaker>& waker) {
+  const std::shared_ptr<Metrics>& metrics = model->metrics;
+  try {
     if (route == Route::kPinPrefix) {
       absl::StatusOr<std::shared_ptr<PrefixClaim>> claim = ClaimPrefix(model, params);
       if (!claim.ok()) {
@@ -165,8 +191,9 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
       }
       params.prefix = *std::move(claim);
     }
-    const auto producer = std::make_shared<ResponseProducer>(
-        model, std::move(params), metrics, context_->post_output, limits, context_->response_budget);
+    const auto producer =
+        std::make_shared<ResponseProducer>(model, std::move(params), metrics, context_->post_output,
+                                           context_->state->options.limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
     metrics->OnRejected(RejectionReason(status));

@@ -4,13 +4,17 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/structured/schema_gate.h"
 #include "text/tools/call_ids.h"
 
 namespace somnus {
 namespace {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 using Kind = ForcedChoice::Kind;
 
 constexpr char kChoices[] =
@@ -80,6 +84,58 @@ bool HasSpecialMarkers(const Tokenizer& tokenizer, const TurnFormat& format) {
          });
 }
 
+// The structural tag (JSON text) of the calls; nullopt: the text is free, or an error is in `fields`.
+// `as_answer`: the answer is calls alone; else calls of strict tools within free text.
+std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
+                                       const ToolChoice& choice, bool as_answer) {
+  const ToolFormat* const format = CallFormat(model, choice);
+  const bool is_strict =
+      std::any_of(choice.tools.begin(), choice.tools.end(), [](const ToolSpec& tool) { return tool.strict; });
+  if (format == nullptr || (!as_answer && !is_strict)) return std::nullopt;
+  ForcedChoice forced = choice.choice;
+  if (as_answer && forced.kind == Kind::kAuto) forced.kind = Kind::kRequired;
+  const absl::StatusOr<OrderedJson> tag = ForcedCallsTag(*format, choice.tools, forced);
+  if (!tag.ok()) {
+    fields->Fail("tools", absl::StrCat("calls of this model cannot be forced into their schemas: ",
+                                       tag.status().message()));
+    return std::nullopt;
+  }
+  SchemaOrRefusal gated = GateStructuralTag(*tag, {});
+  if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
+    ApiError error = BadRequest(refusal->pointer, absl::StrCat("tools: ", refusal->message));
+    error.code = std::string(kUnsupportedSchema);
+    fields->Fail(std::move(error));
+    return std::nullopt;
+  }
+  return std::get<OrderedJson>(gated).dump();
+}
+
+// The reasoning that goes before a form, or that has a budget.
+std::optional<ReasoningBounds> ReadReasoningBounds(FieldReader* fields, const ServedModel& model,
+                                                   const RenderedChat& chat, const GenerateParams& params) {
+  const std::optional<int64_t> budget = fields->Int("thinking_token_budget", -1);
+  const bool has_budget = budget.value_or(-1) >= 0;
+  const bool reasons = params.answer != nullptr && params.answer->format.reasoning != nullptr;
+  if (!reasons) {
+    if (has_budget)
+      fields->Fail("thinking_token_budget", "this model has no reasoning that could be bounded");
+    return std::nullopt;
+  }
+  if (!has_budget && !params.grammar.has_value()) return std::nullopt;
+  const ReasoningFormat& format = *params.answer->format.reasoning;
+  const bool is_open = params.answer->options.starts_in_reasoning;
+  const absl::string_view end = format.harmony ? "<|channel|>final<|message|>" : format.end;
+  // A template that switches reasoning off closes it in the prompt.
+  if (!is_open && absl::EndsWith(absl::StripTrailingAsciiWhitespace(chat.text), end)) return std::nullopt;
+  ReasoningBounds bounds;
+  bounds.is_open = is_open;
+  bounds.begin = model.tokenizer->Encode(format.begin, /*add_special_tokens=*/false);
+  bounds.end = std::string(end);
+  bounds.forced_end = model.tokenizer->Encode(format.forced_end, /*add_special_tokens=*/false);
+  if (has_budget) bounds.max_tokens = budget;
+  return bounds;
+}
+
 }  // namespace
 
 ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const RenderedChat& chat) {
@@ -113,19 +169,25 @@ void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const Rende
   params->answer = std::move(answer);
 }
 
-std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
-                                       const ToolChoice& choice) {
-  const bool is_strict =
-      std::any_of(choice.tools.begin(), choice.tools.end(), [](const ToolSpec& tool) { return tool.strict; });
-  const ToolFormat* const format = CallFormat(model, choice);
-  if (format == nullptr || (choice.choice.kind == Kind::kAuto && !is_strict)) return std::nullopt;
-  const absl::StatusOr<nlohmann::ordered_json> tag = ForcedCallsTag(*format, choice.tools, choice.choice);
-  if (tag.ok()) return tag->dump();
-  fields->Fail("tools", absl::IsUnimplemented(tag.status())
-                            ? absl::StrCat("strict tools are not supported with the calls of this model: ",
-                                           tag.status().message())
-                            : std::string(tag.status().message()));
-  return std::nullopt;
+void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const ServedModel& model,
+                       const RenderedChat& chat, const ToolChoice& choice, GenerateParams* params) {
+  std::optional<GrammarField> form = ReadStructuredOutputs(fields, body);
+  const bool is_auto = choice.choice.kind == Kind::kAuto;
+  // An answer in a form may call a tool instead, which then has to be a call from its first token on.
+  const std::optional<std::string> calls =
+      ForcedCalls(fields, model, choice, /*as_answer=*/form.has_value() || !is_auto);
+  if (!fields->ok()) return;
+  if (calls.has_value() && form.has_value() && !is_auto) {
+    fields->Fail("tool_choice",
+                 absl::StrCat("tool_choice forces a call, and ", form->field, " another form"));
+  } else if (calls.has_value() && form.has_value()) {
+    form = CallsOrForm(fields, *calls, *form);
+  } else if (calls.has_value()) {
+    form = GrammarField{"tools", {.kind = GrammarKind::kStructuralTag, .text = *calls}};
+  }
+  params->grammar = std::move(form);
+  CheckGrammar(fields, *params);
+  params->reasoning = ReadReasoningBounds(fields, model, chat, *params);
 }
 
 }  // namespace somnus

@@ -26,8 +26,9 @@ ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const R
 void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const RenderedChat& chat,
                       const ToolChoice& choice, GenerateParams* params);
 
-// The structural tag (JSON text) that the calls follow; nullopt: the text is free.
-std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
-                                       const ToolChoice& choice);
+// Sets the grammar of the answers, of response_format and its kind and of forced calls, and the bounds of the
+// reasoning before. `body`: as ReadStructuredOutputs takes it.
+void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const ServedModel& model,
+                       const RenderedChat& chat, const ToolChoice& choice, GenerateParams* params);
 
 }  // namespace somnus

@@ -69,6 +69,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   ReadBeamSearch(&fields, model, limits, &params);
   const ToolChoice choice = ReadToolChoice(&fields, model, chat);
   ReadAnswerFormat(&fields, model, chat, choice, &params);
+  ReadAnswerGrammar(&fields, body, model, chat, choice, &params);
   if (!fields.ok()) return fields.error();
   params.prompts[0].echo_text = params.echo ? std::move(chat.echo_text) : "";
   params.role = std::move(chat.role);

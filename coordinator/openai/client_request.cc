@@ -24,8 +24,10 @@ int64_t ParamsBytes(const GenerateParams& params) {
   // Each choice has a copy of the stop strings.
   size_t stop_bytes = 0;
   for (const std::string& stop : params.output.stop) stop_bytes += sizeof(std::string) + stop.size();
-  bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.num_candidates()));
-  return static_cast<int64_t>(bytes);
+  const size_t num_sequences = params.prompts.size() * static_cast<size_t>(params.num_candidates());
+  bytes += stop_bytes * (1 + num_sequences);
+  const int64_t constraint = params.constraint == nullptr ? 0 : params.constraint->bytes();
+  return static_cast<int64_t>(bytes) + constraint * static_cast<int64_t>(num_sequences);
 }
 
 // Puts an answer of a beam search into the fields that other outputs have.
@@ -133,6 +135,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   request.id = choices_[index].engine_id;
   request.prompt = ids;
   request.sampling = sampling;
+  request.constraint = params_->constraint;
   request.max_tokens = prompt.max_tokens;
   request.seed = params_->seed + candidate;
   request.cache_salt = params_->cache_salt;

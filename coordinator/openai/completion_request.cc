@@ -94,10 +94,11 @@ GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel
   absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  return ParseCompletionFields(*json, model, limits);
+  return ParseCompletionFields(*json, model, limits, body);
 }
 
-GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model, const ApiLimits& limits) {
+GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model, const ApiLimits& limits,
+                                      absl::string_view body) {
   FieldReader fields(json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params;
@@ -115,6 +116,8 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
     FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);
   CheckPromptLogprobs(&fields, limits, params);
   ReadBeamSearch(&fields, model, limits, &params);
+  params.grammar = ReadStructuredOutputs(&fields, body);
+  CheckGrammar(&fields, params);
   if (!fields.ok()) return fields.error();
   if (params.echo) {
     for (GenerateParams::Prompt& prompt : params.prompts) {

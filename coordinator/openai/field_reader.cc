@@ -49,7 +49,11 @@ const Json* FieldReader::Find(const char* name) const {
 }
 
 void FieldReader::Fail(absl::string_view param, absl::string_view message) {
-  if (!error_.has_value()) error_ = BadRequest(param, message);
+  Fail(BadRequest(param, message));
+}
+
+void FieldReader::Fail(ApiError error) {
+  if (!error_.has_value()) error_ = std::move(error);
 }
 
 void FieldReader::NotNull(const char* name) {

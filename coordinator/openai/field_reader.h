@@ -42,6 +42,7 @@ class FieldReader {
 
   // Notes a problem of field `param`, unless a problem was noted before.
   void Fail(absl::string_view param, absl::string_view message);
+  void Fail(ApiError error);
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }  // only when !ok()
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,7 +18,9 @@
 #include "coordinator/openai/output_processor.h"
 #include "coordinator/openai/request_times.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/openai/structured_fields.h"
 #include "coordinator/request/request.h"
+#include "coordinator/structured/answer_constraint.h"
 
 namespace somnus {
 
@@ -54,6 +57,11 @@ struct GenerateParams {
   bool continuous_usage = false;
   int32_t stream_interval = 1;  // tokens per event, except for the first and the last event of a choice
   std::string role;             // chat: the role of the response's message
+  // The form that the text must have. GrammarRequest makes the constraint of both before the request is
+  // submitted (grammar_request.h).
+  std::optional<GrammarField> grammar;
+  std::optional<ReasoningBounds> reasoning;  // chat: what goes before the answer; nullopt: nothing is bounded
+  std::shared_ptr<const TokenConstraint> constraint;
   std::shared_ptr<const AnswerFormat> answer;  // chat: how answers are taken apart; null: they are content
   bool return_prompt_text = false;
   std::string prompt_text;  // chat, with return_prompt_text: the rendered messages

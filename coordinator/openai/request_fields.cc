@@ -59,24 +59,19 @@ void RefuseOtherServersFields(FieldReader* fields) {
 // Refuses fields that this server does not support. A field of the other route is unknown here, and unknown
 // fields are ignored.
 void RefuseUnsupported(FieldReader* fields, bool chat) {
-  Refuse(fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                  "repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors"});
+  Refuse(fields, {"repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors",
+                  "guided_whitespace_pattern"});
   if (chat) {
     Refuse(fields, {"functions", "function_call", "audio", "chat_template"});
   } else {
     Refuse(fields, {"suffix", "prompt_embeds"});
   }
-  if (fields->Int("thinking_token_budget", -1).value_or(-1) != -1)
-    fields->Fail("thinking_token_budget", "thinking_token_budget is not supported");
+  if (!chat && fields->Int("thinking_token_budget", -1).value_or(-1) != -1)
+    fields->Fail("thinking_token_budget", "thinking_token_budget is of /v1/chat/completions");
   for (const char* name : {"mm_processor_kwargs", "media_io_kwargs", "logprob_token_ids"}) {
     const Json* value = fields->Find(name);
     if (value != nullptr && !(value->is_structured() && value->empty()))
       fields->Fail(name, absl::StrCat(name, " is not supported"));
-  }
-  if (const Json* format = fields->Find("response_format")) {
-    if (!format->is_object() || !format->contains("type") || (*format)["type"] != "text") {
-      fields->Fail("response_format", "only response_format {\"type\": \"text\"} is supported");
-    }
   }
 }
 
@@ -289,6 +284,11 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   ReadCacheSalt(fields, params);
   const std::optional<std::string> user = fields->String("user", std::numeric_limits<size_t>::max());
   if (user.has_value() && !user->empty()) params->user = UserOfField(*user);
+}
+
+void CheckGrammar(FieldReader* fields, const GenerateParams& params) {
+  if (!params.grammar.has_value() || !params.sampling.beam_search.has_value()) return;
+  fields->Fail("use_beam_search", absl::StrCat("a beam search goes with no ", params.grammar->field));
 }
 
 void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params) {

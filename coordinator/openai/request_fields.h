@@ -13,9 +13,10 @@
 
 namespace somnus {
 
-// Reads the fields of /v1/completions from the parsed body, or from a gRPC request as JSON.
+// Reads the fields of /v1/completions from the parsed body, or from a gRPC request as JSON. `body`: as
+// ReadStructuredOutputs takes it.
 GenerateOrError ParseCompletionFields(const nlohmann::json& json, const ServedModel& model,
-                                      const ApiLimits& limits);
+                                      const ApiLimits& limits, absl::string_view body = "");
 
 // Returns a 404 for a model that is not served, a 400 for a name that is no string; nullopt: no problem.
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model);
@@ -35,6 +36,9 @@ void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimi
 // `max_tokens`: the value of the request's `field`; nullopt: to the end of the context.
 void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
                 GenerateParams* params, const char* field = "max_tokens");
+
+// A grammar goes with no beam search.
+void CheckGrammar(FieldReader* fields, const GenerateParams& params);
 
 // Checks the number of prompt log-probabilities: the prompts' tokens times choices and alternatives. All
 // log-probabilities wait in memory for the end of the request.

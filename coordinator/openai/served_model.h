@@ -19,6 +19,7 @@
 namespace somnus {
 
 class ChatTemplate;
+class GrammarCache;
 class KvEventLog;
 class Metrics;
 class StepTrace;
@@ -46,6 +47,7 @@ struct ServedModel {
   ArgumentsForm arguments_form =
       ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
   bool auto_tool_choice = true;            // tools may be called where the request does not force a call
+  std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
   std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
   std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
   std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off

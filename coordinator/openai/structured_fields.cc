@@ -1,0 +1,196 @@
+#include "coordinator/openai/structured_fields.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/http/json_body.h"
+#include "coordinator/structured/schema_gate.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr size_t kMaxKeys = 4096;  // of an object in a schema; as GateOptions::max_keys
+constexpr size_t kMaxChoices = 10'000;
+constexpr char kOneForm[] =
+    "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
+    "structural_tag";
+
+// The parts of one request that are about its form.
+class FormReader {
+ public:
+  FormReader(FieldReader* fields, absl::string_view body) : fields_(fields), body_(body) {}
+
+  std::optional<GrammarField> Read() {
+    ReadResponseFormat();
+    ReadStructured();
+    ReadGuided();
+    if (!fields_->ok()) return std::nullopt;
+    return std::move(form_);
+  }
+
+ private:
+  // A member of the body, with keys in the order of the body where the body is known.
+  OrderedJson InOrder(const char* name) {
+    if (body_.empty()) return OrderedJson::parse(fields_->Find(name)->dump());
+    return ParseInOrder(body_, {name}, kMaxKeys)[name];
+  }
+
+  void Set(const char* field, GrammarSource source) {
+    if (form_.has_value()) {
+      fields_->Fail(field, absl::StrCat(field, " and ", form_->field, " exclude each other"));
+      return;
+    }
+    form_ = GrammarField{field, std::move(source)};
+  }
+  void Refuse(const SchemaRefusal& refusal) {
+    ApiError error = BadRequest(refusal.pointer, refusal.message);
+    error.code = std::string(kUnsupportedSchema);
+    fields_->Fail(std::move(error));
+  }
+  void SetGated(const char* field, GrammarKind kind, const SchemaOrRefusal& gated, JsonLayout layout = {}) {
+    if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) return Refuse(*refusal);
+    GrammarSource source{.kind = kind, .text = std::get<OrderedJson>(gated).dump(), .layout = layout};
+    Set(field, std::move(source));
+  }
+
+  // A schema is an object, a boolean, or a string with the schema's text.
+  void SetSchema(const char* field, const OrderedJson& schema, JsonLayout layout = {}) {
+    SetGated(field, GrammarKind::kJsonSchema,
+             schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), {})
+                                : GateSchema(schema, {}),
+             layout);
+  }
+  void SetRegex(const char* field, const Json& pattern) {
+    if (!pattern.is_string()) return fields_->Fail(field, "a regular expression must be a string");
+    PatternOrRefusal gated = GateRegex(pattern.get_ref<const std::string&>(), {});
+    if (const auto* refusal = std::get_if<SchemaRefusal>(&gated))
+      return fields_->Fail(field, refusal->message);
+    Set(field, {.kind = GrammarKind::kRegex, .text = std::get<std::string>(std::move(gated))});
+  }
+  void SetChoice(const char* field, const Json& choices) {
+    GrammarSource source{.kind = GrammarKind::kChoice};
+    if (!choices.is_array() || choices.empty() || choices.size() > kMaxChoices) {
+      return fields_->Fail(field, absl::StrCat("choices must be a list of 1 to ", kMaxChoices, " strings"));
+    }
+    for (const Json& choice : choices) {
+      if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
+        return fields_->Fail(field, "choices must be strings that are not empty");
+      source.choices.push_back(choice.get<std::string>());
+    }
+    Set(field, std::move(source));
+  }
+  void SetEbnf(const char* field, const Json& grammar) {
+    if (!grammar.is_string() || grammar.get_ref<const std::string&>().empty())
+      return fields_->Fail(field, "a grammar must be a text in EBNF, whose first rule is root");
+    Set(field, {.kind = GrammarKind::kEbnf, .text = grammar.get<std::string>()});
+  }
+  // An object, or a string with its text.
+  void SetTag(const char* field, const OrderedJson& tag) {
+    OrderedJson parsed = tag;
+    if (tag.is_string()) parsed = OrderedJson::parse(tag.get_ref<const std::string&>(), nullptr, false);
+    if (!parsed.is_object()) return fields_->Fail(field, "structural_tag must be an object, as JSON");
+    SetGated(field, GrammarKind::kStructuralTag, GateStructuralTag(parsed, {}));
+  }
+
+  void ReadResponseFormat() {
+    constexpr char kField[] = "response_format";
+    const Json* format = fields_->Find(kField);
+    if (format == nullptr) return;
+    const Json type = format->is_object() ? format->value("type", Json()) : Json();
+    if (type == "text") return;
+    if (type == "json_object") return Set(kField, {.kind = GrammarKind::kJsonObject});
+    if (type == "structural_tag") return SetTag(kField, InOrder(kField));
+    if (type != "json_schema") {
+      return fields_->Fail(kField,
+                           "response_format.type must be text, json_object, json_schema or structural_tag");
+    }
+    const OrderedJson ordered = InOrder(kField);
+    const auto inner = ordered.find("json_schema");
+    if (inner == ordered.end() || !inner->is_object() || !inner->contains("schema"))
+      return fields_->Fail(kField, "response_format.json_schema.schema is missing");
+    SetSchema(kField, (*inner)["schema"]);
+  }
+
+  void ReadStructured() {
+    constexpr char kField[] = "structured_outputs";
+    const Json* given = fields_->Find(kField);
+    if (given == nullptr) return;
+    if (!given->is_object()) return fields_->Fail(kField, kOneForm);
+    JsonLayout layout;
+    std::vector<std::string> forms;
+    for (const auto& [key, value] : given->items()) {
+      if (value.is_null() || value == false) continue;
+      if (key == "disable_any_whitespace") {
+        layout.any_whitespace = false;
+      } else if (key == "json" || key == "regex" || key == "choice" || key == "grammar" ||
+                 key == "json_object" || key == "structural_tag") {
+        forms.push_back(key);
+      } else if (!key.starts_with('_')) {  // vLLM's own notes
+        return fields_->Fail(kField, absl::StrCat("structured_outputs.", key, " is not supported"));
+      }
+    }
+    if (forms.size() != 1) return fields_->Fail(kField, kOneForm);
+    SetForm(kField, forms[0], *given, layout);
+  }
+
+  void SetForm(const char* field, const std::string& form, const Json& given, JsonLayout layout) {
+    if (form == "json") return SetSchema(field, InOrder(field)["json"], layout);
+    if (form == "regex") return SetRegex(field, given["regex"]);
+    if (form == "choice") return SetChoice(field, given["choice"]);
+    if (form == "grammar") return SetEbnf(field, given["grammar"]);
+    if (form == "structural_tag") return SetTag(field, InOrder(field)["structural_tag"]);
+    Set(field, {.kind = GrammarKind::kJsonObject, .layout = layout});
+  }
+
+  void ReadGuided() {
+    if (fields_->Find("guided_json") != nullptr) SetSchema("guided_json", InOrder("guided_json"));
+    if (const Json* regex = fields_->Find("guided_regex")) SetRegex("guided_regex", *regex);
+    if (const Json* choice = fields_->Find("guided_choice")) SetChoice("guided_choice", *choice);
+    if (const Json* grammar = fields_->Find("guided_grammar")) SetEbnf("guided_grammar", *grammar);
+  }
+
+  FieldReader* const fields_;
+  const absl::string_view body_;
+  std::optional<GrammarField> form_;
+};
+
+}  // namespace
+
+std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body) {
+  return FormReader(fields, body).Read();
+}
+
+std::optional<GrammarField> CallsOrForm(FieldReader* fields, const std::string& calls,
+                                        const GrammarField& form) {
+  OrderedJson own;
+  switch (form.source.kind) {
+    case GrammarKind::kJsonSchema:
+      own = {{"type", "json_schema"}, {"json_schema", OrderedJson::parse(form.source.text)}};
+      break;
+    case GrammarKind::kJsonObject:
+      own = {{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
+      break;
+    case GrammarKind::kRegex:
+      own = {{"type", "regex"}, {"pattern", form.source.text}};
+      break;
+    case GrammarKind::kStructuralTag:
+      own = OrderedJson::parse(form.source.text)["format"];
+      break;
+    case GrammarKind::kChoice:
+    case GrammarKind::kEbnf:
+      fields->Fail(form.field, absl::StrCat(form.field, " with choices or a grammar goes with no tools"));
+      return std::nullopt;
+  }
+  const OrderedJson both = {
+      {"type", "structural_tag"},
+      {"format", {{"type", "or"}, {"elements", {OrderedJson::parse(calls)["format"], std::move(own)}}}}};
+  return GrammarField{form.field, {.kind = GrammarKind::kStructuralTag, .text = both.dump()}};
+}
+
+}  // namespace somnus
