@@ -169,6 +169,7 @@ class ServedEngineImpl : public ServedEngine {
     model.templates = std::move(parts.templates);
     model.turn_format = parts.turn_format;
     model.arguments_form = parts.arguments_form;
+    model.grammars = std::move(parts.grammars);
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
     model.metrics = metrics_;
     model.trace = trace_;

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/grammar_cache.h"
+#include "coordinator/structured/xgrammar_compiler.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -70,6 +72,21 @@ void LogTurnFormat(const TurnFormat& format, const std::string& log_name) {
             std::string(format.reasoning->name));
 }
 
+absl::Status StartGrammars(const ModelConfig& config, const ChatFlags& chat, TextParts* parts) {
+  XgrammarOptions compiler_options;
+  compiler_options.limits.compile_bytes = chat.max_compile_bytes;
+  compiler_options.limits.compile_time = chat.max_compile_time;
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<GrammarCompiler> compiler,
+      NewXgrammarCompiler(VocabularyOf(*parts->tokenizer, parts->eos_token_ids, config.vocab_size),
+                          compiler_options));
+  GrammarCache::Options options;
+  options.max_bytes = chat.max_grammar_bytes;
+  options.max_wait = chat.max_compile_wait;
+  ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), options));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std::string& path,
@@ -85,6 +102,8 @@ absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std:
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
   parts.tokenizer = *std::move(tokenizer);
+  if (absl::Status status = StartGrammars(checkpoint.config(), chat, &parts); !status.ok())
+    return Annotate(status, absl::StrCat(path, ": structured outputs"));
   return parts;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The tokenizer, chat templates and end tokens of a served model, from its checkpoint while its workers load.
+// The tokenizer, chat templates, grammars and end tokens of a served model, from its checkpoint while its workers load.
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +20,7 @@ struct TextParts {
   ModelTemplates templates;
   TurnFormat turn_format;
   ArgumentsForm arguments_form = ArgumentsForm::kObject;
+  std::shared_ptr<GrammarCache> grammars;
   // The tokens that end an answer, all of the vocabulary: from the model's configuration, and from its
   // tokenizer.
   std::vector<int32_t> eos_token_ids;

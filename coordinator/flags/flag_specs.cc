@@ -58,9 +58,9 @@ FlagGroup ModelFlags(Flags* f) {
       }};
 }
 
-FlagGroup ChatFlagGroup(ChatFlags* c) {
+FlagGroup AnswerFlags(ChatFlags* c) {
   return {
-      "Chat",
+      "Answers",
       {
           Flag::Text("tool-call-parser", &c->tool_call_parser,
                      "how tool calls are read from the model's text: auto (by the chat template), none, or a "
@@ -72,6 +72,14 @@ FlagGroup ChatFlagGroup(ChatFlags* c) {
           Flag::Switch("enable-auto-tool-choice", &c->auto_tool_choice,
                        "tools may be called with tool_choice \"auto\"; false: only where the request forces "
                        "a call"),
+          Flag::Bytes("structured-outputs-max-bytes", &c->max_grammar_bytes, kMinBytesFlag, int64_t{1} << 40,
+                      "of compiled grammars and schemas that are kept for later requests"),
+          Flag::Bytes("structured-outputs-max-compile-bytes", &c->max_compile_bytes, kMinBytesFlag,
+                      int64_t{1} << 40, "of memory that compiling one grammar takes; above, it is refused"),
+          Flag::Time("structured-outputs-compile-timeout", &c->max_compile_time, kShortestTimeFlag,
+                     kLongestTimeFlag, "of compiling one grammar; above, it is refused"),
+          Flag::Time("structured-outputs-wait", &c->max_compile_wait, kShortestTimeFlag, kLongestTimeFlag,
+                     "until a request's grammar is compiled, others before it included"),
       }};
 }
 
@@ -240,7 +248,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   "idle-sleep-s",
                   "device-memory-budget"};
   table.groups = {ModelFlags(flags),
-                  ChatFlagGroup(&flags->chat),
+                  AnswerFlags(&flags->chat),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
                   WorkerFlags(flags),
