@@ -9,7 +9,7 @@ MUTATIONS = {
         "if (epoch_ == 0) {",
     ),
     "epoch_number_is_used_again": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "number_ = std::max(number_, pool_.last_epoch()) + 1;",
         "number_ = 1;",
     ),
@@ -125,12 +125,12 @@ MUTATIONS = {
         "",
     ),
     "survivors_keep_their_size": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "RETURN_IF_ERROR(epoch->SetKvCacheSize(snapshots, cache_.num_mapped_blocks()));",
         "",
     ),
     "recovery_takes_the_whole_cache": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "cache_.set_num_mapped_blocks(held_.num_mapped_blocks);",
         "cache_.set_num_mapped_blocks(cache_.num_blocks());",
     ),
@@ -143,12 +143,12 @@ MUTATIONS = {
     ),
     # The coordinator that comes back.
     "coordinator_begins_at_epoch_1": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "number_ = std::max(number_, pool_.last_epoch()) + 1;",
         "number_ = number_ + 1;",
     ),
     "adopted_sleepers_are_woken": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "held_.residency = HeldBy(snapshots);",
         "",
     ),
@@ -175,7 +175,7 @@ MUTATIONS = {
         "",
     ),
     "newcomer_stays_awake": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());",
         "",
     ),
