@@ -116,7 +116,7 @@ MUTATIONS = {
     ),
     "resize_takes_kept_blocks": (
         "coordinator/block_manager/block_manager.cc",
-        "for (const KeptBlock& block : host_.kept()) end = std::max(end, block.device_block + 1);",
+        "for (const KeptBlock& block : kept_.blocks()) end = std::max(end, block.device_block + 1);",
         "",
     ),
     "blocks_without_memory_are_given_out": (

@@ -19,7 +19,7 @@ void ResizeKvCacheCommand::Start(LoopAccess* loop) {
   const BlockManager& blocks = loop->scheduler().blocks();
   const int32_t mapped = loop->holdings().mapped_blocks();
   const int32_t wanted = std::max(num_blocks_, loop->holdings().smallest_cache());
-  limit_before_ = blocks.limit();
+  limit_before_ = blocks.pool().limit();
   if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);
   const int32_t num_blocks = std::max(wanted, blocks.EndOfUsed());
   if (num_blocks == mapped) return Done(loop);
