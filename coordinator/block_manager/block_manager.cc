@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/block_manager/pin_releases.h"
@@ -16,26 +15,20 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
       recorder_(options.records_events ? std::make_unique<BlockEventRecorder>() : nullptr),
       pool_(options.num_blocks, options.block_size, recorder_.get()),
-      watermark_(options.watermark, pool_),
+      watermark_(options_, pool_),
       pins_(&pool_, options.block_size),
       host_(options.num_host_blocks, recorder_.get()),
       cache_(options_, &pool_, &tables_, &pins_, &host_, recorder_.get()),
       swapped_(options_, &pool_, &tables_, &cache_, &host_, &watermark_),
       kept_(options_, pool_, tables_, pins_, &cache_, &host_) {}
 
-AllocStatus BlockManager::CanHave(int32_t num_blocks, int32_t num_had, bool ignore_watermark) const {
-  if (num_blocks > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
-  const int32_t needed = std::max(0, num_blocks - num_had);
-  return watermark_.Allows(needed, ignore_watermark) ? AllocStatus::kOk : AllocStatus::kLater;
-}
-
 AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark, int32_t num_adopted) const {
-  return CanHave(BlocksFor(num_tokens), num_adopted, ignore_watermark);
+  return watermark_.Check(BlocksFor(num_tokens), num_adopted, ignore_watermark);
 }
 
 AllocStatus BlockManager::CanAppend(int64_t sequence, int64_t num_tokens) const {
   const int32_t num_had = TableOf(sequence, tables_).num_blocks();
-  return CanHave(BlocksFor(num_tokens), num_had, /*ignore_watermark=*/true);
+  return watermark_.Check(BlocksFor(num_tokens), num_had, /*ignored=*/true);
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,

@@ -144,8 +144,6 @@ class BlockManager {
   absl::Status CheckNextBlocks();
 
  private:
-  // Whether a sequence that has `num_had` blocks can have `num_blocks`.
-  AllocStatus CanHave(int32_t num_blocks, int32_t num_had, bool ignore_watermark) const;
   int32_t Needed(const BlockTable& table, int64_t num_tokens) const {
     return BlocksFor(num_tokens) - table.num_blocks();
   }
