@@ -20,7 +20,7 @@ MUTATIONS = {
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/step_loop.cc",
-        "EndSuspects(scheduler().Recover(), reason);\n  SwitchState",
+        "EndSuspects(parts_.scheduler.Recover(), reason);\n  SwitchState",
         "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (
@@ -121,7 +121,7 @@ MUTATIONS = {
     ),
     "blocks_without_memory_are_given_out": (
         "coordinator/engine/commands/resize_kv_cache_command.cc",
-        "if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);",
+        "if (wanted <= mapped) loop->parts().scheduler.SetBlockLimit(wanted);",
         "",
     ),
     "survivors_keep_their_size": (
