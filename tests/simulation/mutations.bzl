@@ -20,7 +20,7 @@ MUTATIONS = {
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/step_loop.cc",
-        "EndSuspects(scheduler().Recover(), reason);\n  SwitchState",
+        "EndSuspects(parts_.scheduler.Recover(), reason);\n  SwitchState",
         "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (
@@ -116,12 +116,12 @@ MUTATIONS = {
     ),
     "resize_takes_kept_blocks": (
         "coordinator/block_manager/block_manager.cc",
-        "for (const KeptBlock& block : host_.kept()) end = std::max(end, block.device_block + 1);",
+        "for (const KeptBlock& block : kept_.blocks()) end = std::max(end, block.device_block + 1);",
         "",
     ),
     "blocks_without_memory_are_given_out": (
         "coordinator/engine/commands/resize_kv_cache_command.cc",
-        "if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);",
+        "if (wanted <= mapped) loop->parts().scheduler.SetBlockLimit(wanted);",
         "",
     ),
     "survivors_keep_their_size": (
