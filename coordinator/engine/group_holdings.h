@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/engine/engine.h"
 #include "coordinator/engine/engine_options.h"
+#include "coordinator/engine/engine_stats.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/weights.h"
 
