@@ -40,7 +40,7 @@ class GroupHoldings {
   bool HasOnlyCopy() const { return !weights_.readable() && !LacksWeights(); }
   // The weights have to be brought by a reload or an update.
   bool NeedsWeights() const { return !weights_.readable() && LacksWeights(); }
-  // Whether a wake-up of these tags reads the checkpoint; `load_weights` as of Engine::WakeUp. An error: the
+  // Whether a wake-up of these tags reads the checkpoint; `load_weights` as of WakeUpRequest. An error: the
   // wake-up cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags,
                                        std::optional<bool> load_weights) const;

@@ -64,7 +64,7 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine);
 // `request`: of an operator, whose level 0 is a pause that keeps the prefix cache; the engine gets a pause
 // then, since an engine's own sleeps have levels 1 and 2 alone.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
-// Empty `tags`: all tags. `load_weights`: as of Engine::WakeUp.
+// Empty `tags`: all tags. `load_weights`: as of WakeUpRequest.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights);
 
@@ -76,7 +76,7 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
-// Engine::Revive to the state before the failure, unless the engine shares its devices with other models.
+// A revival to the state before the failure, unless the engine shares its devices with other models.
 absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 
