@@ -13,6 +13,7 @@
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/engine/group_holdings.h"
 #include "coordinator/engine/kept_kv.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/recovery_book.h"
 #include "coordinator/engine/stale_weights.h"

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/replicas/set_parts.h"
 
 namespace somnus {
