@@ -26,6 +26,7 @@ namespace somnus::simulation {
 // The simulation's view of one worker process. The objects are the process' own, null before construction and
 // after destruction; the objects of a killed process stay unchanged.
 struct WorkerProcess {
+  int replica = 0;
   int rank = 0;
   bool local = false;  // started by a coordinator, on the coordinator's host
   int parent = 0;      // of a local worker: the coordinator that watches the process
@@ -69,6 +70,7 @@ class Site {
   Disk disk;
   bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
+  int num_replicas = 1;                  // each has ranks of its own
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
   // How often somebody has written to the checkpoints' files. A reader finds the old contents, but a rank
@@ -76,6 +78,7 @@ class Site {
   int64_t touches = 0;
   // The files of run directories, by path.
   std::map<std::string, std::string> files;
+  int num_socket_dirs = 0;
   bool has_run_dir = false;  // local workers outlive their coordinator
   // The weights of each version: a letter, which is also at the end of a checkpoint's path.
   std::map<int64_t, char> weights;
@@ -84,9 +87,10 @@ class Site {
 
   // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: the process was
   // started by the coordinator.
-  int StartWorker(int rank, const std::string& coordinator, bool local);
-  // The live processes of `rank`.
+  int StartWorker(int replica, int rank, const std::string& coordinator, bool local);
+  // The live processes of `rank`, of all replicas.
   std::vector<int> LiveWorkers(int rank) const;
+  std::vector<int> LiveWorkers(int replica, int rank) const;
 
  private:
   const WorkerMain worker_main_;

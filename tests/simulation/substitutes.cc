@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/build_id.h"
 #include "base/log.h"
 #include "base/running_clock.h"
@@ -11,6 +12,7 @@
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster_trust.h"
 #include "proto/handshake.h"
+#include "tests/simulation/site.h"
 #include "tests/simulation/world.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/comm/tcp_socket.h"
@@ -37,8 +39,13 @@ absl::Status ExplainHandshake(const absl::Status& status) { return status; }
 
 std::string WhyNotRunning(pid_t) { return ""; }
 
-// Nothing listens in it: addresses are names.
-absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) { return SocketDir(parent, -1); }
+// Nothing listens in the directory: addresses are names. The groups of several replicas have directories of
+// their own.
+absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) {
+  simulation::Site& site = simulation::Site::current();
+  if (site.num_replicas == 1) return SocketDir(parent, -1);
+  return SocketDir(absl::StrCat(parent, "/", ++site.num_socket_dirs), -1);
+}
 SocketDir::SocketDir(SocketDir&& other) noexcept = default;
 SocketDir::~SocketDir() = default;
 
