@@ -30,8 +30,7 @@ class ReplicaInvariants : public EngineObserver {
   // Whether a call that failed, a loss, or an earlier coordinator has left the replicas in different states,
   // or with different weights.
   bool may_differ() const;
-  // All replicas are in the same state, unless they may differ. To be called when no lifecycle call is under
-  // way.
+  // All replicas are in the same state, unless they may differ or a lifecycle call is under way.
   void CheckSame() const;
   // No replica falls asleep while another replica wakes up. To be called at any time.
   void CheckTurns() const;
@@ -46,6 +45,8 @@ class ReplicaInvariants : public EngineObserver {
                          absl::Time) override {}
 
  private:
+  void CheckSameNow() const;
+
   World& world_;
   const Faults& faults_;
   const std::function<bool()> changes_weights_;

@@ -18,8 +18,9 @@
 #include "tests/simulation/world.h"
 
 namespace somnus {
+struct Caller;
 class Worker;
-}
+}  // namespace somnus
 
 namespace somnus::simulation {
 
@@ -88,12 +89,15 @@ class Site {
   // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: the process was
   // started by the coordinator.
   int StartWorker(int replica, int rank, const std::string& coordinator, bool local);
+  // The caller of the thread that runs (coordinator/engine/caller.h).
+  std::shared_ptr<const Caller>& CallerOfThread() { return callers_[world.current_thread()]; }
   // The live processes of `rank`, of all replicas.
   std::vector<int> LiveWorkers(int rank) const;
   std::vector<int> LiveWorkers(int replica, int rank) const;
 
  private:
   const WorkerMain worker_main_;
+  std::map<uint64_t, std::shared_ptr<const Caller>> callers_;  // by thread
 };
 
 }  // namespace somnus::simulation
