@@ -163,6 +163,32 @@ MUTATIONS = {
         "  if (held.weights_version() == 0 && held.group_epoch() > 0)",
         "if (false)",
     ),
+    # Replicas.
+    "calls_of_replicas_do_not_take_turns": (
+        "coordinator/replicas/call_turns.cc",
+        "return !taken_ && *waiting_.begin() == number;",
+        "return *waiting_.begin() == number;",
+    ),
+    "moved_request_begins_again": (
+        "coordinator/scheduler/request_progress.cc",
+        "progress.output_tokens.assign(sequence.tokens.end() - sequence.num_outputs(), sequence.tokens.end());",
+        "",
+    ),
+    "replicas_share_a_run_directory": (
+        "coordinator/flags/replica_flags.cc",
+        "own.run_dir = RunDir::ReplicaPath(flags.run_dir, replica);",
+        "own.run_dir = flags.run_dir;",
+    ),
+    "failed_call_of_replicas_is_not_undone": (
+        "coordinator/replicas/replica_calls.cc",
+        "chosen.push_back(results_[i].ok() && choose(i));",
+        "chosen.push_back(false);",
+    ),
+    "other_replicas_keep_their_weights": (
+        "coordinator/replicas/set_weights.cc",
+        "ForAll(others, [&](size_t i) {",
+        "ForAll({}, [&](size_t i) {",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",
@@ -201,10 +227,12 @@ MUTATIONS = {
 # bazel test //tests/simulation:all_mutations
 IN_EVERY_TEST_RUN = [
     "broken_call_is_not_asked_again",
+    "calls_of_replicas_do_not_take_turns",
     "deadlines_follow_the_wall_clock",
     "fence_keeps_batch",
     "fence_skips_epoch",
     "given_up_worker_registers_again",
+    "moved_request_begins_again",
     "recovery_keeps_prefix_cache",
     "recovery_keeps_steps",
 ]
