@@ -8,6 +8,7 @@
 #include "allocator/memory_shortage.h"
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "base/status_message.h"
 
@@ -104,12 +105,12 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
   if (transition.kept_blocks().empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<BlockSwap> swaps, Check(transition));
   const MonotonicTime begin = MonotonicNow();
-  if (transition.sleep_level() == 0) {
+  if (transition.sleep_level() == kAwakeLevel) {
     if (!SameBlocks(swaps, held_))
       return absl::FailedPreconditionError("kept_blocks: these are not the blocks that were kept");
     RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps, /*of_transition=*/true));
   } else {
-    if (transition.sleep_level() != 1 || !held_.empty())
+    if (transition.sleep_level() != kMinSleepLevel || !held_.empty())
       return absl::FailedPreconditionError("kept_blocks: only a first sleep of level 1 keeps any");
     prepared_ = std::move(swaps);
     absl::Status status = TakeMemory(NeedsOf(prepared_, /*whole_pieces=*/false));
@@ -124,8 +125,8 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
 }
 
 void KvHostTier::Commit(int sleep_level, bool with_cache) {
-  if (sleep_level > 0 && with_cache) StopReserve();
-  if (sleep_level <= 1) {
+  if (sleep_level != kAwakeLevel && with_cache) StopReserve();
+  if (sleep_level < kMaxSleepLevel) {
     if (!with_cache) return;
     KeepWanted();
     held_ = std::exchange(prepared_, {});  // none, at a wake-up

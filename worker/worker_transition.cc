@@ -51,11 +51,11 @@ absl::StatusOr<v1::PlanResponse> WorkerTransition::PlanMemory(const v1::Transiti
   if (tags.empty()) return plan;
   SleepableAllocator* const allocator = load_.allocator();
   const TagStats weights = allocator->Stats()[kWeightsTag];
-  if (transition.sleep_level() > 0) {
+  if (transition.sleep_level() != kAwakeLevel) {
     for (const auto& [tag, stats] : allocator->Stats()) {
       if (Has(tags, tag)) (*plan.mutable_release_bytes_by_tag())[tag] = stats.resident;
     }
-    const bool saves = transition.sleep_level() == 1 && Has(tags, kWeightsTag) &&
+    const bool saves = transition.sleep_level() < kMaxSleepLevel && Has(tags, kWeightsTag) &&
                        !weights_.record().stale() && !weights_.CheckpointBacksUp() &&
                        weights.host_backup + weights.file_backup == 0;
     plan.set_copy_bytes(saves ? weights.resident : 0);
@@ -73,8 +73,9 @@ absl::StatusOr<v1::PlanResponse> WorkerTransition::PlanMemory(const v1::Transiti
 absl::StatusOr<std::vector<std::string>> WorkerTransition::TagsToChange(
     const v1::Transition& transition) const {
   const int level = transition.sleep_level();
-  if (level < 0 || level > kMaxSleepLevel)
+  if (level != kAwakeLevel && (level < kMinSleepLevel || level > kMaxSleepLevel))
     return absl::InvalidArgumentError(absl::StrCat("sleep_level: ", level, " is out of range"));
+  const bool wakes_up = level == kAwakeLevel;
   const std::map<std::string, TagStats> stats = load_.allocator()->Stats();
   for (const std::string& tag : transition.tags()) {
     if (stats.count(tag) == 0)
@@ -84,12 +85,12 @@ absl::StatusOr<std::vector<std::string>> WorkerTransition::TagsToChange(
   for (const auto& [tag, bytes] : stats) {
     if (transition.tags_size() > 0 && !Has(transition.tags(), tag)) continue;
     const bool is_weights = tag == kWeightsTag, asleep = bytes.sleeping > 0;
-    if (level == 0 && !asleep && is_weights && weights_.record().stale() && !transition.skip_weights_load()) {
+    if (wakes_up && !asleep && is_weights && weights_.record().stale() && !transition.skip_weights_load()) {
       RETURN_IF_ERROR(weights_.RequireSource());
       tags.push_back(tag);
     }
     const bool deepens = asleep && level == kMaxSleepLevel && is_weights && !weights_.record().discarded();
-    if (level == 0 ? asleep : !asleep || deepens) tags.push_back(tag);
+    if (wakes_up ? asleep : !asleep || deepens) tags.push_back(tag);
   }
   return tags;
 }
@@ -113,7 +114,7 @@ absl::Status WorkerTransition::DoPrepare(const v1::PrepareRequest& request) {
   Prepared prepared;
   prepared.id = id;
   prepared.sleep_level = transition.sleep_level();
-  const bool sleeps = prepared.sleep_level > 0;
+  const bool sleeps = !prepared.wakes_up();
   prepared.reads_weights = !sleeps && weights_.WakeReads(transition.skip_weights_load());
   ASSIGN_OR_RETURN(prepared.tags, TagsToChange(transition));
   prepared.checkpoint_backs_up = sleeps && prepared.sleep_level < kMaxSleepLevel &&
@@ -133,7 +134,7 @@ absl::Status WorkerTransition::DoPrepare(const v1::PrepareRequest& request) {
 }
 
 void WorkerTransition::BeginMeter(const v1::Transition& transition, const Prepared& prepared) {
-  const bool wakes_up = prepared.sleep_level == 0;
+  const bool wakes_up = prepared.wakes_up();
   SleepableAllocator* const allocator = load_.allocator();
   int64_t moved = cache_.CopyBytes(transition), read = 0;
   if (!prepared.tags.empty())
@@ -201,7 +202,7 @@ absl::StatusOr<v1::CommitResponse> WorkerTransition::Commit(uint64_t id) {
   v1::CommitResponse response;
   *response.mutable_seconds() = prepared_->seconds;
   if (!prepared_->tags.empty()) {
-    if (prepared_->sleep_level > 0) {
+    if (!prepared_->wakes_up()) {
       CommitSleep(&response);
     } else {
       CommitWake(&response);
@@ -262,7 +263,7 @@ void WorkerTransition::SetRestingState() {
   const bool asleep =
       std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
   const int level = weights_.record().discarded() ? kMaxSleepLevel : kMinSleepLevel;
-  epoch_.lifecycle()->Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, asleep ? level : 0);
+  epoch_.lifecycle()->Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, asleep ? level : kAwakeLevel);
 }
 
 absl::Status WorkerTransition::Abort(uint64_t id) {
@@ -274,7 +275,7 @@ absl::Status WorkerTransition::Abort(uint64_t id) {
 }
 
 void WorkerTransition::AbortMemory(int sleep_level) {
-  if (sleep_level > 0) {
+  if (sleep_level != kAwakeLevel) {
     load_.allocator()->AbortSleep();
   } else {
     load_.allocator()->AbortWake();

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/sleepable_allocator.h"
+#include "base/request_bounds.h"
 #include "proto/worker.pb.h"
 #include "worker/transition_meter.h"
 #include "worker/worker_epoch.h"
@@ -45,12 +46,14 @@ class WorkerTransition {
   // A transition that is prepared and neither committed nor aborted.
   struct Prepared {
     uint64_t id = 0;
-    int sleep_level = 0;               // 0: a wake-up
+    int sleep_level = kAwakeLevel;     // as of v1::Transition
     bool reads_weights = false;        // of a wake-up: discarded or stale weights, from their source
     std::vector<std::string> tags;     // that the transition changes; may be none
     bool checkpoint_backs_up = false;  // of a sleep: the weights, instead of a copy
     WorkerWeights::Source source;      // of a wake-up that has read the weights
     v1::PhaseSeconds seconds;
+
+    bool wakes_up() const { return sleep_level == kAwakeLevel; }
   };
 
   absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;

@@ -17,4 +17,9 @@ struct BlockCopyOp {
   int32_t dst;
 };
 
+// How many blocks hold `num_tokens` tokens.
+constexpr int32_t BlocksFor(int64_t num_tokens, int32_t block_size) {
+  return static_cast<int32_t>((num_tokens + block_size - 1) / block_size);
+}
+
 }  // namespace somnus

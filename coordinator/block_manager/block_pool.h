@@ -102,6 +102,7 @@ class BlockPool {
   // Of blocks that are used or can be: without a limit all.
   int32_t num_total() const { return num_free() + num_used_; }
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
+  bool is_used(int32_t id) const { return blocks_[id].ref_count > 0; }
   // How often the contents of a used block were forgotten since the start.
   int64_t num_used_forgotten() const { return num_used_forgotten_; }
   // Of blocks whose contents became known and were forgotten, whether they were used or not.

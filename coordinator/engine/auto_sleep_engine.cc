@@ -54,7 +54,7 @@ AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* obser
   }
   OnStateChange(nullptr);
   absl::MutexLock lock(&join_mu_);
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] { RunThread(); });
 }
 
 AutoSleepEngine::~AutoSleepEngine() { DrainAndStop(absl::ZeroDuration()); }
@@ -153,7 +153,17 @@ EngineStats AutoSleepEngine::Stats() const {
   return stats;
 }
 
-absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& request) {
+LifecycleResult AutoSleepEngine::Run(const LifecycleRequest& request) {
+  if (const auto* const sleep = std::get_if<SleepRequest>(&request)) return PutToSleep(*sleep);
+  if (const auto* const wake_up = std::get_if<WakeUpRequest>(&request)) return WakeByOperator(*wake_up);
+  if (const auto* const update = std::get_if<UpdateWeightsRequest>(&request)) return BeginUpdate(*update);
+  std::optional<Call> call;
+  if (IsOneOf<PauseRequest, ResumeRequest, ReloadWeightsRequest, ReviveRequest, RollRequest>(request))
+    call.emplace(this);
+  return engine_->Run(request);
+}
+
+absl::StatusOr<TransitionReport> AutoSleepEngine::PutToSleep(const SleepRequest& request) {
   const Call call(this);
   {
     absl::MutexLock lock(&mu_);
@@ -172,60 +182,22 @@ absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& requ
   return report;
 }
 
-absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::string>& tags,
-                                                         std::optional<bool> load_weights) {
+absl::StatusOr<TransitionReport> AutoSleepEngine::WakeByOperator(const WakeUpRequest& request) {
   const Call call(this);
-  absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags, load_weights);
+  absl::StatusOr<TransitionReport> report = engine_->WakeUp(request.tags, request.load_weights);
   absl::MutexLock lock(&mu_);
   if (report.ok()) retries_.NoteWoken();
   return report;
 }
 
-absl::StatusOr<TransitionReport> AutoSleepEngine::WakeForArrivals() { return engine_->WakeForArrivals(); }
-
-absl::Status AutoSleepEngine::Pause(const PauseRequest& request) {
-  const Call call(this);
-  return engine_->Pause(request);
-}
-
-absl::Status AutoSleepEngine::Resume() {
-  const Call call(this);
-  return engine_->Resume();
-}
-
-absl::StatusOr<WeightsChange> AutoSleepEngine::ReloadWeights(const WeightsRequest& request) {
-  const Call call(this);
-  return engine_->ReloadWeights(request);
-}
-
-absl::StatusOr<std::unique_ptr<WeightUpdate>> AutoSleepEngine::BeginWeightUpdate(
-    const WeightsRequest& request) {
+absl::StatusOr<std::unique_ptr<WeightUpdate>> AutoSleepEngine::BeginUpdate(
+    const UpdateWeightsRequest& request) {
   auto call = std::make_unique<Call>(this);
-  ASSIGN_OR_RETURN(auto update, engine_->BeginWeightUpdate(request));
+  ASSIGN_OR_RETURN(auto update, engine_->BeginWeightUpdate(request.weights));
   return std::make_unique<HeldUpdate>(std::move(call), std::move(update));
 }
 
-absl::StatusOr<int32_t> AutoSleepEngine::ResizeKvCache(int32_t total_blocks) {
-  return engine_->ResizeKvCache(total_blocks);
-}
-
-absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {
-  return engine_->ResetPrefixCache(preempt_running);
-}
-
-absl::Status AutoSleepEngine::Revive(bool asleep) {
-  const Call call(this);
-  return engine_->Revive(asleep);
-}
-
-absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
-  const Call call(this);
-  return engine_->Roll(grace);
-}
-
-absl::Status AutoSleepEngine::AbortCall() { return engine_->AbortCall(); }
-
-void AutoSleepEngine::Run() {
+void AutoSleepEngine::RunThread() {
   const Heartbeat heartbeat("", "sleep of an idle engine");
   while (true) {
     heartbeat.Beat();

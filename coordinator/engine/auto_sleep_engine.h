@@ -56,23 +56,9 @@ class AutoSleepEngine : public Engine {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
-  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
-                                          std::optional<bool> load_weights) override;
-  using Engine::WakeUp;
-  absl::Status Prefetch() override { return engine_->Prefetch(); }
-  absl::StatusOr<TransitionReport> WakeForArrivals() override;
-  void EndWaiting(const absl::Status& error) override { engine_->EndWaiting(error); }
-  absl::Status Pause(const PauseRequest& request) override;
-  absl::Status Resume() override;
-  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
-  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
-  absl::Status ResetPrefixCache(bool preempt_running) override;
+  // Counts operators' calls as a use of the engine; calls about the KV cache and hints do not count.
+  LifecycleResult Run(const LifecycleRequest& request) override;
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
-  absl::Status Revive(bool asleep) override;
-  absl::Status Roll(absl::Duration grace) override;
-  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return engine_->max_model_len(); }
   int32_t vocab_size() const override { return engine_->vocab_size(); }
@@ -82,7 +68,11 @@ class AutoSleepEngine : public Engine {
   class Call;
   enum class Action { kNone, kSleep, kWake };
 
-  void Run();
+  absl::StatusOr<TransitionReport> PutToSleep(const SleepRequest& request);
+  absl::StatusOr<TransitionReport> WakeByOperator(const WakeUpRequest& request);
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginUpdate(const UpdateWeightsRequest& request);
+
+  void RunThread();
   // What the thread has to do now; kNone: nothing for `wait`.
   Action NextAction(absl::Duration* wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FallAsleep() ABSL_LOCKS_EXCLUDED(mu_);

@@ -102,7 +102,11 @@ EngineStats EngineLoop::Stats() const {
 
 // ---- Lifecycle calls
 
-absl::StatusOr<TransitionReport> EngineLoop::Run(const std::shared_ptr<LifecycleCommand>& command) {
+LifecycleResult EngineLoop::Run(const LifecycleRequest& request) {
+  return VisitRequest(request, [this](const auto& one) { return CarryOut(one); });
+}
+
+absl::StatusOr<TransitionReport> EngineLoop::RunCommand(const std::shared_ptr<LifecycleCommand>& command) {
   command->set_caller(CurrentCaller());
   RETURN_IF_ERROR(mail_.Send(command));
   AwaitCall(command->ended());
@@ -120,36 +124,35 @@ void EngineLoop::AwaitCall(const StopSignal& done) {
   done.WaitFor(absl::InfiniteDuration());
 }
 
-absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) {
+absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const SleepRequest& request) {
   if (request.level < kMinSleepLevel || request.level > kMaxSleepLevel) {
     return absl::InvalidArgumentError(
         absl::StrCat("level: must be ", kSleepLevelNames, ", not ", request.level));
   }
   RETURN_IF_ERROR(CheckTags(request.tags));
-  return Run(std::make_shared<SleepCommand>(request));
+  return RunCommand(std::make_shared<SleepCommand>(request));
 }
 
-absl::StatusOr<TransitionReport> EngineLoop::WakeUp(const std::vector<std::string>& tags,
-                                                    std::optional<bool> load_weights) {
-  WakeUpCommand::Options options = {.tags = tags, .load_weights = load_weights};
+absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const WakeUpRequest& request) {
+  WakeUpCommand::Options options = {.tags = request.tags, .load_weights = request.load_weights};
   options.ends_pause = std::erase(options.tags, kSchedulingTag) > 0;
   RETURN_IF_ERROR(CheckTags(options.tags));
   // Without a tag of memory the command would wake all.
-  if (options.ends_pause && options.tags.empty()) return Run(std::make_shared<ResumeCommand>());
-  return Run(std::make_shared<WakeUpCommand>(options));
+  if (options.ends_pause && options.tags.empty()) return RunCommand(std::make_shared<ResumeCommand>());
+  return RunCommand(std::make_shared<WakeUpCommand>(options));
 }
 
-absl::StatusOr<TransitionReport> EngineLoop::WakeForArrivals() {
+absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const WakeForArrivalsRequest& /*request*/) {
   WakeUpCommand::Options options;
   options.for_arrivals = true;
-  return Run(std::make_shared<WakeUpCommand>(options));
+  return RunCommand(std::make_shared<WakeUpCommand>(options));
 }
 
-void EngineLoop::EndWaiting(const absl::Status& error) {
-  Run(std::make_shared<EndWaitingCommand>(error)).IgnoreError();  // a stopped engine has ended its requests
+absl::Status EngineLoop::CarryOut(const EndWaitingRequest& request) {
+  return RunCommand(std::make_shared<EndWaitingCommand>(request.error)).status();
 }
 
-absl::Status EngineLoop::Prefetch() {
+absl::Status EngineLoop::CarryOut(const PrefetchRequest& /*request*/) {
   const EngineStats stats = Stats();
   if (stats.state != EngineState::kAsleep || stats.residency.asleep().count(kWeightsTag) == 0)
     return DeclinedError("no weights sleep");
@@ -162,22 +165,24 @@ absl::StatusOr<std::vector<RankNeed>> EngineLoop::PlanWakeUp(const std::vector<s
   return executor_->PlanWakeUp(sleeping);
 }
 
-absl::Status EngineLoop::Pause(const PauseRequest& request) {
-  return Run(std::make_shared<PauseCommand>(request)).status();
+absl::Status EngineLoop::CarryOut(const PauseRequest& request) {
+  return RunCommand(std::make_shared<PauseCommand>(request)).status();
 }
 
-absl::Status EngineLoop::Resume() { return Run(std::make_shared<ResumeCommand>()).status(); }
+absl::Status EngineLoop::CarryOut(const ResumeRequest& /*request*/) {
+  return RunCommand(std::make_shared<ResumeCommand>()).status();
+}
 
-absl::StatusOr<WeightsChange> EngineLoop::ReloadWeights(const WeightsRequest& request) {
-  RETURN_IF_ERROR(WeightsCommand::CheckVersion(request.version));
-  const auto command = std::make_shared<ReloadCommand>(request);
-  RETURN_IF_ERROR(Run(command).status());
+absl::StatusOr<WeightsChange> EngineLoop::CarryOut(const ReloadWeightsRequest& request) {
+  RETURN_IF_ERROR(WeightsCommand::CheckVersion(request.weights.version));
+  const auto command = std::make_shared<ReloadCommand>(request.weights);
+  RETURN_IF_ERROR(RunCommand(command).status());
   return command->change();
 }
 
-absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(const WeightsRequest& request) {
-  RETURN_IF_ERROR(WeightsCommand::CheckVersion(request.version));
-  const auto command = std::make_shared<UpdateCommand>(request);
+absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::CarryOut(const UpdateWeightsRequest& request) {
+  RETURN_IF_ERROR(WeightsCommand::CheckVersion(request.weights.version));
+  const auto command = std::make_shared<UpdateCommand>(request.weights);
   command->set_caller(CurrentCaller());
   RETURN_IF_ERROR(mail_.Send(command));
   AwaitCall(command->begun());
@@ -185,32 +190,32 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(cons
   return MakeWeightUpdate(executor_, events_, command);
 }
 
-absl::StatusOr<int32_t> EngineLoop::ResizeKvCache(int32_t total_blocks) {
-  const auto command = std::make_shared<ResizeKvCacheCommand>(
-      static_cast<int32_t>(std::min<int64_t>(NumBlocks(total_blocks), options_.scheduler.blocks.num_blocks)));
-  RETURN_IF_ERROR(Run(command).status());
+absl::StatusOr<int32_t> EngineLoop::CarryOut(const ResizeKvCacheRequest& request) {
+  const auto command = std::make_shared<ResizeKvCacheCommand>(static_cast<int32_t>(
+      std::min<int64_t>(NumBlocks(request.total_blocks), options_.scheduler.blocks.num_blocks)));
+  RETURN_IF_ERROR(RunCommand(command).status());
   return static_cast<int32_t>(TotalBlocks(command->num_mapped()));
 }
 
-absl::Status EngineLoop::ResetPrefixCache(bool preempt_running) {
-  return Run(std::make_shared<ResetPrefixCacheCommand>(preempt_running)).status();
+absl::Status EngineLoop::CarryOut(const ResetPrefixCacheRequest& request) {
+  return RunCommand(std::make_shared<ResetPrefixCacheCommand>(request.preempt_running)).status();
 }
 
-absl::Status EngineLoop::Roll(absl::Duration) {
+absl::Status EngineLoop::CarryOut(const RollRequest& /*request*/) {
   return absl::FailedPreconditionError(
       "the engine has one replica: nothing would serve meanwhile; see --data-parallel-size");
 }
 
-absl::Status EngineLoop::Restart() { return Run(std::make_shared<RestartCommand>()).status(); }
+absl::Status EngineLoop::Restart() { return RunCommand(std::make_shared<RestartCommand>()).status(); }
 
 bool EngineLoop::Revive(bool restart_workers, const Weights& weights) {
   return BeginRevival(std::make_shared<ReviveCommand>(
       ReviveCommand::Options{.restart_workers = restart_workers, .weights = weights}));
 }
 
-absl::Status EngineLoop::Revive(bool asleep) {
+absl::Status EngineLoop::CarryOut(const ReviveRequest& request) {
   ReviveCommand::Options options;
-  options.asleep = asleep;
+  options.asleep = request.asleep;
   const auto command = std::make_shared<ReviveCommand>(options);
   if (!BeginRevival(command)) return DeclinedError("no workers have failed that others could replace");
   command->ended().WaitFor(absl::InfiniteDuration());
@@ -223,7 +228,7 @@ bool EngineLoop::BeginRevival(std::shared_ptr<LifecycleCommand> command) {
   return true;
 }
 
-absl::Status EngineLoop::AbortCall() {
+absl::Status EngineLoop::CarryOut(const AbortCallRequest& /*request*/) {
   struct Answer {
     StopSignal done;
     absl::Status status;

@@ -4,8 +4,8 @@
 //
 // Ownership: owns the loop, the loop's thread and everything that the loop shares with callers; the executor
 // and the observer are borrowed and must live until DrainAndStop (which the destructor calls without grace)
-// has returned. Thread safety: as engine.h says. A lifecycle call sends a command (lifecycle_command.h) and
-// blocks its caller until the command has ended.
+// has returned. Thread safety: as engine.h says. A lifecycle request becomes a command
+// (lifecycle_command.h), which the loop carries out while the caller is blocked.
 
 #include <cstdint>
 #include <functional>
@@ -43,25 +43,11 @@ class EngineLoop : public Engine {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override { board_.OnStateChange(std::move(callback)); }
   EngineStats Stats() const override;
-  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
-                                          std::optional<bool> load_weights) override;
-  using Engine::WakeUp;
-  absl::StatusOr<TransitionReport> WakeForArrivals() override;
-  void EndWaiting(const absl::Status& error) override;
-  absl::Status Prefetch() override;
+  LifecycleResult Run(const LifecycleRequest& request) override;
   // The memory that a wake-up of `tags` (empty: all) would take, by rank. An error: a rank does not answer
   // now. Blocks; thread safe.
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags);
-  absl::Status Pause(const PauseRequest& request) override;
-  absl::Status Resume() override;
-  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
-  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
-  absl::Status ResetPrefixCache(bool preempt_running) override;
   PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
-  absl::Status Roll(absl::Duration grace) override;
-  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return options_.vocab_size; }
@@ -94,7 +80,7 @@ class EngineLoop : public Engine {
   // are well are replaced, too. `weights`: of the engines beside which this engine serves. False, and nothing
   // happens, where the engine has not failed, ends, or has failed because its own books were wrong.
   bool Revive(bool restart_workers, const Weights& weights);
-  absl::Status Revive(bool asleep) override;
+  using Engine::Revive;
   // Revive would do something.
   bool may_revive() const { return board_.may_revive() && !mail_.ends(); }
   // The weights, which are stale or not, as of the last lifecycle call that has ended. Thread safe.
@@ -104,9 +90,25 @@ class EngineLoop : public Engine {
   bool gave_up_stale_weights() const { return board_.gave_up_stale_weights(); }
 
  private:
+  // The kinds of lifecycle requests, as commands for the loop.
+  absl::StatusOr<TransitionReport> CarryOut(const SleepRequest& request);
+  absl::StatusOr<TransitionReport> CarryOut(const WakeUpRequest& request);
+  absl::StatusOr<TransitionReport> CarryOut(const WakeForArrivalsRequest& request);
+  absl::Status CarryOut(const EndWaitingRequest& request);
+  absl::Status CarryOut(const PrefetchRequest& request);
+  absl::Status CarryOut(const PauseRequest& request);
+  absl::Status CarryOut(const ResumeRequest& request);
+  absl::StatusOr<WeightsChange> CarryOut(const ReloadWeightsRequest& request);
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> CarryOut(const UpdateWeightsRequest& request);
+  absl::StatusOr<int32_t> CarryOut(const ResizeKvCacheRequest& request);
+  absl::Status CarryOut(const ResetPrefixCacheRequest& request);
+  absl::Status CarryOut(const ReviveRequest& request);
+  absl::Status CarryOut(const RollRequest& request);
+  absl::Status CarryOut(const AbortCallRequest& request);
+
   // Hands the command to the loop, for this thread's client, and waits for the result. Unavailable once the
   // loop has stopped.
-  absl::StatusOr<TransitionReport> Run(const std::shared_ptr<LifecycleCommand>& command);
+  absl::StatusOr<TransitionReport> RunCommand(const std::shared_ptr<LifecycleCommand>& command);
   // Waits for the signal, and tells the loop when this thread's client leaves meanwhile.
   void AwaitCall(const StopSignal& done);
   // False, and the command is not run: Revive would do nothing.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/engine/engine.h"
 #include "coordinator/engine/engine_options.h"
+#include "coordinator/engine/engine_stats.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/weights.h"
 
@@ -40,7 +40,7 @@ class GroupHoldings {
   bool HasOnlyCopy() const { return !weights_.readable() && !LacksWeights(); }
   // The weights have to be brought by a reload or an update.
   bool NeedsWeights() const { return !weights_.readable() && LacksWeights(); }
-  // Whether a wake-up of these tags reads the checkpoint; `load_weights` as of Engine::WakeUp. An error: the
+  // Whether a wake-up of these tags reads the checkpoint; `load_weights` as of WakeUpRequest. An error: the
   // wake-up cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags,
                                        std::optional<bool> load_weights) const;

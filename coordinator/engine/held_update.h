@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/weight_update.h"
 
 namespace somnus {
 

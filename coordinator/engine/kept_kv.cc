@@ -27,27 +27,27 @@ HostTierBlocks KeptKv::Choose(const SleepSpec& changes, std::optional<int64_t> m
     limits.num_blocks = std::max<int64_t>(0, *max_bytes) / options_.kv_block_bytes;
   const std::vector<KeptBlock> kept = scheduler_.ChooseKept(limits);
   return {kept,
-          scheduler_.blocks().SwappedBlocks()};  // cached swapped blocks may have given way to kept ones
+          scheduler_.blocks().swapped().Sources()};  // cached swapped blocks may have given way to kept ones
 }
 
 HostTierBlocks KeptKv::ChooseNothing(const SleepSpec& changes) const {
   if (!KeptBy(changes) || !HasKvCache(changes.tags)) return {};
-  return {{}, scheduler_.blocks().SwappedBlocks()};
+  return {{}, scheduler_.blocks().swapped().Sources()};
 }
 
 int64_t KeptKv::KeepableBytes() const {
   if (!options_.keep_kv_on_sleep) return 0;
   constexpr int64_t kGrowth = 2;  // blocks that a running sequence may take until the sleep begins
   const BlockManager& blocks = scheduler_.blocks();
-  int64_t count = blocks.used_blocks() + kGrowth * scheduler_.num_running();
-  if (options_.keeps_cached_blocks) count += blocks.cached_blocks();
-  const int32_t room = blocks.total_host_blocks() - blocks.swapped_blocks();
+  int64_t count = blocks.pool().num_used() + kGrowth * scheduler_.num_running();
+  if (options_.keeps_cached_blocks) count += blocks.pool().num_cached();
+  const int32_t room = blocks.host().pool().num_total() - blocks.swapped().num_blocks();
   return std::min<int64_t>(count, room) * options_.kv_block_bytes;
 }
 
 HostTierBlocks KeptKv::BroughtBackBy(const std::vector<std::string>& woken) const {
   if (!HasKvCache(woken)) return {};
-  return {scheduler_.blocks().kept(), scheduler_.blocks().SwappedBlocks()};
+  return {scheduler_.blocks().kept().blocks(), scheduler_.blocks().swapped().Sources()};
 }
 
 void KeptKv::NoteSlept(const SleepSpec& changes) {
@@ -56,7 +56,8 @@ void KeptKv::NoteSlept(const SleepSpec& changes) {
   scheduler_.ForgetUnkept(/*keeps_swapped=*/KeptBy(changes));
   if (!options_.keep_kv_on_sleep) return;
   LogInfo("{}{} KV blocks are kept in host memory, with those of {} open requests", options_.log_name,
-          scheduler_.blocks().used_host_blocks(), scheduler_.num_suspended() + scheduler_.num_swapped());
+          scheduler_.blocks().host().pool().num_used(),
+          scheduler_.num_suspended() + scheduler_.num_swapped());
 }
 
 void KeptKv::NoteWoken(const std::vector<std::string>& tags) {
@@ -65,7 +66,7 @@ void KeptKv::NoteWoken(const std::vector<std::string>& tags) {
 
 bool KeptKv::Abandon(const SleepSpec& changes, const absl::Status& error) {
   if (!HasKvCache(changes.tags)) return false;  // the kept blocks are from an earlier sleep
-  const bool kept = !scheduler_.blocks().kept().empty();
+  const bool kept = !scheduler_.blocks().kept().blocks().empty();
   scheduler_.AbandonKept();
   if (!kept || !absl::IsResourceExhausted(error)) return false;
   LogWarning("{}the KV cache is not kept: {}", options_.log_name, std::string(error.message()));
@@ -74,7 +75,7 @@ bool KeptKv::Abandon(const SleepSpec& changes, const absl::Status& error) {
 
 bool KeptKv::Holds(const Residency& residency) const {
   if (residency.state(kKvCacheTag) == TagState::kResident) return false;
-  if (scheduler_.blocks().used_host_blocks() > 0) return true;
+  if (scheduler_.blocks().host().pool().num_used() > 0) return true;
   const TagBytes host = executor_.bytes().host;
   const auto retained = host.find(kKvCacheTag);
   return retained != host.end() && retained->second > 0;

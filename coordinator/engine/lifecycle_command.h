@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/caller.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/residency/transition_report.h"
 

@@ -46,13 +46,13 @@ EngineState LoopAccess::RestingState() const {
 
 bool LoopAccess::Suspend() {
   if (!FinishSteps()) return false;
-  scheduler().SuspendAll();
+  parts_->scheduler.SuspendAll();
   return FlushFreedSlots();
 }
 
 bool LoopAccess::Quiesce(CacheLoss loss) {
   if (!FinishSteps()) return false;
-  scheduler().ForgetComputed(loss);
+  parts_->scheduler.ForgetComputed(loss);
   return FlushFreedSlots();
 }
 

@@ -13,6 +13,7 @@
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/engine/group_holdings.h"
 #include "coordinator/engine/kept_kv.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/recovery_book.h"
 #include "coordinator/engine/stale_weights.h"
@@ -46,18 +47,9 @@ class LoopAccess {
       : parts_(parts), events_(std::move(events)) {}
   virtual ~LoopAccess() = default;
 
-  const EngineOptions& options() const { return parts_->options; }
-  Executor& executor() { return parts_->executor; }
-  EngineObserver& observer() { return parts_->observer; }
-  Scheduler& scheduler() { return parts_->scheduler; }
-  GroupHoldings& holdings() { return parts_->holdings; }
-  const GroupHoldings& holdings() const { return parts_->holdings; }
-  KeptKv& kept() { return parts_->kept; }
-  WakeCheck& check() { return parts_->check; }
-  StaleWeights& stale() { return parts_->stale; }
-  RecoveryBook& recovery() { return parts_->recovery; }
-  bool paused() const { return parts_->paused; }
-  void set_paused(bool paused) { parts_->paused = paused; }
+  // Commands change the parts by the functions of the parts; the verbs below are for the loop as a whole.
+  LoopParts& parts() { return *parts_; }
+  const LoopParts& parts() const { return *parts_; }
 
   virtual EngineState state() const = 0;
   // Declined: the engine has failed, or ends.
@@ -104,7 +96,7 @@ class LoopAccess {
 
   // The group counts as lost, since the result of a call shows that its ranks are wrong.
   virtual void Lose(const absl::Status& reason) = 0;
-  // The recovery that the command has begun (recovery()) goes on as executor calls say.
+  // The recovery that the command has begun (parts().recovery) goes on as executor calls say.
   virtual void NoteNewEpoch() = 0;
   // The fingerprint is taken before anything else is done, where self-checks are asked for.
   virtual void QueueSelfCheck() = 0;

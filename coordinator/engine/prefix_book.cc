@@ -131,7 +131,7 @@ void PrefixBook::Publish(const Scheduler& scheduler, EngineStats* stats) {
   stats->pinned_blocks = pins.num_blocks();
   stats->pin_releases = pins.releases();
   absl::MutexLock lock(&mu_);
-  total_blocks_ = scheduler.blocks().total_blocks();
+  total_blocks_ = scheduler.blocks().pool().num_total();
   auto entry = entries_.begin();  // the order is the same but for what is not applied yet
   for (int32_t i = 0; i < pins.size(); ++i) {
     if (entry == entries_.end() || entry->prefix.id != pins.id(i)) entry = Find(pins.id(i));

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 #include "coordinator/engine/pinned_prefixes.h"
 #include "coordinator/scheduler/scheduler.h"
 

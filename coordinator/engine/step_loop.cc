@@ -26,7 +26,7 @@ StepLoop::StepLoop(const EngineOptions& options, Executor* executor, EngineObser
 }
 
 void StepLoop::Run() {
-  const Heartbeat heartbeat(options().log_name, "engine loop");
+  const Heartbeat heartbeat(parts_.options.log_name, "engine loop");
   QueueSelfCheck();
   while (ProcessMail()) {
     heartbeat.Beat();
@@ -35,7 +35,7 @@ void StepLoop::Run() {
     if (!worked) WaitForMail();
   }
   mail_.Stop();
-  (void)recovery().End(options().monotonic_now());  // nothing waits for the recovery any more
+  (void)parts_.recovery.End(parts_.options.monotonic_now());  // nothing waits for the recovery any more
   if (lane_.current() != nullptr) End(CheckLifecycle());
   // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
   // caller go on.
@@ -47,7 +47,7 @@ bool StepLoop::ProcessMail() {
   lane_.Add(std::move(arrived.commands));
   if (LifecycleCommand* const command = lane_.current(); command != nullptr) command->OnTurn(this);
   for (CallersMail::AbortReply& reply : arrived.call_aborts) AbortCommand(std::move(reply));
-  prefixes_.Apply(&scheduler());
+  prefixes_.Apply(&parts_.scheduler);
   ProcessRequests(&arrived);
   // After the commands were taken: a command that came after a loss is run after the loss, too.
   ProcessEvents();
@@ -59,7 +59,7 @@ bool StepLoop::ProcessMail() {
 void StepLoop::ProcessRequests(CallersMail::Arrived* arrived) {
   if (!arrived->requests.empty()) idle_checked_ = false;
   held_back_.Add(std::move(arrived->requests));
-  const MonotonicTime now = options().monotonic_now();
+  const MonotonicTime now = parts_.options.monotonic_now();
   requests_.Add(held_back_.TakeDue(now, arrived->aborted));
   for (const std::string& id : arrived->aborted) requests_.Abort(id);
   requests_.EndExpired(now);
@@ -72,7 +72,7 @@ void StepLoop::ProcessEvents() {
     if (events.call_result.has_value()) FinishCall(*std::move(events.call_result));
     if (events.recovered.has_value()) FinishRecovery(*events.recovered);
     // A failure may be of an epoch whose recovery has ended since.
-    if (events.failure.has_value() && !executor().Health().ok()) Lose(*events.failure);
+    if (events.failure.has_value() && !parts_.executor.Health().ok()) Lose(*events.failure);
   }
 }
 
@@ -83,40 +83,42 @@ MonotonicTime StepLoop::GivesUpStaleWeightsAt() const {
 }
 
 void StepLoop::CheckStaleWeights() {
-  if (!holdings().NeedsWeights()) stale().NoteFound();
-  const bool gives_up = options().monotonic_now() >= GivesUpStaleWeightsAt();
-  if (gives_up && !board_.gave_up_stale_weights()) LogError("{}{}", options().log_name, kStaleForTooLong);
+  if (!parts_.holdings.NeedsWeights()) parts_.stale.NoteFound();
+  const bool gives_up = parts_.options.monotonic_now() >= GivesUpStaleWeightsAt();
+  if (gives_up && !board_.gave_up_stale_weights())
+    LogError("{}{}", parts_.options.log_name, kStaleForTooLong);
   board_.SetGaveUpStaleWeights(gives_up);
   if (!gives_up) return;
-  if (options().hand_over) return HandOver();
+  if (parts_.options.hand_over) return HandOver();
   requests_.EndAll(FinishReason::kError, absl::UnavailableError(kStaleForTooLong));
 }
 
 // True once no request is open. Aborts open requests when the grace is over, or when the engine could not
 // finish the requests: a paused engine, or an engine that sleeps and is not being woken.
 bool StepLoop::DrainIsOver() {
-  const bool stands = paused() || (!MayServe() && !lane_.has_call());
-  if (options().monotonic_now() >= mail_.drain_deadline() || stands) requests_.EndAll(FinishReason::kAbort);
-  return !scheduler().has_sequences();
+  const bool stands = parts_.paused || (!MayServe() && !lane_.has_call());
+  if (parts_.options.monotonic_now() >= mail_.drain_deadline() || stands)
+    requests_.EndAll(FinishReason::kAbort);
+  return !parts_.scheduler.has_sequences();
 }
 
 bool StepLoop::Step() {
   if ((lane_.current() != nullptr && !waits()) || !Runs()) return false;
   bool sent = false;
-  if (scheduler().has_sequences()) {
-    const MonotonicTime began = options().monotonic_now();
-    StepPlan plan = scheduler().Schedule();
+  if (parts_.scheduler.has_sequences()) {
+    const MonotonicTime began = parts_.options.monotonic_now();
+    StepPlan plan = parts_.scheduler.Schedule();
     sent = !plan.empty();
-    if (sent) Send(std::move(plan), options().monotonic_now() - began);
+    if (sent) Send(std::move(plan), parts_.options.monotonic_now() - began);
     if (!Computes()) return true;
   }
   const size_t max_ahead =
-      options().async_scheduling ? 1 : 0;  // steps beyond the step whose reply is awaited
+      parts_.options.async_scheduling ? 1 : 0;  // steps beyond the step whose reply is awaited
   if (steps_.size() > max_ahead || (!sent && !steps_.empty())) {
     Receive();
     return true;
   }
-  if (!sent && scheduler().has_sequences()) {
+  if (!sent && parts_.scheduler.has_sequences()) {
     Fail(absl::InternalError("the scheduler can place no sequence though nothing runs"));
     return true;
   }
@@ -127,14 +129,15 @@ bool StepLoop::Step() {
 void StepLoop::CheckIdle() {
   if (idle_checked_) return;
   idle_checked_ = true;
-  absl::Status integrity = scheduler().CheckSome();
+  absl::Status integrity = parts_.scheduler.CheckSome();
   if (!integrity.ok()) Fail(absl::InternalError(absl::StrCat("integrity check: ", integrity.message())));
 }
 
 void StepLoop::WaitForMail() {
-  MonotonicTime until = std::min({scheduler().NextExpiry(), held_back_.NextExpiry(), mail_.drain_deadline()});
+  MonotonicTime until =
+      std::min({parts_.scheduler.NextExpiry(), held_back_.NextExpiry(), mail_.drain_deadline()});
   if (!board_.gave_up_stale_weights()) until = std::min(until, GivesUpStaleWeightsAt());
-  events_->WaitFor(until - options().monotonic_now());
+  events_->WaitFor(until - parts_.options.monotonic_now());
 }
 
 void StepLoop::Send(StepPlan plan, absl::Duration schedule) {
@@ -147,20 +150,20 @@ void StepLoop::Send(StepPlan plan, absl::Duration schedule) {
 }
 
 void StepLoop::Receive() {
-  const absl::StatusOr<v1::StepReply> reply = steps_.Wait(holdings().weights().version);
+  const absl::StatusOr<v1::StepReply> reply = steps_.Wait(parts_.holdings.weights().version);
   if (!reply.ok()) return Lose(reply.status());
   StepEvent step;
   absl::StatusOr<std::vector<SequenceOutput>> outputs = steps_.Apply(*reply, &step);
   if (!outputs.ok()) return Fail(outputs.status());
-  const absl::Status masks = steps_.SendMasks();            // first: the workers may be waiting for them
-  if (reply->tokens_size() > 0) recovery().ForgetLosses();  // the last recovery has led to something
-  observer().OnStep(step);
+  const absl::Status masks = steps_.SendMasks();                 // first: the workers may be waiting for them
+  if (reply->tokens_size() > 0) parts_.recovery.ForgetLosses();  // the last recovery has led to something
+  parts_.observer.OnStep(step);
   PublishStats();  // before the outputs: a client that has its last output finds the blocks free
-  const absl::Time now = options().now();
+  const absl::Time now = parts_.options.now();
   for (SequenceOutput& output : *outputs) {
     output.output.weights_version = reply->weights_version();
     if (output.output.finish_reason == FinishReason::kError) {
-      LogWarning("{}request {} ended: {}", options().log_name, output.sequence->request.id,
+      LogWarning("{}request {} ended: {}", parts_.options.log_name, output.sequence->request.id,
                  std::string(output.output.error.message()));
     }
     requests_.Deliver(std::move(output), now);
@@ -175,7 +178,7 @@ bool StepLoop::FinishSteps() {
 
 bool StepLoop::FlushFreedSlots() {
   if (!Computes()) return false;
-  StepPlan flush = scheduler().FlushFreedSlots();
+  StepPlan flush = parts_.scheduler.FlushFreedSlots();
   if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
   return FinishSteps();
 }
@@ -184,16 +187,16 @@ bool StepLoop::FlushFreedSlots() {
 
 void StepLoop::Fail(const absl::Status& status) {
   if (state() == EngineState::kFailed) return;
-  LogError("{}the engine has failed: {}", options().log_name, std::string(status.message()));
+  LogError("{}the engine has failed: {}", parts_.options.log_name, std::string(status.message()));
   board_.Fail(std::string(status.message()));
-  for (EngineRequest& request : mail_.TakeRequests()) scheduler().Add(std::move(request));
+  for (EngineRequest& request : mail_.TakeRequests()) parts_.scheduler.Add(std::move(request));
   held_back_.set_waits(false);
   ReleaseHeldBack();
   steps_.Clear();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
-  if (options().hand_over) {
-    for (const SequencePtr& sequence : scheduler().Recover()) {
-      scheduler().Abort(sequence->request.id);
+  if (parts_.options.hand_over) {
+    for (const SequencePtr& sequence : parts_.scheduler.Recover()) {
+      parts_.scheduler.Abort(sequence->request.id);
       requests_.End(sequence, FinishReason::kError, error);
     }
     HandOver();
@@ -208,28 +211,28 @@ void StepLoop::FailGroup(const absl::Status& status) {
 }
 
 void StepLoop::Lose(const absl::Status& reason) {
-  if (state() == EngineState::kFailed || recovery().under_way()) return;
+  if (state() == EngineState::kFailed || parts_.recovery.under_way()) return;
   steps_.Clear();
   // A loss by an operator's AbortCall is no sign that the group fails too often.
-  const bool recovers = !lane_.given_up().ok() || recovery().MayRecover(options().monotonic_now());
-  LogError("{}the group was lost{}: {}", options().log_name, recovers ? "" : ", and is given up",
+  const bool recovers = !lane_.given_up().ok() || parts_.recovery.MayRecover(parts_.options.monotonic_now());
+  LogError("{}the group was lost{}: {}", parts_.options.log_name, recovers ? "" : ", and is given up",
            std::string(reason.message()));
-  recovery().Begin(options().monotonic_now());
+  parts_.recovery.Begin(parts_.options.monotonic_now());
   // Where a group is given up, its requests in flight may go on at another replica, unless a request was in
   // flight at too many losses.
-  if (recovers || options().hand_over) EndSuspects(scheduler().Recover(), reason);
+  if (recovers || parts_.options.hand_over) EndSuspects(parts_.scheduler.Recover(), reason);
   SwitchState(EngineState::kRecovering, std::string(reason.message()));
   HandOver();
-  if (!recovers) return executor().Dismiss(reason);
+  if (!recovers) return parts_.executor.Dismiss(reason);
   InterruptCommand(reason);
-  executor().Recover(holdings().held());
+  parts_.executor.Recover(parts_.holdings.held());
   NoteNewEpoch();
 }
 
 void StepLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
   for (const SequencePtr& sequence : suspects) {
-    if (!recovery().Suspect(sequence.get())) continue;
-    scheduler().Abort(sequence->request.id);
+    if (!parts_.recovery.Suspect(sequence.get())) continue;
+    parts_.scheduler.Abort(sequence->request.id);
     requests_.End(
         sequence, FinishReason::kError,
         absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
@@ -238,7 +241,7 @@ void StepLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl:
 }
 
 void StepLoop::HandOver() {
-  if (!options().hand_over) return;
+  if (!parts_.options.hand_over) return;
   ReleaseHeldBack();
   requests_.HandOver();
 }
@@ -254,32 +257,32 @@ void StepLoop::InterruptCommand(const absl::Status& reason) {
 }
 
 void StepLoop::FinishRecovery(const absl::Status& status) {
-  const RecoveryBook::Ended ended = recovery().End(options().monotonic_now());
+  const RecoveryBook::Ended ended = parts_.recovery.End(parts_.options.monotonic_now());
   if (!ended.was_under_way) return;
   if (!status.ok()) {
     PublishStats();  // before the state: readers at its change find the bytes that the workers still hold
     return FailGroup(status);
   }
-  recovery().NoteRecovered(ended);
+  parts_.recovery.NoteRecovered(ended);
   NoteNewEpoch();
-  const Held recovered = executor().recovered();
-  if (recovered.residency.weights_stale() && !holdings().residency().weights_stale())
+  const Held recovered = parts_.executor.recovered();
+  if (recovered.residency.weights_stale() && !parts_.holdings.residency().weights_stale())
     LogWarning("{}the weights came from an update, which new workers cannot have: they are stale",
-               options().log_name);
-  holdings().Restore(recovered.residency, recovered.weights);
-  const bool needs_weights = holdings().NeedsWeights();
-  if (needs_weights) stale().NoteMissing(options().monotonic_now());
+               parts_.options.log_name);
+  parts_.holdings.Restore(recovered.residency, recovered.weights);
+  const bool needs_weights = parts_.holdings.NeedsWeights();
+  if (needs_weights) parts_.stale.NoteMissing(parts_.options.monotonic_now());
   RestartStepDeadline();
   board_.ClearError();  // of a failure from which the engine was revived
-  LogInfo("{}the group is whole again, in epoch {}, after {:.2f} s", options().log_name, group_epoch_,
+  LogInfo("{}the group is whole again, in epoch {}, after {:.2f} s", parts_.options.log_name, group_epoch_,
           absl::ToDoubleSeconds(ended.duration));
-  if (!ended.was_restart) observer().OnRecovered(ended.duration);
+  if (!ended.was_restart) parts_.observer.OnRecovered(ended.duration);
   // The news of another loss may have come before the news of this recovery.
-  if (const absl::Status health = executor().Health(); !health.ok()) return Lose(health);
+  if (const absl::Status health = parts_.executor.Health(); !health.ok()) return Lose(health);
   SwitchToRest(needs_weights && lane_.current() == nullptr
                    ? "the last change of the weights has not ended, or new workers cannot have its weights"
                    : "");
-  if (!check().taken()) QueueSelfCheck();  // of a replica that was revived
+  if (!parts_.check.taken()) QueueSelfCheck();  // of a replica that was revived
   if (LifecycleCommand* const command = lane_.current(); command != nullptr) command->OnRecovered(this);
 }
 
@@ -288,24 +291,25 @@ void StepLoop::FinishRecovery(const absl::Status& status) {
 void StepLoop::StartCommands() {
   lane_.DropAbandoned();
   CheckWait();
-  while (!recovery().under_way() && lane_.BeginNext(options().monotonic_now())) lane_.current()->Start(this);
+  while (!parts_.recovery.under_way() && lane_.BeginNext(parts_.options.monotonic_now()))
+    lane_.current()->Start(this);
   if (lane_.current() != nullptr) lane_.Show();
 }
 
 bool StepLoop::SettleOpenRequests(SleepMode mode) {
   if (mode == SleepMode::kAbort) requests_.EndAll(FinishReason::kAbort);
-  held_back_.set_waits(mode == SleepMode::kWait && Runs() && scheduler().has_sequences());
+  held_back_.set_waits(mode == SleepMode::kWait && Runs() && parts_.scheduler.has_sequences());
   if (waits()) SwitchState(EngineState::kPausing);
   return !waits();
 }
 
 void StepLoop::CheckWait() {
-  if (!waits() || recovery().under_way()) return;
+  if (!waits() || parts_.recovery.under_way()) return;
   if (absl::Status status = CheckLifecycle(); !status.ok()) return End(std::move(status));
   if (lane_.current()->Abandoned()) return EndWaitingCommand(absl::CancelledError(kAbandoned));
   // The state stays, since the other command changes the state at once.
   if (lane_.EndsWaits()) return End(absl::AbortedError("another call has ended the wait for open requests"));
-  if (scheduler().has_sequences()) return;
+  if (parts_.scheduler.has_sequences()) return;
   held_back_.set_waits(false);
   ReleaseHeldBack();
   lane_.current()->OnSettled(this);
@@ -321,7 +325,7 @@ void StepLoop::ReleaseHeldBack() { requests_.Add(held_back_.TakeAll()); }
 
 void StepLoop::FinishCall(LoopMail::CallResult result) {
   if (!lane_.Awaits(result.call)) return;  // a loss of the group has interrupted that call
-  if (const absl::Status health = executor().Health(); !result.result.ok() && !health.ok())
+  if (const absl::Status health = parts_.executor.Health(); !result.result.ok() && !health.ok())
     return Lose(health);
   lane_.EndCall();
   lane_.current()->OnResult(this, std::move(result));
@@ -336,14 +340,14 @@ void StepLoop::AbortCommand(CallersMail::AbortReply reply) {
   const absl::Status reason = absl::AbortedError(kEndedByOperator);
   if (!lane_.GiveUp(reason, std::move(reply))) return;  // its end is under way
   if (waits()) return EndWaitingCommand(reason);
-  if (recovery().under_way()) return End(reason);
+  if (parts_.recovery.under_way()) return End(reason);
   if (!lane_.has_call()) return command->OnGivenUp(this, reason);
   // The time that a rank would still take is unknown; the loss of the group ends the command.
-  executor().LoseEpoch(reason);
+  parts_.executor.LoseEpoch(reason);
 }
 
 void StepLoop::QueueSelfCheck() {
-  if (!check().enabled() || !MayServe() || !self_check_.expired()) return;
+  if (!parts_.check.enabled() || !MayServe() || !self_check_.expired()) return;
   const auto command = std::make_shared<SelfCheckCommand>();
   self_check_ = command;
   lane_.AddFirst(command);
@@ -375,23 +379,24 @@ void StepLoop::SwitchState(EngineState to, std::string why) {
 }
 
 void StepLoop::PublishStats() {
-  if (options().kv_events != nullptr)
-    options().kv_events->Append(options().data_parallel_rank, scheduler().TakeCacheEvents(), options().now());
+  if (parts_.options.kv_events != nullptr)
+    parts_.options.kv_events->Append(parts_.options.data_parallel_rank, parts_.scheduler.TakeCacheEvents(),
+                                     parts_.options.now());
   EngineStats stats;
-  holdings().Publish(&stats);
+  parts_.holdings.Publish(&stats);
   steps_.Publish(&stats);
   requests_.Publish(&stats);
-  stats.paused = paused();
-  GroupBytes bytes = executor().bytes();
+  stats.paused = parts_.paused;
+  GroupBytes bytes = parts_.executor.bytes();
   stats.resident_bytes = std::move(bytes.resident);
   stats.host_bytes = std::move(bytes.host);
   stats.sleeping_bytes = std::move(bytes.sleeping);
   stats.num_waiting += held_back_.count();
-  stats.keepable_bytes = kept().KeepableBytes();
-  prefixes_.Publish(scheduler(), &stats);
+  stats.keepable_bytes = parts_.kept.KeepableBytes();
+  prefixes_.Publish(parts_.scheduler, &stats);
   stats.group_epoch = group_epoch_;
-  stats.num_recoveries = recovery().num_recoveries();
-  board_.Publish(std::move(stats), holdings().weights(), scheduler().num_preempted());
+  stats.num_recoveries = parts_.recovery.num_recoveries();
+  board_.Publish(std::move(stats), parts_.holdings.weights(), parts_.scheduler.num_preempted());
 }
 
 }  // namespace somnus

@@ -50,12 +50,12 @@ StepEvent StepsInFlight::Describe(const StepPlan& plan) {
       Gains(counters_seen_.preemptions.by_recompute, before.preemptions.by_recompute);
   step.swap_obstacles = Gains(counters_seen_.swaps.obstacles, before.swaps.obstacles);
   step.num_cached_tokens = static_cast<int32_t>(counters_seen_.prefix_cache_hits - before.prefix_cache_hits);
-  const int64_t num_refusals = scheduler_.blocks().num_watermark_refusals();
+  const int64_t num_refusals = scheduler_.blocks().watermark().num_refusals();
   step.num_watermark_refusals =
       static_cast<int32_t>(num_refusals - std::exchange(watermark_refusals_seen_, num_refusals));
   step.num_running = scheduler_.num_running();
   step.num_waiting = scheduler_.num_waiting();
-  step.used_blocks = scheduler_.blocks().used_blocks();
+  step.used_blocks = scheduler_.blocks().pool().num_used();
   step.sent = options_.monotonic_now();
   return step;
 }

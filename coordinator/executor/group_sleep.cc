@@ -32,7 +32,7 @@ v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tag
 
 v1::Transition WakeTransition(const std::vector<std::string>& tags, bool reads_weights,
                               const HostTierBlocks& host = {}) {
-  v1::Transition transition = ToTransition(0, tags, host);
+  v1::Transition transition = ToTransition(kAwakeLevel, tags, host);
   transition.set_skip_weights_load(!reads_weights);
   return transition;
 }
@@ -132,7 +132,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
   if (std::none_of(transitions.begin(), transitions.end(), [](const auto& one) { return one.has_value(); }))
     return TransitionReport();
   const bool only_sleeps = std::all_of(transitions.begin(), transitions.end(), [](const auto& one) {
-    return !one.has_value() || one->sleep_level() > 0;
+    return !one.has_value() || one->sleep_level() != kAwakeLevel;
   });
   Timeouts timeouts;
   copy_bytes_.clear();

@@ -70,6 +70,7 @@ absl::StatusOr<std::vector<KvPlan>> ReplicaGroups::Load() {
 
 // A request that goes on at another replica has to get the same tokens there.
 absl::Status ReplicaGroups::CheckCpuIsas() const {
+  if (groups_.size() == 1) return absl::OkStatus();
   const std::string first = groups_[0]->cpu_isa();
   for (size_t i = 1; i < groups_.size(); ++i) {
     if (groups_[i]->cpu_isa() == first) continue;

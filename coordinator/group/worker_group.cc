@@ -1,7 +1,5 @@
 #include "coordinator/group/worker_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,7 +8,6 @@
 #include "base/counted.h"
 #include "base/heartbeat.h"
 #include "base/log.h"
-#include "base/random_hex.h"
 #include "base/running_clock.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/transition_speeds.h"
@@ -51,19 +48,19 @@ std::vector<std::string> OptionsDigests(v1::LoadModelRequest request, int32_t wo
 
 WorkerGroup::WorkerGroup(const Flags& flags)
     : flags_(flags),
-      options_(MakeExecutorOptions(flags)),
-      pool_(flags, {.on_loss = [this](const absl::Status& status) { OnLoss(status); },
+      pool_(flags, {.on_loss = [this](const absl::Status& status) { current_.ReportLoss(status); },
                     .on_stall = [this](const absl::Status& status) { OnStall(status); }}),
-      group_name_(absl::StrCat("somnus-", getpid(), "-", RandomHex(6))) {}
+      former_(&flags_, MakeExecutorOptions(flags), &pool_, &current_) {}
 
 absl::Status WorkerGroup::Start(const ModelConfig& config, int32_t max_model_len,
                                 const std::string& fingerprint) {
-  RETURN_IF_ERROR(Interruption());
-  load_request_ = MakeLoadRequest(flags_, config, max_model_len);
+  RETURN_IF_ERROR(current_.Interruption());
+  v1::LoadModelRequest load = MakeLoadRequest(flags_, config, max_model_len);
   AdoptionTerms terms;
   terms.checkpoint_fingerprint = fingerprint;
-  terms.options_digests = OptionsDigests(load_request_, flags_.world_size);
-  terms.weights_version = load_request_.weights_version();
+  terms.options_digests = OptionsDigests(load, flags_.world_size);
+  terms.weights_version = load.weights_version();
+  former_.SetLoad(std::move(load));
   v1::GroupFile group;
   group.set_world_size(flags_.world_size);
   group.set_model_path(flags_.model);
@@ -72,10 +69,8 @@ absl::Status WorkerGroup::Start(const ModelConfig& config, int32_t max_model_len
 }
 
 absl::StatusOr<KvPlan> WorkerGroup::Load() {
-  ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, FormEpoch({}));
-  held_.weights.version = load_request_.weights_version();
-  held_.weights.path = load_request_.model_path();
-  held_.weights.fingerprint = fingerprint_;
+  ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, former_.Form({}));
+  former_.NoteServing();
   auto executor = std::make_unique<GrpcExecutor>(
       std::move(epoch),
       [this](const Held& held, bool restart) {
@@ -93,7 +88,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
   }
   pool_.NoteServing();
   healer_ = std::thread([this] { HealLoop(); });
-  return plan_;
+  return former_.plan();
 }
 
 std::string WorkerGroup::cpu_isa() const {
@@ -119,11 +114,11 @@ void WorkerGroup::HealLoop() {
     }
     if (wanted.restart) EndWorkers();
     absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch =
-        wanted.given_up.ok() ? FormEpoch(wanted.held) : wanted.given_up;
+        wanted.given_up.ok() ? former_.Form(wanted.held) : wanted.given_up;
     if (epoch.ok()) {
-      LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), number_,
+      LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), former_.number(),
               Counted(flags_.world_size, "worker"));
-      executor_->Serve(*std::move(epoch), held_);
+      executor_->Serve(*std::move(epoch), former_.held());
     } else {
       const bool ended = EndGivenUp();
       executor_->GiveUp(epoch.status(), ended);
@@ -137,43 +132,16 @@ void WorkerGroup::EndWorkers() {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     pool_.Discard(rank, absl::CancelledError(absl::StrCat("rank ", rank, " is restarted")));
   }
-  std::shared_ptr<GroupEpoch> epoch;
-  {
-    absl::MutexLock lock(&mu_);
-    epoch = std::exchange(current_, nullptr);  // nobody calls an epoch that was shut down
-  }
+  const std::shared_ptr<GroupEpoch> epoch = current_.Take();  // nobody calls an epoch that was shut down
   if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
 }
 
 bool WorkerGroup::EndGivenUp() {
-  if (!flags_.local_workers || !Interruption().ok()) return false;
+  if (!flags_.local_workers || !current_.Interruption().ok()) return false;
   EndWorkers();
   const absl::Status ended = pool_.EndDiscarded();
   if (!ended.ok()) LogError("{}{}", ReplicaPrefix(flags_), std::string(ended.message()));
   return ended.ok();
-}
-
-absl::Status WorkerGroup::Interruption() const {
-  absl::MutexLock lock(&mu_);
-  return interruption_;
-}
-
-absl::Status WorkerGroup::SetCurrent(std::shared_ptr<GroupEpoch> epoch) {
-  std::shared_ptr<GroupEpoch> last;  // ends without the lock
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(interruption_);
-  last = std::exchange(current_, std::move(epoch));
-  return pool_.Loss();
-}
-
-void WorkerGroup::OnLoss(const absl::Status& reason) {
-  std::shared_ptr<GroupEpoch> epoch;
-  {
-    absl::MutexLock lock(&mu_);
-    if (fencing_ != nullptr) fencing_->Fail(reason);
-    epoch = current_;
-  }
-  if (epoch != nullptr) epoch->ReportLoss(reason);
 }
 
 void WorkerGroup::OnStall(const absl::Status& stall) {
@@ -182,21 +150,13 @@ void WorkerGroup::OnStall(const absl::Status& stall) {
 }
 
 void WorkerGroup::Interrupt(const absl::Status& reason) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (interruption_.ok()) interruption_ = reason;
-  }
-  stop_.Stop();
+  current_.Interrupt(reason);
   pool_.Interrupt(reason);
-  OnLoss(reason);
+  current_.ReportLoss(reason);
 }
 
 std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
-  std::shared_ptr<GroupEpoch> epoch;
-  {
-    absl::MutexLock lock(&mu_);
-    epoch = current_;
-  }
+  const std::shared_ptr<GroupEpoch> epoch = current_.Get();
   std::vector<v1::RankStatus> ranks;
   if (epoch == nullptr) return ranks;
   const std::vector<v1::RegisterRequest> members = pool_.Members();
@@ -230,11 +190,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
 }
 
 void WorkerGroup::Stop() {
-  std::shared_ptr<GroupEpoch> epoch;
-  {
-    absl::MutexLock lock(&mu_);
-    epoch = std::exchange(current_, nullptr);
-  }
+  const std::shared_ptr<GroupEpoch> epoch = current_.Take();
   if (epoch != nullptr) {
     epoch->Shutdown(kEndTimeout);
     // Nobody else ends the epoch any more, and a recovery may be waiting for a hanging worker of the epoch.
@@ -247,11 +203,7 @@ void WorkerGroup::Stop() {
 
 void WorkerGroup::Leave() {
   EndHealing();
-  std::shared_ptr<GroupEpoch> epoch;  // ends without the lock
-  {
-    absl::MutexLock lock(&mu_);
-    epoch = std::exchange(current_, nullptr);  // Stop, which may follow, calls nobody
-  }
+  const std::shared_ptr<GroupEpoch> epoch = current_.Take();  // Stop, which may follow, calls nobody
   EndExecutor();  // while the workers still have a coordinator: no step's stream is open afterwards
   pool_.Leave();
 }

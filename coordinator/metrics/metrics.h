@@ -9,7 +9,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_observer.h"
+#include "coordinator/engine/engine_stats.h"
 
 namespace somnus {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 
 namespace somnus {
 

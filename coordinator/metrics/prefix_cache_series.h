@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "coordinator/block_manager/cache_counts.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 #include "coordinator/metrics/preemption_series.h"
 
 namespace somnus {

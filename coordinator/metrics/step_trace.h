@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_observer.h"
 
 namespace somnus {
 

@@ -46,7 +46,7 @@ inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
 
 // Returns the fault of a level, or of tags; nullopt: none.
 std::optional<ApiError> CheckSleepLevel(int64_t level);
-// Level 0 releases nothing, so level 0 takes no tags.
+// Level 0 is a pause, which releases nothing and takes no tags.
 std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
 // "abort", "wait" or "keep"; nullopt for any other word.
@@ -61,9 +61,10 @@ std::optional<ApiError> CheckWeightsVersion(int64_t version);
 // requests. The error says how much memory or disk which rank lacks.
 ApiError LifecycleError(const absl::Status& status, const Engine& engine);
 
-// Level 0 is a pause that keeps the prefix cache.
+// `request`: of an operator, whose level 0 is a pause that keeps the prefix cache; the engine gets a pause
+// then, since an engine's own sleeps have levels 1 and 2 alone.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
-// Empty `tags`: all tags. `load_weights`: as of Engine::WakeUp.
+// Empty `tags`: all tags. `load_weights`: as of WakeUpRequest.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights);
 
@@ -75,7 +76,7 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
-// Engine::Revive to the state before the failure, unless the engine shares its devices with other models.
+// A revival to the state before the failure, unless the engine shares its devices with other models.
 absl::StatusOr<absl::Duration> ReviveEngine(Engine* engine);
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 

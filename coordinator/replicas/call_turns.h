@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "base/monotonic.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 
 namespace somnus {
 

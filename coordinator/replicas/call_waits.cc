@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "coordinator/engine/caller.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/residency/declined.h"
 
 namespace somnus {

@@ -7,12 +7,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/replicas/set_parts.h"
 #include "coordinator/residency/transition_report.h"
@@ -41,14 +39,5 @@ class ReplicaCalls {
   const SetParts& parts_;
   Results results_;
 };
-
-// `call` as a call that returns no report.
-template <typename StatusCall>
-ReplicaCalls::Call WithoutReport(StatusCall call) {
-  return [call = std::move(call)](EngineLoop* loop, size_t) -> absl::StatusOr<TransitionReport> {
-    RETURN_IF_ERROR(call(loop));
-    return TransitionReport();
-  };
-}
 
 }  // namespace somnus

@@ -262,8 +262,11 @@ void ReplicaQueue::HoldOff(size_t replica, bool held_off) {
 std::vector<std::string> ReplicaQueue::HoldBackLater() {
   absl::MutexLock lock(&mu_);
   awaited_.Begin(next_order_, static_cast<int64_t>(accepted_.size()));
+  std::vector<std::pair<int64_t, std::string>> by_order;
+  for (const auto& [id, entry] : accepted_) by_order.emplace_back(entry.order, id);
+  std::sort(by_order.begin(), by_order.end());
   std::vector<std::string> open;
-  for (const auto& [id, entry] : accepted_) open.push_back(id);
+  for (auto& [order, id] : by_order) open.push_back(std::move(id));
   return open;
 }
 

@@ -93,7 +93,7 @@ class ReplicaQueue {
   void Refuse(const absl::Status& error);
   // While `held_off`, the replica gets no request.
   void HoldOff(size_t replica, bool held_off);
-  // From now on later requests stay in the queue. Returns the ids of all open requests.
+  // From now on later requests stay in the queue. Returns the ids of all open requests, in order of arrival.
   std::vector<std::string> HoldBackLater();
   void EndHoldBack();
   void SetStage(Stage stage);

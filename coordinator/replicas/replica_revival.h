@@ -30,7 +30,7 @@ class ReplicaRevival {
   void NoteState(size_t replica);
   // Tries the replicas again whose time has come. Returns how long until the next replica's time.
   absl::Duration RetryDue();
-  // As Engine::Revive. Beside replicas that serve, the failed replicas come back awake.
+  // As ReviveRequest says. Beside replicas that serve, the failed replicas come back awake.
   absl::Status Revive(bool asleep);
   // Tries the replica once more, and waits for the outcome.
   absl::Status ReviveAndWait(size_t replica);

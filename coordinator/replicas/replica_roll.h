@@ -24,7 +24,7 @@ class ReplicaRoll {
   ReplicaRoll(const SetParts& parts, ReplicaRevival* revival) : parts_(parts), revival_(*revival) {}
   ReplicaRoll(const ReplicaRoll&) = delete;
 
-  // As Engine::Roll.
+  // As RollRequest says.
   absl::Status Run(absl::Duration grace);
 
  private:

@@ -7,14 +7,25 @@
 #include "base/heartbeat.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_report.h"
+#include "coordinator/replicas/commands/replica_cache_reset.h"
+#include "coordinator/replicas/commands/replica_end_waiting.h"
+#include "coordinator/replicas/commands/replica_pause.h"
+#include "coordinator/replicas/commands/replica_reload.h"
+#include "coordinator/replicas/commands/replica_resize.h"
+#include "coordinator/replicas/commands/replica_sleep.h"
+#include "coordinator/replicas/commands/replica_update.h"
+#include "coordinator/replicas/commands/replica_wake_up.h"
 #include "coordinator/replicas/replica_prefixes.h"
-#include "coordinator/replicas/set_pause.h"
-#include "coordinator/replicas/set_sleep.h"
-#include "coordinator/replicas/set_weights.h"
 #include "coordinator/request/request_bytes.h"
 
 namespace somnus {
 namespace {
+
+// One function object of several.
+template <typename... Functions>
+struct Overloads : Functions... {
+  using Functions::operator()...;
+};
 
 // A request is accepted only if every replica can serve the request: it may have to go on at any replica.
 EngineOptions Smallest(const std::vector<ReplicaOptions>& replicas) {
@@ -57,7 +68,7 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
   for (size_t i = 0; i < loops_.size(); ++i) prefixes.push_back(&loops_.loop(i).pinned_prefixes());
   prefixes_ = MakeReplicaPrefixes(std::move(prefixes));
   absl::MutexLock lock(&join_mu_);
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] { RunQueue(); });
 }
 
 ReplicaSet::~ReplicaSet() { DrainAndStop(absl::ZeroDuration()); }
@@ -87,20 +98,28 @@ EngineStats ReplicaSet::Stats() const {
   return stats;
 }
 
-absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
-  return SleepReplicas(parts_, request);
+LifecycleResult ReplicaSet::Run(const LifecycleRequest& request) {
+  return VisitRequest(
+      request,
+      Overloads{
+          [this](const SleepRequest& one) { return ReplicaSleep(parts_, one).Run(); },
+          [this](const WakeUpRequest& one) { return ReplicaWakeUp(parts_, one).Run(); },
+          [this](const WakeForArrivalsRequest& one) { return ReplicaWakeUp(parts_, one).Run(); },
+          [this](const EndWaitingRequest& one) { return ReplicaEndWaiting(parts_, one).Run(); },
+          [this](const PrefetchRequest&) { return PrefetchAll(); },
+          [this](const PauseRequest& one) { return ReplicaPause(parts_, one).Run(); },
+          [this](const ResumeRequest&) { return ReplicaResume(parts_).Run(); },
+          [this](const ReloadWeightsRequest& one) { return ReplicaReload(parts_, one).Run(); },
+          [this](const UpdateWeightsRequest& one) { return ReplicaUpdate::Begin(parts_, one); },
+          [this](const ResizeKvCacheRequest& one) { return ReplicaResize(parts_, one).Run(); },
+          [this](const ResetPrefixCacheRequest& one) { return ReplicaCacheReset(parts_, one).Run(); },
+          [this](const ReviveRequest& one) { return revival_.Revive(one.asleep); },
+          [this](const RollRequest& one) { return roll_.Run(one.grace); },
+          [this](const AbortCallRequest&) { return AbortCalls(); },
+      });
 }
 
-absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags,
-                                                    std::optional<bool> load_weights) {
-  return WakeReplicas(parts_, tags, load_weights);
-}
-
-absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() { return WakeReplicasForArrivals(parts_); }
-
-void ReplicaSet::EndWaiting(const absl::Status& error) { EndWaitingOfReplicas(parts_, error); }
-
-absl::Status ReplicaSet::Prefetch() {
+absl::Status ReplicaSet::PrefetchAll() {
   absl::Status first;
   for (size_t i = 0; i < loops_.size(); ++i) {
     if (!loops_.HasFailed(i)) first.Update(loops_.loop(i).Prefetch());
@@ -108,31 +127,7 @@ absl::Status ReplicaSet::Prefetch() {
   return first;
 }
 
-absl::Status ReplicaSet::Pause(const PauseRequest& request) { return PauseReplicas(parts_, request); }
-
-absl::Status ReplicaSet::Resume() { return ResumeReplicas(parts_); }
-
-absl::StatusOr<WeightsChange> ReplicaSet::ReloadWeights(const WeightsRequest& request) {
-  return ReloadReplicas(parts_, request);
-}
-
-absl::StatusOr<std::unique_ptr<WeightUpdate>> ReplicaSet::BeginWeightUpdate(const WeightsRequest& request) {
-  return BeginUpdateOfReplicas(parts_, request);
-}
-
-absl::StatusOr<int32_t> ReplicaSet::ResizeKvCache(int32_t total_blocks) {
-  return ResizeKvCaches(parts_, total_blocks);
-}
-
-absl::Status ReplicaSet::ResetPrefixCache(bool preempt_running) {
-  return ResetPrefixCaches(parts_, preempt_running);
-}
-
-absl::Status ReplicaSet::Revive(bool asleep) { return revival_.Revive(asleep); }
-
-absl::Status ReplicaSet::Roll(absl::Duration grace) { return roll_.Run(grace); }
-
-absl::Status ReplicaSet::AbortCall() {
+absl::Status ReplicaSet::AbortCalls() {
   bool ended = waits_.Abort();
   absl::Status none = absl::FailedPreconditionError("no lifecycle call is under way");
   for (size_t i = 0; i < loops_.size(); ++i) {
@@ -181,7 +176,7 @@ void ReplicaSet::OnReplicaStateChange(size_t replica) {
   queue_.Wake();
 }
 
-void ReplicaSet::Run() {
+void ReplicaSet::RunQueue() {
   const Heartbeat heartbeat(smallest_.log_name, "queue of the replicas");
   while (true) {
     heartbeat.Beat();

@@ -9,8 +9,8 @@
 //   set_board.h        the state and the snapshot (set_state.h, replica_stats.h)
 //   call_turns.h       the turns of lifecycle calls, in order
 //   call_waits.h       the waits of lifecycle calls, and the ends of waits
-//   set_sleep.h, set_pause.h, set_weights.h
-//                      lifecycle calls over all replicas, with undoing (set_call.h, replica_calls.h)
+//   commands/          lifecycle requests over all replicas, with undoing: an object for each
+//                      (replica_command.h; set_call.h, replica_calls.h)
 //   replica_revival.h  failed replicas are tried again
 //   replica_roll.h     the replicas are restarted in turn
 //
@@ -28,7 +28,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,29 +62,18 @@ class ReplicaSet : public Engine, private ReplicaEvents {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
-  // Lifecycle calls are atomic over replicas, too (set_sleep.h, set_pause.h; for weights: set_weights.h).
-  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
-                                          std::optional<bool> load_weights) override;
-  using Engine::WakeUp;
-  absl::StatusOr<TransitionReport> WakeForArrivals() override;
-  void EndWaiting(const absl::Status& error) override;
-  absl::Status Prefetch() override;
-  absl::Status Pause(const PauseRequest& request) override;
-  absl::Status Resume() override;
-  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
-  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
-  absl::Status ResetPrefixCache(bool preempt_running) override;
+  // Lifecycle requests are atomic over replicas, too (commands/).
+  LifecycleResult Run(const LifecycleRequest& request) override;
   PinnedPrefixes& pinned_prefixes() override { return *prefixes_; }
-  absl::Status Revive(bool asleep) override;
-  absl::Status Roll(absl::Duration grace) override;
-  absl::Status AbortCall() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return smallest_.vocab_size; }
 
  private:
+  // The lifecycle requests that take no turn.
+  absl::Status PrefetchAll();
+  absl::Status AbortCalls();
+
   // ReplicaEvents, on the threads of the loops.
   void OnReplicaStep() override { queue_.WakeIfQueued(); }
   void OnRequestScheduled(const EngineRequest& request) override { queue_.NoteScheduled(request); }
@@ -94,7 +82,7 @@ class ReplicaSet : public Engine, private ReplicaEvents {
   void OnReplicaStateChange(size_t replica) override;
 
   // The thread that hands requests out, and delivers the ends of requests in the queue.
-  void Run();
+  void RunQueue();
   void Deliver(ReplicaQueue::Ending ending);
 
   const EngineOptions smallest_;  // what every replica can serve

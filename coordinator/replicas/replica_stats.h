@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 
 namespace somnus {
 

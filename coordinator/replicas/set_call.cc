@@ -54,11 +54,14 @@ absl::Status CallScope::Settle(SleepMode mode) {
   if (mode == SleepMode::kAbort) {
     for (const std::string& id : open) parts_.queue.Abort(id);
   }
+  // Replicas may come back from a recovery asleep: then no request that waits ends by itself any more.
+  const auto stands = [&] { return mode == SleepMode::kWait && parts_.loops.NobodyServes(); };
   const auto settled = [&] {
-    return parts_.queue.num_awaited() == 0 || (mode == SleepMode::kWait && parts_.waits.WantsTurn());
+    return parts_.queue.num_awaited() == 0 || stands() ||
+           (mode == SleepMode::kWait && parts_.waits.WantsTurn());
   };
   RETURN_IF_ERROR(parts_.waits.AwaitInCall(settled, absl::InfiniteDuration()));
-  if (parts_.queue.num_awaited() == 0) return absl::OkStatus();
+  if (parts_.queue.num_awaited() == 0 || stands()) return absl::OkStatus();
   return absl::AbortedError("another call has ended the wait for open requests");
 }
 

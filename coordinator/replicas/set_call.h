@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/replicas/set_parts.h"
 
 namespace somnus {
@@ -45,7 +45,8 @@ class CallScope {
   // The call does something else from now on.
   void Set(SetCall call);
   // Ends the open requests as the mode says: the requests in the queue and at the replicas. Requests that
-  // come later stay in the queue until the scope ends. Aborted: a later call has ended the wait.
+  // come later stay in the queue until the scope ends. A wait ends, too, when no replica serves any more, nor
+  // will serve after a recovery: the requests stay open. Aborted: a later call has ended the wait.
   absl::Status Settle(SleepMode mode);
 
  private:

@@ -37,8 +37,8 @@ const char* TagStateName(TagState state) {
 bool Residency::fully_asleep() const { return asleep_.size() == kMemoryTags.size(); }
 
 int Residency::level() const {
-  if (asleep_.empty()) return 0;
-  return weights_discarded_ ? 2 : 1;
+  if (asleep_.empty()) return kAwakeLevel;
+  return weights_discarded_ ? kMaxSleepLevel : kMinSleepLevel;
 }
 
 TagState Residency::state(const std::string& tag) const {

@@ -88,7 +88,8 @@ bool Admission::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
   const int64_t most = std::min(shared, sequence->num_tokens() - 1);
   const int64_t adoptable = most - most % options_.blocks.block_size;
   if (adoptable == 0) return false;
-  const int64_t cached = blocks_.CountCached(sequence->id, sequence->tokens, sequence->request.cache_salt);
+  const int64_t cached =
+      blocks_.cache().CountCached(sequence->id, sequence->tokens, sequence->request.cache_salt);
   if (cached >= adoptable) return false;
   sequence->awaited = {source->id, adoptable};
   return true;
@@ -97,7 +98,7 @@ bool Admission::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
 int64_t Admission::NumToCompute(const Sequence& sequence) {
   const int64_t num_tokens = sequence.num_to_compute();
   if (!sequence.uses_prefix_cache() || sequence.keeps_computed()) return num_tokens;
-  return num_tokens - blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
+  return num_tokens - blocks_.cache().CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
 }
 
 Admission::Verdict Admission::CheckPartialPrefills(const Sequence& sequence, Walk* walk) {
@@ -142,7 +143,7 @@ bool Admission::MayComeBack(const SequencePtr& sequence, size_t num_slots) {
   const auto runs_alone = [](const SequencePtr& one) { return one->runs_alone; };
   if (AnyHasPending(all)) return false;
   if (std::any_of(all.begin(), all.end(), is_swapped) && !host_tier_.MayRun(all)) return false;
-  BlockManager::Room room = RoomFor(all, /*ignore_watermark=*/nothing_runs);
+  SwappedSequences::Room room = RoomFor(all, /*ignore_watermark=*/nothing_runs);
   while (room.missing > 0 && sequences_.PreemptSuspendedBehind(KeyOf(*sequence), *sequence))
     room = RoomFor(all, /*ignore_watermark=*/nothing_runs);
   const bool apart = std::any_of(all.begin(), all.end(), runs_alone);
@@ -151,7 +152,7 @@ bool Admission::MayComeBack(const SequencePtr& sequence, size_t num_slots) {
     sequence->choice.together->ignores_watermark = nothing_runs;
     return true;
   }
-  if (!apart && !nothing_runs && room.total <= blocks_.total_blocks()) return false;
+  if (!apart && !nothing_runs && room.total <= blocks_.pool().num_total()) return false;
   for (const SequencePtr& one : all) Choices::LeaveTogether(one.get());
   return true;
 }
@@ -227,7 +228,7 @@ bool Admission::Fork(const Sequence& source, const SequencePtr& sequence, StepBu
   if (slots_.num_free() == 0 || bytes > builder->request_bytes || IsKeptApart(*sequence)) return false;
   if (!blocks_.ForkAt(source.id, sequence->id, source.num_computed, copies_.mutable_copies())) return false;
   builder->request_bytes -= bytes;
-  blocks_.Withdraw(sequence->id);
+  blocks_.cache().Withdraw(sequence->id);
   sequences_.Start(sequence, source.num_computed);
   sequence->num_adopted = static_cast<int32_t>(source.num_computed);
   NoteScheduled(sequence, &builder->plan);
@@ -250,8 +251,8 @@ bool Admission::Fork(const Sequence& source, const SequencePtr& sequence, StepBu
   return true;
 }
 
-BlockManager::Room Admission::RoomFor(const std::vector<SequencePtr>& all, bool ignore_watermark) {
-  std::vector<BlockManager::Returning> returning;
+SwappedSequences::Room Admission::RoomFor(const std::vector<SequencePtr>& all, bool ignore_watermark) {
+  std::vector<SwappedSequences::Returning> returning;
   const Sequence* first = nullptr;  // the first sequence that is computed again
   for (const SequencePtr& one : all) {
     if (one->beam.group != nullptr) {
@@ -259,13 +260,13 @@ BlockManager::Room Admission::RoomFor(const std::vector<SequencePtr>& all, bool 
         returning.push_back({part->id, part->tokens, one->request.cache_salt});
       continue;
     }
-    BlockManager::Returning& next = returning.emplace_back(
-        BlockManager::Returning{one->id, one->tokens, one->request.cache_salt, one->uses_prefix_cache()});
+    SwappedSequences::Returning& next = returning.emplace_back(
+        SwappedSequences::Returning{one->id, one->tokens, one->request.cache_salt, one->uses_prefix_cache()});
     if (one->keeps_computed() || !next.use_cache || !options_.blocks.enable_prefix_caching) continue;
     if (first != nullptr) next.num_shared = CommonPrefix(*first, *one);
     if (first == nullptr) first = one.get();
   }
-  return blocks_.RoomFor(returning, ignore_watermark);
+  return blocks_.swapped().RoomFor(returning, ignore_watermark);
 }
 
 int32_t Admission::BlocksMissing(const SequencePtr& sequence) {

@@ -88,7 +88,7 @@ class Admission {
 
   // Prompt tokens that the prefix cache does not have.
   int64_t NumToCompute(const Sequence& sequence);
-  BlockManager::Room RoomFor(const std::vector<SequencePtr>& all, bool ignore_watermark);
+  SwappedSequences::Room RoomFor(const std::vector<SequencePtr>& all, bool ignore_watermark);
   // How many more blocks the sequence, or all that come back with it, need; 0 or less: none.
   int32_t BlocksMissing(const SequencePtr& sequence);
 

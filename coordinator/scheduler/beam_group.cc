@@ -84,7 +84,7 @@ std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const Bloc
   std::vector<const Sequence*> with_blocks = {&sequence};
   if (sequence.beam.group == nullptr) return with_blocks;
   for (const SequencePtr& other : sequence.beam.group->others) {
-    if (blocks.is_swapped(other->id)) with_blocks.push_back(other.get());
+    if (blocks.swapped().Has(other->id)) with_blocks.push_back(other.get());
   }
   return with_blocks;
 }
@@ -147,7 +147,7 @@ int32_t BeamBlocksMissing(const Sequence& leader, const BlockManager& blocks) {
   const auto num_sources = static_cast<int32_t>(std::count(goes_on.begin(), goes_on.end(), true));
   const bool is_full = leader.num_computed % blocks.block_size() == 0;
   const int32_t needed = is_full ? num_beams : num_beams - num_sources;
-  return needed - blocks.free_blocks() - freed.count();
+  return needed - blocks.pool().num_free() - freed.count();
 }
 
 std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,

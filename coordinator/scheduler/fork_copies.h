@@ -29,9 +29,9 @@ class ForkCopies {
   // Forgets copies into blocks that are not used any more. Returns whether a swap-in, which takes free blocks
   // and comes before the copies, leaves the blocks of the copies alone.
   bool AreApart(const BlockManager& blocks) {
-    std::erase_if(copies_, [&](const BlockCopyOp& copy) { return !blocks.is_used(copy.dst); });
+    std::erase_if(copies_, [&](const BlockCopyOp& copy) { return !blocks.pool().is_used(copy.dst); });
     return std::all_of(copies_.begin(), copies_.end(),
-                       [&](const BlockCopyOp& copy) { return blocks.is_used(copy.src); });
+                       [&](const BlockCopyOp& copy) { return blocks.pool().is_used(copy.src); });
   }
 
   // Moves the copies into the step's message. Returns how many there were.

@@ -27,8 +27,8 @@ void AddCopies(const std::vector<BlockCopyOp>& copies,
 
 }  // namespace
 
-std::vector<BlockManager::Computed> HostTier::ComputedOf(const std::vector<SequencePtr>& all) const {
-  std::vector<BlockManager::Computed> computed;
+std::vector<ComputedTokens> HostTier::ComputedOf(const std::vector<SequencePtr>& all) const {
+  std::vector<ComputedTokens> computed;
   for (const SequencePtr& sequence : all) {
     for (const Sequence* one : WithBlocks(*sequence, blocks_)) {
       // A beam that is computed again may share blocks that another beam has still to fill: all blocks of the
@@ -44,8 +44,8 @@ std::vector<BlockManager::Computed> HostTier::ComputedOf(const std::vector<Seque
 bool HostTier::Takes(const std::vector<SequencePtr>& all, PreemptionCause cause) {
   const bool is_choice = cause == PreemptionCause::kNoBlocks || cause == PreemptionCause::kPriority;
   const auto has_none = [](const SequencePtr& sequence) { return sequence->num_computed == 0; };
-  if (!is_choice || options_.preemption == PreemptionMode::kRecompute || blocks_.total_host_blocks() == 0 ||
-      std::all_of(all.begin(), all.end(), has_none)) {
+  if (!is_choice || options_.preemption == PreemptionMode::kRecompute ||
+      blocks_.host().pool().num_total() == 0 || std::all_of(all.begin(), all.end(), has_none)) {
     return false;
   }
   const SwapObstacle obstacle = FindObstacle(all);
@@ -54,11 +54,11 @@ bool HostTier::Takes(const std::vector<SequencePtr>& all, PreemptionCause cause)
 }
 
 SwapObstacle HostTier::FindObstacle(const std::vector<SequencePtr>& all) const {
-  const std::vector<BlockManager::Computed> computed = ComputedOf(all);
-  const int32_t num_blocks = blocks_.CountBlocks(computed);
+  const std::vector<ComputedTokens> computed = ComputedOf(all);
+  const int32_t num_blocks = blocks_.swapped().CountBlocks(computed);
   if (options_.preemption == PreemptionMode::kAuto) {
     int64_t num_tokens = 0, num_shared = -num_blocks;
-    for (const BlockManager::Computed& one : computed) {
+    for (const ComputedTokens& one : computed) {
       num_tokens += one.num_tokens;
       num_shared += blocks_.BlocksFor(one.num_tokens);
     }
@@ -69,13 +69,13 @@ SwapObstacle HostTier::FindObstacle(const std::vector<SequencePtr>& all) const {
   if (HasPause()) return SwapObstacle::kHostMemory;
   if (!swap_ins_.empty() || static_cast<int64_t>(swap_outs_.size()) + num_blocks > kMaxStepSwaps)
     return SwapObstacle::kStepFull;
-  const bool has_room = blocks_.CanSwapOut(num_blocks) == AllocStatus::kOk;
+  const bool has_room = blocks_.host().CanTake(num_blocks) == AllocStatus::kOk;
   return has_room ? SwapObstacle::kNone : SwapObstacle::kHostFull;
 }
 
 void HostTier::SwapOut(const std::vector<SequencePtr>& all) {
   const size_t first = swap_outs_.size();
-  blocks_.SwapOut(ComputedOf(all), &swap_outs_);
+  blocks_.swapped().SwapOut(ComputedOf(all), &swap_outs_);
   // The step makes its copies of forks after the swaps: until then the contents of a copy are in its source.
   for (size_t i = first; i < swap_outs_.size(); ++i)
     swap_outs_[i].src = copies_.PresentPlace(swap_outs_[i].src);
@@ -104,7 +104,7 @@ bool HostTier::MayRun(const std::vector<SequencePtr>& all) {
 
 int32_t HostTier::SwapIn(std::vector<SequencePtr> all, bool ignore_watermark) {
   std::erase_if(all, [](const SequencePtr& one) { return !one->held.is_swapped; });
-  std::vector<BlockManager::Returning> returning;
+  std::vector<SwappedSequences::Returning> returning;
   for (const SequencePtr& one : all) {
     // Beams share the same blocks afterwards, however many of the tokens in them were computed.
     const bool use_cache = one->beam.group == nullptr && one->uses_prefix_cache();
@@ -112,7 +112,8 @@ int32_t HostTier::SwapIn(std::vector<SequencePtr> all, bool ignore_watermark) {
       returning.push_back({part->id, part->tokens, one->request.cache_salt, use_cache});
   }
   const size_t first = swap_ins_.size();
-  if (blocks_.SwapIn(absl::MakeSpan(returning), ignore_watermark, &swap_ins_) != AllocStatus::kOk) return 0;
+  if (blocks_.swapped().SwapIn(absl::MakeSpan(returning), ignore_watermark, &swap_ins_) != AllocStatus::kOk)
+    return 0;
   counts_.in_blocks += static_cast<int64_t>(swap_ins_.size() - first);
   auto result = returning.begin();
   for (const SequencePtr& one : all) {
@@ -131,11 +132,11 @@ int32_t HostTier::SwapIn(std::vector<SequencePtr> all, bool ignore_watermark) {
 }
 
 void HostTier::ForgetUnusedSwapIns() {
-  std::erase_if(swap_ins_, [this](const BlockCopyOp& copy) { return !blocks_.is_used(copy.dst); });
+  std::erase_if(swap_ins_, [this](const BlockCopyOp& copy) { return !blocks_.pool().is_used(copy.dst); });
 }
 
 void HostTier::OnForget(Sequence* sequence) {
-  for (const Sequence* one : WithHostBlocks(*sequence, blocks_)) blocks_.DropSwapped(one->id);
+  for (const Sequence* one : WithHostBlocks(*sequence, blocks_)) blocks_.swapped().Drop(one->id);
   sequence->num_computed = 0;
   sequence->held.is_swapped = false;
   --num_swapped_;
@@ -148,14 +149,14 @@ void HostTier::ForgetAll(const WaitingQueue& waiting) {
   for (const auto& [key, sequence] : waiting) {
     if (sequence->held.is_swapped) OnForget(sequence.get());
   }
-  blocks_.ForgetHostCache();
+  blocks_.host_cache().Clear();
   swap_outs_.clear();
   swap_ins_.clear();
   swapped_out_.clear();
 }
 
 void HostTier::Send(StepBuilder* builder) {
-  counts_.evicted_blocks = blocks_.host_cache().num_evicted();
+  counts_.evicted_blocks = blocks_.host().cache().num_evicted();
   AddCopies(std::exchange(swap_outs_, {}), builder->plan.request.mutable_swap_outs());
   AddCopies(std::exchange(swap_ins_, {}), builder->plan.request.mutable_swap_ins());
   builder->step.swapped_out = std::exchange(swapped_out_, {});
@@ -168,7 +169,7 @@ void HostTier::NoteReply(const InFlightStep& step, const v1::StepReply& reply) {
     const bool is_awaited = error.code() == static_cast<int>(absl::StatusCode::kUnavailable);
     pause = std::max(pause, is_awaited ? kAwaitedSwapSteps : kRefusedSwapSteps);
   }
-  blocks_.NoteStored(step.stored, step.step_id, pause == 0);
+  blocks_.host_cache().NoteStored(step.stored, step.step_id, pause == 0);
   if (pause > 0) NoteRefusal(step, pause);
 }
 
@@ -189,7 +190,7 @@ void HostTier::NoteRefusal(const InFlightStep& step, int64_t pause) {
 
 bool HostTier::UsesCache() const {
   if (options_.host_prefix_caching == HostPrefixCaching::kOff || !options_.blocks.enable_prefix_caching ||
-      blocks_.total_host_blocks() == 0)
+      blocks_.host().pool().num_total() == 0)
     return false;
   return options_.host_prefix_caching == HostPrefixCaching::kOn ||
          SwapIsCheaper(prices_, options_.blocks.block_size, 1);
@@ -202,12 +203,12 @@ void HostTier::SetReadsCache(const Sequence& sequence) {
   const int64_t most = blocks_.BlocksFor(options_.max_model_len);
   const bool has_room =
       swap_ins_.empty() || static_cast<int64_t>(swap_ins_.size()) + most <= int64_t{kMaxStepSwaps};
-  blocks_.SetReadsHost(is_whole && UsesCache() && swap_outs_.empty() && has_room &&
-                       copies_.AreApart(blocks_));
+  blocks_.cache().SetReadsHost(is_whole && UsesCache() && swap_outs_.empty() && has_room &&
+                               copies_.AreApart(blocks_));
 }
 
 void HostTier::TakeHits(const Sequence& sequence) {
-  const std::vector<BlockCopyOp> hits = blocks_.TakeHostHits();
+  const std::vector<BlockCopyOp> hits = blocks_.cache().TakeHostHits();
   swap_ins_.insert(swap_ins_.end(), hits.begin(), hits.end());
   const auto num_blocks = static_cast<int64_t>(hits.size());
   counts_.in_blocks += num_blocks;
@@ -217,11 +218,12 @@ void HostTier::TakeHits(const Sequence& sequence) {
 // Cached blocks are lost only when blocks without known contents run out.
 void HostTier::StoreCached(int32_t num_running, StepBuilder* builder) {
   if (!UsesCache() || builder->plan.empty() || !swap_ins_.empty() || HasPause()) return;
-  const int32_t unknown = blocks_.free_blocks() - blocks_.cached_blocks();
+  const int32_t unknown = blocks_.pool().num_free() - blocks_.pool().num_cached();
   const auto room = kMaxStepSwaps - static_cast<int64_t>(swap_outs_.size());
   if (unknown > options_.max_step_stores + num_running || room < options_.max_step_stores) return;
   const size_t first = swap_outs_.size();
-  builder->step.stored = blocks_.StoreCached(options_.max_step_stores, ledger_.next_step(), &swap_outs_);
+  builder->step.stored =
+      blocks_.cache().StoreOnHost(options_.max_step_stores, ledger_.next_step(), &swap_outs_);
   const auto num_stored = static_cast<int64_t>(swap_outs_.size() - first);
   counts_.out_blocks += num_stored;
   counts_.stored_blocks += num_stored;
@@ -233,11 +235,11 @@ absl::Status HostTier::CheckIntegrity(const WaitingQueue& waiting) const {
     if (!sequence->held.is_swapped) continue;
     ++num_swapped;
     num_tables += static_cast<int32_t>(WithHostBlocks(*sequence, blocks_).size());
-    if (sequence->held.is_suspended || !blocks_.is_swapped(sequence->id))
+    if (sequence->held.is_suspended || !blocks_.swapped().Has(sequence->id))
       return absl::InternalError(
           absl::StrCat("sequence ", sequence->id, " is swapped out without its blocks"));
   }
-  if (num_swapped == num_swapped_ && num_tables == blocks_.num_swapped()) return absl::OkStatus();
+  if (num_swapped == num_swapped_ && num_tables == blocks_.swapped().size()) return absl::OkStatus();
   return absl::InternalError("swapped sequences do not add up");
 }
 

@@ -10,7 +10,8 @@
 // Swapped sequences come first: the cache gives way for their blocks.
 //
 // State: the swaps of the step in the making, the sequences that are swapped out, the prices, and for how
-// long nothing is swapped out after a refusal. block_manager/host_blocks.h has the host blocks themselves.
+// long nothing is swapped out after a refusal. The host blocks themselves are the block manager's:
+// block_manager/host_blocks.h and swapped_sequences.h.
 // Owned by the Scheduler; not thread safe.
 
 #include <cstdint>
@@ -75,7 +76,7 @@ class HostTier {
  private:
   SwapObstacle FindObstacle(const std::vector<SequencePtr>& all) const;
   // The computed tokens of sequences, and of their beams.
-  std::vector<BlockManager::Computed> ComputedOf(const std::vector<SequencePtr>& all) const;
+  std::vector<ComputedTokens> ComputedOf(const std::vector<SequencePtr>& all) const;
   bool UsesCache() const;
   bool HasPause() const { return ledger_.next_step() < swap_again_step_; }
   void NoteRefusal(const InFlightStep& step, int64_t pause);

@@ -171,7 +171,8 @@ void LiveSequences::Finish(const SequencePtr& sequence) {
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     num_suspended_ -= sequence->held.is_suspended ? 1 : 0;
     if (sequence->held.is_swapped) host_tier_.OnForget(sequence.get());
-    sequence->held.is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
+    sequence->held.is_suspended ? FreeBlocks(sequence.get(), &blocks_)
+                                : blocks_.cache().Withdraw(sequence->id);
     sequence->held.is_suspended = sequence->held.is_kept = false;
   }
   choices_.OnForget(sequence.get());
@@ -222,7 +223,7 @@ absl::Status LiveSequences::CheckRunning() const {
     RETURN_IF_ERROR(CheckCapacity(*sequence));
   }
   RETURN_IF_ERROR(slots_.CheckIntegrity(taken_slots));
-  const int32_t used = blocks_.used_blocks() - blocks_.pins().num_blocks();
+  const int32_t used = blocks_.pool().num_used() - blocks_.pins().num_blocks();
   if (running_.empty() && num_suspended_ == 0 && used != 0)
     return absl::InternalError(absl::StrCat(used, " blocks are used though nothing runs"));
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "coordinator/block_manager/block_manager.h"
+#include "coordinator/block_manager/block_manager_options.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/scheduler/sequence.h"
 

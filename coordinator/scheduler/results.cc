@@ -148,7 +148,7 @@ bool Results::ApplySlotError(const ScheduledEntry& entry, const absl::Status& er
   if (absl::IsOutOfRange(error)) return true;  // the computed contents are good
   const Sequence& bad = *entry.sequence;
   const SequencePtr& sequence = entry.owner();
-  blocks_.ForgetPrefix(bad.tokens, bad.request.cache_salt);
+  blocks_.cache().ForgetPrefix(bad.tokens, bad.request.cache_salt);
   // Until now its blocks could be adopted, so that sequences of the steps in flight may have done so.
   const auto may_share = [&](const Sequence& other) { return MayShareBlocks(other, bad); };
   for (const SequencePtr& adopter : ledger_.Adopters(sequence, may_share)) Recompute(adopter);

@@ -99,7 +99,7 @@ StepPlan Scheduler::Schedule() {
   StepPlan plan = MakeStep();
   const bool is_idle = num_running() == 0 && ledger_.empty() && num_waiting() > 0;
   int32_t left = is_idle ? blocks_.pins().size() : 0;
-  while (plan.empty() && (left = blocks_.PinsGiveWay(left)) >= 0) plan = MakeStep();
+  while (plan.empty() && (left = blocks_.pins().GiveWay(left)) >= 0) plan = MakeStep();
   return plan;
 }
 
@@ -198,7 +198,7 @@ void Scheduler::AddDecode(const SequencePtr& sequence, bool* preempted, StepBuil
 bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder) {
   const LiveSequences::Running& running = sequences_.running();
   if (sequences_.PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
-  if (running.size() == 1 && blocks_.PinsGiveWay(blocks_.pins().size()) >= 0) return true;
+  if (running.size() == 1 && blocks_.pins().GiveWay(blocks_.pins().size()) >= 0) return true;
   const SequencePtr last = running.rbegin()->second;
   std::vector<SequencePtr> victims = Choices::Running(last);
   const bool has_the_cache = victims.size() == running.size();
@@ -257,13 +257,13 @@ void Scheduler::SuspendAll() {
 
 const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
   SOMNUS_CHECK(num_running() == 0 && ledger_.empty());
-  std::vector<BlockManager::Computed> computed;
+  std::vector<ComputedTokens> computed;
   for (const auto& [key, sequence] : sequences_.waiting()) {
     if (!sequence->held.is_suspended) continue;
     for (const Sequence* one : WithBlocks(*sequence, blocks_))
       computed.push_back({one->id, one->num_computed});
   }
-  const std::vector<int64_t> left_out = blocks_.ChooseKept(computed, limits);
+  const std::vector<int64_t> left_out = blocks_.kept().Choose(computed, limits);
   const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
   for (const auto& [key, sequence] : sequences_.waiting()) {
     if (!sequence->held.is_suspended) continue;
@@ -271,7 +271,7 @@ const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
     sequence->held.is_kept = std::none_of(
         all.begin(), all.end(), [&](const Sequence* one) { return without_room.contains(one->id); });
   }
-  return blocks_.kept();
+  return blocks_.kept().blocks();
 }
 
 void Scheduler::ForgetUnkept(bool keeps_swapped) {
@@ -280,11 +280,11 @@ void Scheduler::ForgetUnkept(bool keeps_swapped) {
       sequences_.PreemptSuspended({sequence}, PreemptionCause::kReset);
   }
   if (!keeps_swapped) host_tier_.ForgetAll(sequences_.waiting());
-  blocks_.ForgetUnkept();
+  blocks_.kept().ForgetOthers();
 }
 
 void Scheduler::RestoreKept() {
-  stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().size());
+  stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().blocks().size());
   for (const auto& [key, sequence] : sequences_.waiting()) {
     if (!sequence->held.is_kept) continue;
     for (const Sequence* one : WithBlocks(*sequence, blocks_)) stats_.kept_tokens += one->num_computed;
@@ -294,7 +294,7 @@ void Scheduler::RestoreKept() {
 
 void Scheduler::AbandonKept() {
   for (const auto& [key, sequence] : sequences_.waiting()) sequence->held.is_kept = false;
-  blocks_.ReleaseKept();
+  blocks_.kept().Release();
 }
 
 void Scheduler::ForgetComputed(CacheLoss cause) {
@@ -303,7 +303,7 @@ void Scheduler::ForgetComputed(CacheLoss cause) {
   host_tier_.ForgetAll(sequences_.waiting());
   copies_.Clear();
   blocks_.ResetPrefixCache(cause);
-  blocks_.ReleaseKept();
+  blocks_.kept().Release();
 }
 
 std::vector<SequencePtr> Scheduler::Recover() {

@@ -87,7 +87,7 @@ class Scheduler {
   // All running sequences wait, and keep their blocks. No step may be in flight.
   void SuspendAll();
 
-  // Blocks that outlive a sleep of the KV cache (BlockManager::ChooseKept). No sequence may be running from
+  // Blocks that outlive a sleep of the KV cache (KeptBlocks::Choose). No sequence may be running from
   // the choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks
   // of suspended sequences in the order of service. ForgetUnkept: the sleep has happened; `keeps_swapped`:
   // the workers keep swapped blocks. RestoreKept: the blocks are on the device again. AbandonKept: the sleep
@@ -111,9 +111,9 @@ class Scheduler {
   // Makes a step that frees slots, and computes nothing; it must not be sent when it frees none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
-  std::vector<BlockEvent> TakeCacheEvents() { return blocks_.TakeEvents(); }
-  void Pin(PrefixPin pin) { blocks_.Pin(std::move(pin)); }
-  void Unpin(const std::string& id) { blocks_.Unpin(id); }
+  std::vector<BlockEvent> TakeCacheEvents() { return blocks_.cache().TakeEvents(); }
+  void Pin(PrefixPin pin) { blocks_.pins().Add(std::move(pin)); }
+  void Unpin(const std::string& id) { blocks_.pins().Remove(id); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.
   void SetBlockLimit(int32_t num_blocks) { blocks_.SetLimit(num_blocks); }
 

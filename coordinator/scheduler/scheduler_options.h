@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "coordinator/block_manager/block_manager.h"
+#include "coordinator/block_manager/block_manager_options.h"
 #include "coordinator/scheduler/speculation.h"
 #include "coordinator/scheduler/user_accounts.h"
 #include "proto/limits.h"

@@ -82,7 +82,7 @@ struct Sequence : ServicePlace, FailureHistory {
   int64_t num_charged = 0;  // tokens of the prompt that were charged to the user, or that cost nothing
   BeamLinks beam;
   std::shared_ptr<DraftState> draft;      // of speculative decoding; null: there has been none
-  std::unique_ptr<TokenMatcher> matcher;  // of request.constraint, kept by Constraints; null: not needed yet
+  std::shared_ptr<TokenMatcher> matcher;  // of request.constraint, kept by Constraints; null: not needed yet
   ChoiceLinks choice;
   EngineRequest request;
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_stats.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/several_models/kv_shares.h"
 #include "coordinator/several_models/sharing_model.h"

@@ -53,8 +53,9 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
   calls.health = [this, model] { return Health(*model); };
   calls.stats = [this, model] { return Stats(*model); };
   calls.sleep = [this, model](const SleepRequest& request) { return operators_.Sleep(model, request); };
-  calls.wake_up = [this, model](const auto& tags, std::optional<bool> load_weights) {
-    return operators_.WakeUp(model, {.tags = tags, .load_weights = load_weights, .stages = true});
+  calls.wake_up = [this, model](const WakeUpRequest& request) {
+    return operators_.WakeUp(model,
+                             {.tags = request.tags, .load_weights = request.load_weights, .stages = true});
   };
   calls.reload = [this, model](const WeightsRequest& request) { return weights_.Reload(model, request); };
   calls.update = [this, model](const WeightsRequest& request) {

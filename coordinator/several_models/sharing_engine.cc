@@ -1,12 +1,18 @@
 #include "coordinator/several_models/sharing_engine.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 namespace somnus {
 namespace {
+
+// False: the wake-up only ends a pause.
+bool WakesMemory(const WakeUpRequest& request) {
+  const auto is_memory = [](const std::string& tag) { return tag != kSchedulingTag; };
+  return request.tags.empty() || std::any_of(request.tags.begin(), request.tags.end(), is_memory);
+}
 
 class SharingEngine : public Engine {
  public:
@@ -28,38 +34,21 @@ class SharingEngine : public Engine {
     });
   }
   EngineStats Stats() const override { return calls_.stats(); }
-  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
-    return calls_.sleep(request);
-  }
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
-                                          std::optional<bool> load_weights) override {
-    const bool schedules = !tags.empty() && std::all_of(tags.begin(), tags.end(), [](const std::string& tag) {
-      return tag == kSchedulingTag;
-    });
-    if (schedules) return engine_->WakeUp(tags, load_weights);
-    return calls_.wake_up(tags, load_weights);
-  }
-  absl::StatusOr<TransitionReport> WakeForArrivals() override { return calls_.wake_up({}, std::nullopt); }
-  void EndWaiting(const absl::Status& error) override { engine_->EndWaiting(error); }
-  absl::Status Prefetch() override { return engine_->Prefetch(); }
-  absl::Status Pause(const PauseRequest& request) override { return Noted(engine_->Pause(request)); }
-  absl::Status Resume() override { return Noted(engine_->Resume()); }
-  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override {
-    return calls_.reload(request);
-  }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override {
-    return calls_.update(request);
-  }
-  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override {
-    return engine_->ResizeKvCache(total_blocks);
-  }
-  absl::Status ResetPrefixCache(bool preempt_running) override {
-    return engine_->ResetPrefixCache(preempt_running);
+  LifecycleResult Run(const LifecycleRequest& request) override {
+    if (const auto* const sleep = std::get_if<SleepRequest>(&request)) return calls_.sleep(*sleep);
+    if (const auto* const wake_up = std::get_if<WakeUpRequest>(&request); wake_up && WakesMemory(*wake_up))
+      return calls_.wake_up(*wake_up);
+    if (IsOneOf<WakeForArrivalsRequest>(request)) return calls_.wake_up(WakeUpRequest());
+    if (const auto* const reload = std::get_if<ReloadWeightsRequest>(&request))
+      return calls_.reload(reload->weights);
+    if (const auto* const update = std::get_if<UpdateWeightsRequest>(&request))
+      return calls_.update(update->weights);
+    if (IsOneOf<ReviveRequest>(request)) return calls_.revive();
+    LifecycleResult result = engine_->Run(request);
+    if (IsOneOf<PauseRequest, ResumeRequest, AbortCallRequest>(request)) calls_.note();
+    return result;
   }
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
-  absl::Status Revive(bool /*asleep*/) override { return calls_.revive(); }
-  absl::Status Roll(absl::Duration grace) override { return engine_->Roll(grace); }
-  absl::Status AbortCall() override { return Noted(engine_->AbortCall()); }
   void DrainAndStop(absl::Duration grace) override {
     engine_->DrainAndStop(grace);
     engine_->OnStateChange(nullptr);
@@ -68,11 +57,6 @@ class SharingEngine : public Engine {
   int32_t vocab_size() const override { return engine_->vocab_size(); }
 
  private:
-  absl::Status Noted(absl::Status status) {
-    calls_.note();
-    return status;
-  }
-
   const std::shared_ptr<Engine> engine_;
   const SharingCalls calls_;
 };

@@ -5,8 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "coordinator/engine/engine.h"
@@ -20,9 +18,7 @@ struct SharingCalls {
   std::function<EngineStats()> stats;
   std::function<absl::StatusOr<TransitionReport>(const SleepRequest&)> sleep;
   // Waits until there is room.
-  std::function<absl::StatusOr<TransitionReport>(const std::vector<std::string>& tags,
-                                                 std::optional<bool> load_weights)>
-      wake_up;
+  std::function<absl::StatusOr<TransitionReport>(const WakeUpRequest&)> wake_up;
   std::function<absl::StatusOr<WeightsChange>(const WeightsRequest&)> reload;
   std::function<absl::StatusOr<std::unique_ptr<WeightUpdate>>(const WeightsRequest&)> update;
   std::function<absl::Status()> revive;

@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/several_models/model_records.h"
 #include "coordinator/several_models/operator_calls.h"
 

@@ -89,80 +89,10 @@ class FakeEngine : public Engine {
     if (state_ == EngineState::kAsleep) stats.oldest_wait = absl::Seconds(3);
     return stats;
   }
-  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
-    absl::MutexLock lock(&mutex_);
-    last_sleep_ = request;
-    state_ = EngineState::kAsleep;
-    const bool changed = sleep_level_ < request.level;
-    if (changed) sleep_level_ = request.level;
-    return FakeReport({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
-                      {.freed_bytes = 7});
-  }
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&,
-                                          std::optional<bool> load_weights) override {
-    ++num_waking_;
-    while (hold_wake_ups_ && CheckCaller().ok()) absl::SleepFor(absl::Milliseconds(1));
-    --num_waking_;
-    if (absl::Status caller = CheckCaller(); !caller.ok()) return caller;
-    absl::MutexLock lock(&mutex_);
-    if (!wake_status_.ok()) return wake_status_;
-    load_weights_ = load_weights;
-    state_ = EngineState::kAwake;
-    paused_ = false;
-    return FakeReport({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
-  }
-  using Engine::WakeUp;
-  absl::Status Prefetch() override { return absl::OkStatus(); }
-  absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}, std::nullopt); }
-  void EndWaiting(const absl::Status&) override {}
-  absl::Status Pause(const PauseRequest& request) override {
-    absl::MutexLock lock(&mutex_);
-    last_pause_ = request;
-    if (!pause_status_.ok()) return pause_status_;
-    paused_ = true;
-    if (state_ == EngineState::kAwake) state_ = EngineState::kPaused;
-    return absl::OkStatus();
-  }
-  absl::Status Resume() override {
-    absl::MutexLock lock(&mutex_);
-    paused_ = false;
-    if (state_ == EngineState::kPaused) state_ = EngineState::kAwake;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override {
-    absl::MutexLock lock(&mutex_);
-    last_reload_ = request;
-    if (!weights_status_.ok()) return weights_status_;
-    weights_version_ = request.version > 0 ? request.version : weights_version_ + 1;
-    return WeightsChange{.version = weights_version_};
-  }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override {
-    absl::MutexLock lock(&mutex_);
-    last_reload_ = request;
-    if (!weights_status_.ok()) return weights_status_;
-    update_status_ = absl::OkStatus();
-    weights_version_ = 0;
-    return std::make_unique<Update>(this, request);
-  }
-  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override { return total_blocks; }
-  absl::Status ResetPrefixCache(bool preempt_running) override {
-    absl::MutexLock lock(&mutex_);
-    preempt_running_ = preempt_running;
-    return absl::OkStatus();
+  LifecycleResult Run(const LifecycleRequest& request) override {
+    return VisitRequest(request, [this](const auto& one) { return Do(one); });
   }
   PinnedPrefixes& pinned_prefixes() override { return prefixes_; }
-  absl::Status Revive(bool) override { return absl::FailedPreconditionError("nothing has failed"); }
-  absl::Status Roll(absl::Duration grace) override {
-    absl::MutexLock lock(&mutex_);
-    roll_grace_ = grace;
-    return roll_status_;
-  }
-  absl::Status AbortCall() override {
-    absl::MutexLock lock(&mutex_);
-    update_status_ = absl::AbortedError(kEndedByOperator);
-    ++num_aborted_calls_;
-    return absl::OkStatus();
-  }
   int num_aborted_calls() const { return num_aborted_calls_; }
   void DrainAndStop(absl::Duration) override { set_state(EngineState::kDraining); }
   int32_t max_model_len() const override { return 4096; }
@@ -312,6 +242,79 @@ class FakeEngine : public Engine {
     std::vector<v1::UpdatePort> ports_;  // of a direct update: a single port
     int64_t num_bytes_ = 0;
   };
+
+  // The kinds of lifecycle requests.
+  absl::StatusOr<TransitionReport> Do(const SleepRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    last_sleep_ = request;
+    state_ = EngineState::kAsleep;
+    const bool changed = sleep_level_ < request.level;
+    if (changed) sleep_level_ = request.level;
+    return FakeReport({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
+                      {.freed_bytes = 7});
+  }
+  absl::StatusOr<TransitionReport> Do(const WakeUpRequest& request) {
+    ++num_waking_;
+    while (hold_wake_ups_ && CheckCaller().ok()) absl::SleepFor(absl::Milliseconds(1));
+    --num_waking_;
+    if (absl::Status caller = CheckCaller(); !caller.ok()) return caller;
+    absl::MutexLock lock(&mutex_);
+    if (!wake_status_.ok()) return wake_status_;
+    load_weights_ = request.load_weights;
+    state_ = EngineState::kAwake;
+    paused_ = false;
+    return FakeReport({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
+  }
+  absl::Status Do(const PrefetchRequest&) { return absl::OkStatus(); }
+  absl::StatusOr<TransitionReport> Do(const WakeForArrivalsRequest&) { return Do(WakeUpRequest()); }
+  absl::Status Do(const EndWaitingRequest&) { return absl::OkStatus(); }
+  absl::Status Do(const PauseRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    last_pause_ = request;
+    if (!pause_status_.ok()) return pause_status_;
+    paused_ = true;
+    if (state_ == EngineState::kAwake) state_ = EngineState::kPaused;
+    return absl::OkStatus();
+  }
+  absl::Status Do(const ResumeRequest&) {
+    absl::MutexLock lock(&mutex_);
+    paused_ = false;
+    if (state_ == EngineState::kPaused) state_ = EngineState::kAwake;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<WeightsChange> Do(const ReloadWeightsRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    last_reload_ = request.weights;
+    if (!weights_status_.ok()) return weights_status_;
+    weights_version_ = request.weights.version > 0 ? request.weights.version : weights_version_ + 1;
+    return WeightsChange{.version = weights_version_};
+  }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> Do(const UpdateWeightsRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    last_reload_ = request.weights;
+    if (!weights_status_.ok()) return weights_status_;
+    update_status_ = absl::OkStatus();
+    weights_version_ = 0;
+    return std::make_unique<Update>(this, request.weights);
+  }
+  absl::StatusOr<int32_t> Do(const ResizeKvCacheRequest& request) { return request.total_blocks; }
+  absl::Status Do(const ResetPrefixCacheRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    preempt_running_ = request.preempt_running;
+    return absl::OkStatus();
+  }
+  absl::Status Do(const ReviveRequest&) { return absl::FailedPreconditionError("nothing has failed"); }
+  absl::Status Do(const RollRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    roll_grace_ = request.grace;
+    return roll_status_;
+  }
+  absl::Status Do(const AbortCallRequest&) {
+    absl::MutexLock lock(&mutex_);
+    update_status_ = absl::AbortedError(kEndedByOperator);
+    ++num_aborted_calls_;
+    return absl::OkStatus();
+  }
 
   struct Open {
     EngineRequest request;

@@ -70,18 +70,18 @@ TEST(BlockEventsTest, NothingIsRecordedUnlessSomebodyWantsIt) {
   const std::vector<int32_t> tokens = Tokens(8);
   manager.Allocate(1, tokens, "", true, false);
   manager.Commit(1, tokens, 8);
-  EXPECT_TRUE(manager.TakeEvents().empty());
-  EXPECT_EQ(manager.cache_counts().stored, 2);
+  EXPECT_TRUE(manager.cache().TakeEvents().empty());
+  EXPECT_EQ(manager.pool().counts().stored, 2);
 }
 
 // As vLLM's test_kv_cache_events: stored once, removed when it is evicted, cleared by a reset.
 TEST(BlockEventsTest, BlocksAreStoredEvictedAndCleared) {
   BlockManager manager(Recording(/*num_blocks=*/5, 4));  // 4 beside the null block
-  EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}}) << "it begins empty";
+  EXPECT_EQ(manager.cache().TakeEvents(), std::vector<BlockEvent>{BlockEvent{}}) << "it begins empty";
   const std::vector<int32_t> tokens = Tokens(10), others = Tokens(16, 100);
   ASSERT_EQ(manager.Allocate(1, tokens, "", true, false), 0);
   manager.Commit(1, tokens, 10);
-  std::vector<BlockEvent> events = manager.TakeEvents();
+  std::vector<BlockEvent> events = manager.cache().TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].content_ids.size(), 2u) << "full blocks alone";
   EXPECT_EQ(events[0].parent_content_id, 0u);
@@ -91,30 +91,30 @@ TEST(BlockEventsTest, BlocksAreStoredEvictedAndCleared) {
   ASSERT_EQ(manager.Allocate(2, tokens, "", true, false), 8);
   manager.Commit(2, tokens, 10);
   manager.Free(2);
-  EXPECT_TRUE(manager.TakeEvents().empty()) << "a hit changes nothing";
+  EXPECT_TRUE(manager.cache().TakeEvents().empty()) << "a hit changes nothing";
   ASSERT_EQ(manager.Allocate(3, others, "", true, false), 0);
-  events = manager.TakeEvents();
+  events = manager.cache().TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, Kind::kRemoved);
   EXPECT_EQ(events[0].content_ids, (std::vector<uint64_t>{first[1], first[0]})) << "tails go first";
-  EXPECT_EQ(manager.cache_counts().num_lost(CacheLoss::kEvicted), 2);
+  EXPECT_EQ(manager.pool().counts().num_lost(CacheLoss::kEvicted), 2);
   manager.Commit(3, others, 16);
-  manager.TakeEvents();
+  manager.cache().TakeEvents();
   manager.ResetPrefixCache();
-  EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}});
-  EXPECT_EQ(manager.cache_counts().num_lost(CacheLoss::kReset), 4);
+  EXPECT_EQ(manager.cache().TakeEvents(), std::vector<BlockEvent>{BlockEvent{}});
+  EXPECT_EQ(manager.pool().counts().num_lost(CacheLoss::kReset), 4);
   manager.ResetPrefixCache();
-  EXPECT_TRUE(manager.TakeEvents().empty()) << "there was nothing left to clear";
+  EXPECT_TRUE(manager.cache().TakeEvents().empty()) << "there was nothing left to clear";
 }
 
 // Evicted from the device, found in the host tier, back on the device, and evicted there: one content, with
 // events of both media.
 TEST(BlockEventsTest, TheHostTierHasEventsOfItsOwn) {
   BlockManager manager(Recording(/*num_blocks=*/5, 4, /*num_host_blocks=*/2));
-  manager.SetReadsHost(true);
+  manager.cache().SetReadsHost(true);
   ReplayedCache replayed(4);
   const auto sizes = [&] {
-    replayed.Apply(manager.TakeEvents());
+    replayed.Apply(manager.cache().TakeEvents());
     replayed.ExpectIs(manager, 5);
     return std::pair(replayed.contents().size(), replayed.contents(CacheMedium::kHost).size());
   };
@@ -127,11 +127,11 @@ TEST(BlockEventsTest, TheHostTierHasEventsOfItsOwn) {
   compute(1, Tokens(8));
   EXPECT_EQ(sizes(), std::pair(size_t{2}, size_t{0}));
   std::vector<BlockCopyOp> copies;
-  const std::vector<uint64_t> stored = manager.StoreCached(4, /*step=*/1, &copies);
+  const std::vector<uint64_t> stored = manager.cache().StoreOnHost(4, /*step=*/1, &copies);
   ASSERT_EQ(stored.size(), 2u);
-  EXPECT_TRUE(manager.TakeEvents().empty()) << "no rank has said yet that it is there";
-  manager.NoteStored(stored, 1, /*is_ready=*/true);
-  std::vector<BlockEvent> events = manager.TakeEvents();
+  EXPECT_TRUE(manager.cache().TakeEvents().empty()) << "no rank has said yet that it is there";
+  manager.host_cache().NoteStored(stored, 1, /*is_ready=*/true);
+  std::vector<BlockEvent> events = manager.cache().TakeEvents();
   EXPECT_EQ(events, (std::vector<BlockEvent>{{.kind = Kind::kStored,
                                               .medium = CacheMedium::kHost,
                                               .content_ids = {stored[1], stored[0]},
@@ -143,14 +143,14 @@ TEST(BlockEventsTest, TheHostTierHasEventsOfItsOwn) {
   compute(2, Tokens(16, 100));
   EXPECT_EQ(sizes(), std::pair(size_t{4}, size_t{2})) << "the device has lost it";
   EXPECT_EQ(compute(3, Tokens(9)), 8);
-  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  EXPECT_EQ(manager.cache().TakeHostHits().size(), 2u);
   EXPECT_EQ(sizes(), std::pair(size_t{3}, size_t{2}));
   EXPECT_TRUE(replayed.contents().contains(stored[0])) << "it has the id that it had";
   ASSERT_GE(manager.Allocate(4, Tokens(8, 200), "", true, false), 0);
-  manager.SwapOut({{{4, 8}}}, &copies);
+  manager.swapped().SwapOut({{{4, 8}}}, &copies);
   EXPECT_EQ(sizes().second, 0u)
       << "the host tier has room for two, and blocks of one sequence are not cached";
-  manager.DropSwapped(4);
+  manager.swapped().Drop(4);
 }
 
 TEST(BlockEventsTest, WhatNoRankHasWasNeverStored) {
@@ -158,12 +158,12 @@ TEST(BlockEventsTest, WhatNoRankHasWasNeverStored) {
   manager.Allocate(1, Tokens(8), "", true, false);
   manager.Commit(1, Tokens(8), 8);
   manager.Free(1);
-  manager.TakeEvents();
+  manager.cache().TakeEvents();
   std::vector<BlockCopyOp> copies;
-  manager.NoteStored(manager.StoreCached(4, 1, &copies), 1, /*is_ready=*/false);
-  manager.StoreCached(4, 2, &copies);
-  manager.ForgetHostCache();
-  EXPECT_TRUE(manager.TakeEvents().empty());
+  manager.host_cache().NoteStored(manager.cache().StoreOnHost(4, 1, &copies), 1, /*is_ready=*/false);
+  manager.cache().StoreOnHost(4, 2, &copies);
+  manager.host_cache().Clear();
+  EXPECT_TRUE(manager.cache().TakeEvents().empty());
 }
 
 TEST(BlockEventsTest, AResetClearsBothMediaAndASleepOnlyWhatItLoses) {
@@ -173,21 +173,21 @@ TEST(BlockEventsTest, AResetClearsBothMediaAndASleepOnlyWhatItLoses) {
     manager.Commit(1, Tokens(8), 8);
     manager.Free(1);
     std::vector<BlockCopyOp> copies;
-    manager.NoteStored(manager.StoreCached(4, 1, &copies), 1, /*is_ready=*/true);
-    manager.TakeEvents();
+    manager.host_cache().NoteStored(manager.cache().StoreOnHost(4, 1, &copies), 1, /*is_ready=*/true);
+    manager.cache().TakeEvents();
     if (resets) {
       manager.ResetPrefixCache();
-      EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}});
+      EXPECT_EQ(manager.cache().TakeEvents(), std::vector<BlockEvent>{BlockEvent{}});
       continue;
     }
-    manager.ForgetUnkept();
-    const std::vector<BlockEvent> events = manager.TakeEvents();
+    manager.kept().ForgetOthers();
+    const std::vector<BlockEvent> events = manager.cache().TakeEvents();
     ASSERT_EQ(events.size(), 1u);
     EXPECT_EQ(events[0].kind, Kind::kRemoved) << "the host tier has not lost it";
     EXPECT_EQ(events[0].medium, CacheMedium::kDevice);
     EXPECT_EQ(events[0].content_ids.size(), 2u);
     manager.ResetPrefixCache();
-    EXPECT_EQ(manager.TakeEvents(), std::vector<BlockEvent>{BlockEvent{}})
+    EXPECT_EQ(manager.cache().TakeEvents(), std::vector<BlockEvent>{BlockEvent{}})
         << "also where the host tier alone has something";
   }
 }
@@ -240,7 +240,7 @@ class RandomCache {
     const absl::Status integrity = manager_.CheckIntegrity();
     ASSERT_TRUE(integrity.ok()) << integrity;
     if (!takes) return;
-    replayed_.Apply(manager_.TakeEvents());
+    replayed_.Apply(manager_.cache().TakeEvents());
     replayed_.ExpectIs(manager_, options_.num_blocks);
     most_on_host_ = std::max(most_on_host_, replayed_.contents(CacheMedium::kHost).size());
   }
@@ -249,7 +249,7 @@ class RandomCache {
   int64_t num_host_hits() const { return num_host_hits_; }
   size_t most_on_host() const { return most_on_host_; }
   const BlockManager& manager() const { return manager_; }
-  const CacheBlockCounts& counts() const { return manager_.cache_counts(); }
+  const CacheBlockCounts& counts() const { return manager_.pool().counts(); }
 
  private:
   int32_t Below(uint32_t bound) { return static_cast<int32_t>(random_() % bound); }
@@ -261,11 +261,11 @@ class RandomCache {
   void Allocate() {
     // There are few different prompts, so that sequences share prefixes.
     const std::vector<int32_t> tokens = Tokens(1 + Below(30), Below(2));
-    manager_.SetReadsHost(Below(4) != 0);
+    manager_.cache().SetReadsHost(Below(4) != 0);
     const bool fits =
         manager_.Allocate(next_id_, tokens, Below(2) ? "" : "s", Below(4) != 0, live_.empty()) >= 0;
     if (fits) live_[next_id_++] = tokens;
-    num_host_hits_ += static_cast<int64_t>(manager_.TakeHostHits().size());
+    num_host_hits_ += static_cast<int64_t>(manager_.cache().TakeHostHits().size());
   }
   void Grow() {
     if (live_.empty()) return;
@@ -296,39 +296,40 @@ class RandomCache {
   void Store() {
     std::vector<BlockCopyOp> copies;
     ++step_;
-    stored_.emplace_back(step_, manager_.StoreCached(1 + Below(6), step_, &copies));
+    stored_.emplace_back(step_, manager_.cache().StoreOnHost(1 + Below(6), step_, &copies));
   }
   void NoteStored() {
     for (; !stored_.empty(); stored_.pop_front())
-      manager_.NoteStored(stored_.front().second, stored_.front().first, /*is_ready=*/Below(6) != 0);
+      manager_.host_cache().NoteStored(stored_.front().second, stored_.front().first,
+                                       /*is_ready=*/Below(6) != 0);
   }
   void SwapOut() {
     if (live_.empty()) return;
     const auto it = Any();
     const auto num_tokens = static_cast<int64_t>(it->second.size());
-    if (manager_.CanSwapOut(manager_.BlocksFor(num_tokens)) != AllocStatus::kOk) return;
+    if (manager_.host().CanTake(manager_.BlocksFor(num_tokens)) != AllocStatus::kOk) return;
     std::vector<BlockCopyOp> copies;
-    manager_.SwapOut({{{it->first, num_tokens}}}, &copies);
+    manager_.swapped().SwapOut({{{it->first, num_tokens}}}, &copies);
     swapped_.insert(live_.extract(it));
   }
   void SwapIn() {
     if (swapped_.empty()) return;
     const auto first = swapped_.begin();
-    BlockManager::Returning one = {first->first, first->second, "", Below(2) == 0};
+    SwappedSequences::Returning one = {first->first, first->second, "", Below(2) == 0};
     std::vector<BlockCopyOp> copies;
-    if (manager_.SwapIn(absl::MakeSpan(&one, 1), live_.empty(), &copies) == AllocStatus::kOk)
+    if (manager_.swapped().SwapIn(absl::MakeSpan(&one, 1), live_.empty(), &copies) == AllocStatus::kOk)
       live_.insert(swapped_.extract(first));
   }
   // A client leaves.
   void DropSwapped() {
     if (swapped_.empty()) return;
     const int64_t id = swapped_.extract(swapped_.begin()).key();
-    manager_.DropSwapped(id);
-    manager_.Withdraw(id);
+    manager_.swapped().Drop(id);
+    manager_.cache().Withdraw(id);
   }
   void LoseHost() {
     while (!swapped_.empty()) DropSwapped();
-    manager_.ForgetHostCache();
+    manager_.host_cache().Clear();
   }
   void LoseSome() {
     switch (Below(12)) {
@@ -342,7 +343,7 @@ class RandomCache {
         return Sleep();
       case 4:
       case 5:
-        if (!live_.empty()) manager_.ForgetPrefix(Any()->second, Below(2) ? "" : "s");
+        if (!live_.empty()) manager_.cache().ForgetPrefix(Any()->second, Below(2) ? "" : "s");
         return;
       default:
         return;
@@ -352,9 +353,9 @@ class RandomCache {
   void Sleep() {
     while (!live_.empty()) Free();
     if (Below(2) == 0) LoseHost();
-    manager_.ChooseKept({});
-    manager_.ForgetUnkept();
-    manager_.ReleaseKept();
+    manager_.kept().Choose({});
+    manager_.kept().ForgetOthers();
+    manager_.kept().Release();
   }
 
   std::mt19937 random_;
@@ -382,7 +383,7 @@ TEST(BlockEventsTest, ReplayedEventsAreWhatIsCachedAfterRandomLoads) {
     ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
     num_events += cache.num_events();
     num_host_hits += cache.num_host_hits();
-    num_host_evictions += cache.manager().host_cache().num_evicted();
+    num_host_evictions += cache.manager().host().cache().num_evicted();
     most_on_host = std::max(most_on_host, cache.most_on_host());
     counts.Add(cache.counts());
   }

@@ -27,7 +27,7 @@ TEST(BlockManagerTest, CanAllocateSaysOkLaterOrNever) {
   ASSERT_EQ(manager.Allocate(1, Tokens(12), "", true, false), 0);
   EXPECT_EQ(manager.CanAllocate(24, false), AllocStatus::kLater);
   EXPECT_EQ(manager.Allocate(2, Tokens(24, 50), "", true, false), -1);
-  EXPECT_EQ(manager.used_blocks(), 3);
+  EXPECT_EQ(manager.pool().num_used(), 3);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -76,9 +76,9 @@ TEST(BlockManagerTest, OnlyCommittedBlocksAreFoundAndAlsoAfterTheirOwnerIsGone) 
   manager.Allocate(1, tokens, "", true, false);
   manager.Commit(1, tokens, 7);
   manager.Free(1);
-  EXPECT_EQ(manager.used_blocks(), 0);
-  EXPECT_EQ(manager.cached_blocks(), 1);
-  EXPECT_EQ(manager.free_blocks(), 19);
+  EXPECT_EQ(manager.pool().num_used(), 0);
+  EXPECT_EQ(manager.pool().num_cached(), 1);
+  EXPECT_EQ(manager.pool().num_free(), 19);
   EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 4);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
@@ -123,7 +123,7 @@ TEST(BlockManagerTest, AForkSharesUntilItWrites) {
   BlockManager manager(Options(10));
   manager.Allocate(1, Tokens(6), "", true, false);
   manager.Fork(1, 2);
-  EXPECT_EQ(manager.used_blocks(), 2);
+  EXPECT_EQ(manager.pool().num_used(), 2);
   std::vector<BlockCopyOp> copies;
   ASSERT_TRUE(manager.MakeWritable(2, 6, &copies));
   ASSERT_EQ(copies.size(), 1u);
@@ -134,7 +134,7 @@ TEST(BlockManagerTest, AForkSharesUntilItWrites) {
   EXPECT_EQ(copies.size(), 1u) << "the parent's is its own again";
   manager.Free(1);
   manager.Free(2);
-  EXPECT_EQ(manager.used_blocks(), 0);
+  EXPECT_EQ(manager.pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -146,7 +146,7 @@ TEST(BlockManagerTest, AfterAResetNothingIsFoundAndNothingFollowsABrokenChain) {
   manager.ResetPrefixCache();
   manager.Commit(1, tokens, 12);
   EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 0);
-  EXPECT_EQ(manager.cached_blocks(), 0);
+  EXPECT_EQ(manager.pool().num_cached(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -158,10 +158,10 @@ TEST(BlockManagerTest, AForgottenPrefixIsNotAdopted) {
   manager.Commit(1, tokens, 12);
   manager.Commit(2, other, 12);
   manager.Free(2);
-  manager.ForgetPrefix(other, "salt");
-  manager.ForgetPrefix(tokens, "");  // in use
-  manager.ForgetPrefix(other, "");   // cached
-  EXPECT_EQ(manager.cached_blocks(), 0);
+  manager.cache().ForgetPrefix(other, "salt");
+  manager.cache().ForgetPrefix(tokens, "");  // in use
+  manager.cache().ForgetPrefix(other, "");   // cached
+  EXPECT_EQ(manager.pool().num_cached(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   EXPECT_EQ(manager.Allocate(3, tokens, "", true, false), 0);
   EXPECT_EQ(manager.Allocate(4, other, "", true, false), 0);
@@ -187,8 +187,8 @@ TEST(BlockManagerTest, BlocksMissingIsWhatAllocateLacks) {
   EXPECT_EQ(manager.BlocksMissing(3, tokens, "", true, false), 9 + 2 - 6);
   EXPECT_EQ(manager.BlocksMissing(3, tokens, "", false, true), 11 - 8);
   EXPECT_EQ(manager.BlocksMissing(4, Tokens(16, 50), "", true, false), 4 + 2 - 8);
-  EXPECT_EQ(manager.CountCached(3, tokens, ""), 8);
-  EXPECT_EQ(manager.used_blocks(), 2);
+  EXPECT_EQ(manager.cache().CountCached(3, tokens, ""), 8);
+  EXPECT_EQ(manager.pool().num_used(), 2);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -197,8 +197,8 @@ TEST(BlockManagerTest, ALimitIsForNowAndTheWholeForEver) {
   ASSERT_EQ(manager.Allocate(1, Tokens(24), "", true, false), 0);  // blocks 1 to 6
   manager.SetLimit(5);
   EXPECT_EQ(manager.EndOfUsed(), 7);
-  EXPECT_EQ(manager.free_blocks(), 0);
-  EXPECT_EQ(manager.total_blocks(), 6);
+  EXPECT_EQ(manager.pool().num_free(), 0);
+  EXPECT_EQ(manager.pool().num_total(), 6);
   EXPECT_EQ(manager.CanAllocate(80, true), AllocStatus::kLater);
   EXPECT_EQ(manager.CanAllocate(81, true), AllocStatus::kNever);
   std::vector<int32_t> ids;
@@ -211,7 +211,7 @@ TEST(BlockManagerTest, ALimitIsForNowAndTheWholeForEver) {
   freed.Add(manager, 1);
   EXPECT_EQ(freed.count(), 4);
   manager.Free(1);
-  EXPECT_EQ(manager.free_blocks(), 4);
+  EXPECT_EQ(manager.pool().num_free(), 4);
   EXPECT_EQ(manager.EndOfUsed(), 0);
   EXPECT_EQ(manager.CanAllocate(16, false), AllocStatus::kOk);  // a tenth of the limit is no block
   EXPECT_EQ(manager.CanAllocate(17, true), AllocStatus::kLater);
@@ -240,15 +240,15 @@ TEST(BlockManagerTest, NoBlockOfASequenceIsHashedTwice) {
   BlockManager manager(Options(6));  // 5 blocks
   std::vector<int32_t> tokens = Tokens(14);
   manager.Allocate(1, tokens, "", true, false);
-  EXPECT_EQ(manager.num_blocks_hashed(), 1) << "up to the first that is not cached";
+  EXPECT_EQ(manager.cache().num_blocks_hashed(), 1) << "up to the first that is not cached";
   manager.Commit(1, tokens, 14);
-  EXPECT_EQ(manager.num_blocks_hashed(), 3);
+  EXPECT_EQ(manager.cache().num_blocks_hashed(), 3);
   const std::vector<int32_t> longer = Tokens(24);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(manager.Allocate(2, longer, "", true, false), -1);
-  EXPECT_EQ(manager.num_blocks_hashed(), 3 + 4);
-  manager.Withdraw(2);
+  EXPECT_EQ(manager.cache().num_blocks_hashed(), 3 + 4);
+  manager.cache().Withdraw(2);
   EXPECT_EQ(manager.Allocate(2, longer, "", true, false), -1);
-  EXPECT_EQ(manager.num_blocks_hashed(), 3 + 4 + 4);
+  EXPECT_EQ(manager.cache().num_blocks_hashed(), 3 + 4 + 4);
 }
 
 // A part of the blocks at each call, and all of them after some.

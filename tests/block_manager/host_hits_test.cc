@@ -16,7 +16,7 @@ using Copies = std::vector<BlockCopyOp>;
 struct Manager : BlockManager {
   Manager(int32_t num_blocks, int32_t num_host_blocks)
       : BlockManager(SmallBlocks(num_blocks, num_host_blocks)) {
-    SetReadsHost(true);
+    cache().SetReadsHost(true);
   }
   // Computes a sequence and ends it. Returns how many tokens were found.
   int32_t Compute(int64_t id, const std::vector<int32_t>& tokens) {
@@ -29,9 +29,9 @@ struct Manager : BlockManager {
   }
   Copies Store(int32_t count) {
     Copies outs;
-    const std::vector<uint64_t> stored = StoreCached(count, ++step, &outs);
+    const std::vector<uint64_t> stored = cache().StoreOnHost(count, ++step, &outs);
     EXPECT_EQ(stored.size(), outs.size());
-    NoteStored(stored, step, true);
+    host_cache().NoteStored(stored, step, true);
     Check();
     return outs;
   }
@@ -47,22 +47,22 @@ TEST(HostHitsTest, WhatTheDeviceLosesIsFound) {
   manager.Compute(1, Tokens(12));
   const Copies outs = manager.Store(16);
   EXPECT_EQ(outs.size(), 3u);
-  EXPECT_EQ(manager.used_host_blocks(), 3);
-  EXPECT_EQ(manager.cached_host_blocks(), 3);
+  EXPECT_EQ(manager.host().pool().num_used(), 3);
+  EXPECT_EQ(manager.host().cache().size(), 3);
   EXPECT_TRUE(manager.Store(16).empty()) << "they are there";
   manager.Compute(2, Tokens(16, 100));
-  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 12);
+  EXPECT_EQ(manager.cache().CountCached(3, Tokens(13), ""), 12);
   EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 12);
-  const Copies ins = manager.TakeHostHits();
+  const Copies ins = manager.cache().TakeHostHits();
   ASSERT_EQ(ins.size(), 3u);
   // The first of the sequence was the last to be given up.
   std::map<int32_t, int32_t> host_of;
   for (const BlockCopyOp& out : outs) host_of[out.src] = out.dst;
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ins[i].dst, manager.Table(3)[i]);
-  EXPECT_TRUE(manager.TakeHostHits().empty());
+  EXPECT_TRUE(manager.cache().TakeHostHits().empty());
   manager.Check();
   // And others share them.
-  EXPECT_EQ(manager.CountCached(4, Tokens(13), ""), 12);
+  EXPECT_EQ(manager.cache().CountCached(4, Tokens(13), ""), 12);
   manager.Free(3);
   EXPECT_TRUE(manager.Store(16).size() <= 1u) << "the copies have stayed there";
 }
@@ -71,12 +71,12 @@ TEST(HostHitsTest, OnlyOnceAllRanksHaveThem) {
   Manager manager(1 + 4, 10);
   manager.Compute(1, Tokens(12));
   Copies outs;
-  const std::vector<uint64_t> stored = manager.StoreCached(2, 1, &outs);
+  const std::vector<uint64_t> stored = manager.cache().StoreOnHost(2, 1, &outs);
   ASSERT_EQ(stored.size(), 2u);
   manager.Compute(2, Tokens(16, 100));
-  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
-  manager.NoteStored(stored, 1, false);
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.cache().CountCached(3, Tokens(13), ""), 0);
+  manager.host_cache().NoteStored(stored, 1, false);
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   manager.Check();
 }
 
@@ -85,15 +85,15 @@ TEST(HostHitsTest, WhoDoesNotReadItFindsNothing) {
   manager.Compute(1, Tokens(12));
   manager.Store(16);
   manager.Compute(2, Tokens(16, 100));
-  manager.SetReadsHost(false);
-  EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
+  manager.cache().SetReadsHost(false);
+  EXPECT_EQ(manager.cache().CountCached(3, Tokens(13), ""), 0);
   EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 0);
-  EXPECT_TRUE(manager.TakeHostHits().empty());
+  EXPECT_TRUE(manager.cache().TakeHostHits().empty());
   // What it computes is the content that is known there already.
   manager.Commit(3, Tokens(13), 13);
   manager.Free(3);
   EXPECT_TRUE(manager.Store(16).empty());
-  EXPECT_EQ(manager.cached_host_blocks(), 3);
+  EXPECT_EQ(manager.host().cache().size(), 3);
 }
 
 TEST(HostHitsTest, AChainGoesOnOverBothSides) {
@@ -102,7 +102,7 @@ TEST(HostHitsTest, AChainGoesOnOverBothSides) {
   EXPECT_EQ(manager.Store(2).size(), 2u) << "tails go first";
   manager.Compute(2, Tokens(16, 100));  // takes two unknown blocks and the two tails
   EXPECT_EQ(manager.Allocate(3, Tokens(17), "", true, false), 16);
-  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  EXPECT_EQ(manager.cache().TakeHostHits().size(), 2u);
   manager.Check();
 }
 
@@ -111,17 +111,17 @@ TEST(HostHitsTest, SequencesThatAreSwappedOutComeFirst) {
   manager.Compute(1, Tokens(16));
   EXPECT_EQ(manager.Store(16).size(), 4u);
   ASSERT_GE(manager.Allocate(2, Tokens(12, 100), "", true, false), 0);
-  EXPECT_EQ(manager.CanSwapOut(4), AllocStatus::kOk);
-  EXPECT_EQ(manager.CanSwapOut(5), AllocStatus::kNever);
+  EXPECT_EQ(manager.host().CanTake(4), AllocStatus::kOk);
+  EXPECT_EQ(manager.host().CanTake(5), AllocStatus::kNever);
   Copies outs;
-  manager.SwapOut({{{2, 12}}}, &outs);
+  manager.swapped().SwapOut({{{2, 12}}}, &outs);
   manager.Check();
-  EXPECT_EQ(manager.swapped_blocks(), 3);
-  EXPECT_EQ(manager.cached_host_blocks(), 1);
-  EXPECT_EQ(manager.SwappedBlocks().size(), 4u);
-  EXPECT_EQ(manager.host_cache().num_evicted(), 3);
-  EXPECT_EQ(manager.CanSwapOut(2), AllocStatus::kLater);
-  manager.DropSwapped(2);
+  EXPECT_EQ(manager.swapped().num_blocks(), 3);
+  EXPECT_EQ(manager.host().cache().size(), 1);
+  EXPECT_EQ(manager.swapped().Sources().size(), 4u);
+  EXPECT_EQ(manager.host().cache().num_evicted(), 3);
+  EXPECT_EQ(manager.host().CanTake(2), AllocStatus::kLater);
+  manager.swapped().Drop(2);
   manager.Check();
 }
 
@@ -129,18 +129,18 @@ TEST(HostHitsTest, ASleepKeepsWhatItHasNoCopyOf) {
   Manager manager(1 + 8, 6);
   manager.Compute(1, Tokens(16));
   EXPECT_EQ(manager.Store(2).size(), 2u);
-  EXPECT_TRUE(manager.ChooseKept({}, {}).empty());
-  EXPECT_EQ(manager.kept().size(), 2u);
+  EXPECT_TRUE(manager.kept().Choose({}, {}).empty());
+  EXPECT_EQ(manager.kept().blocks().size(), 2u);
   manager.Check();
-  manager.ForgetUnkept();
-  manager.ReleaseKept();
+  manager.kept().ForgetOthers();
+  manager.kept().Release();
   manager.Check();
   EXPECT_EQ(manager.Allocate(3, Tokens(17), "", true, false), 16);
-  EXPECT_EQ(manager.TakeHostHits().size(), 2u);
+  EXPECT_EQ(manager.cache().TakeHostHits().size(), 2u);
   manager.Free(3);
   // A limit is for both.
-  EXPECT_TRUE(manager.ChooseKept({}, {.num_blocks = 1}).empty());
-  EXPECT_LE(manager.used_host_blocks(), 1);
+  EXPECT_TRUE(manager.kept().Choose({}, {.num_blocks = 1}).empty());
+  EXPECT_LE(manager.host().pool().num_used(), 1);
   manager.Check();
 }
 
@@ -150,9 +150,9 @@ TEST(HostHitsTest, WhatIsForgottenIsForgottenThereToo) {
     manager.Compute(1, Tokens(12));
     manager.Store(16);
     manager.Compute(2, Tokens(16, 100));
-    all ? manager.ResetPrefixCache() : manager.ForgetPrefix(Tokens(12), "");
-    EXPECT_EQ(manager.CountCached(3, Tokens(13), ""), 0);
-    EXPECT_EQ(manager.cached_host_blocks(), 0);
+    all ? manager.ResetPrefixCache() : manager.cache().ForgetPrefix(Tokens(12), "");
+    EXPECT_EQ(manager.cache().CountCached(3, Tokens(13), ""), 0);
+    EXPECT_EQ(manager.host().cache().size(), 0);
     manager.Check();
   }
 }
@@ -169,10 +169,10 @@ TEST(HostHitsTest, RandomLoadsFindTheirOwn) {
     std::map<int32_t, std::vector<int32_t>> device, host;
     std::map<int64_t, std::vector<int32_t>> live;
     for (int64_t id = 1; id <= 150; ++id) {
-      manager.SetReadsHost(below(5) != 0);
+      manager.cache().SetReadsHost(below(5) != 0);
       const std::vector<int32_t> tokens = Tokens(1 + below(30), below(6) * 50);
       const int32_t cached = manager.Allocate(id, tokens, "", true, true);
-      for (const BlockCopyOp& copy : manager.TakeHostHits()) {
+      for (const BlockCopyOp& copy : manager.cache().TakeHostHits()) {
         device[copy.dst] = host.at(copy.src);
         ++hits;
       }
@@ -195,15 +195,15 @@ TEST(HostHitsTest, RandomLoadsFindTheirOwn) {
         if (cached < 0) break;
       }
       Copies outs;
-      const std::vector<uint64_t> stored = manager.StoreCached(1 + below(6), id, &outs);
+      const std::vector<uint64_t> stored = manager.cache().StoreOnHost(1 + below(6), id, &outs);
       for (const BlockCopyOp& copy : outs) host[copy.dst] = device.at(copy.src);
-      manager.NoteStored(stored, id, below(10) != 0);
-      if (below(60) == 0) manager.ForgetPrefix(tokens, "");
+      manager.host_cache().NoteStored(stored, id, below(10) != 0);
+      if (below(60) == 0) manager.cache().ForgetPrefix(tokens, "");
       if (below(90) == 0) manager.ResetPrefixCache();
       manager.Check();
       ASSERT_FALSE(HasFailure()) << "seed " << seed;
     }
-    evictions += manager.host_cache().num_evicted();
+    evictions += manager.host().cache().num_evicted();
   }
   EXPECT_GT(hits, 2000);
   EXPECT_GT(evictions, 1000);

@@ -18,7 +18,7 @@ void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& 
 
 std::vector<int32_t> DeviceBlocks(const BlockManager& manager) {
   std::vector<int32_t> ids;
-  for (const KeptBlock& kept : manager.kept()) ids.push_back(kept.device_block);
+  for (const KeptBlock& kept : manager.kept().blocks()) ids.push_back(kept.device_block);
   return ids;
 }
 
@@ -45,17 +45,17 @@ TEST(KeepBlocksTest, SequencesComeFirstWithWhatTheyHaveComputedAndThenTheCache) 
   AddComputed(&manager, 2, Tokens(6, 100));
   ASSERT_EQ(manager.Allocate(3, Tokens(40, 200), "", true, false), 0);
   const std::vector<int32_t> running = manager.Table(2), prefilling = manager.Table(3);
-  EXPECT_TRUE(manager.ChooseKept({{2, 6}, {3, 9}}).empty());
+  EXPECT_TRUE(manager.kept().Choose({{2, 6}, {3, 9}}).empty());
   EXPECT_EQ(DeviceBlocks(manager),
             (std::vector<int32_t>{running[0], running[1], prefilling[0], prefilling[1], prefilling[2], 1, 2}))
       << "a block without a computed token holds nothing";
-  EXPECT_EQ(manager.used_host_blocks(), 7);
-  EXPECT_EQ(manager.cached_blocks(), 2) << "nothing else has changed";
+  EXPECT_EQ(manager.host().pool().num_used(), 7);
+  EXPECT_EQ(manager.pool().num_cached(), 2) << "nothing else has changed";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  manager.ForgetUnkept();
-  EXPECT_EQ(manager.cached_blocks(), 2);
-  manager.ReleaseKept();
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  manager.kept().ForgetOthers();
+  EXPECT_EQ(manager.pool().num_cached(), 2);
+  manager.kept().Release();
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   EXPECT_EQ(manager.Table(3), prefilling);
   EXPECT_EQ(manager.Allocate(4, Tokens(9), "", true, false), 8);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
@@ -67,13 +67,13 @@ TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
     AddComputed(&manager, 1 + first, Tokens(8, first));
     manager.Free(1 + first);
   }
-  EXPECT_TRUE(manager.ChooseKept({}).empty());
-  manager.ForgetUnkept();
-  EXPECT_EQ(manager.used_host_blocks(), 4);
-  EXPECT_EQ(manager.cached_blocks(), 4);
-  EXPECT_EQ(manager.CountCached(200, Tokens(9), ""), 0);
-  EXPECT_EQ(manager.CountCached(201, Tokens(9, 50), ""), 8);
-  EXPECT_EQ(manager.CountCached(202, Tokens(9, 100), ""), 8);
+  EXPECT_TRUE(manager.kept().Choose({}).empty());
+  manager.kept().ForgetOthers();
+  EXPECT_EQ(manager.host().pool().num_used(), 4);
+  EXPECT_EQ(manager.pool().num_cached(), 4);
+  EXPECT_EQ(manager.cache().CountCached(200, Tokens(9), ""), 0);
+  EXPECT_EQ(manager.cache().CountCached(201, Tokens(9, 50), ""), 8);
+  EXPECT_EQ(manager.cache().CountCached(202, Tokens(9, 100), ""), 8);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -84,14 +84,14 @@ TEST(KeepBlocksTest, ASequenceIsKeptWholeOrNotAtAll) {
   manager.Free(1);
   AddComputed(&manager, 3, Tokens(14, 100));
   AddComputed(&manager, 4, Tokens(6, 200));
-  EXPECT_EQ(manager.ChooseKept({{4, 6}, {3, 14}}), (std::vector<int64_t>{3}));
+  EXPECT_EQ(manager.kept().Choose({{4, 6}, {3, 14}}), (std::vector<int64_t>{3}));
   manager.Free(3);
-  manager.ForgetUnkept();
-  EXPECT_EQ(manager.used_host_blocks(), 4);
-  EXPECT_EQ(manager.CountCached(200, Tokens(9), ""), 0);
-  EXPECT_EQ(manager.CountCached(201, Tokens(14, 100), ""), 8);
-  EXPECT_EQ(manager.CountCached(202, Tokens(6, 200), ""), 4);
-  EXPECT_EQ(manager.used_blocks(), 2) << "the one that is kept";
+  manager.kept().ForgetOthers();
+  EXPECT_EQ(manager.host().pool().num_used(), 4);
+  EXPECT_EQ(manager.cache().CountCached(200, Tokens(9), ""), 0);
+  EXPECT_EQ(manager.cache().CountCached(201, Tokens(14, 100), ""), 8);
+  EXPECT_EQ(manager.cache().CountCached(202, Tokens(6, 200), ""), 4);
+  EXPECT_EQ(manager.pool().num_used(), 2) << "the one that is kept";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -99,9 +99,9 @@ TEST(KeepBlocksTest, OfAChainTheBeginningIsKept) {
   BlockManager manager(SmallBlocks(30, 2));
   AddComputed(&manager, 1, Tokens(16));
   manager.Free(1);
-  EXPECT_TRUE(manager.ChooseKept({}).empty());
-  manager.ForgetUnkept();
-  EXPECT_EQ(manager.CountCached(105, Tokens(17), ""), 8);
+  EXPECT_TRUE(manager.kept().Choose({}).empty());
+  manager.kept().ForgetOthers();
+  EXPECT_EQ(manager.cache().CountCached(105, Tokens(17), ""), 8);
 }
 
 TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
@@ -109,8 +109,8 @@ TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
   AddComputed(&manager, 1, Tokens(8));
   std::vector<int32_t> longer = Tokens(12);
   AddComputed(&manager, 2, longer);
-  EXPECT_TRUE(manager.ChooseKept({{1, 8}, {2, 12}}).empty());
-  EXPECT_EQ(manager.used_host_blocks(), 3);
+  EXPECT_TRUE(manager.kept().Choose({{1, 8}, {2, 12}}).empty());
+  EXPECT_EQ(manager.host().pool().num_used(), 3);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -120,25 +120,25 @@ TEST(KeepBlocksTest, LimitsAreKeptWhereTheTierHasMoreRoom) {
   manager.Free(1);  // two cached blocks
   AddComputed(&manager, 2, Tokens(6, 100));
   AddComputed(&manager, 3, Tokens(14, 200));
-  EXPECT_EQ(manager.ChooseKept({{2, 6}, {3, 14}}, {.num_blocks = 4}), (std::vector<int64_t>{3}));
-  EXPECT_EQ(manager.used_host_blocks(), 4) << "the first sequence, and the beginning of the other one";
-  manager.ReleaseKept();
-  EXPECT_TRUE(manager.ChooseKept({{2, 6}, {3, 14}}, {.cached_blocks = false}).empty());
-  EXPECT_EQ(manager.used_host_blocks(), 6) << "no block that nobody holds";
-  manager.ReleaseKept();
-  EXPECT_EQ(manager.ChooseKept({{2, 6}, {3, 14}}, {.num_blocks = 0}), (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.kept().Choose({{2, 6}, {3, 14}}, {.num_blocks = 4}), (std::vector<int64_t>{3}));
+  EXPECT_EQ(manager.host().pool().num_used(), 4) << "the first sequence, and the beginning of the other one";
+  manager.kept().Release();
+  EXPECT_TRUE(manager.kept().Choose({{2, 6}, {3, 14}}, {.cached_blocks = false}).empty());
+  EXPECT_EQ(manager.host().pool().num_used(), 6) << "no block that nobody holds";
+  manager.kept().Release();
+  EXPECT_EQ(manager.kept().Choose({{2, 6}, {3, 14}}, {.num_blocks = 0}), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
 TEST(KeepBlocksTest, WithoutAHostTierNothingIsKept) {
   BlockManager manager(SmallBlocks(30, 0));
   AddComputed(&manager, 1, Tokens(8));
-  EXPECT_EQ(manager.ChooseKept({{1, 8}}), (std::vector<int64_t>{1}));
+  EXPECT_EQ(manager.kept().Choose({{1, 8}}), (std::vector<int64_t>{1}));
   manager.Free(1);
-  manager.ForgetUnkept();
-  EXPECT_EQ(manager.cached_blocks(), 0);
-  EXPECT_EQ(manager.free_blocks(), 29);
+  manager.kept().ForgetOthers();
+  EXPECT_EQ(manager.pool().num_cached(), 0);
+  EXPECT_EQ(manager.pool().num_free(), 29);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -146,15 +146,15 @@ TEST(KeepBlocksTest, AResetInBetweenForgetsTheCacheAndTheSleepCanBeUndone) {
   BlockManager manager(SmallBlocks(30, 8));
   AddComputed(&manager, 1, Tokens(8));
   manager.Free(1);
-  manager.ChooseKept({});
+  manager.kept().Choose({});
   manager.ResetPrefixCache();
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  manager.ReleaseKept();
+  manager.kept().Release();
   AddComputed(&manager, 2, Tokens(8, 50));
   manager.Free(2);
-  manager.ChooseKept({});
-  manager.ReleaseKept();
-  EXPECT_EQ(manager.CountCached(106, Tokens(9, 50), ""), 8);
+  manager.kept().Choose({});
+  manager.kept().Release();
+  EXPECT_EQ(manager.cache().CountCached(106, Tokens(9, 50), ""), 8);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -164,7 +164,7 @@ TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
     std::mt19937 random(seed);
     const auto below = [&](uint32_t bound) { return static_cast<int32_t>(random() % bound); };
     BlockManager manager(SmallBlocks(20 + below(20), below(25)));
-    std::vector<BlockManager::Computed> live;
+    std::vector<ComputedTokens> live;
     for (int64_t id = 1; id <= 60; ++id) {
       const std::vector<int32_t> tokens = Tokens(1 + below(20), below(4) * 100);
       if (manager.Allocate(id, tokens, "", true, true) >= 0) {
@@ -177,7 +177,7 @@ TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
       };
       if (!live.empty() && below(2) == 0) release(random() % live.size());
       if (below(4) == 0) {
-        const std::vector<int64_t> without_room = manager.ChooseKept(live);
+        const std::vector<int64_t> without_room = manager.kept().Choose(live);
         ASSERT_TRUE(manager.CheckIntegrity().ok()) << "seed " << seed;
         if (below(3) > 0) {
           for (const int64_t left_out : without_room) {
@@ -185,12 +185,13 @@ TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
                                  [&](const auto& one) { return one.sequence == left_out; }) -
                     live.begin());
           }
-          manager.ForgetUnkept();
-          ASSERT_LE(manager.used_blocks() == 0 ? manager.cached_blocks() : 0, manager.used_host_blocks());
+          manager.kept().ForgetOthers();
+          ASSERT_LE(manager.pool().num_used() == 0 ? manager.pool().num_cached() : 0,
+                    manager.host().pool().num_used());
         }
         if (!live.empty() && below(3) == 0) release(random() % live.size());  // aborted while it sleeps
         ASSERT_TRUE(manager.CheckIntegrity().ok()) << "seed " << seed;
-        manager.ReleaseKept();
+        manager.kept().Release();
       }
       const absl::Status integrity = manager.CheckIntegrity();
       ASSERT_TRUE(integrity.ok()) << integrity << " seed " << seed;

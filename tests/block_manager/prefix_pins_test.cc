@@ -37,12 +37,12 @@ class PrefixPinsTest : public ::testing::Test {
   void Flood(int times = 3) {
     for (int i = 0; i < times; ++i) {
       first_ += 1000;
-      Compute(Tokens(4 * manager_->free_blocks(), first_));
+      Compute(Tokens(4 * manager_->pool().num_free(), first_));
     }
   }
   int32_t CountCached(const std::vector<int32_t>& tokens, const std::string& salt = "") {
-    const int32_t cached = manager_->CountCached(1'000'000, tokens, salt);
-    manager_->Withdraw(1'000'000);
+    const int32_t cached = manager_->cache().CountCached(1'000'000, tokens, salt);
+    manager_->cache().Withdraw(1'000'000);
     return cached;
   }
   int32_t NumHeld(int32_t index = 0) const { return manager_->pins().num_held(index); }
@@ -60,15 +60,15 @@ TEST_F(PrefixPinsTest, WhatIsCachedIsHeldAtOnceAndOutlivesEveryOtherSequence) {
   Make(11);
   const std::vector<int32_t> prompt = Tokens(13);
   Compute(prompt);
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   EXPECT_EQ(NumHeld(), 3);
-  EXPECT_EQ(manager_->used_blocks(), 3);
+  EXPECT_EQ(manager_->pool().num_used(), 3);
   EXPECT_EQ(manager_->pins().num_blocks(), 3);
   Flood();
   EXPECT_EQ(CountCached(prompt), 12);
-  manager_->Unpin("a");
+  manager_->pins().Remove("a");
   Check();
-  EXPECT_EQ(manager_->used_blocks(), 0);
+  EXPECT_EQ(manager_->pool().num_used(), 0);
   EXPECT_EQ(CountCached(prompt), 12) << "it is cached as any other prompt";
   Flood();
   EXPECT_EQ(CountCached(prompt), 0);
@@ -76,7 +76,7 @@ TEST_F(PrefixPinsTest, WhatIsCachedIsHeldAtOnceAndOutlivesEveryOtherSequence) {
 
 TEST_F(PrefixPinsTest, BlocksAreHeldAsTheyBecomeKnown) {
   Make(11);
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   EXPECT_EQ(NumHeld(), 0);
   const std::vector<int32_t> prompt = Tokens(18);
   ASSERT_EQ(manager_->Allocate(1, prompt, "", true, false), 0);
@@ -95,8 +95,8 @@ TEST_F(PrefixPinsTest, BlocksAreHeldAsTheyBecomeKnown) {
 
 TEST_F(PrefixPinsTest, OnlyTheSameTokensAndTheSameSaltAreHeld) {
   Make(20);
-  manager_->Pin({"salted", Tokens(8), "s"});
-  manager_->Pin({"plain", Tokens(8), ""});
+  manager_->pins().Add({"salted", Tokens(8), "s"});
+  manager_->pins().Add({"plain", Tokens(8), ""});
   std::vector<int32_t> other = Tokens(8);
   other[6] = 99;
   Compute(other);
@@ -110,14 +110,14 @@ TEST_F(PrefixPinsTest, OnlyTheSameTokensAndTheSameSaltAreHeld) {
 TEST_F(PrefixPinsTest, PinsShareBlocksAndEachKeepsThem) {
   Make(20);
   Compute(Tokens(16));
-  manager_->Pin({"short", Tokens(8), ""});
-  manager_->Pin({"long", Tokens(16), ""});
+  manager_->pins().Add({"short", Tokens(8), ""});
+  manager_->pins().Add({"long", Tokens(16), ""});
   EXPECT_EQ(NumHeld(0), 2);
   EXPECT_EQ(NumHeld(1), 4);
   EXPECT_EQ(manager_->pins().num_blocks(), 4);
-  EXPECT_EQ(manager_->used_blocks(), 4);
+  EXPECT_EQ(manager_->pool().num_used(), 4);
   Check();
-  manager_->Unpin("long");
+  manager_->pins().Remove("long");
   EXPECT_EQ(manager_->pins().size(), 1);
   Flood();
   EXPECT_EQ(CountCached(Tokens(16)), 8);
@@ -126,45 +126,45 @@ TEST_F(PrefixPinsTest, PinsShareBlocksAndEachKeepsThem) {
 TEST_F(PrefixPinsTest, WhatIsForgottenIsGivenUpAndHeldAgainOnceItIsComputed) {
   Make(20);
   Compute(Tokens(13));
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   manager_->ResetPrefixCache();
   Check();
   EXPECT_EQ(NumHeld(), 0);
-  EXPECT_EQ(manager_->used_blocks(), 0);
+  EXPECT_EQ(manager_->pool().num_used(), 0);
   EXPECT_EQ(manager_->pins().releases().forgotten, 1);
   Compute(Tokens(13));
   EXPECT_EQ(NumHeld(), 3);
-  manager_->ForgetPrefix(Tokens(8), "");
+  manager_->cache().ForgetPrefix(Tokens(8), "");
   Check();
   EXPECT_EQ(NumHeld(), 0) << "no chain leads to the third block any more";
   EXPECT_EQ(manager_->pins().releases().forgotten, 2);
   Compute(Tokens(13));
   EXPECT_EQ(NumHeld(), 3);
   manager_->ResetPrefixCache();
-  manager_->Unpin("a");
+  manager_->pins().Remove("a");
   Check();
   EXPECT_EQ(manager_->pins().size(), 0);
 }
 
 TEST_F(PrefixPinsTest, AResetWhileASequenceUsesTheBlocksLeavesThemToIt) {
   Make(20);
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   ASSERT_EQ(manager_->Allocate(1, Tokens(13), "", true, false), 0);
   manager_->Commit(1, Tokens(13), 13);
   EXPECT_EQ(NumHeld(), 3);
   manager_->ResetPrefixCache();
   Check();
   EXPECT_EQ(NumHeld(), 0);
-  EXPECT_EQ(manager_->used_blocks(), 4);
+  EXPECT_EQ(manager_->pool().num_used(), 4);
   manager_->Free(1);
   Check();
-  EXPECT_EQ(manager_->cached_blocks(), 0);
+  EXPECT_EQ(manager_->pool().num_cached(), 0);
 }
 
 TEST_F(PrefixPinsTest, ASmallerCacheTakesTheBlocksBeyondItsEnd) {
   Make(20);
   Compute(Tokens(40));  // blocks 1 to 10
-  manager_->Pin({"a", Tokens(40), ""});
+  manager_->pins().Add({"a", Tokens(40), ""});
   EXPECT_EQ(manager_->EndOfUsed(), 11);
   manager_->SetLimit(7);
   Check();
@@ -178,15 +178,15 @@ TEST_F(PrefixPinsTest, ThePinThatWasAddedLastGivesWayFirst) {
   Make(13);
   Compute(Tokens(12));
   Compute(Tokens(12, 100));
-  manager_->Pin({"a", Tokens(12), ""});
-  manager_->Pin({"b", Tokens(12, 100), ""});
-  EXPECT_EQ(manager_->free_blocks(), 6);
-  EXPECT_EQ(manager_->PinsGiveWay(2), 1);
+  manager_->pins().Add({"a", Tokens(12), ""});
+  manager_->pins().Add({"b", Tokens(12, 100), ""});
+  EXPECT_EQ(manager_->pool().num_free(), 6);
+  EXPECT_EQ(manager_->pins().GiveWay(2), 1);
   EXPECT_EQ(NumHeld(0), 3);
   EXPECT_EQ(NumHeld(1), 0);
-  EXPECT_EQ(manager_->free_blocks(), 9);
-  EXPECT_EQ(manager_->PinsGiveWay(1), 0);
-  EXPECT_EQ(manager_->PinsGiveWay(2), -1) << "nothing is left to give";
+  EXPECT_EQ(manager_->pool().num_free(), 9);
+  EXPECT_EQ(manager_->pins().GiveWay(1), 0);
+  EXPECT_EQ(manager_->pins().GiveWay(2), -1) << "nothing is left to give";
   EXPECT_EQ(manager_->pins().releases().no_blocks, 2);
   Check();
   // The contents are still cached: a sequence that adopts them lets the pin hold them again.
@@ -199,28 +199,28 @@ TEST_F(PrefixPinsTest, ThePinThatWasAddedLastGivesWayFirst) {
 TEST_F(PrefixPinsTest, APinWhoseBlocksASequenceUsesHasNothingToGive) {
   Make(13);
   Compute(Tokens(13));
-  manager_->Pin({"a", Tokens(12), ""});
-  manager_->Pin({"the same", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
+  manager_->pins().Add({"the same", Tokens(12), ""});
   ASSERT_EQ(manager_->Allocate(1, Tokens(13), "", true, false), 12);
-  EXPECT_EQ(manager_->PinsGiveWay(2), -1);
+  EXPECT_EQ(manager_->pins().GiveWay(2), -1);
   manager_->Free(1);
-  EXPECT_EQ(manager_->PinsGiveWay(2), 1) << "only pins hold them";
-  EXPECT_EQ(manager_->PinsGiveWay(1), 0);
-  EXPECT_EQ(manager_->used_blocks(), 0);
+  EXPECT_EQ(manager_->pins().GiveWay(2), 1) << "only pins hold them";
+  EXPECT_EQ(manager_->pins().GiveWay(1), 0);
+  EXPECT_EQ(manager_->pool().num_used(), 0);
 }
 
 TEST_F(PrefixPinsTest, PinnedBlocksAreKeptBeforeOtherCachedOnes) {
   Make(20, /*num_host_blocks=*/4);
   Compute(Tokens(13));
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   Compute(Tokens(16, 100));
-  EXPECT_TRUE(manager_->ChooseKept({}).empty());
+  EXPECT_TRUE(manager_->kept().Choose({}).empty());
   std::set<int32_t> kept;
-  for (const KeptBlock& block : manager_->kept()) kept.insert(block.device_block);
+  for (const KeptBlock& block : manager_->kept().blocks()) kept.insert(block.device_block);
   EXPECT_TRUE(kept.contains(1) && kept.contains(2) && kept.contains(3));
   EXPECT_EQ(kept.size(), 4u);
-  manager_->ForgetUnkept();
-  manager_->ReleaseKept();
+  manager_->kept().ForgetOthers();
+  manager_->kept().Release();
   Check();
   EXPECT_EQ(NumHeld(), 3);
   EXPECT_EQ(CountCached(Tokens(13)), 12);
@@ -229,11 +229,11 @@ TEST_F(PrefixPinsTest, PinnedBlocksAreKeptBeforeOtherCachedOnes) {
 TEST_F(PrefixPinsTest, OfAPinWithoutRoomInTheHostTierTheBeginningIsKept) {
   Make(20, /*num_host_blocks=*/2);
   Compute(Tokens(13));
-  manager_->Pin({"a", Tokens(12), ""});
-  manager_->ChooseKept({}, {.cached_blocks = false});
-  EXPECT_EQ(manager_->kept().size(), 2u);
-  manager_->ForgetUnkept();
-  manager_->ReleaseKept();
+  manager_->pins().Add({"a", Tokens(12), ""});
+  manager_->kept().Choose({}, {.cached_blocks = false});
+  EXPECT_EQ(manager_->kept().blocks().size(), 2u);
+  manager_->kept().ForgetOthers();
+  manager_->kept().Release();
   Check();
   EXPECT_EQ(NumHeld(), 2);
 }
@@ -242,7 +242,7 @@ TEST_F(PrefixPinsTest, WithoutAPrefixCacheNothingIsHeld) {
   BlockManagerOptions options = Options(20);
   options.enable_prefix_caching = false;
   manager_ = std::make_unique<BlockManager>(options);
-  manager_->Pin({"a", Tokens(12), ""});
+  manager_->pins().Add({"a", Tokens(12), ""});
   Compute(Tokens(13));
   EXPECT_EQ(NumHeld(), 0);
 }
@@ -274,9 +274,9 @@ class RandomRun {
       const auto size = static_cast<int64_t>(it->second.tokens.size());
       manager_.Commit(it->first, it->second.tokens, Below(static_cast<int32_t>(size) + 1));
     } else if (live_.size() == 1) {
-      manager_.PinsGiveWay(manager_.pins().size());
+      manager_.pins().GiveWay(manager_.pins().size());
     } else {
-      manager_.ForgetPrefix(it->second.tokens, it->second.salt);
+      manager_.cache().ForgetPrefix(it->second.tokens, it->second.salt);
     }
   }
   absl::Status Check() const { return manager_.CheckIntegrity(); }
@@ -299,13 +299,13 @@ class RandomRun {
   void Pin() {
     if (pins_.size() == 6) return;
     const std::string id = std::to_string(next_pin_++);
-    manager_.Pin({id, Tokens(4 * (1 + Below(4)), 100 * Below(3)), SomeSalt()});
+    manager_.pins().Add({id, Tokens(4 * (1 + Below(4)), 100 * Below(3)), SomeSalt()});
     pins_.push_back(id);
   }
   void Unpin() {
     if (pins_.empty()) return;
     const auto pin = pins_.begin() + Below(static_cast<int32_t>(pins_.size()));
-    manager_.Unpin(*pin);
+    manager_.pins().Remove(*pin);
     pins_.erase(pin);
   }
   void Disturb() {
@@ -320,9 +320,9 @@ class RandomRun {
           manager_.Free(live_.begin()->first);
           live_.erase(live_.begin());
         }
-        manager_.ChooseKept({}, {.cached_blocks = Below(2) == 0});
-        manager_.ForgetUnkept();
-        return manager_.ReleaseKept();
+        manager_.kept().Choose({}, {.cached_blocks = Below(2) == 0});
+        manager_.kept().ForgetOthers();
+        return manager_.kept().Release();
       }
       default:
         return;

@@ -62,13 +62,13 @@ class ReplayedCache {
       ++on_device;
       ExpectHas(CacheMedium::kDevice, block);
     }
-    for (const HostPrefixCache::Entry& entry : manager.host_cache().entries()) {
+    for (const HostPrefixCache::Entry& entry : manager.host().cache().entries()) {
       if (!entry.is_ready) continue;
       ++on_host;
       ExpectHas(CacheMedium::kHost, entry);
     }
     EXPECT_EQ(contents().size(), on_device) << "are stored by events and by the pool";
-    EXPECT_EQ(manager.cache_counts().num_cached(), static_cast<int64_t>(on_device));
+    EXPECT_EQ(manager.pool().counts().num_cached(), static_cast<int64_t>(on_device));
     EXPECT_EQ(contents(CacheMedium::kHost).size(), on_host) << "are stored by events and in the host tier";
   }
 

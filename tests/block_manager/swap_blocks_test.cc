@@ -28,8 +28,8 @@ void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& 
 
 AllocStatus SwapIn(BlockManager* manager, int64_t id, const std::vector<int32_t>& tokens, bool use_cache,
                    bool ignore_watermark, Copies* ins, int64_t* adopted) {
-  BlockManager::Returning returning = {id, tokens, "", use_cache};
-  const AllocStatus status = manager->SwapIn(absl::MakeSpan(&returning, 1), ignore_watermark, ins);
+  SwappedSequences::Returning returning = {id, tokens, "", use_cache};
+  const AllocStatus status = manager->swapped().SwapIn(absl::MakeSpan(&returning, 1), ignore_watermark, ins);
   *adopted = returning.num_adopted;
   return status;
 }
@@ -46,52 +46,52 @@ TEST(SwapBlocksTest, ComputedBlocksGoToTheHostAndComeBackWhole) {
   BlockManager manager(Options(10, 3));
   ASSERT_EQ(manager.Allocate(1, Tokens(14), "", false, false), 0);
   Copies outs, ins;
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(9)), AllocStatus::kOk);
-  manager.SwapOut({{{1, 9}}}, &outs);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(9)), AllocStatus::kOk);
+  manager.swapped().SwapOut({{{1, 9}}}, &outs);
   EXPECT_EQ(Pairs(outs), (List{{1, 0}, {2, 1}, {3, 2}})) << "the fourth has nothing that was computed";
-  EXPECT_EQ(manager.used_blocks(), 0);
-  EXPECT_EQ(manager.used_host_blocks(), 3);
-  EXPECT_EQ(manager.swapped_blocks(), 3);
+  EXPECT_EQ(manager.pool().num_used(), 0);
+  EXPECT_EQ(manager.host().pool().num_used(), 3);
+  EXPECT_EQ(manager.swapped().num_blocks(), 3);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(14), false, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(Pairs(ins), (List{{0, 1}, {1, 2}, {2, 3}}));
   EXPECT_EQ(manager.Table(1), (std::vector<int32_t>{1, 2, 3, 4}));
   EXPECT_EQ(adopted, 0);
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
 TEST(SwapBlocksTest, TheHostTierSaysOkLaterOrNever) {
   BlockManager manager(Options(10, 3));
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(12)), AllocStatus::kOk);
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(13)), AllocStatus::kNever);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(12)), AllocStatus::kOk);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(13)), AllocStatus::kNever);
   AddComputed(&manager, 1, Tokens(8));
   Copies outs;
-  manager.SwapOut({{{1, 8}}}, &outs);
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(4)), AllocStatus::kOk);
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(5)), AllocStatus::kLater);
-  manager.DropSwapped(1);
-  EXPECT_EQ(manager.CanSwapOut(manager.BlocksFor(12)), AllocStatus::kOk);
+  manager.swapped().SwapOut({{{1, 8}}}, &outs);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(4)), AllocStatus::kOk);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(5)), AllocStatus::kLater);
+  manager.swapped().Drop(1);
+  EXPECT_EQ(manager.host().CanTake(manager.BlocksFor(12)), AllocStatus::kOk);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  EXPECT_EQ(BlockManager(Options(10, 0)).CanSwapOut(1), AllocStatus::kNever);
+  EXPECT_EQ(BlockManager(Options(10, 0)).host().CanTake(1), AllocStatus::kNever);
 }
 
 TEST(SwapBlocksTest, ASwapInIsAllOrNothingAndLeavesTheWatermark) {
   BlockManager manager(Options(11, 10, /*watermark=*/0.2));
   AddComputed(&manager, 1, Tokens(12));
   Copies outs, ins;
-  manager.SwapOut({{{1, 12}}}, &outs);
+  manager.swapped().SwapOut({{{1, 12}}}, &outs);
   ASSERT_GE(manager.Allocate(2, Tokens(24, 100), "", false, true), 0);
   int64_t adopted = 0;
   EXPECT_EQ(SwapIn(&manager, 1, Tokens(13), false, false, &ins, &adopted), AllocStatus::kLater);
   EXPECT_TRUE(ins.empty());
-  EXPECT_EQ(manager.used_blocks(), 6);
-  EXPECT_EQ(manager.used_host_blocks(), 3);
-  EXPECT_EQ(manager.num_watermark_refusals(), 1) << "four are free, two of which must stay so";
+  EXPECT_EQ(manager.pool().num_used(), 6);
+  EXPECT_EQ(manager.host().pool().num_used(), 3);
+  EXPECT_EQ(manager.watermark().num_refusals(), 1) << "four are free, two of which must stay so";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   EXPECT_EQ(SwapIn(&manager, 1, Tokens(17), false, true, &ins, &adopted), AllocStatus::kLater);
-  EXPECT_EQ(manager.num_watermark_refusals(), 1) << "five are not there";
+  EXPECT_EQ(manager.watermark().num_refusals(), 1) << "five are not there";
   EXPECT_EQ(SwapIn(&manager, 1, Tokens(41), false, true, &ins, &adopted), AllocStatus::kNever);
   EXPECT_EQ(SwapIn(&manager, 1, Tokens(13), false, true, &ins, &adopted), AllocStatus::kOk);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
@@ -102,17 +102,17 @@ TEST(SwapBlocksTest, WhatTheDeviceStillHasIsNotCopied) {
   AddComputed(&manager, 1, Tokens(10));
   AddComputed(&manager, 2, Tokens(8));  // shares the first two blocks
   Copies outs, ins;
-  manager.SwapOut({{{1, 10}}}, &outs);
+  manager.swapped().SwapOut({{{1, 10}}}, &outs);
   ASSERT_EQ(outs.size(), 3u);
-  const int64_t hashed = manager.num_blocks_hashed();
+  const int64_t hashed = manager.cache().num_blocks_hashed();
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 8);
   ASSERT_EQ(ins.size(), 1u);
   EXPECT_EQ(ins[0].src, outs[2].dst);
   EXPECT_EQ(ins[0].dst, manager.Table(1)[2]);
-  EXPECT_EQ(manager.num_blocks_hashed(), hashed) << "its hashes were kept";
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.cache().num_blocks_hashed(), hashed) << "its hashes were kept";
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -120,13 +120,13 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   BlockManager manager(Options(20, 10));
   ASSERT_EQ(manager.Allocate(1, Tokens(20), "", true, false), 0);
   Copies outs, ins;
-  manager.SwapOut({{{1, 4}}}, &outs);  // in the middle of its prompt
+  manager.swapped().SwapOut({{{1, 4}}}, &outs);  // in the middle of its prompt
   AddComputed(&manager, 2, Tokens(16));
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(20), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 16);
   EXPECT_TRUE(ins.empty());
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -134,17 +134,17 @@ TEST(SwapBlocksTest, WhatWasForgottenDoesNotComeBackIntoThePrefixCache) {
   BlockManager manager(Options(20, 10));
   AddComputed(&manager, 1, Tokens(10));
   Copies outs, ins;
-  manager.SwapOut({{{1, 10}}}, &outs);
+  manager.swapped().SwapOut({{{1, 10}}}, &outs);
   manager.ResetPrefixCache();
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(ins.size(), 3u);
   manager.Commit(1, Tokens(16), 16);
-  EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
-  manager.SwapOut({{{1, 10}}}, &outs);  // and not by a second time either
+  EXPECT_EQ(manager.cache().CountCached(2, Tokens(16), ""), 0);
+  manager.swapped().SwapOut({{{1, 10}}}, &outs);  // and not by a second time either
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   manager.Commit(1, Tokens(16), 16);
-  EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
+  EXPECT_EQ(manager.cache().CountCached(2, Tokens(16), ""), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -153,21 +153,21 @@ TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
   AddComputed(&manager, 1, Tokens(10));
   AddComputed(&manager, 2, Tokens(12, 100));
   Copies outs, ins;
-  manager.SwapOut({{{1, 10}}}, &outs);
-  EXPECT_EQ(manager.ChooseKept({{{2, 12}}}, {}), (std::vector<int64_t>{2})) << "two blocks are left";
+  manager.swapped().SwapOut({{{1, 10}}}, &outs);
+  EXPECT_EQ(manager.kept().Choose({{{2, 12}}}, {}), (std::vector<int64_t>{2})) << "two blocks are left";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  manager.ReleaseKept();
-  EXPECT_EQ(manager.ChooseKept({{{2, 8}}}, {.num_blocks = 4}), (std::vector<int64_t>{2}))
+  manager.kept().Release();
+  EXPECT_EQ(manager.kept().Choose({{{2, 8}}}, {.num_blocks = 4}), (std::vector<int64_t>{2}))
       << "the limit is of the host's memory";
-  manager.ReleaseKept();
-  EXPECT_TRUE(manager.ChooseKept({{{2, 8}}}, {.num_blocks = 5}).empty());
-  manager.ForgetUnkept();
+  manager.kept().Release();
+  EXPECT_TRUE(manager.kept().Choose({{{2, 8}}}, {.num_blocks = 5}).empty());
+  manager.kept().ForgetOthers();
   EXPECT_TRUE(manager.CheckIntegrity().ok());
-  manager.ReleaseKept();
+  manager.kept().Release();
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(11), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(ins.size(), 3u);
-  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.host().pool().num_used(), 0);
 }
 
 // The contents of blocks are modelled: each sequence finds its own after any number of swaps.
@@ -182,14 +182,14 @@ class RandomSwaps {
     std::advance(it, Below(static_cast<int32_t>(live_.size())));
     Live& sequence = it->second;
     if (Below(5) == 0) {
-      sequence.is_swapped ? manager_.DropSwapped(it->first) : manager_.Free(it->first);
-      manager_.Withdraw(it->first);
+      sequence.is_swapped ? manager_.swapped().Drop(it->first) : manager_.Free(it->first);
+      manager_.cache().Withdraw(it->first);
       live_.erase(it);
     } else if (sequence.is_swapped) {
       SwapIn(it->first, &sequence);
-    } else if (manager_.CanSwapOut(manager_.BlocksFor(Size(sequence))) == AllocStatus::kOk) {
+    } else if (manager_.host().CanTake(manager_.BlocksFor(Size(sequence))) == AllocStatus::kOk) {
       Copies copies;
-      manager_.SwapOut({{{it->first, Size(sequence)}}}, &copies);
+      manager_.swapped().SwapOut({{{it->first, Size(sequence)}}}, &copies);
       for (const BlockCopyOp& copy : copies) host_[copy.dst] = device_.at(copy.src);
       sequence.is_swapped = true;
       ++num_swaps_;
@@ -222,7 +222,7 @@ class RandomSwaps {
     manager_.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
   }
   void SwapIn(int64_t id, Live* sequence) {
-    const int32_t used = manager_.used_blocks(), on_host = manager_.used_host_blocks();
+    const int32_t used = manager_.pool().num_used(), on_host = manager_.host().pool().num_used();
     const int64_t size = Size(*sequence);
     sequence->tokens.push_back(7);  // sampled while it was swapped out
     Copies copies;
@@ -230,8 +230,8 @@ class RandomSwaps {
     if (::somnus::SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) !=
         AllocStatus::kOk) {
       sequence->tokens.pop_back();
-      ASSERT_EQ(manager_.used_blocks(), used);
-      ASSERT_EQ(manager_.used_host_blocks(), on_host);
+      ASSERT_EQ(manager_.pool().num_used(), used);
+      ASSERT_EQ(manager_.host().pool().num_used(), on_host);
       return;
     }
     for (const BlockCopyOp& copy : copies) device_[copy.dst] = host_.at(copy.src);

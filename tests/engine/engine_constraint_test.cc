@@ -153,6 +153,8 @@ TEST_P(EngineConstraintTest, AForkHasAMatcherOfItsOwn) {
   EngineLoop engine(options_, &executor_, nullptr);
   const Ticket source = Constrained(MakeTicket("a", 11, 30));
   Ticket fork = Constrained(MakeTicket("b", 11, 20));
+  fork.request.prompt = source.request.prompt;
+  fork.request.sampling = source.request.sampling;
   fork.request.constraint = source.request.constraint;
   fork.request.fork_of = "a";
   ASSERT_TRUE(engine.SubmitAll({source.request, fork.request}).ok());

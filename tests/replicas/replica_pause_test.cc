@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 
 #include "tests/replicas/replica_set_fixture.h"
@@ -73,6 +74,27 @@ TEST_P(ReplicaPauseTest, AnotherCallEndsAWait) {
   ExpectExact({arrived});
 }
 
+// No request ends while all replicas sleep.
+TEST_P(ReplicaPauseTest, AWaitThatBeganInARecoveryEndsWhenAllSleep) {
+  Start();
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  const Ticket ticket = Submit("a", 5, 20);
+  executors_[0]->Lose(kLoss);
+  AwaitReplica(0, EngineState::kRecovering);
+  auto sleep = std::async(std::launch::async,
+                          [this] { return set_->Sleep({.level = 2, .mode = SleepMode::kWait}).status(); });
+  Await([&] { return set_->Stats().lifecycle_call.name == "sleep"; });
+  executors_[0]->FinishRecovery(absl::OkStatus());
+  if (sleep.wait_for(std::chrono::seconds(30)) != std::future_status::ready) {
+    ADD_FAILURE() << "the call still waits";
+    EXPECT_TRUE(set_->AbortCall().ok());
+  }
+  EXPECT_EQ(sleep.get(), absl::OkStatus());
+  EXPECT_EQ(set_->Stats().sleep_level, 2);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact({ticket});
+}
+
 TEST_P(ReplicaPauseTest, SleepWaitsOrAborts) {
   options_.scheduler.max_num_seqs = 1;
   Start();
@@ -89,6 +111,21 @@ TEST_P(ReplicaPauseTest, SleepWaitsOrAborts) {
   EXPECT_EQ(aborted.back().sink->reason(), FinishReason::kAbort);
   ASSERT_TRUE(set_->WakeUp({}).ok());
   ExpectExact({Submit("after", 5, 20)});
+}
+
+// Two runs with the same calls do the same.
+TEST_P(ReplicaPauseTest, AbortedRequestsEndInOrderOfArrival) {
+  RecordingObserver observer;
+  Start(2, &observer);
+  ASSERT_TRUE(set_->Pause({}).ok());
+  const std::vector<Ticket> tickets = SubmitMany(12);
+  ASSERT_TRUE(set_->Sleep({.mode = SleepMode::kAbort}).ok());
+  std::vector<std::string> ids;
+  for (const Ticket& ticket : tickets) {
+    ExpectNoTokens(ticket);
+    ids.push_back(ticket.request.id);
+  }
+  EXPECT_EQ(observer.finished(), ids);
 }
 
 TEST_P(ReplicaPauseTest, RequestsWakeItUnlessItIsPaused) {

@@ -166,11 +166,11 @@ TEST_P(MasksTest, AllowedIdsAndMaskHoldTogether) {
 }
 
 TEST_P(MasksTest, EachTokenOfADraftHasAMask) {
-  Run(Begin(0, GreedySampling()));
+  const int32_t first = Run(Begin(0, GreedySampling())).tokens(0).token_id();
   v1::StepRequest step = Decode(0);
   v1::ScheduledSequence* const scheduled = step.mutable_sequences(0);
-  for (const int32_t id : {prompt_.back(), 20, 30}) scheduled->add_input_token_ids(id);
-  scheduled->set_start_position(static_cast<int32_t>(prompt_.size()) - 1);
+  for (const int32_t id : {first, 20, 30}) scheduled->add_input_token_ids(id);
+  scheduled->set_start_position(static_cast<int32_t>(prompt_.size()));
   scheduled->set_num_tokens(3);
   scheduled->set_num_draft_tokens(2);
   Add(0, Mask(false, {20}) + Mask(false, {31}) + Mask(false, {40}), &step);

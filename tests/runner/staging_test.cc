@@ -50,8 +50,13 @@ class LateDevice : public Device {
 
 class SideStageTest : public testing::Test {
  protected:
-  SideStageTest() : memory_(SideStage::DeviceBytes(device_)) {
-    EXPECT_TRUE(side_.Bind(&device_, memory_.data()).ok());
+  SideStageTest() {
+    Carver size(nullptr);
+    side_.Carve(&size, device_);
+    memory_.resize(size.bytes());
+    Carver carver(memory_.data());
+    side_.Carve(&carver, device_);
+    EXPECT_TRUE(side_.Bind(&device_).ok());
   }
   // An op that will read `n` values from `value` on.
   void Use(int32_t value, int64_t n) {

@@ -26,7 +26,7 @@ class RandomRun {
     for (const EngineRequest& request : requests_) {
       if (!aborted_.contains(request.id)) ExpectExactAnswer(request, harness_);
     }
-    EXPECT_EQ(harness_.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness_.scheduler.blocks().pool().num_used(), 0);
     EXPECT_FALSE(harness_.scheduler.has_sequences());
   }
 

@@ -15,7 +15,7 @@ void RunExact(const std::vector<EngineRequest>& requests, Harness* harness) {
   for (const EngineRequest& request : requests) harness->Add(request);
   harness->RunToEnd();
   for (const EngineRequest& request : requests) ExpectExactAnswer(request, *harness);
-  EXPECT_EQ(harness->scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness->scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST(BeamsTest, AnswersAreThoseOfTheSearch) {
@@ -65,7 +65,7 @@ TEST(BeamsTest, BeamsShareTheBlocksOfTheirPrompt) {
   ParamsOf(&request)->ignore_eos = true;
   harness.Add(request);
   while (harness.steps.empty() || harness.steps.back().branches_size() == 0) ASSERT_TRUE(harness.Step());
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 10 + 5);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 10 + 5);
   harness.RunToEnd();
 }
 
@@ -156,7 +156,7 @@ TEST(BeamsTest, AGroupIsSwappedWhole) {
     EXPECT_GT(stats.preemptions.by_swap[0], 0);
     EXPECT_EQ(stats.num_preemptions(), stats.preemptions.by_swap[0]);
     EXPECT_EQ(stats.swaps.in_blocks, stats.swaps.out_blocks) << "they share the same blocks again";
-    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
     for (const v1::StepRequest& step : harness.steps) {
       std::set<int32_t> sources;
       for (const v1::BlockCopy& copy : step.swap_outs()) EXPECT_TRUE(sources.insert(copy.src()).second);
@@ -215,7 +215,7 @@ TEST(BeamsTest, AbortedInAnyStep) {
       harness.Check();
       harness.RunToEnd();
       ExpectExactAnswer(other, harness);
-      EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+      EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
     }
   }
 }
@@ -306,7 +306,7 @@ TEST(BeamsTest, BadLogitsOfOneBeamEndTheGroupAndNothingElse) {
     EXPECT_FALSE(beams_ended && other_ended);
     if (!beams_ended) ExpectExactAnswer(beams, harness);
     if (!other_ended) ExpectExactAnswer(other, harness);
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 

@@ -35,7 +35,8 @@ void AddAll(const std::vector<EngineRequest>& requests, Harness* harness) {
 void ExpectExact(const std::vector<EngineRequest>& requests, const Harness& harness) {
   for (const EngineRequest& request : requests)
     EXPECT_EQ(harness.answers.at(request.id).tokens, Reference(request)) << request.id;
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks() + harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(
+      harness.scheduler.blocks().pool().num_used() + harness.scheduler.blocks().host().pool().num_used(), 0);
 }
 
 using Parameters = std::tuple<size_t, PreemptionMode>;
@@ -189,7 +190,7 @@ TEST(ChoicesSwapTest, SharedBlocksAreSwappedOnceAndSharedAgain) {
     for (const v1::BlockCopy& copy : out.swap_outs())
       EXPECT_TRUE(sources.insert(copy.src()).second) << "copied twice";
     EXPECT_LE(out.swap_outs_size(), 5 + 3 * 4) << "the prompt's five blocks are there once";
-    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), out.swap_outs_size());
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), out.swap_outs_size());
     const int64_t computed = harness.worker.num_computed_tokens();
     while (harness.scheduler.num_swapped() > 0) ASSERT_TRUE(harness.Step());
     EXPECT_EQ(harness.scheduler.num_running(), 3 + (harness.answers["first"].tokens.size() < 40 ? 1 : 0))

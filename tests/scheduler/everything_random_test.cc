@@ -40,7 +40,7 @@ class RandomRun {
 
   void ExpectExact() const {
     EXPECT_FALSE(harness_.scheduler.has_sequences());
-    EXPECT_EQ(harness_.scheduler.blocks().used_blocks(), harness_.scheduler.blocks().pins().num_blocks());
+    EXPECT_EQ(harness_.scheduler.blocks().pool().num_used(), harness_.scheduler.blocks().pins().num_blocks());
     for (const auto& [id, request] : requests_) {
       if (aborted_.contains(id)) continue;
       if (request.sampling->beam_search.has_value()) {

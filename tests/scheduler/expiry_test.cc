@@ -46,13 +46,13 @@ TEST_P(ExpiryTest, DeadlinesEndWhatWaitsAndWhatRuns) {
   EXPECT_EQ(Expire(At(7), &harness), Ended());
   EXPECT_EQ(Expire(At(8), &harness), (Ended{{"waits", ExpiryCause::kDeadlineWaiting}}));
   EXPECT_EQ(harness.scheduler.NextExpiry(), At(10));
-  const int32_t used = harness.scheduler.blocks().used_blocks();
+  const int32_t used = harness.scheduler.blocks().pool().num_used();
   EXPECT_EQ(Expire(At(11), &harness), (Ended{{"runs", ExpiryCause::kDeadlineRunning}}));
-  EXPECT_LT(harness.scheduler.blocks().used_blocks(), used) << "its blocks are free at once";
+  EXPECT_LT(harness.scheduler.blocks().pool().num_used(), used) << "its blocks are free at once";
   EXPECT_EQ(harness.scheduler.NextExpiry(), absl::InfiniteDuration());
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   EXPECT_LT(harness.answers["runs"].tokens.size(), 50u);
   EXPECT_EQ(harness.answers["runs"].reason, FinishReason::kNone) << "the step in flight adds nothing";
 }
@@ -101,7 +101,7 @@ TEST_P(ExpiryTest, AGroupOfBeamsEndsAsAWhole) {
   EXPECT_EQ(Expire(At(5), &harness), (Ended{{"beams", ExpiryCause::kDeadlineRunning}}));
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["other"].tokens, Reference(other));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST_P(ExpiryTest, WhatWaitsWithItsBlocksEndsToo) {
@@ -118,8 +118,8 @@ TEST_P(ExpiryTest, WhatWaitsWithItsBlocksEndsToo) {
   harness.WakeKeeping();
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["other"].tokens, Reference(other));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
 }
 
 TEST(ExpiryOrderTest, ADeadlineGoesAlongToAnotherScheduler) {

@@ -37,7 +37,7 @@ class FairSharingTest : public ::testing::TestWithParam<size_t> {
   void ExpectExact(const std::vector<EngineRequest>& requests, const Harness& harness) {
     for (const EngineRequest& request : requests)
       EXPECT_EQ(harness.answers.at(request.id).tokens, Reference(request)) << request.id;
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Overlap, FairSharingTest, ::testing::Values(0, 1));

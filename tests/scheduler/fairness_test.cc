@@ -254,11 +254,11 @@ TEST_P(FairnessTest, ABlockedHeadIsHashedOnce) {
   harness.Add(blocked);
   harness.Step();
   const auto hashed_by_others = [&](int64_t num_outputs) { return (4 + num_outputs) / 4; };
-  const int64_t at_first = harness.scheduler.blocks().num_blocks_hashed();
+  const int64_t at_first = harness.scheduler.blocks().cache().num_blocks_hashed();
   for (int i = 0; i < 20; ++i) harness.Step();
   EXPECT_EQ(harness.scheduler.num_waiting(), 1);
   const int64_t outputs = static_cast<int64_t>(harness.answers["runs"].tokens.size());
-  EXPECT_LE(harness.scheduler.blocks().num_blocks_hashed() - at_first, hashed_by_others(outputs));
+  EXPECT_LE(harness.scheduler.blocks().cache().num_blocks_hashed() - at_first, hashed_by_others(outputs));
   harness.RunToEnd();
   ExpectExact(harness, {blocked});
 }

@@ -25,7 +25,7 @@ void AddAll(const std::vector<EngineRequest>& requests, Harness* harness) {
 void ExpectExact(const std::vector<EngineRequest>& requests, const Harness& harness) {
   for (const EngineRequest& request : requests)
     EXPECT_EQ(harness.answers.at(request.id).tokens, Reference(request)) << request.id;
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST(ForksTest, APromptIsComputedOnce) {
@@ -44,7 +44,7 @@ TEST(ForksTest, APromptIsComputedOnce) {
     EXPECT_EQ(fork.block_ids(0), harness.steps[0].new_sequences(0).block_ids(0));
     EXPECT_NE(fork.block_ids(2), harness.steps[0].new_sequences(0).block_ids(2));
   }
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 3 + 3);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 3 + 3);
   harness.RunToEnd();
   EXPECT_EQ(harness.worker.num_computed_tokens(), 10 + 4 * 5);
   EXPECT_EQ(harness.scheduler.stats().num_forks, 3);

@@ -51,7 +51,8 @@ TEST_P(HostPrefixCacheTest, APrefixThatTheDeviceHasLostIsNotComputedAgain) {
     EXPECT_LE(harness.worker.num_computed_tokens() - computed, is_on ? 6 : 38);
     EXPECT_EQ(harness.worker.num_swapped_in(), is_on ? 8 : 0);
     EXPECT_EQ(harness.scheduler.stats().swaps.stored_blocks, harness.worker.num_swapped_out());
-    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), harness.scheduler.blocks().cached_host_blocks());
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(),
+              harness.scheduler.blocks().host().cache().size());
   }
 }
 
@@ -87,7 +88,7 @@ TEST_P(HostPrefixCacheTest, AHostWithoutMemoryHasNothing) {
   Complete(&harness, MakeRequest("first", 33, 4));
   RunOthers(&harness, 4, 1);
   EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1) << "it is not asked again soon";
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   Complete(&harness, MakeRequest("again", 33, 4));
   EXPECT_EQ(Hits(harness), 0);
 }
@@ -99,7 +100,7 @@ TEST_P(HostPrefixCacheTest, ItOutlivesASleepThatKeepsBlocksAndNoOther) {
     RunOthers(&harness, 4, 1);
     harness.SleepKeeping();
     if (!keeps) harness.scheduler.ForgetComputed();
-    EXPECT_EQ(harness.scheduler.blocks().cached_host_blocks() > 0, keeps);
+    EXPECT_EQ(harness.scheduler.blocks().host().cache().size() > 0, keeps);
     harness.WakeKeeping();
     Complete(&harness, MakeRequest("again", 33, 4));
     EXPECT_EQ(Hits(harness), keeps ? 32 : 0);
@@ -116,7 +117,7 @@ TEST_P(HostPrefixCacheTest, ALossAndAResetForgetIt) {
     } else {
       harness.scheduler.ResetPrefixCache();
     }
-    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
     Complete(&harness, MakeRequest("again", 33, 4));
     EXPECT_EQ(Hits(harness), 0);
   }
@@ -162,8 +163,8 @@ TEST_P(HostPrefixCacheTest, RandomTurnsHaveExactTokens) {
     for (const auto& [id, request] : requests)
       ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
     const BlockManager& blocks = harness.scheduler.blocks();
-    EXPECT_EQ(blocks.used_host_blocks(), blocks.cached_host_blocks());
-    EXPECT_EQ(blocks.used_blocks(), 0);
+    EXPECT_EQ(blocks.host().pool().num_used(), blocks.host().cache().size());
+    EXPECT_EQ(blocks.pool().num_used(), 0);
     hits += Hits(harness);
     swaps += harness.scheduler.stats().swaps.in_tokens;
     evictions += harness.scheduler.stats().swaps.evicted_blocks;

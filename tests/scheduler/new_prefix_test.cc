@@ -27,7 +27,7 @@ class NewPrefixTest : public ::testing::Test {
     harness_->RunToEnd();
     for (const EngineRequest& request : requests)
       EXPECT_EQ(harness_->answers.at(request.id).tokens, Reference(request)) << request.id;
-    EXPECT_EQ(harness_->scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness_->scheduler.blocks().pool().num_used(), 0);
   }
   int32_t Cached(const std::string& id) { return harness_->answers.at(id).num_cached; }
   int64_t FirstToken(const std::string& id) { return harness_->answers.at(id).first_token_step; }

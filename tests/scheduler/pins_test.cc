@@ -37,7 +37,7 @@ TEST_P(PinsTest, APinnedPromptIsCachedHoweverOftenTheCacheIsTurnedOver) {
     for (int i = 0; i < 20; ++i) {
       EXPECT_EQ(harness.answers[std::to_string(i)].tokens, Reference(MakeRequest("", 30, 10, 100 * (i + 1))));
     }
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), pins ? 3 : 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), pins ? 3 : 0);
   }
 }
 
@@ -243,7 +243,7 @@ TEST_P(PinsTest, RandomLoadsHaveExactTokensAndAlwaysEnd) {
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
     const Scheduler& scheduler = run.harness.scheduler;
     EXPECT_FALSE(scheduler.has_sequences()) << "seed " << seed;
-    EXPECT_EQ(scheduler.blocks().used_blocks(), scheduler.blocks().pins().num_blocks());
+    EXPECT_EQ(scheduler.blocks().pool().num_used(), scheduler.blocks().pins().num_blocks());
     for (const auto& [id, request] : run.requests)
       ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
     releases.Add(scheduler.blocks().pins().releases());

@@ -35,7 +35,7 @@ TEST_P(RecoverTest, TokensAreThoseOfAnUndisturbedRunWheneverTheWorkerDies) {
     EXPECT_EQ(harness.answers["a"].tokens, Reference(a)) << lost_after;
     EXPECT_EQ(harness.answers["b"].tokens, Reference(b)) << lost_after;
     EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 
@@ -73,9 +73,9 @@ TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   const EngineRequest first = MakeRequest("first", 12, 4);
   harness.Add(first);
   harness.RunToEnd();
-  ASSERT_GT(harness.scheduler.blocks().cached_blocks(), 0);
+  ASSERT_GT(harness.scheduler.blocks().pool().num_cached(), 0);
   EXPECT_TRUE(harness.Lose().empty());
-  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   for (const auto& [id, cached] : {std::pair("second", 0), std::pair("third", 8)}) {
     EngineRequest request = first;
     request.id = id;
@@ -132,7 +132,7 @@ TEST_P(RecoverTest, RandomLoadsAndLosses) {
     }
     harness.RunToEnd();
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
     for (const auto& [id, request] : requests)
       ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
   }

@@ -183,14 +183,14 @@ class Harness {
     FakeWorker::BlockPairs kept;
     for (const KeptBlock& block : scheduler.ChooseKept())
       kept.emplace_back(block.device_block, block.host_block);
-    worker.CopyToHost(kept, scheduler.blocks().SwappedBlocks());
+    worker.CopyToHost(kept, scheduler.blocks().swapped().Sources());
     ASSERT_TRUE(worker.Sleep().ok());
     scheduler.ForgetUnkept(/*keeps_swapped=*/true);
     Check();
   }
   void WakeKeeping() {
     FakeWorker::BlockPairs kept;
-    for (const KeptBlock& block : scheduler.blocks().kept())
+    for (const KeptBlock& block : scheduler.blocks().kept().blocks())
       kept.emplace_back(block.device_block, block.host_block);
     ASSERT_TRUE(worker.CopyFromHost(kept).ok());
     scheduler.RestoreKept();

@@ -72,7 +72,7 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
     harness.Step();
   }
   harness.RunToEnd();
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   EXPECT_FALSE(harness.scheduler.has_sequences());
   for (const v1::StepRequest& step : harness.steps) load.steps.push_back(step.SerializeAsString());
   load.answers = harness.answers;

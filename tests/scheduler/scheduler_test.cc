@@ -29,7 +29,7 @@ TEST_P(DepthTest, OneRequestIsChunkedUnderTheBudgetAndAnsweredExactly) {
   EXPECT_EQ(harness.steps[1].sequences(0).num_tokens(), 16);
   EXPECT_EQ(harness.steps[2].sequences(0).num_tokens(), 8);
   EXPECT_EQ(harness.steps.size(), 12u) << "no step beyond max_tokens, at either depth";
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 // A prompt has blocks for all of its tokens before the first of them is computed, however small its chunks.
@@ -141,7 +141,7 @@ TEST_P(DepthTest, NoPrefixCachingMeansNoHits) {
     EXPECT_EQ(harness.answers[id].num_cached, 0);
   }
   EXPECT_EQ(harness.answers["a"].tokens, harness.answers["b"].tokens);
-  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   EXPECT_EQ(harness.scheduler.stats().prefix_cache_misses.of(CacheMiss::kOff), 2 * 12);
 }
 
@@ -170,7 +170,7 @@ TEST_P(DepthTest, StopsDropTheStaleToken) {
   EXPECT_EQ(harness.answers["late"].tokens, head(5));
   EXPECT_EQ(harness.answers["late"].stop_token_id, reference[4]);
   EXPECT_EQ(harness.answers["free"].tokens, reference);
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST_P(DepthTest, AnswersEndAtMaxModelLen) {
@@ -230,7 +230,7 @@ TEST(SchedulerTest, AbortFreesBlocksAtOnceWithAStepInFlight) {
   const SequencePtr aborted = harness.scheduler.Abort("a");
   ASSERT_NE(aborted, nullptr);
   EXPECT_EQ(harness.scheduler.Abort("a"), nullptr);
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   // Another one takes the same blocks while the aborted one's step is under way.
   harness.Add(MakeRequest("b", 28, 4, 300));
   harness.RunToEnd();

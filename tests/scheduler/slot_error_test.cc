@@ -62,7 +62,7 @@ TEST_P(SlotErrorTest, EndsOneSequenceAndFreesItsBlocks) {
   EXPECT_TRUE(harness.answers["bad"].tokens.empty());
   EXPECT_EQ(harness.answers["first"].tokens, Reference(first, 8));
   EXPECT_EQ(harness.answers["last"].tokens, Reference(last, 8));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   EXPECT_FALSE(harness.scheduler.has_sequences());
 }
 
@@ -75,7 +75,7 @@ TEST_P(SlotErrorTest, WhatWasWrittenLeavesThePrefixCache) {
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(harness.answers["bad"].tokens, Reference(request, 2));
-  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   request.id = "again";
   harness.Add(request);
   harness.RunToEnd();
@@ -127,7 +127,7 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   EXPECT_EQ(harness.answers["bad"].num_cached, 8);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
-  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
 }
 
 // A refused sequence writes nothing, but its blocks were in the prefix cache as soon as its step was sent: a

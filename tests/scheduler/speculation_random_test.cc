@@ -91,7 +91,7 @@ void RunLoad(uint32_t seed, size_t depth, bool asks_workers, Totals* totals) {
   }
   harness.RunToEnd();
   ASSERT_FALSE(::testing::Test::HasFatalFailure());
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   for (const auto& [id, request] : requests) {
     if (aborted.contains(id)) continue;
     ASSERT_TRUE(harness.answers.contains(id)) << id;

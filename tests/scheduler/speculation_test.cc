@@ -45,7 +45,7 @@ TEST(SpeculationTest, RightDraftsGiveTheSameTokensInFewerSteps) {
               sum);
     EXPECT_EQ(counts.num_accepted_tokens_per_pos[0], counts.num_drafts);
     EXPECT_EQ(harness.scheduler.stats().generation_tokens, 40);
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 
@@ -82,7 +82,7 @@ TEST(SpeculationTest, WrongDraftsChangeNothing) {
           const size_t num_tokens = request.prompt.size() + answer.tokens.size();
           if (answer.reason == FinishReason::kNone) most += static_cast<int32_t>(num_tokens + 3) / 4;
         }
-        ASSERT_LE(harness.scheduler.blocks().used_blocks(), most);
+        ASSERT_LE(harness.scheduler.blocks().pool().num_used(), most);
       }
       for (const EngineRequest& request : requests) {
         const Answer& answer = harness.answers[request.id];
@@ -160,7 +160,7 @@ TEST(SpeculationTest, AStopTokenEndsADraft) {
     EXPECT_EQ(harness.answers["a"].tokens, wanted);
     EXPECT_EQ(harness.answers["a"].reason, FinishReason::kStop);
     EXPECT_EQ(harness.answers["a"].stop_token_id, wanted.back());
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 
@@ -205,7 +205,7 @@ TEST(SpeculationTest, DraftsPreemptNobody) {
                    sequence.start_position() % 4 != 0;
           });
       if (has_lookahead) {
-        EXPECT_GE(harness.scheduler.blocks().free_blocks(), harness.scheduler.num_running());
+        EXPECT_GE(harness.scheduler.blocks().pool().num_free(), harness.scheduler.num_running());
       }
     }
     for (const EngineRequest& request : requests)

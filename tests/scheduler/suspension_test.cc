@@ -44,8 +44,8 @@ TEST_P(SuspensionTest, ASleepAtAnyMomentComputesNothingAgain) {
     EXPECT_EQ(harness.answers["b"].tokens, Reference(b)) << after;
     EXPECT_EQ(harness.worker.num_computed_tokens(), TokensOf(a) + TokensOf(b)) << after;
     EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0) << after;
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
-    EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   }
 }
 
@@ -134,7 +134,7 @@ TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
   harness.Check();
   harness.scheduler.AbandonKept();
   harness.Check();
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
@@ -154,7 +154,7 @@ TEST_P(SuspensionTest, WhatEndsWhileItSleepsGivesItsBlocksBack) {
   harness.WakeKeeping();
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST_P(SuspensionTest, ALossWhileItSleepsForgetsEverything) {
@@ -165,9 +165,9 @@ TEST_P(SuspensionTest, ALossWhileItSleepsForgetsEverything) {
   harness.SleepKeeping();
   harness.Lose();
   EXPECT_EQ(harness.scheduler.num_suspended(), 0);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
-  EXPECT_TRUE(harness.scheduler.blocks().kept().empty());
-  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
+  EXPECT_TRUE(harness.scheduler.blocks().kept().blocks().empty());
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
 }
@@ -181,7 +181,7 @@ TEST_P(SuspensionTest, AnotherSchedulerCanGoOnWithASuspendedSequence) {
   std::vector<int32_t> tokens = harness.answers["a"].tokens;
   for (EngineRequest& request : harness.scheduler.ReleaseAll()) other.Add(std::move(request));
   harness.Check();
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   other.RunToEnd();
   tokens.insert(tokens.end(), other.answers["a"].tokens.begin(), other.answers["a"].tokens.end());
   EXPECT_EQ(tokens, Reference(a));
@@ -238,7 +238,7 @@ TEST_P(SuspensionTest, RandomLoadsSleepsAndLosses) {
     }
     harness.RunToEnd();
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
     for (const auto& [id, request] : requests)
       ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
   }

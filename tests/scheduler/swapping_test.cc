@@ -56,7 +56,7 @@ TEST_P(SwappingTest, NothingIsComputedTwice) {
   EXPECT_EQ(stats.swaps.in_blocks, harness.worker.num_swapped_in());
   EXPECT_EQ(stats.swaps.in_blocks, stats.swaps.out_blocks);
   EXPECT_GT(stats.swaps.in_tokens, 0);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
 }
 
 TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
@@ -83,7 +83,7 @@ void RunRefused(Harness* harness, absl::StatusCode code) {
   EXPECT_EQ(harness->answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness->answers["b"].tokens, Reference(b));
   EXPECT_EQ(harness->scheduler.stats().swaps.refusals, 1);
-  EXPECT_EQ(harness->scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness->scheduler.blocks().host().pool().num_used(), 0);
   harness->worker.RefuseSwaps(false);
 }
 
@@ -124,11 +124,11 @@ TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
   harness.Add(MakeRequest("a", 15, 30));
   harness.Add(MakeRequest("b", 15, 30, 100));
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
-  EXPECT_GT(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_GT(harness.scheduler.blocks().host().pool().num_used(), 0);
   EXPECT_NE(harness.scheduler.Abort("b"), nullptr);
   harness.Check();
   EXPECT_EQ(harness.scheduler.num_swapped(), 0);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(MakeRequest("a", 15, 30)));
 }
@@ -211,7 +211,7 @@ TEST_P(SwappingTest, ALossOfTheWorkersForgetsWhatIsInHostMemory) {
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
   harness.Lose();
   EXPECT_EQ(harness.scheduler.num_swapped(), 0);
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
@@ -227,7 +227,7 @@ TEST_P(SwappingTest, AReleasedSequenceLeavesNothingBehind) {
   EXPECT_EQ(harness.scheduler.num_swapped(), 1);
   EXPECT_EQ(harness.scheduler.ReleaseAll().size(), 2u);
   harness.Check();
-  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
 }
 
 // Little memory on both sides; sleeps, losses, refusals and aborts, forks and prompt log-probabilities.
@@ -294,8 +294,8 @@ TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
     run.harness.RunToEnd();
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
     const Scheduler& scheduler = run.harness.scheduler;
-    EXPECT_EQ(scheduler.blocks().used_blocks(), 0);
-    EXPECT_EQ(scheduler.blocks().used_host_blocks(), scheduler.blocks().cached_host_blocks());
+    EXPECT_EQ(scheduler.blocks().pool().num_used(), 0);
+    EXPECT_EQ(scheduler.blocks().host().pool().num_used(), scheduler.blocks().host().cache().size());
     for (const auto& [id, request] : run.requests)
       ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
     for (const v1::StepRequest& step : run.harness.steps)

@@ -57,7 +57,7 @@ TEST(WorkerDraftsTest, RightProposalsGiveTheSameTokensInFewerSteps) {
     EXPECT_GE(harness.worker.num_proposals(), counts.num_draft_tokens);
     EXPECT_LT(harness.steps.size(), 35u) << depth;
     EXPECT_EQ(harness.scheduler.stats().generation_tokens, 60);
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 
@@ -78,7 +78,7 @@ TEST(WorkerDraftsTest, WrongProposalsChangeNothing) {
         EXPECT_GT(counts.num_accepted_tokens, 0) << period;
         EXPECT_LT(counts.num_accepted_tokens, counts.num_draft_tokens) << period;
       }
-      EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+      EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
     }
   }
 }
@@ -197,7 +197,7 @@ TEST(WorkerDraftsTest, AStopTokenEndsADraft) {
     harness.Add(request);
     harness.RunToEnd();
     EXPECT_EQ(harness.answers["a"].tokens, wanted);
-    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
 }
 
@@ -240,7 +240,7 @@ TEST(WorkerDraftsTest, AnAbortOrALossDropsThem) {
   EXPECT_EQ(losses, 5);
   EXPECT_TRUE(aborted);
   EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
-  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
 TEST(WorkerDraftsTest, BeamsAndPromptLookupAskForNothing) {

@@ -32,6 +32,8 @@ Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request
 void Client::Begin() {
   tokens_ = prompt_;
   num_tokens_ = 0;
+  thread_ = 0;
+  num_moves_ = 0;
 }
 
 EngineRequest Client::MakeRequest() {
@@ -48,8 +50,15 @@ EngineRequest Client::MakeRequest() {
 
 void Client::OnOutput(RequestOutput output) {
   if (ended_) return site_.world.Violate(absl::StrCat(id_, " gets an output after its end"));
+  if (!output.token_ids.empty()) NoteThread();
   for (const int32_t token : output.token_ids) CheckToken(token, output.weights_version);
   if (output.finish_reason != FinishReason::kNone) CheckEnd(output);
+}
+
+void Client::NoteThread() {
+  const uint64_t thread = site_.world.current_thread();
+  if (thread_ != 0 && thread != thread_) ++num_moves_;
+  thread_ = thread;
 }
 
 void Client::CheckToken(int32_t token, int64_t weights_version) {

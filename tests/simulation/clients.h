@@ -1,6 +1,7 @@
 #pragma once
 // Clients of a simulated engine, which check every output.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,10 +29,15 @@ class Client : public OutputSink {
 
   const std::string& id() const { return id_; }
   bool ended() const { return ended_; }
+  // How often another thread has gone on with the request than before: each replica has a thread of its own.
+  int num_moves() const { return num_moves_; }
+  // The engine has ended; the next engine counts anew.
+  void ForgetMoves() { num_moves_ = 0; }
   // An error is allowed from now on.
   void NoteAbort() { may_abort_ = true; }
 
  private:
+  void NoteThread();
   void CheckToken(int32_t token, int64_t weights_version);
   void CheckEnd(const RequestOutput& output);
 
@@ -41,6 +47,8 @@ class Client : public OutputSink {
   std::vector<int32_t> tokens_;  // the prompt, and the received tokens
   int32_t max_tokens_ = 0;
   int32_t num_tokens_ = 0;
+  uint64_t thread_ = 0;  // that gave the last tokens
+  int num_moves_ = 0;
   bool ended_ = false;
   bool may_abort_ = false;
 };

@@ -12,7 +12,8 @@
 #include "base/status_macros.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
-#include "coordinator/group/worker_group.h"
+#include "coordinator/group/replica_groups.h"
+#include "coordinator/replicas/replica_set.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/cluster_plan.h"
 #include "tests/simulation/coordinator_deaths.h"
@@ -20,7 +21,9 @@
 #include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
 #include "tests/simulation/pinner.h"
+#include "tests/simulation/replica_invariants.h"
 #include "tests/simulation/resizer.h"
+#include "tests/simulation/roller.h"
 #include "tests/simulation/simulated_worker.h"
 #include "tests/simulation/site.h"
 #include "worker/worker.h"
@@ -34,12 +37,13 @@ constexpr absl::Duration kLeavePatience =
 constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kSoon = absl::Milliseconds(20);
 constexpr absl::Duration kLongestRestart = absl::Seconds(3);
+constexpr absl::Duration kWholePatience = absl::Minutes(5);  // until all replicas serve again
 
 class Cluster {
  public:
   Cluster(uint64_t seed, bool verbose)
       : site_(seed, RunWorker),
-        plan_(DrawPlan(&site_)),
+        plan_(DrawPlan(&site_, seed)),
         faults_(&site_, flags_.world_size),
         deaths_(&site_, &faults_, plan_.num_coordinator_deaths) {
     world_.SetVerbose(verbose);
@@ -57,6 +61,7 @@ class Cluster {
     outcome_.num_requests = static_cast<int>(clients_.size());
     CountWork();
     outcome_.num_faults = faults_.num_struck();
+    outcome_.num_replicas = flags_.data_parallel_size;
     outcome_.num_spill_writes = site_.disk.num_writes();
     outcome_.num_disk_errors = site_.disk.num_full() + site_.disk.num_damaged();
     outcome_.seconds = absl::ToDoubleSeconds(world_.now());
@@ -69,14 +74,25 @@ class Cluster {
            flags_.auto_sleep.idle_sleep > absl::ZeroDuration();
   }
 
-  std::shared_ptr<Engine> MakeEngine(const EngineOptions& options) {
-    const auto make = [&](EngineObserver* observer) {
-      return std::make_shared<EngineLoop>(options, executor_, observer);
-    };
-    if (flags_.auto_sleep.arrivals == SleepArrivals::kQueue && !sleeps_by_itself()) return make(nullptr);
+  bool has_replicas() const { return flags_.data_parallel_size > 1; }
+
+  std::shared_ptr<Engine> MakeEngine(const std::vector<ReplicaOptions>& replicas) {
+    const auto make = [&](EngineObserver* observer) { return MakeReplicas(replicas, observer); };
+    EngineObserver* const observer = replica_invariants_.get();
+    if (flags_.auto_sleep.arrivals == SleepArrivals::kQueue && !sleeps_by_itself()) return make(observer);
     AutoSleepOptions automatic = flags_.auto_sleep;
     automatic.idle_level = plan_.idle_level;
-    return std::make_shared<AutoSleepEngine>(automatic, nullptr, make);
+    return std::make_shared<AutoSleepEngine>(automatic, observer, make);
+  }
+
+  std::shared_ptr<Engine> MakeReplicas(const std::vector<ReplicaOptions>& replicas,
+                                       EngineObserver* observer) {
+    if (!has_replicas())
+      return std::make_shared<EngineLoop>(replicas[0].engine, replicas[0].executor, observer);
+    ReplicaRetry retry;
+    if (flags_.replica_retry_pause > absl::ZeroDuration()) retry.first_pause = flags_.replica_retry_pause;
+    retry.restart_workers = flags_.local_workers;
+    return std::make_shared<ReplicaSet>(replicas, observer, retry);
   }
 
   // As systemd and Kubernetes do: a coordinator that has ended is started again.
@@ -105,18 +121,27 @@ class Cluster {
 
   // All of one coordinator's life. An error: it could not begin.
   absl::Status ServeAll() {
-    WorkerGroup group(flags_);
-    const absl::StatusOr<KvPlan> cache = Load(&group);
-    if (!cache.ok()) {
+    ReplicaGroups groups(flags_);
+    const absl::StatusOr<std::vector<KvPlan>> caches = Load(&groups);
+    if (!caches.ok()) {
       for (auto& [pid, worker] : site_.workers) worker.may_end = true;
-      return cache.status();
+      return caches.status();
     }
-    EngineOptions options = MakeEngineOptions(plan_, *cache, &site_);
-    options.residency = group.residency();
-    options.num_mapped_blocks = group.num_mapped_blocks();
-    options.weights = group.weights();
-    executor_ = group.executor();
-    const std::shared_ptr<Engine> engine = MakeEngine(options);
+    std::vector<ReplicaOptions> replicas;
+    executors_.clear();
+    for (size_t i = 0; i < caches->size(); ++i) {
+      EngineOptions options = MakeEngineOptions(plan_, (*caches)[i], &site_);
+      options.residency = groups.residency(i);
+      options.num_mapped_blocks = groups.num_mapped_blocks(i);
+      options.weights = groups.weights(i);
+      executors_.push_back(groups.executor(i));
+      replicas.push_back({std::move(options), groups.executor(i)});
+    }
+    if (has_replicas()) {
+      replica_invariants_ = std::make_unique<ReplicaInvariants>(
+          &site_, &faults_, [this] { return operator_ != nullptr && operator_->changes_weights(); });
+    }
+    const std::shared_ptr<Engine> engine = MakeEngine(replicas);
     MakeOthers(engine.get());
     engine->OnStateChange([this] { world_.LookAround([this] { LookAround(); }); });
     CheckAdopted();
@@ -126,7 +151,7 @@ class Cluster {
     deaths_.End();
     engine->DrainAndStop(kGrace);
     engine->OnStateChange(nullptr);
-    group.Stop();
+    groups.Stop();
     return absl::OkStatus();
   }
 
@@ -139,18 +164,19 @@ class Cluster {
     if (!sleeps_by_itself()) operator_->TouchFiles();
     resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
     pinner_ = std::make_unique<Pinner>(&site_, engine_);
-    invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
+    invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executors_,
                                                [this] { return operator_->changes_weights(); });
+    roller_ = std::make_unique<Roller>(&site_, engine_, note);
+    if (has_replicas()) replica_invariants_->SetEngine(engine_);
   }
 
-  absl::StatusOr<KvPlan> Load(WorkerGroup* group) {
+  absl::StatusOr<std::vector<KvPlan>> Load(ReplicaGroups* groups) {
     ModelConfig config;
     config.vocab_size = site_.model.vocab_size;
     config.stored_type = StorageType::kF32;
-    RETURN_IF_ERROR(group->Start(config, flags_.max_model_len, FilesOf(flags_.model)));
-    if (!flags_.local_workers && !std::exchange(has_remote_workers_, true))
-      StartRemoteWorkers(group->cluster_address());
-    return group->Load();
+    RETURN_IF_ERROR(groups->Start(config, flags_.max_model_len, FilesOf(flags_.model)));
+    if (!flags_.local_workers && !std::exchange(has_remote_workers_, true)) StartRemoteWorkers();
+    return groups->Load();
   }
 
   // It has ended, and nothing of it runs any more.
@@ -169,8 +195,10 @@ class Cluster {
     }
     site_.network.ForgetGivenUp();
     CountWork();
+    replica_invariants_.reset();
+    for (const std::shared_ptr<Client>& client : clients_) client->ForgetMoves();
     engine_ = nullptr;
-    executor_ = nullptr;
+    executors_.clear();
   }
 
   // What slept sleeps on, unless a newcomer was among the ranks.
@@ -191,16 +219,19 @@ class Cluster {
     outcome_.num_weights_changes += operator_->num_weights_changes();
     outcome_.num_resizes += resizer_->num_resizes();
     outcome_.num_pins += pinner_->num_pins();
+    outcome_.num_rolls += roller_->num_rolls();
     operator_.reset();
     resizer_.reset();
     pinner_.reset();
     invariants_.reset();
+    roller_.reset();
   }
 
   // A survivor keeps its weights.
   void CheckGivenUp(int pid) {
     const WorkerProcess& process = site_.workers[pid];
     if (stopping_ || process.may_end || process.worker == nullptr) return;
+    if (roller_ != nullptr && roller_->is_calling()) return;
     if (process.worker->weights_version() > 0)
       world_.Violate(
           absl::StrCat(world_.name(pid), " has weights and is given up, though nothing had struck it"));
@@ -211,15 +242,18 @@ class Cluster {
   }
 
   // As Slurm and Kubernetes do: whoever ends is started again.
-  void StartRemoteWorkers(const std::string& coordinator) {
-    for (int rank = 0; rank < flags_.world_size; ++rank) StartRemoteWorker(rank, coordinator);
+  void StartRemoteWorkers() {
+    for (int replica = 0; replica < flags_.data_parallel_size; ++replica) {
+      for (int rank = 0; rank < flags_.world_size; ++rank) StartRemoteWorker(replica, rank);
+    }
   }
-  void StartRemoteWorker(int rank, const std::string& coordinator) {
-    const int pid = site_.StartWorker(rank, coordinator, /*local=*/false);
-    world_.OnEnd(pid, [this, rank, coordinator] {
+  void StartRemoteWorker(int replica, int rank) {
+    const std::string coordinator = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port + replica);
+    const int pid = site_.StartWorker(replica, rank, coordinator, /*local=*/false);
+    world_.OnEnd(pid, [this, replica, rank] {
       if (stopping_) return;
-      world_.After(random_.Between(absl::Milliseconds(50), absl::Seconds(3)), [this, rank, coordinator] {
-        if (!stopping_) StartRemoteWorker(rank, coordinator);
+      world_.After(random_.Between(absl::Milliseconds(50), absl::Seconds(3)), [this, replica, rank] {
+        if (!stopping_) StartRemoteWorker(replica, rank);
       });
     });
     // A host that hangs is found by somebody, some time.
@@ -233,7 +267,7 @@ class Cluster {
     deaths_.Plan(coordinator_, span);
     if (clients_.empty()) {
       faults_.Plan(span);
-      for (int64_t i = 0, count = random_.Between(4, 10); i < count; ++i)
+      for (int64_t i = 0, count = random_.Between(4, 10) * flags_.data_parallel_size; i < count; ++i)
         clients_.push_back(std::make_shared<Client>(&site_, static_cast<int>(i)));
     }
     std::vector<uint64_t> threads;
@@ -245,12 +279,24 @@ class Cluster {
     threads.push_back(world_.Spawn(coordinator_, [this, span] { Operate(span); }));
     if (plan_.resizes) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
     threads.push_back(world_.Spawn(coordinator_, [this, span] { pinner_->Work(span); }));
+    if (plan_.rolls) threads.push_back(world_.Spawn(coordinator_, [this, span] { roller_->Work(span); }));
     for (const uint64_t thread : threads) world_.Join(thread);
     faults_.End();
     while (!AllEnded()) world_.Sleep(absl::Milliseconds(50));
+    if (has_replicas()) AwaitWhole();
     pinner_->End();
     // Between two steps it has no effect while the engine is falling asleep, for as long as a host hangs.
     while (engine_->Stats().pinned_blocks > 0) world_.Sleep(absl::Milliseconds(50));
+  }
+
+  // Until all replicas serve, or sleep in an engine that sleeps by itself.
+  void AwaitWhole() {
+    const absl::Duration deadline = world_.now() + kWholePatience;
+    while (!replica_invariants_->IsWhole(sleeps_by_itself())) {
+      if (world_.now() > deadline) return world_.Violate("the replicas do not all come back");
+      world_.Sleep(absl::Milliseconds(50));
+      operator_->MakeAwake();
+    }
   }
 
   bool AllEnded() const {
@@ -290,8 +336,14 @@ class Cluster {
   void Note(const std::string& what, const absl::Status& status) {
     world_.Log(absl::StrCat(what, ": ", status.ok() ? "done" : std::string(status.message())));
     if (!status.ok() && !MayFail(what, status)) Fail(what, status);
-    if (!sleeps_by_itself() && !operator_->is_calling() && !resizer_->is_calling())
-      invariants_->CheckResidency();
+    if (has_replicas()) replica_invariants_->NoteCall(what, status);
+    if (sleeps_by_itself() || operator_->is_calling() || resizer_->is_calling() || roller_->is_calling())
+      return;
+    if (has_replicas()) {
+      replica_invariants_->CheckSame();
+      if (replica_invariants_->may_differ()) return;
+    }
+    invariants_->CheckResidency();
   }
 
   bool MayFail(const std::string& what, const absl::Status& status) {
@@ -300,9 +352,14 @@ class Cluster {
     if (absl::StartsWith(what, "Resize")) return false;
     if (absl::IsDataLoss(status)) return faults_.damaged();
     if (HasLostItsBackup(status)) return site_.touches > 0;
+    if (what == "Roll" || what == "Revive")
+      return absl::IsFailedPrecondition(status) || faults_.num_struck() > 0;
     // Weights that nobody has any more, and those that an idle engine has put to sleep, are in the way.
-    if (absl::IsFailedPrecondition(status))
-      return sleeps_by_itself() || engine_->Stats().residency.weights_stale();
+    if (absl::IsFailedPrecondition(status)) {
+      const EngineStats stats = engine_->Stats();
+      if (has_replicas() && stats.needs_weights) return true;
+      return sleeps_by_itself() || stats.residency.weights_stale();
+    }
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
   }
 
@@ -319,6 +376,7 @@ class Cluster {
   void LookAround() {
     if (invariants_ == nullptr) return;
     invariants_->CheckState();
+    if (has_replicas()) replica_invariants_->CheckTurns();
     const EngineState state = engine_->state();
     if (state == EngineState::kRecovering) faults_.StrikeAgain();
     deaths_.OnState(state);
@@ -328,7 +386,12 @@ class Cluster {
   void CheckQuiet() {
     world_.Sleep(absl::Seconds(1));  // until the last steps' replies have come
     if (!sleeps_by_itself()) invariants_->CheckResidency(/*quiet=*/true);
+    if (has_replicas()) {
+      replica_invariants_->CheckSame();
+      replica_invariants_->CheckQuiet(clients_);
+    }
     const EngineStats stats = engine_->Stats();
+    outcome_.num_moved = stats.num_moved;
     outcome_.num_swapped_blocks = stats.swaps.in_blocks;
     outcome_.num_host_hit_tokens = stats.swaps.host_hit_tokens;
     outcome_.num_recoveries = stats.num_recoveries;
@@ -341,10 +404,14 @@ class Cluster {
       world_.Violate(absl::StrCat(on_host, " blocks are left in the host tier"));
     if (stats.used_blocks != 0 || stats.free_blocks != stats.total_blocks)
       world_.Violate(absl::StrCat(stats.used_blocks, " blocks are left"));
-    for (int rank = 0; rank < flags_.world_size; ++rank) {
-      const size_t live = site_.LiveWorkers(rank).size();
-      if (flags_.local_workers && live > 1) world_.Violate(absl::StrCat(live, " processes have rank ", rank));
+    for (int replica = 0; replica < flags_.data_parallel_size; ++replica) {
+      for (int rank = 0; rank < flags_.world_size; ++rank) CheckOneProcess(replica, rank);
     }
+  }
+
+  void CheckOneProcess(int replica, int rank) {
+    const size_t live = site_.LiveWorkers(replica, rank).size();
+    if (flags_.local_workers && live > 1) world_.Violate(absl::StrCat(live, " processes have rank ", rank));
   }
 
   void AwaitWorkersEnd() {
@@ -377,11 +444,13 @@ class Cluster {
   int seen_full_ = 0, seen_damaged_ = 0;  // Disk::num_full and num_damaged, at the last errors
   bool stopping_ = false;
   Engine* engine_ = nullptr;
-  GrpcExecutor* executor_ = nullptr;
+  std::vector<GrpcExecutor*> executors_;  // by replica
   std::unique_ptr<Operator> operator_;
   std::unique_ptr<Resizer> resizer_;
   std::unique_ptr<Pinner> pinner_;
+  std::unique_ptr<Roller> roller_;
   std::unique_ptr<Invariants> invariants_;
+  std::unique_ptr<ReplicaInvariants> replica_invariants_;  // null where there is a single replica
   std::vector<std::shared_ptr<Client>> clients_;
 };
 

@@ -20,11 +20,14 @@ struct Outcome {
   int64_t num_pins = 0;             // of prefixes
   int64_t num_swapped_blocks = 0;   // that came back
   int64_t num_host_hit_tokens = 0;  // of the prefix cache in the host tier
-  int num_restarts = 0;             // of the coordinator
-  int num_adopted_asleep = 0;       // groups that a coordinator found wholly asleep
-  int64_t num_spill_writes = 0;     // to the disk
-  int64_t num_disk_errors = 0;      // calls that found the disk full, and damaged reads
-  double seconds = 0;               // of virtual time
+  int num_replicas = 1;
+  int64_t num_moved = 0;         // requests that left a replica
+  int64_t num_rolls = 0;         // of all replicas
+  int num_restarts = 0;          // of the coordinator
+  int num_adopted_asleep = 0;    // groups that a coordinator found wholly asleep
+  int64_t num_spill_writes = 0;  // to the disk
+  int64_t num_disk_errors = 0;   // calls that found the disk full, and damaged reads
+  double seconds = 0;            // of virtual time
 };
 
 Outcome RunCluster(uint64_t seed, bool verbose);

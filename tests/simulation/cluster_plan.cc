@@ -12,6 +12,8 @@ namespace somnus::simulation {
 
 namespace {
 
+constexpr double kReplicasProbability = 0.25;
+
 void DrawGroup(Random* random, Flags* flags) {
   flags->model = "simulated";
   flags->worker_binary = "/proc/self/exe";
@@ -60,9 +62,19 @@ void DrawMemory(Site* site, Flags* flags) {
   if (cache_units % 3 == 0) flags->engine.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
 }
 
+// From numbers of their own: a cluster with a single replica is the cluster that the seed gave before there
+// were several.
+void DrawReplicas(uint64_t seed, ClusterPlan* plan) {
+  Random random(~seed);
+  if (!random.Chance(kReplicasProbability)) return;
+  plan->flags.data_parallel_size = static_cast<int32_t>(random.Between(2, 3));
+  plan->rolls = random.Chance(0.5);
+  plan->flags.replica_retry_pause = random.Chance(0.5) ? absl::Seconds(1) : absl::ZeroDuration();
+}
+
 }  // namespace
 
-ClusterPlan DrawPlan(Site* site) {
+ClusterPlan DrawPlan(Site* site, uint64_t seed) {
   Random& random = site->world.random();
   ClusterPlan plan;
   Flags& flags = plan.flags;
@@ -83,6 +95,8 @@ ClusterPlan DrawPlan(Site* site) {
   const bool may_die = site->has_run_dir || !flags.local_workers;
   if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
   site->weights[1] = flags.model.back();
+  DrawReplicas(seed, &plan);
+  site->num_replicas = flags.data_parallel_size;
   return plan;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 // The part of a simulated cluster that the seed draws before anything runs: flags and future events.
 
+#include <cstdint>
+
 #include "coordinator/block_manager/kv_plan.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/flags/flags.h"
@@ -14,10 +16,11 @@ struct ClusterPlan {
   bool resizes = false;             // the KV cache
   int idle_level = 1;               // at which an idle engine sleeps
   int num_coordinator_deaths = 0;   // at most
+  bool rolls = false;               // replicas are restarted, one after the other
 };
 
 // Sets the site's model and disk, too.
-ClusterPlan DrawPlan(Site* site);
+ClusterPlan DrawPlan(Site* site, uint64_t seed);
 // Without the state that an epoch's ranks hold.
 EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site);
 

@@ -28,24 +28,38 @@ bool HasBackup(const v1::WorkerStatusResponse& status) {
 
 void Invariants::CheckResidency(bool quiet) {
   EngineStats stats = engine_.Stats();
-  if (!IsAtRest(stats.state)) return;
+  if (!IsAtRest(stats)) return;
   GroupBytes bytes;
   const bool swaps = MaySwap(flags_) || CachesOnHost(flags_);
-  const std::vector<Member> members = Members(stats.group_epoch);
-  for (const Member& member : members) {
-    for (const auto& [tag, count] : member.status.bytes_by_tag()) bytes.resident[tag] += count;
-    for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
-    CheckTags(member, stats);
-    CheckSize(member, stats.mapped_blocks);
-    CheckDisk(member);
-    if (stats.state == EngineState::kAwake && !swaps) CheckHostTier(member);
+  const bool has_replicas = !stats.replicas.empty();
+  int32_t num_members = 0, mapped_blocks = 0;
+  for (int replica = 0; replica < flags_.data_parallel_size; ++replica) {
+    const std::vector<Member> members =
+        Members(replica, has_replicas ? stats.replicas[replica].group_epoch : stats.group_epoch);
+    // The engine says how many blocks all replicas together have.
+    const int32_t own_blocks = has_replicas && !members.empty()
+                                   ? TotalBlocks(members.front().snapshot.num_mapped_blocks())
+                                   : stats.mapped_blocks;
+    mapped_blocks += own_blocks;
+    num_members += static_cast<int32_t>(members.size());
+    for (const Member& member : members) {
+      for (const auto& [tag, count] : member.status.bytes_by_tag()) bytes.resident[tag] += count;
+      for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
+      CheckTags(member, stats);
+      CheckSize(member, own_blocks);
+      CheckDisk(member);
+      if (stats.state == EngineState::kAwake && !swaps) CheckHostTier(member);
+    }
   }
   if (swaps && stats.state == EngineState::kAwake && !quiet) {
     bytes.host.erase(kKvCacheTag);
     stats.host_bytes.erase(kKvCacheTag);
   }
-  if (static_cast<int32_t>(members.size()) < flags_.world_size)
+  if (num_members < flags_.world_size * flags_.data_parallel_size)
     return;  // a loss that the engine has not heard of
+  if (mapped_blocks != stats.mapped_blocks)
+    world_.Violate(absl::StrCat("the replicas' caches have ", mapped_blocks, " blocks, the engine says ",
+                                stats.mapped_blocks));
   if (bytes.resident != stats.resident_bytes || bytes.host != stats.host_bytes)
     world_.Violate("the ranks hold other bytes than the engine says");
 }
@@ -57,33 +71,58 @@ void Invariants::CheckState() {
   world_.Log(absl::StrCat("the engine is ", EngineStateName(state)));
   if (state == EngineState::kFailed)
     return world_.Violate(absl::StrCat("the engine failed: ", engine_.Stats().error));
-  if (!IsAtRest(state)) return;
-  int64_t version = 0;
   const EngineStats stats = engine_.Stats();
+  int64_t version = 0;
+  if (!stats.replicas.empty()) {
+    for (int replica = 0; replica < flags_.data_parallel_size; ++replica)
+      CheckGroup(replica, stats.replicas[replica].state, stats, &version);
+    return;
+  }
+  if (!IsWell(state, 0)) return;
   const bool cache_sleeps = stats.residency.state(kKvCacheTag) != TagState::kResident;
   const bool cache_woke_up = cache_sleeps_ && !cache_sleeps;
   cache_sleeps_ = cache_sleeps;
   const bool holds_nothing = (recovered || cache_woke_up) && stats.used_host_blocks == 0;
-  for (const Member& member : Members(executor_.group_epoch())) {
-    if (site_.network.given_up(member.pid)) Violate(member, "is a member of the group that has given it up");
-    if (state == EngineState::kAwake) CheckVersion(member, &version);
+  CheckGroup(0, state, stats, &version);
+  for (const Member& member : Members(0, executors_[0]->group_epoch())) {
     CheckSize(member, stats.mapped_blocks);
     if (holds_nothing) CheckHostTier(member);
+  }
+}
+
+// One replica's ranks, of which the engine, or the replica, says that they are in `state`. Replicas that are
+// awake serve the same version of the weights, except while the weights are being changed.
+void Invariants::CheckGroup(int replica, EngineState state, const EngineStats& stats, int64_t* version) {
+  if (!IsWell(state, replica)) return;
+  const bool may_differ = !stats.replicas.empty() && changes_weights_();
+  for (const Member& member : Members(replica, executors_[replica]->group_epoch())) {
+    if (site_.network.given_up(member.pid)) Violate(member, "is a member of the group that has given it up");
+    if (state == EngineState::kAwake && !may_differ) CheckVersion(member, version);
     if (member.status.state() == EngineStateName(state) || MayBeAwake(member, state)) continue;
     Violate(member, absl::StrCat("is ", member.status.state(), " while the engine says that it is ",
                                  EngineStateName(state)));
   }
 }
 
-bool Invariants::IsAtRest(EngineState state) const {
-  return (state == EngineState::kAwake || state == EngineState::kAsleep) && executor_.Health().ok();
+bool Invariants::IsWell(EngineState state, int replica) const {
+  return (state == EngineState::kAwake || state == EngineState::kAsleep) &&
+         executors_[replica]->Health().ok();
+}
+
+bool Invariants::IsAtRest(const EngineStats& stats) const {
+  if (stats.replicas.empty()) return IsWell(stats.state, 0);
+  for (int replica = 0; replica < flags_.data_parallel_size; ++replica) {
+    if (stats.replicas[replica].state != stats.state || !IsWell(stats.state, replica)) return false;
+  }
+  return true;
 }
 
 // Those of the group that live; others were given up by it, or are about to be.
-std::vector<Invariants::Member> Invariants::Members(int64_t epoch) const {
+std::vector<Invariants::Member> Invariants::Members(int replica, int64_t epoch) const {
   std::vector<Member> members;
   for (const auto& [pid, process] : site_.workers) {
-    if (!world_.alive(pid) || process.worker == nullptr || process.worker->group_epoch() != epoch) continue;
+    if (process.replica != replica || !world_.alive(pid)) continue;
+    if (process.worker == nullptr || process.worker->group_epoch() != epoch) continue;
     Member member = {pid, process.worker->Snapshot(), process.worker->GetStatus()};
     if (member.status.state() != "failed") members.push_back(std::move(member));
   }

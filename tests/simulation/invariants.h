@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engine/engine.h"
@@ -18,15 +19,15 @@ namespace somnus::simulation {
 
 class Invariants {
  public:
-  // `changes_weights` says whether a change of the weights is under way.
+  // `executors` are by replica. `changes_weights` says whether a change of the weights is under way.
   Invariants(Site* site, const Flags* flags, const Faults* faults, const Engine* engine,
-             GrpcExecutor* executor, std::function<bool()> changes_weights)
+             std::vector<GrpcExecutor*> executors, std::function<bool()> changes_weights)
       : site_(*site),
         world_(site->world),
         flags_(*flags),
         faults_(*faults),
         engine_(*engine),
-        executor_(*executor),
+        executors_(std::move(executors)),
         changes_weights_(std::move(changes_weights)) {}
 
   // Every tag of every rank is in the state that the engine says, and so are the bytes and the sizes of
@@ -44,8 +45,11 @@ class Invariants {
     v1::WorkerStatusResponse status;
   };
 
-  bool IsAtRest(EngineState state) const;
-  std::vector<Member> Members(int64_t epoch) const;
+  // The engine is awake or asleep, with all of its replicas, and nothing is known to be lost.
+  bool IsAtRest(const EngineStats& stats) const;
+  bool IsWell(EngineState state, int replica) const;
+  std::vector<Member> Members(int replica, int64_t epoch) const;
+  void CheckGroup(int replica, EngineState state, const EngineStats& stats, int64_t* version);
   void CheckTags(const Member& member, const EngineStats& stats);
   void CheckVersion(const Member& member, int64_t* common);
   void CheckSize(const Member& member, int32_t mapped_blocks);
@@ -59,7 +63,7 @@ class Invariants {
   const Flags& flags_;
   const Faults& faults_;
   const Engine& engine_;
-  GrpcExecutor& executor_;
+  const std::vector<GrpcExecutor*> executors_;
   const std::function<bool()> changes_weights_;
   EngineState last_state_ = EngineState::kLoading;
   bool cache_sleeps_ = false;  // when the engine was at rest last

@@ -9,7 +9,7 @@ MUTATIONS = {
         "if (epoch_ == 0) {",
     ),
     "epoch_number_is_used_again": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "number_ = std::max(number_, pool_.last_epoch()) + 1;",
         "number_ = 1;",
     ),
@@ -20,7 +20,7 @@ MUTATIONS = {
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/step_loop.cc",
-        "EndSuspects(scheduler().Recover(), reason);\n  SwitchState",
+        "EndSuspects(parts_.scheduler.Recover(), reason);\n  SwitchState",
         "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (
@@ -116,21 +116,21 @@ MUTATIONS = {
     ),
     "resize_takes_kept_blocks": (
         "coordinator/block_manager/block_manager.cc",
-        "for (const KeptBlock& block : host_.kept()) end = std::max(end, block.device_block + 1);",
+        "for (const KeptBlock& block : kept_.blocks()) end = std::max(end, block.device_block + 1);",
         "",
     ),
     "blocks_without_memory_are_given_out": (
         "coordinator/engine/commands/resize_kv_cache_command.cc",
-        "if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);",
+        "if (wanted <= mapped) loop->parts().scheduler.SetBlockLimit(wanted);",
         "",
     ),
     "survivors_keep_their_size": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "RETURN_IF_ERROR(epoch->SetKvCacheSize(snapshots, cache_.num_mapped_blocks()));",
         "",
     ),
     "recovery_takes_the_whole_cache": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "cache_.set_num_mapped_blocks(held_.num_mapped_blocks);",
         "cache_.set_num_mapped_blocks(cache_.num_blocks());",
     ),
@@ -143,12 +143,12 @@ MUTATIONS = {
     ),
     # The coordinator that comes back.
     "coordinator_begins_at_epoch_1": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "number_ = std::max(number_, pool_.last_epoch()) + 1;",
         "number_ = number_ + 1;",
     ),
     "adopted_sleepers_are_woken": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "held_.residency = HeldBy(snapshots);",
         "",
     ),
@@ -163,6 +163,32 @@ MUTATIONS = {
         "  if (held.weights_version() == 0 && held.group_epoch() > 0)",
         "if (false)",
     ),
+    # Replicas.
+    "calls_of_replicas_do_not_take_turns": (
+        "coordinator/replicas/call_turns.cc",
+        "return !taken_ && *waiting_.begin() == number;",
+        "return *waiting_.begin() == number;",
+    ),
+    "moved_request_begins_again": (
+        "coordinator/scheduler/request_progress.cc",
+        "progress.output_tokens.assign(sequence.tokens.end() - sequence.num_outputs(), sequence.tokens.end());",
+        "",
+    ),
+    "replicas_share_a_run_directory": (
+        "coordinator/flags/replica_flags.cc",
+        "own.run_dir = RunDir::ReplicaPath(flags.run_dir, replica);",
+        "own.run_dir = flags.run_dir;",
+    ),
+    "failed_call_of_replicas_is_not_undone": (
+        "coordinator/replicas/replica_calls.cc",
+        "chosen.push_back(results_[i].ok() && choose(i));",
+        "chosen.push_back(false);",
+    ),
+    "other_replicas_keep_their_weights": (
+        "coordinator/replicas/set_weights.cc",
+        "ForAll(others, [&](size_t i) {",
+        "ForAll({}, [&](size_t i) {",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",
@@ -175,7 +201,7 @@ MUTATIONS = {
         "",
     ),
     "newcomer_stays_awake": (
-        "coordinator/group/worker_group_epoch.cc",
+        "coordinator/group/epoch_former.cc",
         "request.mutable_asleep_tags()->Add(asleep.begin(), asleep.end());",
         "",
     ),
@@ -201,10 +227,12 @@ MUTATIONS = {
 # bazel test //tests/simulation:all_mutations
 IN_EVERY_TEST_RUN = [
     "broken_call_is_not_asked_again",
+    "calls_of_replicas_do_not_take_turns",
     "deadlines_follow_the_wall_clock",
     "fence_keeps_batch",
     "fence_skips_epoch",
     "given_up_worker_registers_again",
+    "moved_request_begins_again",
     "recovery_keeps_prefix_cache",
     "recovery_keeps_steps",
 ]

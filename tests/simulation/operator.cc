@@ -1,5 +1,6 @@
 #include "tests/simulation/operator.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -16,7 +17,7 @@ bool HasLostItsBackup(const absl::Status& status) {
 }
 
 void Operator::Work(absl::Duration span) {
-  if (engine_.state() != EngineState::kAwake) {  // as an earlier coordinator has left it
+  if (!IsAwake()) {  // as an earlier coordinator has left it
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     MakeAwake();
   }
@@ -64,14 +65,38 @@ void Operator::PauseAndResume() {
   MakeAwake();
 }
 
+// Each replica is asked where there are several: the engine is awake as soon as one of the replicas is.
+bool Operator::IsAwake() const {
+  if (engine_.state() != EngineState::kAwake) return false;
+  if (site_.num_replicas == 1) return true;
+  const std::vector<ReplicaStats> replicas = engine_.Stats().replicas;
+  return std::all_of(replicas.begin(), replicas.end(),
+                     [](const ReplicaStats& replica) { return replica.state == EngineState::kAwake; });
+}
+
+void Operator::ReviveFailed() {
+  const std::vector<ReplicaStats> replicas = engine_.Stats().replicas;
+  const bool has_failed = std::any_of(replicas.begin(), replicas.end(), [](const ReplicaStats& replica) {
+    return replica.state == EngineState::kFailed;
+  });
+  if (has_failed) Call("Revive", [&] { return engine_.Revive(/*asleep=*/false); });
+}
+
 // A memory that fails does so once in each process that was struck, and so does a backup that is damaged. Of
 // a checkpoint that has changed level 2 gives the backup up.
 void Operator::MakeAwake() {
-  for (int i = 0; i <= 2 * Faults::kMaxFaults && engine_.state() != EngineState::kAwake; ++i) {
+  for (int i = 0; i <= 2 * Faults::kMaxFaults && !IsAwake(); ++i) {
     if (engine_.Stats().residency.weights_stale()) {
       ChangeWeights(/*updates=*/false);
-    } else if (HasLostItsBackup(WakeUp({}))) {
+      continue;
+    }
+    const absl::Status status = WakeUp({});
+    if (HasLostItsBackup(status)) {
       Sleep(2, SleepMode::kKeep, {});
+    } else if (site_.num_replicas > 1) {
+      // One replica may lack its weights while another replica serves.
+      if (!status.ok() && engine_.Stats().needs_weights) ChangeWeights(/*updates=*/false);
+      ReviveFailed();
     }
   }
 }

@@ -30,7 +30,7 @@ class Operator {
   void TouchFiles() { touches_files_ = true; }
   // Up to a few rounds, with pauses of up to `span`.
   void Work(absl::Duration span);
-  // Leaves the engine awake; brings weights where weights are stale.
+  // Leaves the engine awake, with all of its replicas; brings weights where weights are stale.
   void MakeAwake();
   int num_sleeps() const { return num_sleeps_; }
   int num_weights_changes() const { return num_weights_changes_; }
@@ -39,6 +39,8 @@ class Operator {
   bool is_calling() const { return is_calling_; }
 
  private:
+  bool IsAwake() const;
+  void ReviveFailed();
   void SleepAndWake();
   void PauseAndResume();
   // Once more where the disk was full.

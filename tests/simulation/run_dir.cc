@@ -35,7 +35,8 @@ absl::StatusOr<RunDir> RunDir::Open(const std::string& path) { return RunDir(pat
 RunDir::RunDir(RunDir&& other) noexcept = default;
 RunDir::~RunDir() = default;
 
-// There are no replicas and no further models.
+// Files alone are remembered, and no directories: a replica's group file is at the path of the replica. There
+// are no further models.
 std::string RunDir::ReplicaPath(const std::string& path, int32_t replica) {
   return absl::StrCat(path, "/replica-", replica);
 }

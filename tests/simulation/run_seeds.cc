@@ -18,9 +18,9 @@ constexpr uint64_t kSeedsOfOneProcess = 100;
 // What a child writes after each seed.
 struct Record {
   uint64_t seed, trace;
-  int num_requests, num_faults, num_restarts, num_adopted_asleep;
+  int num_requests, num_faults, num_restarts, num_adopted_asleep, num_replicas;
   int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks,
-      num_host_hit_tokens, num_spill_writes, num_disk_errors;
+      num_host_hit_tokens, num_spill_writes, num_disk_errors, num_moved, num_rolls;
   char violation[400];
 };
 
@@ -44,6 +44,9 @@ void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
     record.num_host_hit_tokens = outcome.num_host_hit_tokens;
     record.num_spill_writes = outcome.num_spill_writes;
     record.num_disk_errors = outcome.num_disk_errors;
+    record.num_replicas = outcome.num_replicas;
+    record.num_moved = outcome.num_moved;
+    record.num_rolls = outcome.num_rolls;
     std::snprintf(record.violation, sizeof(record.violation), "%s", outcome.violation.c_str());
     if (write(out, &record, sizeof(record)) != sizeof(record)) _exit(1);
     if (!outcome.violation.empty()) _exit(0);
@@ -80,6 +83,9 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
     summary->num_host_hit_tokens += record.num_host_hit_tokens;
     summary->num_spill_writes += record.num_spill_writes;
     summary->num_disk_errors += record.num_disk_errors;
+    summary->num_with_replicas += record.num_replicas > 1 ? 1 : 0;
+    summary->num_moved += record.num_moved;
+    summary->num_rolls += record.num_rolls;
     if (record.violation[0] != '\0') summary->failures.emplace_back(record.seed, record.violation);
   }
   close(ends[0]);
@@ -96,13 +102,15 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
 std::string Summary::Describe() const {
   uint64_t trace = 0;
   for (const auto& [seed, trace_of_seed] : traces) trace = trace * 31 + trace_of_seed;
-  std::string text = absl::StrCat(
-      num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ", num_restarts,
-      " restarts of the coordinator, ", num_adopted_asleep, " of them asleep, ", num_recoveries,
-      " recoveries, ", num_sleeps, " sleeps, ", num_weights_changes, " changes of weights, ", num_resizes,
-      " resizes, ", num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ", num_host_hit_tokens,
-      " cached tokens from host memory, ", num_spill_writes, " writes to the disk, ", num_disk_errors,
-      " errors of it, ", failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
+  std::string text =
+      absl::StrCat(num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ", num_restarts,
+                   " restarts of the coordinator, ", num_adopted_asleep, " of them asleep, ", num_recoveries,
+                   " recoveries, ", num_sleeps, " sleeps, ", num_weights_changes, " changes of weights, ",
+                   num_resizes, " resizes, ", num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ",
+                   num_host_hit_tokens, " cached tokens from host memory, ", num_spill_writes,
+                   " writes to the disk, ", num_disk_errors, " errors of it, ", num_with_replicas,
+                   " clusters with replicas, ", num_moved, " requests moved between replicas, ", num_rolls,
+                   " rolls, ", failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
   for (const auto& [seed, violation] : failures)
     absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster -- --seed=", seed,
                     " --verbose  # ", violation);

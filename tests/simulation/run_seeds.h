@@ -21,7 +21,8 @@ struct Summary {
   std::map<uint64_t, uint64_t> traces;                     // by seed
   uint64_t num_requests = 0, num_faults = 0, num_recoveries = 0, num_sleeps = 0, num_weights_changes = 0,
            num_resizes = 0, num_pins = 0, num_swapped_blocks = 0, num_host_hit_tokens = 0,
-           num_spill_writes = 0, num_disk_errors = 0, num_restarts = 0, num_adopted_asleep = 0;
+           num_spill_writes = 0, num_disk_errors = 0, num_restarts = 0, num_adopted_asleep = 0,
+           num_with_replicas = 0, num_moved = 0, num_rolls = 0;
 
   std::string Describe() const;
 };

@@ -39,6 +39,9 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   // A newcomer to a group that sleeps spills nothing: its backup is the checkpoint.
   EXPECT_GT(summary.num_spill_writes, kSeedsOfOneTest / 6);
   EXPECT_GT(summary.num_disk_errors, kSeedsOfOneTest / 50);
+  EXPECT_GT(summary.num_with_replicas, kSeedsOfOneTest / 5);
+  EXPECT_GT(summary.num_moved, kSeedsOfOneTest / 5);
+  EXPECT_GT(summary.num_rolls, kSeedsOfOneTest / 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(TenThousand, SeedsTest, testing::Range<uint64_t>(0, 4));

@@ -21,12 +21,14 @@ Site::~Site() { the_site = nullptr; }
 
 Site& Site::current() { return *the_site; }
 
-int Site::StartWorker(int rank, const std::string& coordinator, bool local) {
-  const int pid = world.NewProcess(absl::StrCat("rank", rank));
+int Site::StartWorker(int replica, int rank, const std::string& coordinator, bool local) {
+  const std::string prefix = num_replicas == 1 ? "" : absl::StrCat("replica", replica, "-");
+  const int pid = world.NewProcess(absl::StrCat(prefix, "rank", rank));
   network.Watch(pid);
   world.OnEnd(pid, [this, pid] {
     if (on_worker_end) on_worker_end(pid);
   });
+  workers[pid].replica = replica;
   workers[pid].rank = rank;
   workers[pid].local = local;
   if (local) workers[pid].parent = world.current_process();
@@ -41,6 +43,12 @@ std::vector<int> Site::LiveWorkers(int rank) const {
   for (const auto& [pid, worker] : workers) {
     if (worker.rank == rank && world.alive(pid)) live.push_back(pid);
   }
+  return live;
+}
+
+std::vector<int> Site::LiveWorkers(int replica, int rank) const {
+  std::vector<int> live = LiveWorkers(rank);
+  std::erase_if(live, [&](int pid) { return workers.at(pid).replica != replica; });
   return live;
 }
 

@@ -18,14 +18,16 @@
 #include "tests/simulation/world.h"
 
 namespace somnus {
+struct Caller;
 class Worker;
-}
+}  // namespace somnus
 
 namespace somnus::simulation {
 
 // The simulation's view of one worker process. The objects are the process' own, null before construction and
 // after destruction; the objects of a killed process stay unchanged.
 struct WorkerProcess {
+  int replica = 0;
   int rank = 0;
   bool local = false;  // started by a coordinator, on the coordinator's host
   int parent = 0;      // of a local worker: the coordinator that watches the process
@@ -69,6 +71,7 @@ class Site {
   Disk disk;
   bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
+  int num_replicas = 1;                  // each has ranks of its own
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
   // How often somebody has written to the checkpoints' files. A reader finds the old contents, but a rank
@@ -76,6 +79,7 @@ class Site {
   int64_t touches = 0;
   // The files of run directories, by path.
   std::map<std::string, std::string> files;
+  int num_socket_dirs = 0;
   bool has_run_dir = false;  // local workers outlive their coordinator
   // The weights of each version: a letter, which is also at the end of a checkpoint's path.
   std::map<int64_t, char> weights;
@@ -84,12 +88,16 @@ class Site {
 
   // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: the process was
   // started by the coordinator.
-  int StartWorker(int rank, const std::string& coordinator, bool local);
-  // The live processes of `rank`.
+  int StartWorker(int replica, int rank, const std::string& coordinator, bool local);
+  // The caller of the thread that runs (coordinator/engine/caller.h).
+  std::shared_ptr<const Caller>& CallerOfThread() { return callers_[world.current_thread()]; }
+  // The live processes of `rank`, of all replicas.
   std::vector<int> LiveWorkers(int rank) const;
+  std::vector<int> LiveWorkers(int replica, int rank) const;
 
  private:
   const WorkerMain worker_main_;
+  std::map<uint64_t, std::shared_ptr<const Caller>> callers_;  // by thread
 };
 
 }  // namespace somnus::simulation

@@ -1,16 +1,21 @@
 // What stands for the parts of the product that only a real machine has: the log, the process table,
 // the program, directories, certificates, and NCCL, which ranks on CPUs do not use.
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/build_id.h"
 #include "base/log.h"
 #include "base/running_clock.h"
 #include "base/socket_dir.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster_trust.h"
 #include "proto/handshake.h"
+#include "tests/simulation/site.h"
 #include "tests/simulation/world.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/comm/tcp_socket.h"
@@ -29,6 +34,22 @@ const std::string& BuildId() {
 }
 absl::StatusOr<std::string> BuildIdOf(const std::string&) { return BuildId(); }
 
+// A thread's caller. All fibers share the host thread, whose thread_local variables belong to no fiber, and
+// outlive a seed.
+CallerScope::CallerScope(Caller caller)
+    : before_(std::exchange(simulation::Site::current().CallerOfThread(),
+                            std::make_shared<const Caller>(std::move(caller)))) {}
+CallerScope::~CallerScope() { simulation::Site::current().CallerOfThread() = std::move(before_); }
+std::shared_ptr<const Caller> CurrentCaller() { return simulation::Site::current().CallerOfThread(); }
+Caller BegunCaller() {
+  const std::shared_ptr<const Caller> current = CurrentCaller();
+  return {.name = current == nullptr ? "" : current->name, .has_left = [] { return false; }};
+}
+absl::Status CheckCaller() {
+  const std::shared_ptr<const Caller> current = CurrentCaller();
+  return current != nullptr && current->has_left() ? absl::CancelledError(kAbandoned) : absl::OkStatus();
+}
+
 // No process of the simulation stands still without everybody's knowing.
 MonotonicTime RunningNow() { return MonotonicNow(); }
 absl::Duration StoodStill() { return absl::ZeroDuration(); }
@@ -37,8 +58,13 @@ absl::Status ExplainHandshake(const absl::Status& status) { return status; }
 
 std::string WhyNotRunning(pid_t) { return ""; }
 
-// Nothing listens in it: addresses are names.
-absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) { return SocketDir(parent, -1); }
+// Nothing listens in the directory: addresses are names. The groups of several replicas have directories of
+// their own.
+absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) {
+  simulation::Site& site = simulation::Site::current();
+  if (site.num_replicas == 1) return SocketDir(parent, -1);
+  return SocketDir(absl::StrCat(parent, "/", ++site.num_socket_dirs), -1);
+}
 SocketDir::SocketDir(SocketDir&& other) noexcept = default;
 SocketDir::~SocketDir() = default;
 

@@ -163,6 +163,7 @@ uint64_t World::Spawn(int pid, std::function<void()> body) {
 }
 
 int World::current_process() const { return running_ == nullptr ? 0 : running_->process->pid; }
+uint64_t World::current_thread() const { return running_ == nullptr ? 0 : running_->number; }
 
 void World::Join(uint64_t thread) {
   Thread* joined = threads_[thread - 1].get();

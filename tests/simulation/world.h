@@ -77,6 +77,8 @@ class World {
   // Starts a thread, and returns its number. `current` is the process of the fiber that runs, 0 on none.
   uint64_t Spawn(int pid, std::function<void()> body);
   int current_process() const;
+  // The number of the thread that runs, 0 on none.
+  uint64_t current_thread() const;
   bool on_fiber() const { return running_ != nullptr; }
   // Returns once the thread has ended.
   void Join(uint64_t thread);

@@ -94,8 +94,8 @@ class PagedEngine : public SimulatedEngine {
   KvUse kv_use() const override {
     const int64_t size = options_.blocks.block_size;
     KvUse use;
-    use.total = int64_t{scheduler_.blocks().total_blocks()} * size;
-    use.held_slots = int64_t{scheduler_.blocks().used_blocks()} * size;
+    use.total = int64_t{scheduler_.blocks().pool().num_total()} * size;
+    use.held_slots = int64_t{scheduler_.blocks().pool().num_used()} * size;
     use.unshared_slots = blocks_ * size;
     // Slots of a table that are not computed yet are in unshared blocks.
     use.rounding = use.unshared_slots - computed_;

@@ -1,9 +1,9 @@
 #pragma once
-// Collectives among the ranks of one model. Deterministic: every rank gets the same bits, and the same bits
-// each time. Our own code sums in f32, in rank order. NCCL, which large messages on CUDA go through, has an
-// order of its own for each size.
+// Collectives among the ranks of a model. Deterministic: every rank gets the same bits, and the same bits
+// each time. Our own code sums in f32, in rank order. NCCL, which large messages on CUDA go through, chooses
+// an order for each size.
 //
-// One Communicator per rank, used by the runner thread alone; Abort and status may be called from any thread.
+// A Communicator per rank, used by the runner thread alone; Abort and status may be called from any thread.
 // Calls must be made in the same order by all ranks. A collective whose peer died, was aborted or stayed away
 // past the timeout ends in an error (Unavailable / Aborted / DeadlineExceeded) within a second of the cause
 // instead of hanging; afterwards the communicator stays failed and is only good for destruction.
@@ -28,11 +28,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // True: AllReduceSum and AllGather are queued on the device's stream, behind the ops before them and ahead
-  // of those after, and can be captured in its graphs. Their pointers are to device memory, the host waits
-  // for nothing, and an OK says only that the call is queued: once the device has been waited for, status()
-  // says whether what it computed is good. False: pointers are to memory that the host can use and the device
-  // is done with, and the results are there when the call returns.
+  // True: AllReduceSum and AllGather are queued on the device's stream, in order with the ops before and
+  // after, and can be captured in the device's graphs. Pointers are to device memory, the host waits for
+  // nothing, and an OK says only that the call is queued: after a wait for the device, status() says whether
+  // the results are good. False: pointers are to memory that the host can use and the device is done with,
+  // and the results are there when the call returns.
   virtual bool stream_ordered() const { return false; }
 
   // data[i] = sum over ranks of data[i], in place. kF32, kBF16 or kF16: taken in f32, rounded once, to
@@ -42,13 +42,13 @@ class Communicator {
   // out = the ranks' `bytes` bytes in rank order: world_size * bytes in all.
   virtual absl::Status AllGather(const void* in, int64_t bytes, void* out) = 0;
 
-  // AllReduceSum(delta), then AddRmsNorm(residual, delta, weight, eps, out); in one pass where the device has
-  // it. delta is contiguous (stride = cols), and is scratch afterwards.
+  // AllReduceSum(delta), then AddRmsNorm(residual, delta, weight, eps, out); in a single pass where the
+  // device has such an op. delta is contiguous (stride = cols), and is scratch afterwards.
   virtual absl::Status AllReduceAddRmsNorm(Device& device, const TensorView& residual,
                                            const TensorView& delta, const float* weight, double eps,
                                            const TensorView& out);
 
-  // Returns once every rank has called it; what the device has queued is done by then.
+  // Returns once every rank has called Barrier; all that the device has queued is done by then.
   virtual absl::Status Barrier() = 0;
 
   // Ends the collective of every rank of the group with Aborted(reason). Thread safe, idempotent.
@@ -58,7 +58,7 @@ class Communicator {
   // safe.
   virtual absl::Status status() const { return absl::OkStatus(); }
 
-  // Suspend releases the memory that the group can do without while its ranks sleep; Resume comes before the
+  // Suspend releases the memory that the group can do without while the ranks sleep; Resume comes before the
   // next collective. All ranks call both, with nothing queued; each is idempotent, and may wait for the other
   // ranks.
   virtual absl::Status Suspend() { return absl::OkStatus(); }
@@ -68,8 +68,8 @@ class Communicator {
 // world_size 1: every call is a no-op (AllGather copies).
 std::unique_ptr<Communicator> MakeSingleCommunicator();
 
-// Ranks of one host through shared memory. Blocks until all ranks are there. InvalidArgument names the
-// option; DeadlineExceeded says who is missing after connect_timeout; Aborted: cancelled.
+// Ranks of a host through shared memory. Blocks until all ranks are there. InvalidArgument names the option;
+// DeadlineExceeded says who is missing after connect_timeout; Aborted: cancelled.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const GroupOptions& options);
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// The communicator of a rank on a CUDA device. Built without CUDA (cuda_communicator_absent.cc) it returns
-// Unimplemented.
+// The communicator of a rank on a CUDA device. Unimplemented in a build without CUDA
+// (cuda_communicator_absent.cc).
 
 #include <memory>
 
@@ -10,7 +10,7 @@
 namespace somnus {
 
 // JoinDeviceGroup on the device's stream (options.stream is filled in). The device must be the calling
-// thread's current one, and outlive the communicator.
+// thread's current device, and outlive the communicator.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions options, Device* device);
 
 }  // namespace somnus

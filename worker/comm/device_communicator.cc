@@ -32,7 +32,7 @@ class DeviceCommunicator : public Communicator {
     }
     parts_.device->Synchronize().IgnoreError();
     if (parts_.peers != nullptr) {
-      // No rank may free its memory while another rank's kernels use it or another rank has it mapped.
+      // No rank may free memory that a second rank's kernels use or a second rank has mapped.
       bool together = status().ok() && parts_.host->Barrier().ok();
       parts_.peers->Disconnect();
       if (together) parts_.host->Barrier().IgnoreError();
@@ -112,7 +112,7 @@ class DeviceCommunicator : public Communicator {
   absl::Status Resume() override { return parts_.nccl == nullptr ? status() : Noted(parts_.nccl->Resume()); }
 
  private:
-  // An error of one part fails the whole group.
+  // An error of a part fails the whole group.
   absl::Status Noted(absl::Status status) {
     if (!status.ok() && !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status)) Fail(status);
     return status;
@@ -126,13 +126,13 @@ class DeviceCommunicator : public Communicator {
     }
     const std::string reason(cause.message());
     if (parts_.peers != nullptr) parts_.peers->Stop();
-    // The other ranks get the cause from here, before their own timeouts say less.
+    // The other ranks get the cause from here, before the timeouts of the other ranks say less.
     if (parts_.host != nullptr) parts_.host->Abort(reason);
     if (parts_.nccl != nullptr) parts_.nccl->Abort(reason);
   }
 
   absl::Status Look() {
-    // A dead rank comes first: it explains the errors of the other parts.
+    // A dead rank comes first: the death explains the errors of the other parts.
     if (parts_.host != nullptr) RETURN_IF_ERROR(parts_.host->status());
     if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
     return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->Poll();
@@ -143,7 +143,7 @@ class DeviceCommunicator : public Communicator {
       const std::optional<MonotonicTime> leave_by = LeaveBy();
       if (!leave_by.has_value()) {
         if (absl::Status status = Look(); !status.ok()) Fail(status);
-      } else if (MonotonicNow() >= *leave_by) {  // until then others may be gone already
+      } else if (MonotonicNow() >= *leave_by) {  // until then other ranks may be gone already
         Fail(absl::AbortedError(absl::StrCat("rank ", parts_.rank, " left the group")));
       }
     }
@@ -156,7 +156,7 @@ class DeviceCommunicator : public Communicator {
 
   DeviceGroupParts parts_;
   const CollectiveWays ways_;
-  // Pinned memory, which a device reaches too; the first Barrier that needs it allocates it.
+  // Pinned memory, which a device reaches too; allocated by the first Barrier that needs the memory.
   void* barrier_word_ = nullptr;
 
   mutable absl::Mutex mu_;

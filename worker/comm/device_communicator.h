@@ -1,8 +1,8 @@
 #pragma once
-// The Communicator of ranks on GPUs: small messages go through peer memory, large ones through NCCL, as
+// The Communicator of ranks on GPUs: small messages go through peer memory, large messages through NCCL, as
 // collective_plan.h says. Stream ordered. A watchdog thread checks every 50 ms whether the group is whole.
-// When it is not, the thread ends what the device has queued, so that a wait for the device returns, and
-// status() says why.
+// When the group is not, the thread ends all work that the device has queued, so that a wait for the device
+// returns, and status() says why.
 
 #include <memory>
 
@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// Of one rank. All ranks have the same parts.
+// The parts of a rank. All ranks have the same parts.
 struct DeviceGroupParts {
   int rank = 0;
   int world_size = 1;
@@ -23,8 +23,8 @@ struct DeviceGroupParts {
   std::unique_ptr<NcclCommunicator> nccl;  // ready; null: none
 };
 
-// At least one of peers and nccl. When the communicator is destroyed it waits for the other ranks to do the
-// same, for two seconds at most; graphs that hold its collectives must be gone by then.
+// `parts` has peers, nccl or both. The communicator's destructor waits for the other ranks to do the same,
+// for two seconds at most; graphs that hold the communicator's collectives must be gone by then.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeDeviceCommunicator(DeviceGroupParts parts);
 
 }  // namespace somnus

@@ -48,8 +48,8 @@ class Joiner {
     return std::all_of(hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts[0]; });
   }
 
-  // Exchanges verdicts. `verdict` stays ok when every rank's is; otherwise it is this rank's own error, or
-  // names another rank that has one. Returns an error of the exchange itself.
+  // Exchanges verdicts. `verdict` stays ok when every rank's verdict is ok; otherwise becomes this rank's own
+  // error, or names a rank with an error. Returns an error of the exchange itself.
   absl::Status Agree(absl::Status* verdict) {
     const char ok = verdict->ok() ? 1 : 0;
     std::vector<char> all(options_.world_size);
@@ -82,11 +82,11 @@ class Joiner {
       return absl::OkStatus();
     }
     (*made)->Disconnect();
-    return parts_.host->Barrier();  // before any rank frees its memory
+    return parts_.host->Barrier();  // before any rank frees memory
   }
 
-  // Maps the ranks' memory, and checks it with data that every rank writes and every other rank reads.
-  // no_peers_ says whether that worked on all ranks, which exchange verdicts after every step.
+  // Maps the ranks' memory, and checks the mappings with data that every rank writes and every other rank
+  // reads. no_peers_ says whether that worked on all ranks, which exchange verdicts after every step.
   absl::Status ConnectPeers(PeerCollectives& peers, const std::vector<PeerHandle>& handles) {
     no_peers_ = peers.Connect(handles);
     RETURN_IF_ERROR(Agree(&no_peers_));
@@ -139,7 +139,7 @@ class Joiner {
     nccl.stream = options_.stream;
     nccl.init_timeout = *options_.connect_timeout;
     nccl.call_timeout = options_.collective_timeout;
-    // The communicator that holds them both destroys NCCL's first.
+    // The communicator that holds both destroys NCCL's first.
     nccl.health = [host = parts_.host.get(), cancelled = options_.cancelled]() -> absl::Status {
       if (cancelled != nullptr && cancelled())
         return absl::AbortedError("cancelled while the group was forming");

@@ -11,7 +11,7 @@ namespace somnus {
 void EpochCommunicator::SetShape(int rank, int world_size, bool on_gpu) {
   rank_ = rank;
   world_size_ = world_size;
-  // As the group that Join brings: collectives among GPUs are queued, those of hosts are done at once.
+  // As the group that Join brings: collectives among GPUs are queued, collectives of hosts are done at once.
   stream_ordered_ = on_gpu && world_size > 1;
 }
 
@@ -24,7 +24,7 @@ void EpochCommunicator::BeginEpoch(int64_t epoch) {
     absl::MutexLock reason_lock(&reason_mu_);
     abort_reason_.clear();
   }
-  left.reset();  // outside of the lock: it may wait a moment for the other ranks
+  left.reset();  // outside of the lock: the destructor may wait a moment for the other ranks
 }
 
 absl::Status EpochCommunicator::Join(std::unique_ptr<Communicator> group) {

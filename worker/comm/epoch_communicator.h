@@ -1,6 +1,6 @@
 #pragma once
-// The one Communicator of a worker's life. It forwards to the group of the current epoch; between a
-// BeginEpoch and the Join that follows there is none, and collectives return FailedPrecondition.
+// The Communicator of a worker for life: forwards to the group of the current epoch. Between a BeginEpoch and
+// the Join that follows there is no group, and collectives return FailedPrecondition.
 //
 // Used by the runner thread alone, except Abort, AbortUpTo, aborted and status, which may be called from any
 // thread.
@@ -20,18 +20,21 @@ namespace somnus {
 
 class EpochCommunicator : public Communicator {
  public:
-  // What does not change from epoch to epoch. `on_gpu`: the rank's device is a GPU. To be called once, before
-  // anybody uses the communicator.
+  // Sets all that does not change from epoch to epoch. `on_gpu`: the rank's device is a GPU. To be called
+  // once, before anybody uses the communicator.
   void SetShape(int rank, int world_size, bool on_gpu);
-  // Leaves the group of an older epoch, if there is one. What was aborted of it is over.
+  // Leaves the group of an older epoch, if there is such a group. An abort of that epoch has no further
+  // effect.
   void BeginEpoch(int64_t epoch);
-  // From now on `group` is the epoch's. Aborted, for all of its ranks, when the epoch was aborted meanwhile.
+  // From now on `group` is the epoch's. Aborted, for all ranks of the group, when the epoch was aborted
+  // meanwhile.
   absl::Status Join(std::unique_ptr<Communicator> group);
   bool joined() const { return group_ != nullptr; }
 
   // True once the epoch was aborted.
   bool aborted() const;
-  // Aborts the group, and one that still forms as soon as it is there, when its epoch is `epoch` or older.
+  // Aborts the group when the group's epoch is `epoch` or older; a group that still forms, as soon as it has
+  // formed.
   void AbortUpTo(int64_t epoch, const std::string& reason);
 
   int rank() const override { return rank_; }
@@ -54,9 +57,9 @@ class EpochCommunicator : public Communicator {
   int world_size_ = 1;
   bool stream_ordered_ = false;
 
-  // Keeps group_ alive while another thread uses it. Only the runner thread changes group_ and epoch_,
-  // locking for writing; it reads group_ without the lock. It never waits for the lock within a collective,
-  // so an abort that holds the lock for reading can wait for a collective to end.
+  // Keeps group_ alive while a second thread uses the group. Only the runner thread changes group_ and
+  // epoch_, locking for writing; the runner thread reads group_ without the lock, and never waits for the
+  // lock within a collective, so an abort that holds the lock for reading can wait for a collective to end.
   mutable absl::Mutex mu_;
   std::unique_ptr<Communicator> group_;
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;

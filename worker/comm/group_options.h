@@ -1,7 +1,7 @@
 #pragma once
 // How a rank joins the group of an epoch. All ways of communicating take the same options: shared memory
 // (communicator.h), TCP (tcp_communicator.h), and GPUs (device_group.h), each of which ignores the options of
-// the ways that it does not use.
+// the other ways.
 
 #include <cstdint>
 #include <functional>
@@ -22,8 +22,8 @@ struct GroupOptions {
   // Until all ranks are there. Nullopt: 30 s on hosts; 2 minutes on GPUs, where NCCL starts slowly.
   std::optional<absl::Duration> connect_timeout;
   absl::Duration collective_timeout = absl::Seconds(300);
-  // Larger messages go in pieces. Nullopt: 1 MiB per rank and slot of shared memory, 4 MiB for what arrives
-  // by TCP, 2 MiB of peer memory.
+  // Larger messages go in pieces. Nullopt: 1 MiB per rank and slot of shared memory, 4 MiB for data that
+  // arrive by TCP, 2 MiB of peer memory.
   std::optional<int64_t> buffer_bytes;
   // Wait actively for spin_time, about the cost of a futex wake-up, before blocking. Off when ranks outnumber
   // CPUs.
@@ -34,19 +34,19 @@ struct GroupOptions {
   // "[v6]:port". Empty: all ranks are on this host.
   std::vector<std::string> rank_addresses;
   std::string secret;  // the same on all ranks and random, at least 16 bytes
-  // A host whose kernel answers no probe for that long is lost. At least 2 s.
+  // A host that answers no probe for that long is lost. At least 2 s.
   absl::Duration unreachable_timeout = absl::Seconds(4);
 
   // Ranks on GPUs: the host of every rank. Empty: all ranks are on this host.
   std::vector<std::string> rank_hosts;
   std::string nccl_unique_id;  // empty: there is none
   void* stream = nullptr;      // cudaStream_t that collectives are queued on
-  // Sums are taken in rank order, whatever the size. NCCL, whose order depends on the size, is then left out,
-  // and all ranks must be on one host.
+  // Sums are taken in rank order, for every size. NCCL, which chooses the order by the size, is then left
+  // out, and all ranks must be on the same host.
   bool batch_invariant = false;
 };
 
-// `options`, with these values where connect_timeout and buffer_bytes are nullopt.
+// `options`, with the given values where connect_timeout and buffer_bytes are nullopt.
 GroupOptions WithDefaults(GroupOptions options, absl::Duration connect_timeout, int64_t buffer_bytes);
 // InvalidArgument names the option: the group's name, the rank, the number of ranks or the buffer.
 absl::Status CheckGroupOptions(const GroupOptions& options, int max_ranks);

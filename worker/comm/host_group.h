@@ -1,6 +1,6 @@
 #pragma once
-// How ranks on CPUs form a group: in shared memory on one host, over TCP on several hosts. The coordinator
-// decides between the two, by giving the ranks addresses or none.
+// How ranks on CPUs form a group: in shared memory on a single host, over TCP on several hosts. The
+// coordinator decides between the two, by giving the ranks addresses or none.
 
 #include <memory>
 
@@ -11,8 +11,8 @@
 
 namespace somnus {
 
-// Blocks until all ranks are there. `listener`: of this rank's address; not used without addresses. Errors
-// are those of MakeShmCommunicator and MakeTcpCommunicator.
+// Blocks until all ranks are there. `listener`: of this rank's address; not used without addresses. Errors as
+// in MakeShmCommunicator and MakeTcpCommunicator.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& options,
                                                             TcpListener listener);
 

@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// The two differ in the names of their types, so the number of arguments and all sizes are compared.
+// The two sides name the types differently, so the number of arguments and all sizes are compared.
 template <typename Own, typename Theirs>
 struct SameCall : std::false_type {};
 template <typename R, typename... A, typename S, typename... B>

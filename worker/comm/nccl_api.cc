@@ -18,8 +18,8 @@ std::string VersionText(int version) {
 }
 
 // With graph registration NCCL keeps the physical pages that captured buffers had. Ours lie in memory that
-// sleeps and wakes with other pages at the same addresses: replayed collectives would then read the old ones,
-// or hang. NCCL reads the variable once, when its first communicator is made.
+// sleeps and wakes with other pages at the same addresses: replayed collectives would then read the old
+// pages, or hang. NCCL reads the variable once, when the first communicator is made.
 constexpr char kGraphRegister[] = "NCCL_GRAPH_REGISTER";
 
 absl::StatusOr<NcclApi> Resolve() {

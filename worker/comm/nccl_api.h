@@ -1,8 +1,8 @@
 #pragma once
-// The entry points of NCCL, found at run time: nothing links against it, and nothing needs its header, so
-// that one binary starts with or without it and the state machine over it is tested through a fake. What is
-// declared here is the ABI of nccl.h from 2.18 on; nccl_abi_check.cc compares it with the header where there
-// is one.
+// The entry points of NCCL, found at run time: nothing links against NCCL, and nothing needs NCCL's header,
+// so that the same binary starts with or without NCCL and the state machine above is tested through a fake.
+// The declarations are the ABI of nccl.h from 2.18 on; nccl_abi_check.cc compares the declarations with the
+// header where the header is installed.
 
 #include <cstddef>
 #include <string>
@@ -29,7 +29,7 @@ enum ReduceOp : int { kSum = 0 };
 constexpr int kSuspendMemory = 1;
 constexpr int kUndefined = -2147483647 - 1;
 constexpr unsigned kConfigMagic = 0xcafebeef;
-// Of the Config below. Newer libraries accept older versions, and fill in the rest.
+// The version of the Config below. Newer libraries accept older versions, and fill in the rest.
 constexpr int kConfigVersion = 21800;
 
 struct UniqueId {
@@ -82,13 +82,13 @@ struct NcclApi {
 #undef SOMNUS_NCCL_MEMBER
   int version = 0;  // 22809 for 2.28.9
 
-  // Loaded once per process and never unloaded. Unavailable says what is missing; FailedPrecondition: main
+  // Loaded once per process and never unloaded. Unavailable names the missing part; FailedPrecondition: main
   // has not called SetNcclEnvironment.
   static absl::StatusOr<const NcclApi*> Load();
 };
 
-// What NCCL must find in the environment. To be called by main, before there are threads: they may read the
-// environment, which must not change meanwhile.
+// Sets the variables that NCCL must find in the environment. To be called by main, before there are threads:
+// threads may read the environment, which must not change meanwhile.
 void SetNcclEnvironment();
 
 // Makes the 128 bytes that rank 0 hands to all ranks. NCCL listens for the ranks in this process from now on.

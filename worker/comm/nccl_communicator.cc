@@ -83,7 +83,7 @@ NcclCommunicator::~NcclCommunicator() {
   Quit();
 }
 
-// Finalizing lets the peers' last collectives drain, and waits for them; for a dead peer it would wait for
+// Finalizing waits until the peers' last collectives have drained; for a dead peer the wait would last for
 // ever.
 void NcclCommunicator::Leave() {
   const nccl::Comm comm = comm_.exchange(nullptr);
@@ -121,7 +121,7 @@ absl::Status NcclCommunicator::BecomeBlocking() {
     return api_.ncclCommSplit(comm, /*color=*/0, /*key=*/options_.rank, &split_, &config);
   }));
   const nccl::Comm forming = comm_.exchange(split_);
-  if (forming == nullptr) {  // it was ended meanwhile
+  if (forming == nullptr) {  // ended meanwhile
     if (nccl::Comm late = comm_.exchange(nullptr); late != nullptr) api_.ncclCommAbort(late);
     return status();
   }
@@ -129,7 +129,7 @@ absl::Status NcclCommunicator::BecomeBlocking() {
   return status();
 }
 
-// Ends the communicator that the group formed by. All ranks do, and nothing is queued on it.
+// Ends the communicator that the group formed by. All ranks do, and nothing is queued there.
 void NcclCommunicator::Retire(nccl::Comm comm) {
   absl::MutexLock lock(&call_mu_);
   const MonotonicTime deadline = RunningNow() + options_.finalize_timeout;
@@ -196,7 +196,7 @@ absl::Status NcclCommunicator::Poll() {
   return status();
 }
 
-// Another thread is inside NCCL, so no other call may be made; but a call that does not return in time is an
+// A second thread is inside NCCL, so no other call may be made; but a call that does not return in time is an
 // error.
 absl::Status NcclCommunicator::CheckCallUnderWay() {
   const int64_t started = call_started_.load();
@@ -224,7 +224,7 @@ absl::Status NcclCommunicator::Require(NcclState state, const char* call) const 
       absl::StrCat(call, ": the NCCL communicator is ", NcclStateName(state_)));
 }
 
-// Runs one call of NCCL, and waits for the part that it leaves to the background.
+// Runs a call of NCCL, and waits for the part that the call leaves to the background.
 absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
                                     const std::function<nccl::Result(nccl::Comm)>& call) {
   nccl::Result result;
@@ -303,8 +303,8 @@ void NcclCommunicator::Quit() {
   const MonotonicTime deadline = RunningNow() + kQuitPatience;
   bool locked;
   while (!(locked = call_mu_.TryLock()) && RunningNow() < deadline) absl::SleepFor(kFirstPoll);
-  // Done without the lock, too: the thread that holds it waits for the device, which waits for a rank that
-  // does not come, and nothing but this ends that.
+  // Done without the lock, too: the thread that holds the lock waits for the device, which waits for a rank
+  // that does not come, and nothing but this ends that.
   if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommAbort(comm);
   if (locked) call_mu_.Unlock();
 }

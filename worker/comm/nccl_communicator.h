@@ -1,18 +1,18 @@
 #pragma once
-// One rank of an NCCL communicator, and its states:
+// A rank of an NCCL communicator, and the states of the rank:
 //
 //   initialising --(NCCL says so)--> ready <--Suspend/Resume--> suspended
 //   any --error, deadline--> failed        any --Abort--> aborted        (both for good)
 //
 // The group forms by a non-blocking communicator, since that may take long and a rank may never come: we wait
-// by polling, with a deadline, and check `health` meanwhile. Ready means that it was split into a blocking
-// one of the same ranks, which collectives use: the call itself queues them, in graphs too, and nothing is
-// polled. The first collective of a kind connects the ranks; Poll finds a call that does not return in time.
-// ncclCommAbort ends calls that are stuck, and work on the stream that cannot complete: kernels then leave
-// the device, whose Synchronize returns.
+// by polling, with a deadline, and check `health` meanwhile. Ready means that a blocking communicator of the
+// same ranks was split off, which collectives use: the call queues the collective, in graphs too, and nothing
+// is polled. The first collective of a kind connects the ranks; Poll finds a call that does not return in
+// time. ncclCommAbort ends calls that are stuck, and work on the stream that cannot complete: kernels then
+// leave the device, whose Synchronize returns.
 //
 // Thread safety: collectives, Suspend and Resume from one thread; Abort, Poll, state and status from any. The
-// constructor's thread must have the device as its current one.
+// constructor's thread must have the device as the current device.
 
 #include <atomic>
 #include <cstdint>
@@ -36,10 +36,10 @@ struct NcclOptions {
   std::string unique_id;  // of MakeNcclUniqueId, the same on all ranks
   void* stream = nullptr;
   absl::Duration init_timeout = absl::Seconds(120);
-  // Of one call of NCCL.
+  // The longest that a call of NCCL may take.
   absl::Duration call_timeout = absl::Seconds(60);
   absl::Duration finalize_timeout = absl::Seconds(2);
-  // The status of the rest of the group, as far as it is known; called while waiting. Empty: it is not known.
+  // The status of the rest of the group, as far as known; called while waiting. Empty: nothing is known.
   std::function<absl::Status()> health;
 };
 
@@ -50,15 +50,15 @@ class NcclCommunicator {
  public:
   // Begins to join the group and returns at once. `api` must outlive the communicator.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Start(const NcclApi& api, NcclOptions options);
-  // Finalizes when ready (with finalize_timeout), aborts otherwise. The device is done with what was queued.
+  // Finalizes when ready (with finalize_timeout), aborts otherwise. The device is done with all queued work.
   ~NcclCommunicator();
 
   // Until the group is complete: DeadlineExceeded after init_timeout. Poll must be called now and then from
   // now on.
   absl::Status AwaitReady();
 
-  // Queued on the stream. An OK says only that; status() says whether it has failed since. FailedPrecondition
-  // names the state when it is not ready.
+  // Queued on the stream. An OK says only that; status() says whether a failure came since.
+  // FailedPrecondition names a state that is not ready.
   absl::Status AllReduceSum(void* data, int64_t count, DataType type);
   absl::Status AllGather(const void* in, int64_t bytes, void* out);
 
@@ -96,10 +96,10 @@ class NcclCommunicator {
 
   const NcclApi& api_;
   const NcclOptions options_;
-  // NCCL allows one thread at a time in a communicator.
+  // NCCL allows a single thread at a time in a communicator.
   mutable absl::Mutex call_mu_;
   std::atomic<nccl::Comm> comm_{nullptr};  // null once ended
-  nccl::Comm split_ = nullptr;             // where NCCL stores the blocking one, perhaps in the background
+  nccl::Comm split_ = nullptr;  // where NCCL stores the blocking communicator, perhaps in the background
   // The start of the call that is under way, in nanoseconds of the steady clock; 0: none.
   std::atomic<int64_t> call_started_{0};
 

@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// A block of that many floats stays in the first-level cache while the ranks' parts are added to it.
+// A block of that many floats stays in the first-level cache while the ranks' parts are added.
 constexpr int64_t kBlock = 1024;
 
 struct Bf16 {
@@ -90,7 +90,7 @@ void SumInOrder(DataType type, const void* const* in, int num_inputs, int64_t co
     case DataType::kF16:
       return SumHalf<F16>(in, num_inputs, count, static_cast<uint16_t*>(out));
     default:
-      SOMNUS_CHECK(false);  // no activation has another type
+      SOMNUS_CHECK(false);  // no activation has a further type
   }
 }
 

@@ -1,5 +1,5 @@
-// The shared-memory Communicator: what a collective moves, and when. ShmWaiter waits for the other ranks,
-// MeetInSharedMemory finds them.
+// The shared-memory Communicator: which bytes a collective moves, and when. ShmWaiter waits for the other
+// ranks, MeetInSharedMemory finds the other ranks.
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,7 @@
 namespace somnus {
 namespace {
 
-// Of more bytes than these each rank sums its part, and the parts are gathered: one round more, but each rank
+// Above this size each rank sums a part of the bytes, and the parts are gathered: a round more, but each rank
 // reads 1/world_size.
 constexpr int64_t kOneShotBytes = 64 << 10;
 

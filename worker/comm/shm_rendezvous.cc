@@ -42,7 +42,7 @@ absl::StatusOr<UniqueFd> CreateSegment(int64_t bytes) {
   UniqueFd fd(memfd_create("somnus-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return ErrnoError("creating the group's shared memory");
   if (ftruncate(fd.get(), bytes) != 0) return ErrnoError("sizing the group's shared memory");
-  // Once sealed it cannot be shrunk, which would be a SIGBUS in another rank.
+  // Sealed memory cannot be shrunk, which would be a SIGBUS in the other ranks.
   fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   return fd;
 }
@@ -74,7 +74,7 @@ class Host {
   }
 
  private:
-  // Returns false for a process that sends no valid Hello: its connection is closed, and the group goes on
+  // Returns false for a process that sends no valid Hello: the connection is closed, and the group goes on
   // waiting.
   absl::StatusOr<bool> Admit(UniqueFd connection, int segment) {
     Hello hello;
@@ -94,8 +94,8 @@ class Host {
     return true;
   }
 
-  // Every rank reports that it has mapped the memory and holds its lock; then every rank is told that all
-  // have.
+  // Every rank reports that the memory is mapped and the rank's lock is held; then every rank is told that
+  // all ranks are ready.
   absl::StatusOr<std::unique_ptr<ShmMapping>> Complete(std::unique_ptr<ShmMapping> mapping) {
     char byte = 0;
     for (int r = 1; r < options_.world_size; ++r) {

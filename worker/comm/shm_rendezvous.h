@@ -1,7 +1,7 @@
 #pragma once
-// How the ranks of a group on one host find their shared memory. Rank 0 creates it without a name (memfd) and
-// hands it to the others over a Unix socket in the abstract namespace: it is in no file system, so nothing is
-// left behind however the ranks end. Only processes of the same user may join.
+// How the ranks of a group on a single host find the shared memory. Rank 0 creates the memory without a name
+// (memfd) and hands the memory to the other ranks over a Unix socket in the abstract namespace. Neither is in
+// a file system, so nothing is left behind however the ranks end. Only processes of the same user may join.
 
 #include <memory>
 #include <utility>
@@ -13,7 +13,7 @@
 
 namespace somnus {
 
-// The mapped segment; unmapped with it. Every rank's pid is filled in, and every rank holds its lock.
+// The mapped segment; the destructor unmaps. Every rank's pid is filled in, and every rank holds a lock.
 class ShmMapping {
  public:
   ShmMapping(void* data, int64_t bytes, RankLocks locks)

@@ -51,7 +51,7 @@ ShmWaiter::~ShmWaiter() {
 void ShmWaiter::Publish(uint32_t round, uint64_t call) {
   ShmRank& self = header_->ranks[rank_];
   self.call[round % 2] = call;
-  // Sequentially consistent against the sleeper's count-then-look: one of the two sees the other.
+  // Sequentially consistent against the sleeper's count-then-look: at least one side sees the other.
   self.stamp.store(round, std::memory_order_seq_cst);
   if (self.waiters.load(std::memory_order_seq_cst) != 0) FutexWakeAll(self.stamp);
 }
@@ -115,7 +115,7 @@ absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
     const ShmRank& peer = header_->ranks[r];
     if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
     const absl::Status status = CheckPeer(r);
-    // It may have stamped before it died or left, so its stamp is read again.
+    // The rank may have stamped before dying or leaving, so the stamp is read again.
     if (!status.ok() && !Reached(peer.stamp.load(std::memory_order_seq_cst), round)) return status;
   }
   return absl::OkStatus();
@@ -132,7 +132,7 @@ absl::Status ShmWaiter::Health() const {
 
 absl::Status ShmWaiter::CheckPeer(int rank) const {
   const ShmRank& peer = header_->ranks[rank];
-  const bool held = locks_->Held(rank);  // read first: a rank that leaves says so before it unlocks
+  const bool held = locks_->Held(rank);  // read first: a rank that leaves says so before unlocking
   if (peer.left.load(std::memory_order_seq_cst) != 0) {
     return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") left the group"));
   }

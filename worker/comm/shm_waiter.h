@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// Used by one thread, except Abort and Health. Borrows the header and the locks.
+// Used by a single thread, except Abort and Health. Borrows the header and the locks.
 class ShmWaiter {
  public:
   ShmWaiter(ShmHeader* header, const RankLocks* locks, int rank, absl::Duration spin_time,
@@ -22,11 +22,11 @@ class ShmWaiter {
   // Stamps `round`: this rank's buffer is filled, for the collective that `call` describes.
   void Publish(uint32_t round, uint64_t call);
   // Waits until every rank has stamped `round`. Unavailable: a rank died or left; Aborted; DeadlineExceeded;
-  // Internal: a rank is in another call.
+  // Internal: a rank is in a different call.
   absl::Status AwaitAll(uint32_t round, uint64_t call);
   // Ends every rank's waits, now and later.
   void Abort(const std::string& reason);
-  // Aborted, or Unavailable once a rank has died or left; whether any round waits for it or not.
+  // Aborted, or Unavailable once a rank has died or left, also while no round waits.
   absl::Status Health() const;
 
  private:

@@ -49,7 +49,7 @@ absl::StatusOr<UniqueFd> NewSocket() {
   return fd;
 }
 
-// A message of a tag with room for one file descriptor. Points into itself, and so is not copied.
+// A message of a tag with room for a file descriptor. Points into itself, and so is not copied.
 struct FdMessage {
   FdMessage() {
     header.msg_iov = &part;

@@ -34,7 +34,7 @@ class UniqueFd {
   int fd_;
 };
 
-// How long a call waits for another process.
+// How long a call waits for a peer process.
 struct WaitLimit {
   WaitLimit(MonotonicTime deadline, std::function<bool()> cancelled = nullptr)
       : deadline(deadline), cancelled(std::move(cancelled)) {}
@@ -48,9 +48,9 @@ struct WaitLimit {
   absl::Status Check() const;
 };
 
-// The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.
+// The socket's name is "somnus-<uid>-<name>", and gone when the listener is closed.
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
-// Returns the next connection of a process that runs as this user; others are closed.
+// Returns the next connection of a process that runs as this user; closes connections of other users.
 absl::StatusOr<UniqueFd> AcceptSameUser(int listener, const WaitLimit& limit);
 // Tries until a process of this user listens.
 absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimit& limit);
@@ -63,7 +63,7 @@ struct ReceivedFd {
   UniqueFd fd;
   int64_t tag;
 };
-// A file descriptor, and a number sent with it.
+// A file descriptor, and a number sent along.
 absl::Status SendFd(int connection, int fd, int64_t tag);
 absl::StatusOr<ReceivedFd> ReceiveFd(int connection, const WaitLimit& limit);
 

@@ -1,4 +1,5 @@
-// The Communicator over TCP: what a collective moves. TcpLinks moves it, MeetOverTcp finds the ranks.
+// The Communicator over TCP: which bytes a collective moves. TcpLinks moves the bytes, MeetOverTcp finds the
+// ranks.
 
 #include "worker/comm/tcp_communicator.h"
 
@@ -22,8 +23,8 @@ namespace {
 
 constexpr int kMaxTcpRanks = 64;
 constexpr size_t kMinSecretBytes = 16;
-// Of more bytes than these, three ranks or more add up a part each: one round more, but a rank sends less
-// than twice the message, whatever their number. Two ranks send the message once either way.
+// Above this size, three ranks or more add up a part each: a round more, but a rank sends less than twice the
+// message, for any number of ranks. Two ranks send the message once either way.
 constexpr int64_t kOneShotBytes = 64 << 10;
 
 enum class Call : uint64_t { kReduce = 1, kReduceParts, kGatherParts, kGather, kBarrier };
@@ -121,7 +122,7 @@ class TcpCommunicator : public Communicator {
   const int rank_, world_size_;
   const int64_t buffer_bytes_;
   const absl::Duration timeout_;
-  mutable TcpLinks links_;  // asking for its health reads what has arrived
+  mutable TcpLinks links_;  // asking for the health reads notices that have arrived
   std::vector<TcpTransfer> transfers_;
   std::vector<char> arrived_;
 };

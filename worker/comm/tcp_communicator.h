@@ -2,9 +2,9 @@
 // Ranks on the CPUs of several hosts: a Communicator over TCP.
 //
 // Sockets of our own rather than a library such as Gloo: in Gloo's rings the order in which an element is
-// summed depends on the number of ranks and on where in the message it stands. Here every element is summed
-// in rank order, as in shared memory, so that a model's logits are bit for bit the same on one host and on
-// several, whatever the batch.
+// summed depends on the number of ranks and on the element's place in the message. Here every element is
+// summed in rank order, as in shared memory, so that a model's logits are bit for bit the same on a single
+// host and on several hosts, for every batch.
 //
 // Every rank has two connections to every other rank: a connection for data, and a connection for notices (an
 // abort, or the loss of a third rank), which also tells when a host cannot be reached any longer. Small
@@ -27,7 +27,7 @@ namespace somnus {
 
 // Blocks until all ranks are there, and closes the listener, whose port is in rank_addresses[rank].
 // InvalidArgument names the option; DeadlineExceeded says who is missing after connect_timeout; Unavailable:
-// a rank cannot be reached, or went away while the group was forming; PermissionDenied: another secret;
+// a rank cannot be reached, or went away while the group was forming; PermissionDenied: a different secret;
 // Aborted: cancelled.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const GroupOptions& options,
                                                                   TcpListener listener);

@@ -39,7 +39,7 @@ Mac TcpSecret::ProofMac(const TcpHello& hello, const Nonce& nonce) const { retur
 bool TcpSecret::Same(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
 Mac TcpSecret::Sign(char role, const TcpHello& hello, const Nonce& nonce) const {
-  // The name stands last, because it alone has no fixed size.
+  // The name stands last, because the name alone has no fixed size.
   const std::string text =
       absl::StrCat(absl::string_view(&role, 1), BytesOf(hello), BytesOf(nonce), group_name_);
   Mac mac;

@@ -1,9 +1,9 @@
 #pragma once
-// How two ranks of a group on several hosts show each other that they hold the group's secret.
+// How two ranks of a group on several hosts prove to each other to hold the group's secret.
 //
-// The rank that connects sends a Hello; the other one replies with a Challenge, and gets a Proof. Challenge
+// The rank that connects sends a Hello; the other rank replies with a Challenge, and gets a Proof. Challenge
 // and Proof are each a MAC over everything that was said, so that neither can be made without the secret,
-// used again, or used for another connection. All messages have a fixed size; numbers are little-endian, as
+// used again, or used for a second connection. All messages have a fixed size; numbers are little-endian, as
 // all our machines are.
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-constexpr uint64_t kTcpMagic = 0x31504354'534e4d53;  // changes with these messages, and with those of links
+constexpr uint64_t kTcpMagic = 0x31504354'534e4d53;  // changes with messages, also of links
 
 using Nonce = std::array<unsigned char, 16>;
 using Mac = std::array<unsigned char, 32>;
@@ -36,16 +36,16 @@ struct TcpProof {
 };
 static_assert(sizeof(TcpHello) == 40 && sizeof(TcpChallenge) == 48 && sizeof(TcpProof) == 32);
 
-// Makes and checks the MACs of one group. Thread safe.
+// Makes and checks the MACs of a group. Thread safe.
 class TcpSecret {
  public:
   TcpSecret(std::string group_name, std::string secret);
 
   static Nonce NewNonce();
-  // What the rank that was connected to, and the one that connected, show.
+  // The MACs of the rank that was connected to, and of the rank that connected.
   Mac ChallengeMac(const TcpHello& hello, const Nonce& nonce) const;
   Mac ProofMac(const TcpHello& hello, const Nonce& nonce) const;
-  // Takes the same time wherever they differ.
+  // Takes the same time wherever the MACs differ.
   static bool Same(const Mac& a, const Mac& b);
 
  private:

@@ -23,7 +23,7 @@ std::vector<UniqueFd> TakeNotices(std::vector<TcpPeer>* peers) {
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// The rest of a header and of the data behind it, of which `done` bytes have been moved.
+// The rest of a header and of the data behind the header, of which `done` bytes have been moved.
 struct Rest {
   Rest(void* header, int64_t header_bytes, void* data, int64_t data_bytes, int64_t done) {
     const int64_t of_header = std::min(done, header_bytes), of_data = done - of_header;
@@ -70,7 +70,7 @@ absl::Status TcpLinks::Exchange(uint64_t call, const std::vector<TcpTransfer>& t
       return notices_.Fail(absl::IsAborted(status) ? status : Late(limit.deadline - start));
     }
     RETURN_IF_ERROR(Wait(limit));
-    spin_until = now;  // once it has blocked, the others are late enough for it to block again
+    spin_until = now;  // after one block the peers are late enough for a second block
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The connections of a group on several hosts, once it is complete: rounds, in which every rank sends
-// something to every other one and receives something from it.
+// The connections of a complete group on several hosts: rounds, in which every rank sends something to every
+// other rank and receives something from every other rank.
 
 #include <poll.h>
 
@@ -16,7 +16,7 @@
 
 namespace somnus {
 
-// What one rank sends to another one in a round, and where to put what that one sends.
+// The data that this rank sends to a peer in a round, and where to put the data from the peer.
 struct TcpTransfer {
   const void* send = nullptr;
   int64_t send_bytes = 0;
@@ -30,15 +30,15 @@ struct TcpLinksOptions {
   absl::Duration spin_time;        // before a wait blocks
 };
 
-// Used by one thread, except Abort and Health.
+// Used by a single thread, except Abort and Health.
 class TcpLinks {
  public:
   TcpLinks(TcpLinksOptions options, std::vector<TcpPeer> peers, UniqueFd wake);
 
-  // One round: `transfers`, by rank; this rank's own is ignored. `call` describes it, and must be the same on
-  // all ranks. Returns when everything was received and sent. Unavailable: a rank died, left, or cannot be
-  // reached; Aborted; DeadlineExceeded; Internal: a rank is in another call. An error is told to all ranks,
-  // and every later round returns it.
+  // Runs a round: `transfers`, by rank; this rank's own is ignored. `call` describes the round, and must be
+  // the same on all ranks. Returns when everything was received and sent. Unavailable: a rank died, left, or
+  // cannot be reached; Aborted; DeadlineExceeded; Internal: a rank is in a different call. An error is told
+  // to all ranks, and every later round returns the error.
   absl::Status Exchange(uint64_t call, const std::vector<TcpTransfer>& transfers, const WaitLimit& limit);
 
   void Abort(const std::string& reason) { notices_.Fail(absl::AbortedError(reason)).IgnoreError(); }
@@ -61,7 +61,7 @@ class TcpLinks {
   static constexpr int64_t HeaderBytes() { return sizeof(Header); }
 
   void StartRound(uint64_t call, const std::vector<TcpTransfer>& transfers);
-  // Sends and receives what can be at once.
+  // Sends and receives as much as goes at once.
   absl::Status Move(bool* moved, bool* complete);
   absl::StatusOr<int64_t> SendSome(int rank);
   absl::StatusOr<int64_t> ReceiveSome(int rank);

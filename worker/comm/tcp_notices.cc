@@ -24,7 +24,7 @@ TcpNotice NoticeOf(const absl::Status& status) {
 
 absl::Status StatusOf(const TcpNotice& notice) {
   const std::string text(notice.text, std::min<size_t>(notice.size, sizeof(notice.text)));
-  // Of another code, which no rank sends, the text is what is left to say.
+  // With an unknown code, which no rank sends, the text is all that is left to say.
   const bool known =
       notice.code > 0 && notice.code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   return absl::Status(known ? static_cast<absl::StatusCode>(notice.code) : absl::StatusCode::kInternal, text);
@@ -98,7 +98,7 @@ void TcpNotices::ReadRank(int rank) {
 void TcpNotices::Tell(const absl::Status& status) {
   const TcpNotice notice = NoticeOf(status);
   for (const Connection& connection : connections_) {
-    // One notice fits into a connection's buffer. A rank that cannot be told sees this one leave.
+    // A notice fits into a connection's buffer. A rank that cannot be told sees this rank leave.
     if (connection.fd.get() >= 0 && !connection.closed)
       send(connection.fd.get(), &notice, sizeof(notice), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -108,7 +108,7 @@ void TcpNotices::Record(const absl::Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
   const uint64_t one = 1;
-  // An eventfd takes one number of 8 bytes; it is never read, so that every later poll ends at once.
+  // An eventfd takes a number of 8 bytes, which is never read, so that every later poll ends at once.
   while (write(wake_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;
 }
 

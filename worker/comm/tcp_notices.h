@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of a group on several hosts tell each other beside their data: why the group has failed. The
-// connections are also how a rank sees that another host cannot be reached any longer.
+// The notices that the ranks of a group on several hosts send each other beside data: why the group has
+// failed. By the same connections a rank sees that a host cannot be reached any longer.
 
 #include <poll.h>
 
@@ -23,27 +23,27 @@ struct TcpNotice {
 // Thread safe.
 class TcpNotices {
  public:
-  // `connections`: by rank, none for this one. `wake`: an eventfd. `names`: of the ranks, for messages.
+  // `connections`: by rank, none for this rank. `wake`: an eventfd. `names`: of the ranks, for messages.
   TcpNotices(std::vector<UniqueFd> connections, UniqueFd wake, std::vector<std::string> names);
 
-  // Makes `status` the failure of the group, unless it has one, tells the other ranks, and wakes who polls.
-  // Returns the group's failure.
+  // Makes `status` the failure of the group, unless the group has failed before, tells the other ranks, and
+  // wakes threads that poll. Returns the group's failure.
   absl::Status Fail(const absl::Status& status);
   absl::Status failure();  // without reading
-  // Reads what has arrived. Returns the group's failure: what a rank gave, or Unavailable for a rank that
-  // cannot be reached, of which the others are told. A rank that has closed its connections is no failure
-  // here: what it sent before may be under way.
+  // Reads all notices that have arrived. Returns the group's failure: a rank's notice, or Unavailable for a
+  // rank that cannot be reached, of which the other ranks are told. A rank that has closed the connections is
+  // no failure here: earlier data of the rank may be under way.
   absl::Status Read();
-  // As Read, but Unavailable also for a rank that has closed its connections.
+  // As Read, but Unavailable also for a rank that has closed the connections.
   absl::Status Health();
-  // Appends what a thread polls to learn that Read has something for it.
+  // Appends the descriptors by which a poll learns that Read has something new.
   void Watch(std::vector<pollfd>* fds);
 
  private:
   struct Connection {
     UniqueFd fd;
     bool closed = false;
-    TcpNotice notice;  // as far as it has come
+    TcpNotice notice;  // as far as it has arrived
     size_t have = 0;
   };
 

@@ -16,12 +16,12 @@
 namespace somnus {
 namespace {
 
-// Connections that have not shown yet that they belong to the group: how many there may be, the oldest making
-// room for the next, and for how long.
+// Connections without a proof yet of belonging to the group: how many there may be, the oldest making room
+// for the next, and for how long.
 constexpr size_t kMaxUnproved = 256;
 constexpr absl::Duration kProofPatience = absl::Seconds(5);
 
-// A message of fixed size that arrives in parts. Never reads past its end.
+// A message of fixed size that arrives in parts. Never reads past the end.
 class Inbox {
  public:
   // Returns whether all of `size` bytes are there. Unavailable: the connection has ended.
@@ -75,7 +75,7 @@ struct Dial {
 struct UnprovedPeer {
   UniqueFd fd;  // none: done, or dropped
   MonotonicTime deadline;
-  bool greeted = false;  // its Hello was good, and it got a Challenge
+  bool greeted = false;  // the Hello was good, and a Challenge was sent
   TcpHello hello;
   Nonce nonce;
   Inbox inbox;
@@ -129,7 +129,7 @@ class Meeting {
     std::vector<pollfd> fds;
     std::vector<int> ranks;
     for (int r = 0; r < options_.world_size; ++r) {
-      // It may have sent data already, which are not for this class.
+      // The rank may have sent data already, which are not for this class.
       if (peers_[r].data.get() >= 0) fds.push_back({peers_[r].data.get(), POLLRDHUP, 0}), ranks.push_back(r);
     }
     fds.push_back({listener_.fd.get(), POLLIN, 0});
@@ -167,7 +167,7 @@ class Meeting {
     return absl::OkStatus();
   }
 
-  // Tries the rank's next address. `why`: what was wrong with the one before.
+  // Tries the rank's next address. `why`: the fault of the address before.
   absl::Status DialNext(Dial* dial, absl::Status why) {
     dial->connected = false;
     while (dial->next_address < dial->addresses.size()) {
@@ -223,7 +223,7 @@ class Meeting {
            hello.channel >= 0 && hello.channel < kTcpChannels && Place(hello.from, hello.channel).get() < 0;
   }
 
-  // Whoever does anything else than a rank would is dropped, and the group goes on waiting.
+  // A peer that does not behave as a rank is dropped, and the group goes on waiting.
   void Advance(UnprovedPeer* peer) {
     if (!TryAdvance(peer)) {
       peer->fd = UniqueFd();
@@ -248,7 +248,7 @@ class Meeting {
     if (!complete.ok()) return false;
     if (!*complete) return true;
     const auto proof = peer->inbox.Take<TcpProof>();
-    if (!Wanted(peer->hello) ||  // another one may have taken its place meanwhile
+    if (!Wanted(peer->hello) ||  // a second connection may have taken the place meanwhile
         !TcpSecret::Same(proof.mac, secret_.ProofMac(peer->hello, peer->nonce))) {
       return false;
     }

@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of a group on several hosts connect, each with every other one: a rank connects to all lower
-// ranks and is connected to by all higher ones, twice (TcpChannel). tcp_handshake.h says who may.
+// How the ranks of a group on several hosts connect, each with every other rank: a rank connects to all lower
+// ranks and is connected to by all higher ranks, twice (TcpChannel). tcp_handshake.h says who may.
 
 #include <vector>
 
@@ -9,13 +9,14 @@
 
 namespace somnus {
 
-// The connections to one rank; none (fd -1) to this rank itself.
+// The connections to a rank; none (fd -1) to this rank itself.
 struct TcpPeer {
   UniqueFd data, notices;
 };
 
-// By rank. The other ranks may still be connecting to each other when it returns. `options` have been
-// checked; `limit` stands for those of them that are about time; errors as MakeTcpCommunicator.
+// Connects, and returns the connections by rank. The other ranks may still be connecting to each other at the
+// return. `options` have been checked; `limit` stands for the options about time; errors as in
+// MakeTcpCommunicator.
 absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const GroupOptions& options, TcpListener listener,
                                                  const WaitLimit& limit);
 

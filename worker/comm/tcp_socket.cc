@@ -116,7 +116,7 @@ absl::StatusOr<UniqueFd> AcceptTcp(int listener) {
   while (true) {
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.get() >= 0 || errno == EAGAIN || errno == EWOULDBLOCK) return fd;
-    // Errors of a connection that ended before it was accepted are not the listener's own.
+    // Errors of a connection that ended before the accept are not the listener's own.
     const bool of_listener = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ||
                              errno == EBADF || errno == EINVAL || errno == ENOTSOCK;
     if (of_listener) return ErrnoError("accept");
@@ -124,7 +124,7 @@ absl::StatusOr<UniqueFd> AcceptTcp(int listener) {
 }
 
 absl::Status SetUpConnection(int fd, absl::Duration unreachable, bool while_sending) {
-  // The first probe comes after a second; the last one, unanswered, ends the connection.
+  // The first probe comes after a second; the last probe, unanswered, ends the connection.
   const int probes = static_cast<int>(std::max<int64_t>(1, absl::ToInt64Seconds(unreachable) - 1));
   RETURN_IF_ERROR(SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1));
   RETURN_IF_ERROR(SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1));

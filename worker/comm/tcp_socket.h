@@ -1,5 +1,5 @@
 #pragma once
-// Non-blocking TCP sockets: what a group of ranks on several hosts is made of.
+// Non-blocking TCP sockets, of which a group of ranks on several hosts is made.
 
 #include <sys/socket.h>
 
@@ -21,7 +21,7 @@ struct TcpListener {
 };
 
 // Opens a free port on the local address that `host` (a name or an address) is, or on all addresses when no
-// local one is called so, as behind a translated address. InvalidArgument: the name is unknown.
+// local address is called so, as behind a translated address. InvalidArgument: the name is unknown.
 absl::StatusOr<TcpListener> ListenOnTcp(const std::string& host);
 
 struct SocketAddress {
@@ -33,7 +33,7 @@ struct SocketAddress {
 // InvalidArgument names `address`.
 absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(const std::string& address);
 
-// A socket whose connection is under way: it becomes writable once it is connected, or has failed.
+// A socket with a connection under way: becomes writable once the connection is there, or has failed.
 absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address);
 // Ok when the connection that StartConnect began is there.
 absl::Status FinishConnect(int fd);
@@ -41,9 +41,9 @@ absl::Status FinishConnect(int fd);
 // The next connection; none (fd -1) when nobody waits.
 absl::StatusOr<UniqueFd> AcceptTcp(int listener);
 
-// Sends what is written at once, and lets the kernel probe a connection on which nothing comes: it fails when
-// nothing has been answered for about `unreachable`. `while_sending`: also when what was sent has not been
-// acknowledged for that long; not for connections whose other side may take its time to read.
+// Sends written data at once, and lets the kernel probe a connection on which nothing comes: the connection
+// fails when nothing was answered for about `unreachable`. `while_sending`: also when sent data were not
+// acknowledged for that long; not for connections with a peer that may be slow to read.
 absl::Status SetUpConnection(int fd, absl::Duration unreachable, bool while_sending);
 
 }  // namespace somnus

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "checkpoint/model_config.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
@@ -51,7 +52,7 @@ struct ModelContext {
   Activations act;
   RopeTable rope;
   const int32_t* kv_head_of_head = nullptr;  // [H], on the device
-  std::vector<KvCacheView> kv_cache;         // one per layer
+  absl::Span<const KvCacheView> kv_cache;    // one per layer
 };
 
 // A step's tokens, flat; all arrays on the device.

@@ -33,7 +33,7 @@ bool BadTextRule::IsInside(int32_t token) const {
   return it != inner_.end() && it->key == token;
 }
 
-// A prefix has no more tokens than bytes: every token brings at least one byte.
+// A prefix has no more tokens than bytes: every token brings a byte at least.
 std::vector<bool> BadTextRule::PrefixesAtEnd(absl::Span<const int32_t> outputs) const {
   size_t count = 0;
   while (count < outputs.size() && count < static_cast<size_t>(num_bytes_) &&

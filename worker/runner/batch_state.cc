@@ -8,6 +8,7 @@
 #include "worker/runner/step_checks.h"
 
 namespace somnus {
+
 BatchState::BatchState(const BatchLimits& limits)
     : limits_(limits), slots_(limits.max_num_seqs), slot_scheduled_(limits.max_num_seqs) {
   scheduled_.reserve(limits.max_num_seqs);
@@ -50,6 +51,37 @@ absl::Status BatchState::CheckUnused(int32_t num_blocks) const {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status BatchState::Branch(const v1::StepRequest& request) {
+  block_edits_.clear();
+  added_slots_.clear();
+  std::vector<Slot> sources;  // copied before any slot is written
+  for (const v1::SequenceFork& branch : request.branches()) {
+    RETURN_IF_ERROR(CheckSlot(branch.source_slot()));
+    if (!slots_[branch.source_slot()].in_use)
+      return InvalidStep("slot ", branch.slot(), " branches from slot ", branch.source_slot(),
+                         ", which is not in use");
+    sources.push_back(slots_[branch.source_slot()]);
+  }
+  for (int i = 0; i < request.branches_size(); ++i)
+    RETURN_IF_ERROR(BranchSlot(request.branches(i), sources[i]));
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::BranchSlot(const v1::SequenceFork& branch, const Slot& source) {
+  RETURN_IF_ERROR(CheckSlot(branch.slot()));
+  if (std::find(added_slots_.begin(), added_slots_.end(), branch.slot()) != added_slots_.end())
+    return InvalidStep("slot ", branch.slot(), " is branched twice");
+  Slot& slot = slots_[branch.slot()];
+  const int64_t generation = slot.generation + 1;
+  slot = source;
+  slot.tokens.reserve(limits_.max_model_len + 1);
+  slot.generation = generation;
+  slot.seed = branch.seed();
+  slot.block_ids.clear();
+  added_slots_.push_back(branch.slot());
+  return AppendBlocks(branch.slot(), branch.block_ids());
 }
 
 absl::Status BatchState::Free(const v1::StepRequest& request) {
@@ -198,6 +230,55 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   return absl::OkStatus();
 }
 
+absl::Status BatchState::CheckBranchesHaveInput(const v1::StepRequest& request) const {
+  std::vector<bool> has_input(request.branches_size() == 0 ? 0 : limits_.max_num_seqs, false);
+  if (has_input.empty()) return absl::OkStatus();
+  for (const v1::ScheduledSequence& sequence : request.sequences())
+    has_input[sequence.slot()] = sequence.input_token_ids_size() > 0;
+  for (const v1::SequenceFork& branch : request.branches()) {
+    if (!has_input[branch.slot()])
+      return InvalidStep("slot ", branch.slot(), " is branched but has no input token");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::ReplaceTokens(const v1::ScheduledSequence& sequence) {
+  Slot& slot = slots_[sequence.slot()];
+  const int32_t count = sequence.input_token_ids_size(), start = sequence.start_position();
+  if (count != sequence.num_tokens()) {
+    return InvalidStep("slot ", sequence.slot(), ": ", count, " input tokens, ", sequence.num_tokens(),
+                       " are scheduled");
+  }
+  if (start < slot.num_prompt_tokens || start > slot.num_computed) {
+    return InvalidStep("slot ", sequence.slot(), ": input tokens at position ", start, ", allowed are ",
+                       slot.num_prompt_tokens, " to ", slot.num_computed);
+  }
+  // Tokens become known in order, so the last token tells of all.
+  if (slot.tokens.back() == kUnknownToken)
+    return InvalidStep("slot ", sequence.slot(), ": input tokens while others are pending");
+  RETURN_IF_ERROR(CheckDraft(sequence));
+  slot.error = CheckTokenIds(sequence.input_token_ids(), limits_.vocab_size);
+  if (!slot.error.ok()) return absl::OkStatus();
+  slot.tokens.resize(start);
+  slot.tokens.insert(slot.tokens.end(), sequence.input_token_ids().begin(), sequence.input_token_ids().end());
+  slot.num_computed = start;
+  const auto num_blocks = static_cast<size_t>((start + limits_.block_size - 1) / limits_.block_size);
+  if (slot.num_drafts > 0 && slot.block_ids.size() > num_blocks) slot.block_ids.resize(num_blocks);
+  slot.num_drafts = sequence.num_draft_tokens();
+  const bool is_added =
+      std::find(added_slots_.begin(), added_slots_.end(), sequence.slot()) != added_slots_.end();
+  if (slot.sampling->has_penalties() && !is_added) added_slots_.push_back(sequence.slot());
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::CheckDraft(const v1::ScheduledSequence& sequence) {
+  const int32_t count = sequence.num_draft_tokens();
+  if (count < 0 || count >= sequence.num_tokens() || count > kMaxStepDraftTokens - num_draft_tokens_)
+    return InvalidStep("slot ", sequence.slot(), ": ", count, " draft tokens of ", sequence.num_tokens());
+  num_draft_tokens_ += count;
+  return absl::OkStatus();
+}
+
 absl::Status BatchState::CheckProposals(const v1::ScheduledSequence& sequence, bool samples) const {
   const int32_t most = samples ? limits_.max_proposals : 0;
   if (sequence.num_proposals() >= 0 && sequence.num_proposals() <= most) return absl::OkStatus();
@@ -246,52 +327,6 @@ int32_t BatchState::AppendToken(int32_t index, int32_t token) {
 
 void BatchState::SetToken(int32_t slot, int64_t generation, int32_t index, int32_t token) {
   if (slots_[slot].generation == generation) slots_[slot].tokens[index] = token;
-}
-
-absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::StepSampling& proto,
-                                                                  int32_t vocab_size) {
-  // Written so that NaN is refused too.
-  if (!(proto.temperature() >= 0)) return InvalidStep("temperature ", proto.temperature());
-  if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1))
-    return InvalidStep("top_p ", proto.top_p());
-  if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return InvalidStep("min_p ", proto.min_p());
-  if (!(proto.repetition_penalty() > 0))
-    return InvalidStep("repetition_penalty ", proto.repetition_penalty());
-  if (proto.num_logprobs() > kMaxStepLogprobs || proto.num_prompt_logprobs() > kMaxStepLogprobs) {
-    return InvalidStep("more than ", kMaxStepLogprobs, " logprobs");
-  }
-  RETURN_IF_ERROR(CheckTokenIds(proto.allowed_token_ids(), vocab_size));
-  auto out = std::make_shared<SlotSampling>();
-  out->temperature = proto.temperature();
-  out->top_p = proto.top_p();
-  out->top_k = std::max(0, proto.top_k());
-  out->min_p = proto.min_p();
-  out->presence_penalty = proto.presence_penalty();
-  out->frequency_penalty = proto.frequency_penalty();
-  out->repetition_penalty = proto.repetition_penalty();
-  out->min_tokens = proto.min_tokens();
-  out->num_logprobs = std::max(-1, proto.num_logprobs());
-  out->num_prompt_logprobs = std::max(-1, proto.num_prompt_logprobs());
-  // A checkpoint may name stop tokens that its vocabulary lacks: they cannot be chosen anyway.
-  for (int32_t id : proto.suppress_token_ids()) {
-    if (id >= 0 && id < vocab_size) out->suppress_token_ids.push_back(id);
-  }
-  out->allowed_token_ids.assign(proto.allowed_token_ids().begin(), proto.allowed_token_ids().end());
-  for (const auto& [id, bias] : proto.logit_bias()) {
-    if (id < 0 || id >= vocab_size) return InvalidStep("logit_bias for token ", id);
-    out->logit_bias.emplace_back(id, bias);
-  }
-  for (const v1::BadWord& word : proto.bad_words()) {
-    RETURN_IF_ERROR(CheckTokenIds(word.token_ids(), vocab_size));
-    if (word.token_ids_size() > 0)
-      out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
-  }
-  for (const v1::BadText& text : proto.bad_texts()) {
-    RETURN_IF_ERROR(CheckTokenIds(text.token_ids(), vocab_size));
-    ASSIGN_OR_RETURN(BadTextRule rule, BadTextRule::Create(text));
-    out->bad_texts.push_back(std::move(rule));
-  }
-  return out;
 }
 
 }  // namespace somnus

@@ -8,16 +8,16 @@
 
 namespace somnus {
 
-// One call: block src[i] is copied to block dst[i], in any order or all at once.
+// A call: block src[i] is copied to block dst[i], in any order or all at once.
 struct BlockCopyCall {
   std::vector<int32_t> src, dst;
 };
 
 constexpr size_t kMaxBlockCopiesOfCall = 4096;
 
-// Calls that, one after the other, have the effect of the copies in their order: a copy that touches a block
-// which its call writes, or that writes one which its call reads, begins the next call. Copies of a block to
-// itself are left out. Takes time in proportion to the number of copies.
+// Calls that, in turn, have the effect of the copies in their order: a copy that touches a block which the
+// call writes, or that writes a block which the call reads, begins the next call. Copies of a block onto the
+// same block are left out. Takes time in proportion to the number of copies.
 std::vector<BlockCopyCall> PlanBlockCopies(const google::protobuf::RepeatedPtrField<v1::BlockCopy>& copies);
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// How many of each KV block's tokens, from its first on, have keys and values in the draft model's part of
-// it. They go with the block: to sequences that share it, to its copies, and through the host tier. Every
-// rank calls the same, so that all know the same. Used by the runner thread alone.
+// How many of each KV block's tokens, from the first on, have keys and values in the draft model's part of
+// the block. The numbers go with the block: to sequences that share the block, to copies, through the host
+// tier. Every rank calls the same, so that all know the same. Used by the runner thread alone.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,20 +21,20 @@ class DraftBlocks {
     host_.clear();
   }
 
-  // The block becomes the `index`-th of a sequence of which `num_computed` tokens are in the cache. What the
-  // block has behind them is an earlier sequence's.
+  // The block becomes the `index`-th of a sequence of which `num_computed` tokens are in the cache. Later
+  // tokens in the block are an earlier sequence's.
   void Enter(int32_t block, int32_t index, int32_t num_computed) {
     int32_t& own = device_[static_cast<size_t>(block)];
     own = std::min(own, std::max(0, num_computed - index * block_size_));
   }
-  // The draft model has computed tokens [begin, end) of the sequence that has these blocks, and all before.
+  // The draft model has computed tokens [begin, end) of the sequence with the blocks, and all tokens before.
   void NoteComputed(absl::Span<const int32_t> blocks, int32_t begin, int32_t end) {
     for (int32_t first = begin - begin % block_size_; first < end; first += block_size_) {
       int32_t& own = device_[static_cast<size_t>(blocks[static_cast<size_t>(first / block_size_)])];
       own = std::max(own, std::min(block_size_, end - first));
     }
   }
-  // How many tokens of a sequence with these blocks there are before the first one that is missing.
+  // How many tokens of a sequence with the blocks are there before the first missing token.
   int32_t NumTokens(absl::Span<const int32_t> blocks) const {
     int32_t count = 0;
     for (const int32_t block : blocks) {

@@ -35,7 +35,7 @@ int64_t LinearTuner::TuneLayers(int64_t num_tokens, Clock::time_point deadline) 
   const Activations& a = c_.act;
   using Layer = const LayerWeights&;
   using Weight = const LinearWeight&;
-  // Fused weights have several parts only where they are quantized, and then there is nothing to choose.
+  // Fused weights have several parts only where quantized, and then there is nothing to choose.
   const Product products[] = {
       {a.normed, a.qkv, [](Layer w) -> Weight { return w.qkv.parts[0]; }, &LayerWeights::qkv_bias},
       {a.heads, a.delta, [](Layer w) -> Weight { return w.out; }, &LayerWeights::out_bias},

@@ -1,6 +1,6 @@
 #pragma once
 // Measures a model's matrix products on a GPU (TuneLinear, kernels/ops.h), so that each is computed in the
-// fastest way that the device has for its size.
+// fastest way that the device has for the product's size.
 //
 // Borrows the context and the head. Used by the runner thread alone.
 
@@ -22,7 +22,7 @@ class LinearTuner {
   LinearTuner(const ModelContext* context, LogitsHead* head, absl::Duration max_time)
       : c_(*context), head_(*head), max_time_(max_time) {}
 
-  // Measures the layers at `most_tokens` and at the sizes of decode batches, and the head at these sizes.
+  // Measures the layers at `most_tokens` and at the sizes of decode batches, and the head at the batch sizes.
   // Overwrites activations; no step may be under way. Measures once, because a number of rows must be
   // computed in one way as long as the worker lives; later calls do nothing, and neither does a call on a
   // CPU.

@@ -15,15 +15,15 @@ bool SuppressesStop(const Slot& slot, int32_t num_tokens) {
   return num_outputs < slot.sampling->min_tokens && !slot.sampling->suppress_token_ids.empty();
 }
 
-// True when the last outputs are all of a bad word but its last token, which must not follow.
+// True when the last outputs are all of a bad word but the last token, which must not follow.
 bool EndsBadWord(const Slot& slot, int32_t num_tokens, const std::vector<int32_t>& word) {
   const auto prefix = static_cast<int32_t>(word.size()) - 1;
   return prefix <= num_tokens - slot.num_prompt_tokens &&
          std::equal(word.begin(), word.end() - 1, slot.tokens.begin() + num_tokens - prefix);
 }
 
-// Merges the edits of each id into one, from `first` on. Their order does not matter: one that forbids
-// outweighs all others.
+// Merges the edits of each id into a single edit, from `first` on. The order does not matter: an edit that
+// forbids outweighs all further edits.
 void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
   const auto begin = edits->begin() + first;
   std::stable_sort(begin, edits->end(), [](const LogitEdit& a, const LogitEdit& b) { return a.id < b.id; });

@@ -1,5 +1,5 @@
 #pragma once
-// What a sequence's sampling parameters do to its logits before temperature, in the form that the ops of
+// How a sequence's sampling parameters change the logits before temperature, in the form that the ops of
 // kernels/ops.h take, and in vLLM's order: allowed tokens, then bad words, min_tokens and logit bias;
 // penalties count on the device.
 
@@ -11,15 +11,15 @@
 
 namespace somnus {
 
-// `num_tokens`: how many of the slot's tokens are before the one that is sampled.
+// `num_tokens`: how many of the slot's tokens are before the sampled token.
 
-// True when that token is simply the likeliest one and nobody asks for its probability.
+// True when the sampled token is simply the likeliest token and nobody asks for the probability.
 bool IsPlainGreedy(const Slot& slot, int32_t num_tokens);
 
-// True when the slot's edits depend on what its last tokens were, so that these must be known.
+// True when the slot's edits depend on the last tokens, which must then be known.
 bool LooksAtTokens(const Slot& slot);
 
-// Adds the slot's edits of logits row `row`, one per id.
+// Adds the slot's edits of logits row `row`, an edit per id.
 void AppendEdits(const Slot& slot, int32_t num_tokens, int32_t row, std::vector<LogitEdit>* edits);
 
 // Adds the slot's bitmap of allowed ids, (vocab_size + 31) / 32 words. allowed_token_ids is not empty.

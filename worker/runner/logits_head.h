@@ -1,7 +1,7 @@
 #pragma once
-// From the last layer's output to logits, for the rows that need them. The head is vocabulary-parallel: each
-// rank multiplies its rows of the table, then either whole logits are gathered, or, when only the largest
-// counts, one (value, id) per rank. Everything stays on the device.
+// From the last layer's output to logits, for the rows that need logits. The head is vocabulary-parallel:
+// each rank multiplies the rank's rows of the table, then either whole logits are gathered, or, when only the
+// largest counts, a (value, id) per rank. Everything stays on the device.
 
 #include <cstdint>
 
@@ -18,13 +18,13 @@ namespace somnus {
 struct LogitRows {
   const int32_t* indices = nullptr;  // [count], on the device
   int64_t count = 0;
-  bool all = false;  // they are all rows of the step, in order: a decode batch
+  bool all = false;  // the rows are all rows of the step, in order: a decode batch
 };
 
 class LogitsHead {
  public:
-  // The most rows of one call for that vocabulary: bounds one copy of the logits to about 64 MiB on a host
-  // and 512 MiB on a GPU.
+  // The most rows of a call for the vocabulary: bounds a copy of the logits to about 64 MiB on a host and 512
+  // MiB on a GPU.
   static int64_t MaxRows(const Device& device, int64_t vocab_size, int64_t max_num_seqs);
 
   void Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,

@@ -1,22 +1,27 @@
-// ModelRunnerImpl's loading, memory and waking. model_runner_profile.cc has what runs before the first step,
-// model_runner_step.cc has the steps.
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
-#include "checkpoint/family.h"
-#include "worker/model/weight_loader.h"
-#include "worker/model/weight_ranges.h"
+#include "worker/runner/block_copies.h"
+#include "worker/runner/logit_edits.h"
 #include "worker/runner/model_runner_impl.h"
+#include "worker/runner/model_sizes.h"
+#include "worker/runner/profile_steps.h"
+#include "worker/runner/trace_range.h"
 
 namespace somnus {
 namespace {
+
+// A rank without KV heads still counts blocks; the bytes keep divisions by a block's size sane.
+constexpr int64_t kMinBlockBytes = 64;
 
 BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& config) {
   BatchLimits limits;
@@ -29,18 +34,19 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
   return limits;
 }
 
-// Whether the weights of one can take the place of the other's: everything that the forward pass reads, and
-// nothing of names, tokens or sampling.
-bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
-  const auto sizes = [](const ModelConfig& c) {
-    return std::tie(c.family, c.vocab_size, c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads,
-                    c.num_kv_heads, c.head_dim, c.embedding_dim, c.max_position_embeddings);
-  };
-  const auto options = [](const ModelConfig& c) {
-    return std::tie(c.norm_eps, c.activation, c.rope, c.tie_word_embeddings, c.attention_qkv_bias,
-                    c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
-  };
-  return sizes(a) == sizes(b) && options(a) == options(b);
+absl::Status NoKvCache() { return absl::FailedPreconditionError("the KV cache is not allocated"); }
+
+absl::Status CheckSwaps(const KvHostPool& pool, absl::Span<const BlockSwap> swaps, int64_t num_blocks) {
+  for (const BlockSwap& swap : swaps) {
+    const bool exists = swap.device_block > kNullBlock && swap.device_block < num_blocks &&
+                        swap.host_block >= 0 && swap.host_block < pool.num_blocks;
+    if (!exists) {
+      return absl::InvalidArgumentError(absl::StrCat("a swap of block ", swap.device_block, " of ",
+                                                     num_blocks, " with host block ", swap.host_block, " of ",
+                                                     pool.num_blocks));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -57,190 +63,125 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Load(const Checkpoint&
 
 ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options,
                                  Device* device, Communicator* communicator, SleepableAllocator* allocator)
-    : config_(checkpoint.config()),
-      options_(options),
-      device_(device),
-      communicator_(communicator),
-      allocator_(allocator),
-      shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
-      state_(LimitsOf(options, config_)),
-      arrays_(state_.limits(), &inputs_),
-      tuner_(&context_, &head_, options.max_tune_time),
-      sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
-               &inputs_, &results_),
-      draft_progress_(state_.limits().max_num_seqs),
-      draft_blocks_(state_.limits().block_size) {}
+    : options_(options),
+      device_(*device),
+      communicator_(*communicator),
+      allocator_(*allocator),
+      model_(checkpoint, options, device, communicator, allocator, kMinBlockBytes),
+      state_(LimitsOf(options, model_.config())),
+      batch_(options, &model_, &state_, device, communicator),
+      tuner_(&model_.context(), &model_.head(), options.max_tune_time),
+      steps_(&state_) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
-  device_->Synchronize().IgnoreError();  // nothing may run on memory that is released
-  device_->SetWorkspace(nullptr, 0);
-  for (void* region : {kv_region_, workspace_region_, weights_region_}) {
-    if (region != nullptr) allocator_->Free(region).IgnoreError();  // a destructor can do nothing about it
-  }
-}
-
-absl::Status ModelRunnerImpl::CheckOptions() const {
-  const ModelRunnerOptions& o = options_;
-  if (o.max_num_seqs < 1 || o.max_num_batched_tokens < 1 || o.max_model_len < 1 || o.block_size < 1) {
-    return absl::InvalidArgumentError(
-        "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
-  }
-  RETURN_IF_ERROR(CheckModelRuns(o, config_));
-  const bool eight_bits = CacheType() == DataType::kF8E4M3 || CacheType() == DataType::kI8;
-  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && !eight_bits) {
-    return absl::InvalidArgumentError(
-        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
-  }
-  return CheckQuantization();
-}
-
-absl::Status ModelRunnerImpl::CheckQuantization() const {
-  const std::optional<DataType> type = options_.quantize;
-  if (!type.has_value() || ComputesQuantized(*device_, *type)) return absl::OkStatus();
-  if (*type == DataType::kF8E4M3) {
-    if (config_.quantization.float8) return absl::OkStatus();  // what is there, and is expanded
-    return absl::InvalidArgumentError(
-        absl::StrCat("--quantization=fp8: on a GPU it is for checkpoints of fp8, which are expanded to "
-                     "--dtype there, and ",
-                     config_.name, " is none"));
-  }
-  return absl::InvalidArgumentError(
-      "--quantization: int8 and int4 are for CPUs: a GPU computes with --dtype alone");
-}
-
-std::string ModelRunnerImpl::StoredTypesNote(const Checkpoint& checkpoint) const {
-  if (!options_.dequantize) {
-    const std::string expanded = checkpoint.is_dummy() ? "" : plan_.DescribeExpanded();
-    return expanded.empty() ? "" : absl::StrCat("; not computed here as it is stored: ", expanded);
-  }
-  WeightTypes types = Types();
-  types.keep_quantized = true;
-  const absl::StatusOr<WeightPlan> stored = WeightPlan::Create(checkpoint, shards_, types, *device_);
-  if (!stored.ok() || stored->LiesAs(plan_)) return "";
-  return absl::StrCat("; --no-dequantize would compute with ", stored->DescribeTypes());
+  device_.Synchronize().IgnoreError();  // nothing may run on memory that is released
+  device_.SetWorkspace(nullptr, 0);
+  if (workspace_region_ != nullptr) allocator_.Free(workspace_region_).IgnoreError();
 }
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
-  RETURN_IF_ERROR(CheckOptions());
-  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
-  if (CacheType() == DataType::kF8E4M3) {
-    ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
-    if (communicator_->rank() == 0) LogKvScales(kv_scales_);
+  RETURN_IF_ERROR(CheckRunnerOptions(options_, model_.config(), device_));
+  RETURN_IF_ERROR(model_.Allocate(checkpoint));
+  if (communicator_.rank() == 0) {
+    const RankWeights& weights = model_.weights();
+    if (CacheTypeOf(options_) == DataType::kF8E4M3) LogKvScales(weights.kv_scales());
+    LogInfo("weights: {}{}", weights.DescribeTypes(), weights.StoredTypesNote(checkpoint));
   }
-  RETURN_IF_ERROR(tables_.Init(config_, &shards_, options_.max_model_len));
-  ASSIGN_OR_RETURN(weights_region_,
-                   allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
-  plan_.Bind(weights_region_);
-  if (communicator_->rank() == 0) LogInfo("weights: {}{}", weight_types(), StoredTypesNote(checkpoint));
-  if (options_.read_weights) RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
-  RETURN_IF_ERROR(device_->Synchronize());
+  RETURN_IF_ERROR(model_.weights().Read(checkpoint, progress));
   if (!options_.draft_model_path.empty()) {
-    ASSIGN_OR_RETURN(draft_model_,
-                     DraftModel::Load(options_, state_.limits(), device_, communicator_, allocator_));
+    ASSIGN_OR_RETURN(std::unique_ptr<DraftModel> draft,
+                     DraftModel::Load(options_, state_.limits(), &device_, &communicator_, &allocator_));
+    drafts_ = std::make_unique<DraftRunner>(std::move(draft), &device_, &state_, &batch_.arrays(), &steps_);
   }
-  RETURN_IF_ERROR(AllocateWorkspace());
-  context_.device = device_;
-  context_.communicator = communicator_;
-  context_.config = &config_;
-  context_.shards = &shards_;
-  context_.weights = &plan_.weights();
-  model_ = std::make_unique<DecoderModel>(&context_);
-  head_.Bind(&context_);
-  arrays_.Bind(device_);
-  return absl::OkStatus();
+  return AllocateWorkspace();
 }
 
 int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
-  const int64_t max_tokens = options_.max_num_batched_tokens;
-  const int64_t logit_rows = LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs);
   Carver carver(base);
   ops_scratch_ = carver.Take<uint8_t>(ops_scratch_bytes_);
-  inputs_memory_ = carver.Take<uint8_t>(inputs_.bytes());
-  results_memory_ = carver.Take<uint8_t>(results_.bytes());
-  prompt_results_memory_ = carver.Take<uint8_t>(sampler_.prompt_results_bytes());
-  side_memory_ = carver.Take<uint8_t>(SideStage::DeviceBytes(*device_));
-  context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype,
-                                    SumType(*device_, options_.dtype), max_tokens);
-  arrays_.Carve(&carver);
-  head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows);
-  sampler_.Carve(&carver, *device_);
-  tables_.Carve(&carver);
+  model_.Carve(&carver);
+  batch_.Carve(&carver);
   return carver.bytes();
 }
 
 absl::Status ModelRunnerImpl::AllocateWorkspace() {
-  const int64_t logit_rows = LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs);
-  ops_scratch_bytes_ = OpsWorkspaceBytes(*device_, OpsLimitsOf(options_, config_, shards_, logit_rows));
-  if (draft_model_ != nullptr)
-    ops_scratch_bytes_ = std::max(ops_scratch_bytes_, draft_model_->ops_workspace_bytes());
-  ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
+  ops_scratch_bytes_ = model_.ops_workspace_bytes();
+  if (drafts_ != nullptr)
+    ops_scratch_bytes_ = std::max(ops_scratch_bytes_, drafts_->model().ops_workspace_bytes());
+  ASSIGN_OR_RETURN(workspace_region_, allocator_.Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
   CarveWorkspace(workspace_region_);
-  return WorkspaceSleeps() ? absl::OkStatus() : BindWorkspace();  // while asleep, ResetAfterWake binds
+  const bool sleeps = allocator_.Stats()[kWorkspaceTag].sleeping > 0;
+  return sleeps ? absl::OkStatus() : BindWorkspace();  // while asleep, ResetAfterWake binds
 }
 
-bool ModelRunnerImpl::WorkspaceSleeps() const { return allocator_->Stats()[kWorkspaceTag].sleeping > 0; }
-
 absl::Status ModelRunnerImpl::BindWorkspace() {
-  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
-  RETURN_IF_ERROR(inputs_.Bind(device_, inputs_memory_));
-  RETURN_IF_ERROR(results_.Bind(device_, results_memory_));
-  RETURN_IF_ERROR(side_.Bind(device_, side_memory_));
-  RETURN_IF_ERROR(sampler_.Bind(device_, prompt_results_memory_));
-  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->BindWorkspace());
-  return tables_.Fill(device_, &context_);
+  device_.SetWorkspace(ops_scratch_, ops_scratch_bytes_);
+  RETURN_IF_ERROR(batch_.Bind());
+  if (drafts_ != nullptr) RETURN_IF_ERROR(drafts_->model().BindWorkspace());
+  return model_.FillTables();
 }
 
 std::string ModelRunnerImpl::weight_types() const {
-  if (draft_model_ == nullptr) return plan_.DescribeTypes();
-  return absl::StrCat(plan_.DescribeTypes(), "; draft model: ", draft_model_->weight_types());
-}
-
-int64_t ModelRunnerImpl::LayerBlockBytes() const {
-  return LayerBlockBytesOf(*device_, options_, config_, shards_);
-}
-
-int64_t ModelRunnerImpl::OwnBlockBytes() const {
-  // A rank without heads still counts blocks; 64 bytes keep divisions by this number sane.
-  return std::max<int64_t>(64, LayerBlockBytes() * config_.num_layers);
+  const std::string own = model_.weights().DescribeTypes();
+  return drafts_ == nullptr ? own : absl::StrCat(own, "; draft model: ", drafts_->model().weight_types());
 }
 
 int64_t ModelRunnerImpl::kv_block_bytes() const {
-  return OwnBlockBytes() + (draft_model_ == nullptr ? 0 : draft_model_->kv_block_bytes());
+  return model_.cache().block_bytes() + (drafts_ == nullptr ? 0 : drafts_->model().kv_block_bytes());
 }
 
-int64_t ModelRunnerImpl::RowBytes(int64_t num_blocks) const {
-  return num_blocks * (shards_.kv_heads.empty() ? OwnBlockBytes() : LayerBlockBytes());
+// ---- Before the first step: all memory that serving needs is taken when the KV cache is given the rest.
+
+absl::Status ModelRunnerImpl::Profile() {
+  // On a host everything that a step touches is in regions that are resident since the mapping; a short step
+  // only warms the code. A device allocates and loads lazily, so there the largest batches run.
+  const bool lazy = device_.kind() != DeviceKind::kCpu;
+  const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
+  const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
+  const int32_t total_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  const int32_t num_blocks = static_cast<int32_t>(NumBlocks(total_blocks));
+  // First, so that the steps below run as all later steps.
+  RETURN_IF_ERROR(tuner_.Run(options_.max_num_batched_tokens, batch_.graphs().batch_sizes()));
+  RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_blocks));
+  absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
+  if (status.ok() && lazy) {
+    const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+    status = Execute(WidestBatch(num_seqs, model_.config().vocab_size, state_.limits().max_proposals > 0))
+                 .status();
+  }
+  steps_.Clear();  // Execute has waited for all steps
+  RETURN_IF_ERROR(FreeScratchBlocks());
+  return status;
 }
+
+// Captures every graph, and keeps all graphs at once: how much a graph takes depends on the kernels and on
+// the rest of the driver's last allocation, so a few graphs would say little about the rest.
+absl::StatusOr<GraphReport> ModelRunnerImpl::ProfileGraphs() {
+  if (!batch_.graphs().enabled()) return GraphReport{};
+  // A call that frees memory may wait for the whole device. Without the barrier, a rank that still frees
+  // could wait for a rank on the same device that is ahead and waits for the first rank in a collective.
+  RETURN_IF_ERROR(communicator_.Barrier());
+  RETURN_IF_ERROR(AllocateBlocks(2, 2));  // graphs keep the addresses, but are never launched
+  absl::StatusOr<GraphReport> report = batch_.CaptureGraphs();
+  RETURN_IF_ERROR(FreeScratchBlocks());
+  return report;
+}
+
+// All ranks come here at the same step, with an empty batch: the first step of an epoch.
+absl::Status ModelRunnerImpl::CaptureDeferredGraphs() {
+  if (!batch_.graphs().TakeDeferred()) return absl::OkStatus();
+  // A rank that joined a group which profiled long ago has not measured matrix products yet.
+  RETURN_IF_ERROR(tuner_.Run(options_.max_num_batched_tokens, batch_.graphs().batch_sizes()));
+  return batch_.CaptureGraphs().status();
+}
+
+// ---- The KV cache.
 
 absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks,
                                               bool defer_graphs) {
   RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_mapped_blocks));
-  graphs_deferred_ = defer_graphs;
-  return defer_graphs ? absl::OkStatus() : CaptureGraphs().status();
-}
-
-absl::Status ModelRunnerImpl::BeginEpoch() {
-  while (!in_flight_.empty()) {
-    in_flight_.front()->read.WaitForNotification();
-    in_flight_.pop_front();
-  }
-  device_->Synchronize().IgnoreError();  // the errors of what failed
-  RETURN_IF_ERROR(device_->Synchronize());
-  // The KV cache keeps what failed steps left in it. That is safe, because no one reads a block's entry
-  // before it is written: attention reads a sequence's context alone (what a tile holds beyond it is replaced
-  // by zeros), every token of which was computed by a step that has ended well or is computed again, and
-  // padded rows have no context (they write to the null block).
-  state_.Clear();
-  // A rank that is new knows nothing of the blocks, and all must know the same.
-  if (draft_model_ != nullptr && !context_.kv_cache.empty())
-    draft_blocks_.Reset(static_cast<int32_t>(context_.kv_cache[0].num_blocks));
-  failed_ = absl::OkStatus();
-  if (communicator_->world_size() == 1) return absl::OkStatus();  // graphs without collectives stay good
-  graphs_.Clear();
-  // Every rank runs every size again, because those of a rank that is new do, and collectives are for all.
-  graphs_warm_ = false;
-  graphs_deferred_ = true;
-  return absl::OkStatus();
+  batch_.graphs().Defer(defer_graphs);
+  return defer_graphs ? absl::OkStatus() : batch_.CaptureGraphs().status();
 }
 
 absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_mapped_blocks) {
@@ -250,116 +191,173 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_map
     return absl::InvalidArgumentError(
         absl::StrCat("a KV cache cannot have ", num_blocks, " blocks, ", num_mapped_blocks, " with memory"));
   }
-  if (kv_region_ != nullptr) {
-    RETURN_IF_ERROR(allocator_->Free(kv_region_));
-    kv_region_ = nullptr;
-  }
+  RETURN_IF_ERROR(model_.FreeBlocks());
   state_.Clear();
   state_.SetNumBlocks(0);
-  context_.kv_cache.clear();
-  graphs_.Clear();
-  graphs_deferred_ = false;
-  const int64_t num_rows = shards_.kv_heads.empty() ? 1 : config_.num_layers;
-  ASSIGN_OR_RETURN(kv_region_, allocator_->AllocateRows(kKvCacheTag, RowBytes(num_blocks), num_rows,
-                                                        RowBytes(num_mapped_blocks)));
-  if (draft_model_ != nullptr) {
-    RETURN_IF_ERROR(draft_model_->AllocateBlocks(num_blocks, num_mapped_blocks));
-    draft_blocks_.Reset(num_blocks);
+  batch_.graphs().Clear();
+  RETURN_IF_ERROR(model_.AllocateBlocks(num_blocks, num_mapped_blocks));
+  if (drafts_ != nullptr) {
+    const absl::Status status = drafts_->AllocateBlocks(num_blocks, num_mapped_blocks);
+    if (!status.ok()) {
+      model_.FreeBlocks().IgnoreError();  // neither model has a cache now
+      return status;
+    }
   }
-  context_.kv_cache =
-      KvCacheViewsOf(kv_region_, num_blocks, LayerBlockBytes(), options_, config_, shards_, kv_scales_);
   state_.SetNumBlocks(num_mapped_blocks);
   return absl::OkStatus();
 }
 
+absl::Status ModelRunnerImpl::FreeScratchBlocks() {
+  state_.Clear();
+  state_.SetNumBlocks(0);
+  if (drafts_ != nullptr) RETURN_IF_ERROR(drafts_->model().FreeBlocks());
+  return model_.FreeBlocks();
+}
+
 absl::Status ModelRunnerImpl::ResizeKvCache(int32_t num_mapped_blocks) {
-  if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
-  const int64_t num_blocks = context_.kv_cache[0].num_blocks;
+  if (!model_.cache().allocated()) return NoKvCache();
+  const int32_t num_blocks = model_.cache().num_blocks();
   if (num_mapped_blocks < 2 || num_mapped_blocks > num_blocks) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_blocks: ", num_mapped_blocks, " is not from 2 to ", num_blocks));
   }
   RETURN_IF_ERROR(state_.CheckUnused(num_mapped_blocks));
-  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
+  RETURN_IF_ERROR(device_.Synchronize());  // nothing may run on memory that is released
   RETURN_IF_ERROR(ResizeRegions(num_mapped_blocks));
   state_.SetNumBlocks(num_mapped_blocks);
   return absl::OkStatus();
 }
 
 absl::Status ModelRunnerImpl::ResizeRegions(int32_t num_mapped_blocks) {
-  RETURN_IF_ERROR(allocator_->Resize(kv_region_, RowBytes(num_mapped_blocks)));
-  if (draft_model_ == nullptr) return absl::OkStatus();
-  const absl::Status status = draft_model_->ResizeBlocks(num_mapped_blocks);
+  RETURN_IF_ERROR(model_.ResizeBlocks(num_mapped_blocks));
+  if (drafts_ == nullptr) return absl::OkStatus();
+  const absl::Status status = drafts_->model().ResizeBlocks(num_mapped_blocks);
   // Only growth fails, and the way back is none.
-  if (!status.ok()) allocator_->Resize(kv_region_, RowBytes(state_.limits().num_blocks)).IgnoreError();
+  if (!status.ok()) model_.ResizeBlocks(state_.limits().num_blocks).IgnoreError();
   return status;
 }
 
-absl::StatusOr<WeightPlan> ModelRunnerImpl::PlanReload(const Checkpoint& checkpoint) const {
-  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
-  const ModelConfig& other = checkpoint.config();
-  if (!ComputesAlike(other, config_) || !plan.LiesAs(plan_)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
+absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                                         absl::Span<const BlockSwap> swaps) {
+  if (!model_.cache().allocated()) return NoKvCache();
+  RETURN_IF_ERROR(CheckSwaps(pool, swaps, state_.limits().num_blocks));
+  model_.cache().Swap(direction, {pool.data, pool.num_blocks}, swaps);
+  if (drafts_ == nullptr) return absl::OkStatus();
+  const int64_t own_bytes = pool.num_blocks * model_.cache().block_bytes();
+  drafts_->Swap(direction, pool, static_cast<uint8_t*>(pool.data) + own_bytes, swaps);
+  return absl::OkStatus();
+}
+
+// ---- Steps.
+
+absl::Status ModelRunnerImpl::BeginEpoch() {
+  steps_.Drain();
+  device_.Synchronize().IgnoreError();  // with the errors of failed steps
+  RETURN_IF_ERROR(device_.Synchronize());
+  // The KV cache keeps the entries that failed steps have written. That is safe, because nothing reads a
+  // block's entry before the entry is written: attention reads a sequence's context alone (zeros replace the
+  // rest of a tile), every token of which was computed by a step that has ended well or is computed again,
+  // and padded rows have no context (and write to the null block).
+  state_.Clear();
+  if (drafts_ != nullptr && model_.cache().allocated()) drafts_->ForgetBlocks();
+  failed_ = absl::OkStatus();
+  if (communicator_.world_size() > 1) batch_.graphs().BeginEpoch();  // graphs without collectives stay good
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::Launch(const v1::StepRequest& request) {
+  if (!failed_.ok()) return failed_;
+  if (!model_.cache().allocated()) return NoKvCache();
+  failed_ = CaptureDeferredGraphs();
+  RETURN_IF_ERROR(failed_);
+  absl::StatusOr<std::unique_ptr<PendingStep>> step = LaunchStep(request);
+  if (!step.ok()) failed_ = step.status();
+  return step;
+}
+
+absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v1::StepRequest& request) {
+  const TraceRange step("step");
+  RETURN_IF_ERROR(steps_.MakeRoom());
+  batch_.BeginStep();
+  auto outcome = std::make_shared<StepOutcome>();
+  outcome->reply.set_step_id(request.step_id());
+  outcome->reports_tokens = communicator_.rank() == 0;
+  outcome->vocab_size = model_.config().vocab_size;
+  outcome->communicator = &communicator_;
+  RETURN_IF_ERROR(state_.Branch(request));
+  RETURN_IF_ERROR(state_.Free(request));
+  RETURN_IF_ERROR(CopyBlocksOf(request));
+  RETURN_IF_ERROR(state_.Add(request));
+  RETURN_IF_ERROR(state_.Schedule(request));
+  RETURN_IF_ERROR(state_.Fork(request));
+  for (const int32_t slot : state_.refused_slots()) {
+    if (outcome->reports_tokens) AddSlotError(slot, state_.slot(slot).error, &outcome->reply);
   }
-  if (CacheType() == DataType::kF8E4M3) {
-    // The graphs, which outlive a sleep, contain the scales.
-    ASSIGN_OR_RETURN(const std::vector<KvScales> scales, ReadKvScales(checkpoint));
-    if (scales != kv_scales_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(other.name, " has other scales of the KV cache than what was loaded"));
-    }
-  }
-  return plan;
+  if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunBatch(request, outcome.get()));
+  const bool copies =
+      !request.copies().empty() || !request.swap_outs().empty() || !request.swap_ins().empty();
+  if (state_.scheduled().empty() && copies) RETURN_IF_ERROR(batch_.MarkDone(outcome.get()));
+  steps_.Add(outcome);
+  return MakePendingStep(std::move(outcome));
 }
 
-absl::Status ModelRunnerImpl::CheckReload(const Checkpoint& checkpoint) const {
-  return PlanReload(checkpoint).status();
+absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
+  RETURN_IF_ERROR(state_.CheckCopies(request));
+  if (request.copies().empty()) return absl::OkStatus();
+  const std::vector<BlockCopyCall> calls = PlanBlockCopies(request.copies());
+  RETURN_IF_ERROR(model_.cache().Copy(calls, batch_.side()));
+  return drafts_ == nullptr ? absl::OkStatus() : drafts_->Copy(request, calls, batch_.side());
 }
 
-absl::StatusOr<std::vector<FileRange>> ModelRunnerImpl::WeightRanges(const Checkpoint& checkpoint) const {
-  if (checkpoint.is_dummy()) return std::vector<FileRange>();
-  ASSIGN_OR_RETURN(const WeightPlan plan, PlanReload(checkpoint));
-  return somnus::WeightRanges(plan);
+absl::Status ModelRunnerImpl::RunBatch(const v1::StepRequest& request, StepOutcome* outcome) {
+  const bool looks_at_tokens =
+      std::any_of(state_.scheduled().begin(), state_.scheduled().end(),
+                  [&](const ScheduledSlot& s) { return s.samples && LooksAtTokens(state_.slot(s.slot)); });
+  if (looks_at_tokens) RETURN_IF_ERROR(steps_.SettleAll());
+  device_.BeginStep();
+  const absl::Cleanup end_step = [this] { device_.EndStep(); };
+  RETURN_IF_ERROR(batch_.Run(request, outcome));
+  steps_.AppendSampled(device_.asynchronous(), outcome);
+  return drafts_ == nullptr ? absl::OkStatus() : drafts_->Run(outcome);
 }
 
-absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
-  ASSIGN_OR_RETURN(WeightPlan plan, PlanReload(checkpoint));
-  allocator_->DropBackups(kWeightsTag);  // they would restore the old weights
-  plan.Bind(weights_region_);
-  RETURN_IF_ERROR(LoadWeights(plan, checkpoint, *device_, progress));
-  return draft_model_ == nullptr ? absl::OkStatus() : draft_model_->ReadWeights();
-}
-
-absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
-  // The update's own tensors are the sources of its plan, so it needs them before it can have the plan.
-  const auto plan = std::make_shared<WeightPlan>();
-  auto update = std::make_unique<UpdatedTensors>(
-      config_, needs_all,
-      [this, plan](const Checkpoint& checkpoint, const TensorInfo& tensor) {
-        return LoadTensor(*plan, checkpoint, tensor, *device_);
-      },
-      [this](const v1::CudaMemory& memory, void* to) {
-        return device_->CopyFromProcess(memory.handle(), memory.offset(), memory.bytes(), to);
-      });
-  ASSIGN_OR_RETURN(*plan, WeightPlan::Create(update->tensors(), shards_, Types(), *device_));
-  if (!plan->LiesAs(plan_)) {
-    return absl::FailedPreconditionError(
-        "an update brings float weights, and these are computed as they are stored: start the server with "
-        "--dequantize");
-  }
-  // Where the model's weights are not there, neither are the draft model's, which no update brings.
-  if (draft_model_ != nullptr && needs_all) RETURN_IF_ERROR(draft_model_->ReadWeights());
-  allocator_->DropBackups(kWeightsTag);
-  plan->Bind(weights_region_);
-  return update;
+absl::StatusOr<uint64_t> ModelRunnerImpl::SelfCheck() {
+  if (!failed_.ok()) return failed_;
+  if (!model_.cache().allocated()) return NoKvCache();
+  if (!state_.empty()) return absl::FailedPreconditionError("a sequence has a slot");
+  absl::StatusOr<uint64_t> fingerprint = batch_.SelfCheck();
+  if (!fingerprint.ok()) failed_ = fingerprint.status();
+  return fingerprint;
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {
   state_.Clear();
-  draft_progress_.Clear();
-  in_flight_.clear();
+  if (drafts_ != nullptr) drafts_->ForgetSequences();
+  steps_.Clear();
   return BindWorkspace();
+}
+
+// ---- Other weights in the place of the weights that were loaded.
+
+absl::Status ModelRunnerImpl::CheckReload(const Checkpoint& checkpoint) const {
+  return model_.weights().CheckReload(checkpoint);
+}
+
+absl::StatusOr<std::vector<FileRange>> ModelRunnerImpl::WeightRanges(const Checkpoint& checkpoint) const {
+  return model_.weights().Ranges(checkpoint);
+}
+
+absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
+  RETURN_IF_ERROR(model_.weights().Reload(checkpoint, progress));
+  return drafts_ == nullptr ? absl::OkStatus() : drafts_->model().ReadWeights();
+}
+
+absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
+  ASSIGN_OR_RETURN(std::unique_ptr<UpdatedTensors> update, model_.weights().BeginUpdate(needs_all));
+  // Where the model's weights are not there, neither are the draft model's, which no update brings.
+  if (drafts_ != nullptr && needs_all) RETURN_IF_ERROR(drafts_->model().ReadWeights());
+  model_.weights().DropBackups();
+  return update;
 }
 
 }  // namespace somnus

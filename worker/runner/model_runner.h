@@ -1,5 +1,5 @@
 #pragma once
-// One rank's model, its KV cache and its batch state; runs steps. Used by the runner thread alone.
+// A rank's model with KV cache and batch state; runs steps. Used by the runner thread alone.
 //
 // Borrowed, and must outlive the runner: device, communicator, allocator. The checkpoint is needed during
 // Load only. All large memory comes from the allocator, under the tags weights, kv_cache and workspace.
@@ -28,9 +28,9 @@
 namespace somnus {
 
 struct ModelRunnerOptions {
-  // Of activations into linears, and of weights that are not computed as they are stored.
+  // The type of activations into linears, and of weights whose stored type is not computed with.
   DataType dtype = DataType::kBF16;
-  bool dequantize = false;  // true: no weight is computed as the checkpoint stores it
+  bool dequantize = false;  // true: no weight is computed in the checkpoint's quantized type
   // --quantization: kQ8_0 (int8), kQ4_1 (int4) or kF8E4M3 (fp8), which the matrices of the layers become that
   // would get dtype. A GPU takes fp8 alone, of a checkpoint of fp8, which gets dtype all the same.
   std::optional<DataType> quantize;
@@ -40,26 +40,26 @@ struct ModelRunnerOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
-  // Decode batches of these sizes run as graphs where the device has graphs; a batch between two sizes is
-  // padded to the larger one. Sizes beyond the largest batch are left out. Empty:
+  // Decode batches of the sizes run as graphs where the device has graphs; a batch between two sizes is
+  // padded to the larger size. Sizes beyond the largest batch are left out. Empty:
   // DefaultGraphSizes(max_num_seqs).
   std::vector<int32_t> graph_sizes;
   bool enforce_eager = false;  // no graphs
   // How long Profile may measure matrix products, at the sizes above and at the largest prompt's. A size that
   // was not measured in time is computed in the library's usual way.
   absl::Duration max_tune_time = absl::Seconds(5);
-  bool read_weights = true;  // false: their memory is taken, and nothing is written there
-  // A small model of the same vocabulary, whose guesses steps check; empty: none. Its weights are read anew
-  // whenever the model's are, and where an update brings all of those.
+  bool read_weights = true;  // false: memory is taken, and nothing is written there
+  // A small model of the same vocabulary, that makes guesses for steps to check; empty: none. The draft
+  // model's weights are read anew whenever the model's weights are, and where an update brings all weights.
   std::string draft_model_path;
   LoadFormat draft_format = LoadFormat::kAuto;
-  int32_t num_speculative_tokens = 0;  // that it guesses for a sequence in a step, at most
+  int32_t num_speculative_tokens = 0;  // guesses for a sequence in a step, at most
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
 std::vector<int32_t> DefaultGraphSizes(int32_t max_num_seqs);
 
-// A step that was queued. When kStepsInFlight steps are queued, Launch blocks until another thread has waited
+// A step that was queued. When kStepsInFlight steps are queued, Launch blocks until some thread has waited
 // for the oldest.
 class PendingStep {
  public:
@@ -94,69 +94,71 @@ class ModelRunner {
                                                            const Progress& progress);
   virtual ~ModelRunner() = default;
 
-  // Bytes of one block over all layers, K and V, this rank's heads; the draft model's among them.
+  // Bytes of a block over all layers, K and V, this rank's heads; the draft model's part included.
   virtual int64_t kv_block_bytes() const = 0;
   // The types that this rank's weights are computed in, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
   virtual std::string weight_types() const = 0;
   // Runs the largest steps on scratch memory, so that everything that a step touches is resident when the
-  // caller measures what is left for the KV cache.
+  // caller measures the memory that is left for the KV cache.
   virtual absl::Status Profile() = 0;
-  // Captures the decode graphs over scratch memory and keeps them, so that the caller's measurement counts
-  // what they take. ResourceExhausted: the device has no room for them.
+  // Captures the decode graphs over scratch memory and keeps the graphs, so that the caller's measurement
+  // counts the memory of the graphs. ResourceExhausted: the device has no room for the graphs.
   virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
   // Allocates the cache, of which the first num_mapped_blocks have memory, drops the graphs of ProfileGraphs,
-  // and captures them again over it: now, or, with `defer_graphs`, at the next Launch, on all ranks together.
-  // Both numbers count the null block, and are at least 2. ResourceExhausted: a smaller number can be tried.
+  // and captures graphs over the cache: now, or, with `defer_graphs`, at the next Launch, on all ranks
+  // together. Both numbers count the null block, and are at least 2. ResourceExhausted: a smaller number can
+  // be tried.
   virtual absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool defer_graphs) = 0;
-  // Gives memory to the first num_mapped_blocks of the cache, and takes it from the others, as far as its
-  // pages allow; also while the cache sleeps, for when it wakes up. Waits for the device. Blocks that have
-  // memory before and after keep their contents, and graphs stay. FailedPrecondition: there is no cache, or a
-  // sequence has one of the others. After an error nothing has changed.
+  // Gives memory to the first num_mapped_blocks of the cache, and takes memory from all later blocks, as far
+  // as pages allow; while the cache sleeps, for the time after the wake-up. Waits for the device. Blocks that
+  // have memory before and after keep the contents, and graphs stay. FailedPrecondition: there is no cache,
+  // or a sequence has a later block. After an error nothing has changed.
   virtual absl::Status ResizeKvCache(int32_t num_mapped_blocks) = 0;
 
   // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`,
-  // of kv_block_bytes for each of its blocks, must stay as it is until the device has done them. A draft
-  // model's parts of all its blocks lie behind the model's; what it has of each is known by the block's
-  // number in the tier, pool.first_block and on. InvalidArgument: a block does not exist.
+  // of kv_block_bytes for each of the pool's blocks, must stay unchanged until the device has done the
+  // copies. A draft model's parts of all blocks lie behind the model's; the computed tokens of each are known
+  // by the block's number in the tier, pool.first_block and on. InvalidArgument: a block does not exist.
   virtual absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                                   absl::Span<const BlockSwap> swaps) = 0;
 
   // Begins an epoch: waits until the device is done and until somebody has waited for every step, or
-  // destroyed it; then forgets the batch and the error of a failed step. Weights and KV cache stay. Graphs
-  // that hold the communicator's buffers are dropped, and captured again at the next Launch. An error is the
-  // device's, which is of no use any longer.
+  // destroyed the PendingStep; then forgets the batch and the error of a failed step. Weights and KV cache
+  // stay. Graphs that hold the communicator's buffers are dropped, and captured again at the next Launch. An
+  // error is the device's, which is of no use any longer.
   virtual absl::Status BeginEpoch() = 0;
 
-  // Queues one step (order as in proto StepRequest), of which its owner has queued the swaps. Rank 0's reply
-  // carries tokens; the other ranks' none. An error leaves the runner failed until BeginEpoch: every later
-  // call returns the same error. The next step may be launched before this one is waited for: the tokens that
-  // it needs are on the device.
+  // Queues one step (order as in proto StepRequest), whose swaps the owner has queued. Rank 0's reply carries
+  // tokens; the other ranks' none. An error leaves the runner failed until BeginEpoch: every later call
+  // returns the same error. The next step may be launched before anybody waits for the last: the needed
+  // tokens are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
-  // Where rank 0 gets masks that do not come with their step; borrowed. Without a source such a step is
+  // Where rank 0 gets masks that do not come in the step's message; borrowed. Without a source such a step is
   // InvalidArgument.
   virtual void SetMaskSource(StepMaskSource* /*source*/) {}
-  // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of its logits,
+  // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of the logits,
   // bit for bit, on rank 0; 0 on other ranks. FailedPrecondition: a slot is in use, or there is no KV cache;
-  // nothing was computed. Another error as of Launch.
+  // nothing was computed. Further errors as in Launch.
   virtual absl::StatusOr<uint64_t> SelfCheck() = 0;
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
-  // Ok when ReloadWeights can put the checkpoint's weights in the place of those that were loaded: it is of
-  // the same model, and its tensors lie in memory alike. NotFound and InvalidArgument say why not.
+  // Ok when ReloadWeights can put the checkpoint's weights in the place of the loaded weights: the checkpoint
+  // is of the same model, and the tensors lie in memory alike. NotFound and InvalidArgument say why not.
   virtual absl::Status CheckReload(const Checkpoint& checkpoint) const = 0;
-  // The bytes of the checkpoint's files that ReloadWeights would read; none where it has no files.
+  // The bytes of the checkpoint's files that ReloadWeights would read; none where the checkpoint has no
+  // files.
   virtual absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& /*checkpoint*/) const {
     return std::vector<FileRange>();
   }
-  // Reads the weights again, over old ones, or into a region that was discarded by a sleep and mapped again.
-  // Drops their backups. Errors of CheckReload have changed nothing; after another one the contents are
-  // undefined. No step may be under way.
+  // Reads the weights again, over old weights, or into a region that was discarded by a sleep and mapped
+  // again. Drops the backups of weights. Errors of CheckReload have changed nothing; after further errors the
+  // contents are undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
-  // Weights that come by chunks, each written over the old one as soon as it is whole, while no step is under
-  // way. Drops backups of the old ones. They are quantized as those of the load. `needs_all` as of
-  // UpdatedTensors. FailedPrecondition: the weights are
-  // computed as a file stores them. The update must end before the runner does.
+  // Weights that come by chunks, each weight written over the old weight as soon as the new weight is whole,
+  // while no step is under way. Drops backups of old weights. New weights are quantized as at the load.
+  // `needs_all` as in UpdatedTensors. FailedPrecondition: the weights are computed in a file's quantized
+  // types. The update must end before the runner does.
   virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;

@@ -1,11 +1,31 @@
 #include "worker/runner/model_sizes.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/family.h"
 
 namespace somnus {
+namespace {
+
+absl::Status CheckQuantization(const ModelRunnerOptions& options, const ModelConfig& config,
+                               const Device& device) {
+  const std::optional<DataType> type = options.quantize;
+  if (!type.has_value() || ComputesQuantized(device, *type)) return absl::OkStatus();
+  if (*type == DataType::kF8E4M3) {
+    if (config.quantization.float8) return absl::OkStatus();  // the stored weights, expanded
+    return absl::InvalidArgumentError(
+        absl::StrCat("--quantization=fp8: on a GPU it is for checkpoints of fp8, which are expanded to "
+                     "--dtype there, and ",
+                     config.name, " is none"));
+  }
+  return absl::InvalidArgumentError(
+      "--quantization: int8 and int4 are for CPUs: a GPU computes with --dtype alone");
+}
+
+}  // namespace
 
 OpsLimits OpsLimitsOf(const ModelRunnerOptions& options, const ModelConfig& config, const ModelShards& shards,
                       int64_t logit_rows) {
@@ -25,34 +45,6 @@ OpsLimits OpsLimitsOf(const ModelRunnerOptions& options, const ModelConfig& conf
   return limits;
 }
 
-int64_t LayerBlockBytesOf(const Device& device, const ModelRunnerOptions& options, const ModelConfig& config,
-                          const ModelShards& shards) {
-  if (shards.kv_heads.empty()) return 0;
-  return KvBlockBytes(device, CacheTypeOf(options), options.block_size, shards.kv_heads.size(),
-                      config.head_dim);
-}
-
-std::vector<KvCacheView> KvCacheViewsOf(void* region, int32_t num_blocks, int64_t layer_block_bytes,
-                                        const ModelRunnerOptions& options, const ModelConfig& config,
-                                        const ModelShards& shards, const std::vector<KvScales>& scales) {
-  std::vector<KvCacheView> views;
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    KvCacheView view;
-    view.data = static_cast<uint8_t*>(region) + layer * num_blocks * layer_block_bytes;
-    view.dtype = CacheTypeOf(options);
-    view.num_blocks = num_blocks;
-    view.block_size = options.block_size;
-    view.num_kv_heads = shards.kv_heads.size();
-    view.head_dim = config.head_dim;
-    if (!scales.empty()) {
-      view.k_scale = scales[layer].k;
-      view.v_scale = scales[layer].v;
-    }
-    views.push_back(view);
-  }
-  return views;
-}
-
 absl::Status CheckModelRuns(const ModelRunnerOptions& options, const ModelConfig& config) {
   if (config.rope.type != RopeConfig::Type::kNone && config.head_dim % 2 != 0) {
     return absl::InvalidArgumentError(
@@ -64,6 +56,22 @@ absl::Status CheckModelRuns(const ModelRunnerOptions& options, const ModelConfig
                                                    " positions that the model has"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRunnerOptions(const ModelRunnerOptions& o, const ModelConfig& config,
+                                const Device& device) {
+  if (o.max_num_seqs < 1 || o.max_num_batched_tokens < 1 || o.max_model_len < 1 || o.block_size < 1) {
+    return absl::InvalidArgumentError(
+        "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
+  }
+  RETURN_IF_ERROR(CheckModelRuns(o, config));
+  const DataType cache = CacheTypeOf(o);
+  const bool eight_bits = cache == DataType::kF8E4M3 || cache == DataType::kI8;
+  if (device.kind() == DeviceKind::kCuda && cache != o.dtype && !eight_bits) {
+    return absl::InvalidArgumentError(
+        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
+  }
+  return CheckQuantization(o, config, device);
 }
 
 }  // namespace somnus

@@ -16,12 +16,13 @@ class RowMasks {
  public:
   // Every row may sample every token.
   void Clear() { starts_.clear(); }
-  // Takes the masks for `rows`, whose rows of one slot follow one another. InvalidArgument names a slot that
-  // has no row, or a mask of another size than the vocabulary's.
+  // Takes the masks for `rows`, in which rows of the same slot follow each other. InvalidArgument names a
+  // slot that has no row, or a mask that is not of the vocabulary's size.
   absl::Status Set(const v1::StepMasks& masks, absl::Span<const LogitRow> rows, int32_t vocab_size);
 
   bool has(size_t row) const { return row < starts_.size() && starts_[row] >= 0; }
-  // Of a row that has a mask: removes from `mask`, (vocab_size + 31) / 32 words, what the row's mask lacks.
+  // For a row with a mask: removes from `mask`, (vocab_size + 31) / 32 words, the tokens that the row's mask
+  // lacks.
   void Intersect(size_t row, absl::Span<uint32_t> mask) const;
 
  private:

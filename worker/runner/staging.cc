@@ -14,9 +14,8 @@ MirroredBlock::~MirroredBlock() {
   }
 }
 
-absl::Status MirroredBlock::Bind(Device* device, void* data) {
+absl::Status MirroredBlock::Bind(Device* device) {
   device_handle_ = device;
-  device_ = static_cast<uint8_t*>(data);
   for (int i = 0; i < kStepsInFlight; ++i) {
     if (!device->asynchronous()) {
       host_buffers_[i] = device_;
@@ -40,7 +39,7 @@ void MirroredBlock::Upload(int64_t bytes) {
 
 void MirroredBlock::Download(int64_t bytes) {
   if (!device_handle_->asynchronous()) {
-    // The next step writes to the same memory, maybe before others have read what this one left there.
+    // The next step writes to the same memory, maybe before the reply's writer has read the results.
     if (kept_[turn_] == nullptr) kept_[turn_] = std::make_unique<uint8_t[]>(bytes_);
     std::memcpy(kept_[turn_].get(), device_, static_cast<size_t>(bytes));
     host_ = kept_[turn_].get();
@@ -53,9 +52,8 @@ SideStage::~SideStage() {
   if (host_ != nullptr) device_handle_->FreePinned(host_);
 }
 
-absl::Status SideStage::Bind(Device* device, void* data) {
+absl::Status SideStage::Bind(Device* device) {
   device_handle_ = device;
-  device_ = static_cast<uint8_t*>(data);
   used_ = 0;
   if (!device->asynchronous() || host_ != nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(void* host, device->AllocatePinned(kStepsInFlight * kBytes));

@@ -1,30 +1,32 @@
 #pragma once
 // Moves a step's small data between host and device. Where both share one memory, the host's side and the
-// device's are the same bytes; only results are copied, because the next step overwrites them.
+// device's side are the same bytes; only results are copied, because the next step overwrites results.
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "worker/model/carver.h"
 
 namespace somnus {
 
-// Steps whose host buffers may be in use at once: one that the device works on, one that is being prepared.
+// Steps whose host buffers may be in use at once: the device works on one step while the next is prepared.
 inline constexpr int kStepsInFlight = 2;
 
-// A block of device memory with kStepsInFlight host buffers, which are pinned, laid out like it and used in
-// turn, so that one copy moves everything of a step. Used by the runner thread; other threads may read a host
-// buffer until its turn comes again.
+// A block of device memory with kStepsInFlight host buffers, which are pinned, laid out like the block and
+// used in turn, so that one copy moves everything of a step. Used by the runner thread; other threads may
+// read a host buffer until the buffer's turn comes again.
 class MirroredBlock {
  public:
-  // An array of the block, on both sides. Take all arrays first, then Bind.
+  // An array of the block, on both sides. Take all arrays first, then Carve, then Bind.
   template <typename T>
   class Array {
    public:
     T* host() const { return reinterpret_cast<T*>(block_->host_ + offset_); }  // in the current host buffer
     T* device() const { return reinterpret_cast<T*>(block_->device_ + offset_); }
-    int64_t end() const { return offset_ + bytes_; }  // what to copy for this array and all before it
+    int64_t end() const { return offset_ + bytes_; }  // the bytes of this array and all earlier arrays
 
    private:
     friend class MirroredBlock;
@@ -49,12 +51,14 @@ class MirroredBlock {
   }
   int64_t bytes() const { return bytes_; }
 
-  // `data`: bytes() of the device's memory. Allocates the host buffers on `device`, which must outlive the
-  // block.
-  absl::Status Bind(Device* device, void* data);
+  // Takes the device's side from the carver's region.
+  void Carve(Carver* carver) { device_ = carver->Take<uint8_t>(bytes_); }
+  // Makes the carved memory usable, once the region has memory. Allocates the host buffers on `device`, which
+  // must outlive the block.
+  absl::Status Bind(Device* device);
 
-  // Goes on to the next host buffer. The caller makes sure that the device is past the step that used it
-  // last.
+  // Goes on to the next host buffer. The caller makes sure that the device is past the step that used the
+  // buffer last.
   void Turn();
   // Queue the copy of the first `bytes` from the current host buffer to the device, or back.
   void Upload(int64_t bytes);
@@ -66,16 +70,16 @@ class MirroredBlock {
   uint8_t* device_ = nullptr;
   uint8_t* host_ = nullptr;
   int turn_ = 0;
-  uint8_t* host_buffers_[kStepsInFlight] = {};       // the device's own memory where it is shared
+  uint8_t* host_buffers_[kStepsInFlight] = {};       // the device's memory where host and device share memory
   std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // copies of results, where memory is shared
 };
 
-// For data that is rare and of no fixed size: copies go one by one through a small ring, of which each step
-// in flight has its part.
+// For data that is rare and of no fixed size: copies go through a small ring, of which each step in flight
+// has a part.
 class SideStage {
  public:
   static constexpr int64_t kBytes = 1 << 20;  // of a step
-  // The most bytes of one call; callers cut what is longer.
+  // The most bytes of a call; callers cut longer data.
   static constexpr int64_t kMaxPiece = kBytes / 4;
 
   SideStage() = default;
@@ -83,18 +87,19 @@ class SideStage {
   SideStage(const SideStage&) = delete;
   SideStage& operator=(const SideStage&) = delete;
 
-  // Bytes of the device's memory for Bind; none where memory is shared.
-  static int64_t DeviceBytes(const Device& device) {
-    return device.asynchronous() ? kStepsInFlight * kBytes : 0;
+  // Takes the device's memory from the carver's region; none where memory is shared.
+  void Carve(Carver* carver, const Device& device) {
+    device_ = carver->Take<uint8_t>(device.asynchronous() ? kStepsInFlight * kBytes : 0);
   }
-  absl::Status Bind(Device* device, void* data);
+  // As MirroredBlock::Bind.
+  absl::Status Bind(Device* device);
 
-  // Goes on to the next step's part, from its start; as MirroredBlock::Turn.
+  // Goes on to the next step's part, from the start of the part; as MirroredBlock::Turn.
   void Turn();
 
   // The device's copy of values[0..n), for ops of this step that are queued before kBytes more have been
-  // staged. A step that stages more than kBytes waits for the device. Where memory is shared this is `values`
-  // itself, which must then live as long. An error is the device's.
+  // staged. A step that stages more than kBytes waits for the device. Where memory is shared, the copy is
+  // `values`, which must then live as long. An error is the device's.
   template <typename T>
   absl::StatusOr<const T*> Stage(const T* values, int64_t n) {
     absl::StatusOr<const void*> staged = StageBytes(values, n * static_cast<int64_t>(sizeof(T)));

@@ -7,8 +7,9 @@
 namespace somnus {
 namespace {
 
-// Entries of block tables that travel with the other inputs: a decode step adds one per sequence now and
-// then, a chunk of prompt its own blocks. More of them, as for a long cached prefix, go through SideStage.
+// Entries of block tables that travel with the other inputs: a decode step adds an entry per sequence now and
+// then, a chunk of prompt an entry per block. More entries, as for a long cached prefix, go through
+// SideStage.
 int64_t EditsWithInputs(const BatchLimits& limits) {
   return limits.max_num_seqs + limits.max_num_batched_tokens / std::max(1, limits.block_size) + 1;
 }

@@ -1,10 +1,10 @@
 #pragma once
-// The flat arrays that ops read, made from the batch state once per step. They live in the step's inputs, a
-// MirroredBlock at fixed addresses, so that a CUDA graph finds the next step's numbers where it found this
-// one's.
+// The flat arrays that ops read, made from the batch state once per step. The arrays live in the step's
+// inputs, a MirroredBlock at fixed addresses, so that a CUDA graph finds every step's numbers at the same
+// addresses.
 //
 // Block tables and sampled tokens stay on the device, by slot: a step brings the entries that are new, and
-// names a token that the host does not know yet by its slot.
+// names a token that the host does not know yet by the slot.
 
 #include <cstdint>
 #include <vector>
@@ -17,13 +17,14 @@
 
 namespace somnus {
 
-// A row of the step whose logits are needed.
+// A row of the step that needs logits.
 struct LogitRow {
   int32_t row = 0;  // of the step's tokens
   int32_t slot = 0;
-  int32_t position = 0;  // of that token; its logits are about position + 1
-  // Of a sequence with a draft, which has several rows, one after another: what the draft has at position +
-  // 1, or -1 behind its end. The token that is sampled next counts only if this one is sampled.
+  int32_t position = 0;  // of the row's token; the logits are about position + 1
+  // A sequence with a draft has several rows, in the order of positions. guess: the draft's token at position
+  // + 1, or -1 behind the draft's end. The token sampled in the next row counts only if this row samples the
+  // guess.
   bool has_draft = false;
   int32_t guess = -1;
 };
@@ -32,28 +33,28 @@ class StepArrays {
  public:
   StepArrays(const BatchLimits& limits, MirroredBlock* inputs);
 
-  // Takes the device's own arrays; Clear fills them.
+  // Takes the arrays that stay on the device.
   void Carve(Carver* carver);
   void Bind(Device* device) { device_ = device; }
 
-  // Fills the current host buffer for state.scheduled(): sequences of one token first, then, up to
+  // Fills the current host buffer for state.scheduled(): sequences of a single token first, then, up to
   // `num_padded` sequences, padding (ops.h, AttentionBatch). 0: none.
   void Build(const BatchState& state, int64_t num_padded);
-  // Fills it for one sequence of these tokens, at most block_size, whose keys and values go to the null block
-  // and whose block table takes that of slot 0, which must be free. Every row gives logits.
+  // Fills the buffer for a sequence of the tokens, at most block_size. Keys and values go to the null block,
+  // and the block table takes the place of slot 0's, which must be free. Every row gives logits.
   void BuildOnNullBlock(absl::Span<const int32_t> token_ids);
-  // As Queue, of what BuildOnNullBlock has filled in.
+  // As Queue, for the inputs of BuildOnNullBlock.
   void QueueNullBlock();
   // Queues the updates of the device's block tables; to be called after the inputs' Upload.
   absl::Status Queue(const BatchState& state, SideStage* side);
   // Queues the ops that a graph records with the model, which read the inputs and nothing else. Returns the
   // model's input, valid until the next Build.
   const StepInput& QueueInputs();
-  // The same, once these ops were queued, by a graph or otherwise.
+  // The same, once the ops were queued, by a graph or otherwise.
   const StepInput& Inputs();
 
-  // Rows that sample a token, those of forks last, and rows that decide a prompt token whose logprob was
-  // asked for; of the last Build.
+  // Rows that sample a token, rows of forks last, and rows that decide a prompt token whose logprob was asked
+  // for; of the last Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
   // [S + kMaxStepDraftTokens], on the device: the rows and slots of sample_rows(); slot -1 where a draft is.

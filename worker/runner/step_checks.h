@@ -1,5 +1,5 @@
 #pragma once
-// What the checks of a step message have in common.
+// Helpers for checks of a step message.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace somnus {
 
-// InvalidArgument that says what is wrong with a step message.
+// InvalidArgument about a fault in a step message.
 template <typename... Args>
 absl::Status InvalidStep(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat("step message: ", args...));

@@ -14,7 +14,7 @@ class LaunchedStep : public PendingStep {
   explicit LaunchedStep(std::shared_ptr<StepOutcome> outcome) : outcome_(std::move(outcome)) {}
   ~LaunchedStep() override {
     if (outcome_->read.HasBeenNotified()) return;
-    outcome_->SetRead(outcome_->Wait());  // its error is the runner's to report
+    outcome_->SetRead(outcome_->Wait());  // the runner reports the error
   }
 
   absl::StatusOr<v1::StepReply> Wait() override {

@@ -1,6 +1,6 @@
 #pragma once
-// What a launched step leaves behind for its reply: where its tokens will be, and which sequences they belong
-// to.
+// The outcome of a launched step, of which the reply is made: where the tokens will be, and which sequences
+// the tokens belong to.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace somnus {
 
-// Shared by the runner, which takes the tokens into its batch state, and the PendingStep that makes the
+// Shared by the runner, which takes the tokens into the batch state, and the PendingStep that makes the
 // reply.
 struct StepOutcome {
   // The place in the batch state of a token that is not known there yet.
@@ -24,14 +24,14 @@ struct StepOutcome {
     int32_t slot = 0;
     int64_t generation = 0;
     int32_t index = 0;
-    size_t row = 0;  // that was sampled for it
+    size_t row = 0;  // of the sampled token
   };
 
   v1::StepReply reply;  // all but the tokens
   SampledRows sampled;
   bool reports_tokens = false;  // rank 0
   int32_t vocab_size = 0;
-  std::vector<Unknown> unknown;       // one per sampled row without a draft; none on a synchronous device
+  std::vector<Unknown> unknown;       // for each sampled row without a draft; none on a synchronous device
   std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
   const Communicator* communicator = nullptr;
   absl::Notification read;  // the device is past the step, and the results' memory may be used again

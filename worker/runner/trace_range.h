@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// The range lasts from construction to destruction, on one thread; ranges nest.
+// The range lasts from construction to destruction, on the same thread; ranges nest.
 class TraceRange {
  public:
 #ifdef SOMNUS_NVTX

@@ -7,12 +7,12 @@ namespace somnus {
 
 void DropKeptCall::Begin(LoopAccess* loop) {
   under_way_ = true;
-  loop->executor().SleepAsync({kMaxSleepLevel, {kKvCacheTag}}, {}, loop->ExpectTransition());
+  loop->parts().executor.SleepAsync({kMaxSleepLevel, {kKvCacheTag}}, {}, loop->ExpectTransition());
 }
 
 void DropKeptCall::OnResult(LoopAccess* loop, const absl::Status& status) {
   under_way_ = false;
-  if (status.ok()) loop->scheduler().ForgetComputed(CacheLoss::kSleep);
+  if (status.ok()) loop->parts().scheduler.ForgetComputed(CacheLoss::kSleep);
 }
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// Engine::EndWaiting: every open request ends with an error, unless the engine computes.
+// EndWaitingRequest: every open request ends with an error, unless the engine computes.
 
 #include "absl/status/status.h"
 #include "coordinator/engine/lifecycle_command.h"

@@ -13,14 +13,14 @@ void PauseCommand::Start(LoopAccess* loop) {
     const bool stands = clear_cache_ ? loop->Quiesce(CacheLoss::kPause) : loop->FinishSteps();
     if (!stands) return;
   }
-  loop->set_paused(true);
+  loop->parts().paused = true;
   loop->SwitchToRest();
   loop->End(TransitionReport());
 }
 
 void ResumeCommand::Start(LoopAccess* loop) {
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
-  loop->set_paused(false);
+  loop->parts().paused = false;
   loop->SwitchToRest();
   loop->End(TransitionReport());
 }

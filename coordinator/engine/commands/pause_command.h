@@ -1,5 +1,5 @@
 #pragma once
-// Engine::Pause and Engine::Resume: nothing is computed between the two, and memory stays.
+// PauseRequest and ResumeRequest: nothing is computed between the two, and memory stays.
 
 #include "coordinator/engine/lifecycle_command.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Engine::ReloadWeights: every rank reads a checkpoint. A reload that a loss of the group interrupts begins
+// ReloadWeightsRequest: every rank reads a checkpoint. A reload that a loss of the group interrupts begins
 // again.
 
 #include <string>

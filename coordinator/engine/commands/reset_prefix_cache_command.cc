@@ -8,15 +8,15 @@ namespace somnus {
 
 void ResetPrefixCacheCommand::Start(LoopAccess* loop) {
   if (!preempt_running_) {
-    loop->scheduler().ResetPrefixCache();
+    loop->parts().scheduler.ResetPrefixCache();
   } else if (loop->Computes()) {
     if (!loop->Quiesce(CacheLoss::kReset)) return;
-  } else if (loop->kept().Holds(loop->holdings().residency())) {
+  } else if (loop->parts().kept.Holds(loop->parts().holdings.residency())) {
     return drop_.Begin(loop);
-  } else if (!loop->holdings().awake()) {
-    loop->scheduler().ForgetComputed();
+  } else if (!loop->parts().holdings.awake()) {
+    loop->parts().scheduler.ForgetComputed();
   } else {
-    loop->scheduler().ResetPrefixCache();
+    loop->parts().scheduler.ResetPrefixCache();
   }
   loop->End(TransitionReport());
 }

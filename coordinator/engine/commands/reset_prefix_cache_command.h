@@ -1,5 +1,5 @@
 #pragma once
-// Engine::ResetPrefixCache: no later request adopts a block that is cached now, on the device or in the host
+// ResetPrefixCacheRequest: no later request adopts a block that is cached now, on the device or in the host
 // tier.
 
 #include "coordinator/engine/commands/drop_kept_call.h"
@@ -9,7 +9,7 @@ namespace somnus {
 
 class ResetPrefixCacheCommand : public LifecycleCommand {
  public:
-  // `preempt_running`: as of Engine::ResetPrefixCache.
+  // `preempt_running`: as of ResetPrefixCacheRequest.
   explicit ResetPrefixCacheCommand(bool preempt_running) : preempt_running_(preempt_running) {}
 
   const char* Name() const override { return "reset_prefix_cache"; }

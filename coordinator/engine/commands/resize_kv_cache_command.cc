@@ -16,41 +16,42 @@ void ResizeKvCacheCommand::Start(LoopAccess* loop) {
     // The workers know of no block that nobody uses any more.
     if (!loop->FlushFreedSlots()) return;
   }
-  const BlockManager& blocks = loop->scheduler().blocks();
-  const int32_t mapped = loop->holdings().mapped_blocks();
-  const int32_t wanted = std::max(num_blocks_, loop->holdings().smallest_cache());
-  limit_before_ = blocks.limit();
-  if (wanted <= mapped) loop->scheduler().SetBlockLimit(wanted);
+  const BlockManager& blocks = loop->parts().scheduler.blocks();
+  const int32_t mapped = loop->parts().holdings.mapped_blocks();
+  const int32_t wanted = std::max(num_blocks_, loop->parts().holdings.smallest_cache());
+  limit_before_ = blocks.pool().limit();
+  if (wanted <= mapped) loop->parts().scheduler.SetBlockLimit(wanted);
   const int32_t num_blocks = std::max(wanted, blocks.EndOfUsed());
   if (num_blocks == mapped) return Done(loop);
   target_ = num_blocks;
-  loop->executor().ResizeKvCacheAsync(num_blocks, mapped, loop->ExpectTransition());
+  loop->parts().executor.ResizeKvCacheAsync(num_blocks, mapped, loop->ExpectTransition());
 }
 
 void ResizeKvCacheCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
   const int32_t num_blocks = std::exchange(target_, 0);
   if (!result.result.ok()) {
-    loop->scheduler().SetBlockLimit(limit_before_);
+    loop->parts().scheduler.SetBlockLimit(limit_before_);
     return loop->End(result.result.status());
   }
-  const int32_t mapped = loop->holdings().mapped_blocks();
-  if (num_blocks > mapped) loop->scheduler().SetBlockLimit(num_blocks);
-  LogInfo("{}the KV cache has {} blocks, {} before, of {}", loop->options().log_name, TotalBlocks(num_blocks),
-          TotalBlocks(mapped), TotalBlocks(loop->options().scheduler.blocks.num_blocks));
-  loop->holdings().NoteMappedBlocks(num_blocks);
+  const int32_t mapped = loop->parts().holdings.mapped_blocks();
+  if (num_blocks > mapped) loop->parts().scheduler.SetBlockLimit(num_blocks);
+  LogInfo("{}the KV cache has {} blocks, {} before, of {}", loop->parts().options.log_name,
+          TotalBlocks(num_blocks), TotalBlocks(mapped),
+          TotalBlocks(loop->parts().options.scheduler.blocks.num_blocks));
+  loop->parts().holdings.NoteMappedBlocks(num_blocks);
   Done(loop);
 }
 
 // Some ranks may have changed: the recovery brings all ranks to the size that surely has memory.
 bool ResizeKvCacheCommand::OnLoss(LoopAccess* loop) {
-  const int32_t mapped = loop->holdings().mapped_blocks();
-  if (target_ > 0) loop->holdings().NoteMappedBlocks(std::min(mapped, target_));
+  const int32_t mapped = loop->parts().holdings.mapped_blocks();
+  if (target_ > 0) loop->parts().holdings.NoteMappedBlocks(std::min(mapped, target_));
   target_ = 0;
   return true;
 }
 
 void ResizeKvCacheCommand::Done(LoopAccess* loop) {
-  num_mapped_ = loop->holdings().mapped_blocks();
+  num_mapped_ = loop->parts().holdings.mapped_blocks();
   loop->End(TransitionReport());
 }
 

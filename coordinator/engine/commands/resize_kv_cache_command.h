@@ -1,5 +1,5 @@
 #pragma once
-// Engine::ResizeKvCache: how many blocks of the KV cache have memory. The scheduler gives out no other
+// ResizeKvCacheRequest: how many blocks of the KV cache have memory. The scheduler gives out no other
 // blocks. A shrinking takes blocks out of the scheduler's hands first, and then memory from the ranks, as far
 // down as no used block is touched; growth goes the other way round.
 

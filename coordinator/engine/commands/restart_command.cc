@@ -11,19 +11,19 @@ namespace somnus {
 void RestartCommand::Start(LoopAccess* loop) {
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
   if (!loop->MayServe()) return loop->End(absl::FailedPreconditionError(WhyNotReady(loop->state())));
-  if (!loop->holdings().weights().readable()) {
+  if (!loop->parts().holdings.weights().readable()) {
     return loop->End(absl::FailedPreconditionError(
         "the weights came from an update, which new workers could not have; somnus reload-weights first"));
   }
   // Offer takes no request from now on.
   loop->SwitchState(EngineState::kRecovering, "its workers are restarted, one replica after the other");
   if (!loop->FinishSteps()) return;
-  loop->scheduler().Recover();
+  loop->parts().scheduler.Recover();
   loop->HandOver();
-  LogInfo("{}the workers are restarted", loop->options().log_name);
+  LogInfo("{}the workers are restarted", loop->parts().options.log_name);
   restarts_ = true;
-  loop->recovery().BeginRestart(loop->options().monotonic_now());
-  loop->executor().Restart(loop->holdings().held());
+  loop->parts().recovery.BeginRestart(loop->parts().options.monotonic_now());
+  loop->parts().executor.Restart(loop->parts().holdings.held());
   loop->NoteNewEpoch();
 }
 
@@ -40,24 +40,24 @@ void RestartCommand::OnRecovered(LoopAccess* loop) {
 void ReviveCommand::Start(LoopAccess* loop) {
   // The engine drains, or the group was lost once more in between and is whole again.
   if (loop->state() != EngineState::kRecovering) return loop->End(TransitionReport());
-  LogInfo("{}it is tried again", loop->options().log_name);
-  GroupHoldings& holdings = loop->holdings();
+  LogInfo("{}it is tried again", loop->parts().options.log_name);
+  GroupHoldings& holdings = loop->parts().holdings;
   if (options_.weights.has_value()) {
     Residency residency;
     residency.SetWeightsStale(options_.weights->overwritten);
     holdings.Restore(residency, *options_.weights);
   } else {
     if (options_.asleep) holdings.NoteSlept({.level = kMaxSleepLevel});
-    loop->recovery().ForgetLosses();
+    loop->parts().recovery.ForgetLosses();
   }
-  loop->check().Forget();
-  loop->set_paused(false);
-  loop->scheduler().Recover();
-  loop->recovery().Begin(loop->options().monotonic_now());
+  loop->parts().check.Forget();
+  loop->parts().paused = false;
+  loop->parts().scheduler.Recover();
+  loop->parts().recovery.Begin(loop->parts().options.monotonic_now());
   if (options_.restart_workers) {
-    loop->executor().Restart(holdings.held());
+    loop->parts().executor.Restart(holdings.held());
   } else {
-    loop->executor().Recover(holdings.held());
+    loop->parts().executor.Recover(holdings.held());
   }
   loop->NoteNewEpoch();
 }

@@ -29,7 +29,7 @@ class ReviveCommand : public LifecycleCommand {
   struct Options {
     bool restart_workers = false;    // also workers that are well are replaced
     std::optional<Weights> weights;  // of the replicas beside which the engine serves, awake
-    bool asleep = false;             // without `weights`: as of Engine::Revive
+    bool asleep = false;             // without `weights`: as of ReviveRequest
   };
   explicit ReviveCommand(Options options) : options_(std::move(options)) {}
 

@@ -7,12 +7,12 @@
 namespace somnus {
 
 void SleepCall::Begin(LoopAccess* loop, const SleepSpec& spec) {
-  const Residency& residency = loop->holdings().residency();
+  const Residency& residency = loop->parts().holdings.residency();
   spec_ = spec;
   // Stale weights have nothing to keep.
   changes_ = {residency.weights_stale() ? kMaxSleepLevel : spec.level, residency.ToSleep(spec)};
-  KeptKv& kept = loop->kept();
-  loop->executor().SleepAsync(
+  KeptKv& kept = loop->parts().kept;
+  loop->parts().executor.SleepAsync(
       *changes_, keeps_nothing_ ? kept.ChooseNothing(*changes_) : kept.Choose(*changes_, max_kept_bytes_),
       loop->ExpectTransition());
 }
@@ -20,18 +20,18 @@ void SleepCall::Begin(LoopAccess* loop, const SleepSpec& spec) {
 bool SleepCall::OnResult(LoopAccess* loop, const absl::Status& status) {
   const SleepSpec changes = *std::exchange(changes_, std::nullopt);
   if (status.ok()) {
-    loop->holdings().NoteSlept(changes);
-    loop->kept().NoteSlept(changes);
+    loop->parts().holdings.NoteSlept(changes);
+    loop->parts().kept.NoteSlept(changes);
     return true;
   }
-  if (!loop->kept().Abandon(changes, status)) return true;
+  if (!loop->parts().kept.Abandon(changes, status)) return true;
   keeps_nothing_ = true;
   Begin(loop, spec_);
   return false;
 }
 
 void SleepCall::OnLoss(LoopAccess* loop) {
-  if (changes_.has_value() && loop->executor().committed()) loop->holdings().NoteSlept(*changes_);
+  if (changes_.has_value() && loop->parts().executor.committed()) loop->parts().holdings.NoteSlept(*changes_);
   changes_.reset();
 }
 

@@ -22,11 +22,11 @@ SleepCommand::SleepCommand(const SleepRequest& request)
 
 absl::Status SleepCommand::Check(LoopAccess* loop) const {
   RETURN_IF_ERROR(loop->CheckLifecycle());
-  const std::vector<std::string> changes = loop->holdings().residency().ToSleep(spec_);
+  const std::vector<std::string> changes = loop->parts().holdings.residency().ToSleep(spec_);
   // A sleep that was committed when the group was lost has happened.
   const bool has_happened = was_interrupted_ && changes.empty();
   if (only_if_idle_ && !has_happened && !loop->IsIdle()) return absl::AbortedError("the engine is not idle");
-  const bool may_lose_only_copy = spec_.level >= kMaxSleepLevel && loop->holdings().HasOnlyCopy();
+  const bool may_lose_only_copy = spec_.level >= kMaxSleepLevel && loop->parts().holdings.HasOnlyCopy();
   if (may_lose_only_copy && spares_only_copy_) return absl::AbortedError(kSparesOnlyCopy);
   const bool loses_only_copy =
       may_lose_only_copy && std::find(changes.begin(), changes.end(), kWeightsTag) != changes.end();
@@ -38,14 +38,14 @@ void SleepCommand::Start(LoopAccess* loop) {
   NoteBegin(*loop);
   if (absl::Status status = Check(loop); !status.ok()) return loop->End(std::move(status));
   if (!SettleOpenRequests(loop)) return;
-  const Residency& residency = loop->holdings().residency();
+  const Residency& residency = loop->parts().holdings.residency();
   if (residency.ToSleep(spec_).empty()) {
-    if (loop->kept().DroppedBy(spec_, residency)) return drop_.Begin(loop);
+    if (loop->parts().kept.DroppedBy(spec_, residency)) return drop_.Begin(loop);
     return Done(loop, TransitionReport());
   }
   if (residency.awake()) {
     loop->SwitchState(EngineState::kFallingAsleep);
-    const bool quiet = loop->kept().KeptBy(spec_) ? loop->Suspend() : loop->Quiesce(CacheLoss::kSleep);
+    const bool quiet = loop->parts().kept.KeptBy(spec_) ? loop->Suspend() : loop->Quiesce(CacheLoss::kSleep);
     if (!quiet) return;
   }
   sleep_.Begin(loop, spec_);

@@ -1,5 +1,5 @@
 #pragma once
-// Engine::Sleep: settles open requests, ends steps, and has the ranks release memory.
+// SleepRequest: settles open requests, ends steps, and has the ranks release memory.
 
 #include "coordinator/engine/commands/drop_kept_call.h"
 #include "coordinator/engine/commands/sleep_call.h"

@@ -9,20 +9,20 @@
 namespace somnus {
 
 void TransitionCommand::NoteBegin(const LoopAccess& loop) {
-  if (!before_.has_value()) before_ = loop.holdings().residency();
+  if (!before_.has_value()) before_ = loop.parts().holdings.residency();
 }
 
 void TransitionCommand::ReportTransition(LoopAccess* loop, const TransitionReport& report, bool wakes) const {
   TransitionEvent event;
   event.wakes = wakes;
-  event.level = loop->holdings().residency().level();
-  event.duration = loop->options().monotonic_now() - began();
+  event.level = loop->parts().holdings.residency().level();
+  event.duration = loop->parts().options.monotonic_now() - began();
   event.report = report;
-  loop->observer().OnTransition(event);
+  loop->parts().observer.OnTransition(event);
 }
 
 void TransitionCommand::Done(LoopAccess* loop, TransitionReport report) const {
-  const Residency& residency = loop->holdings().residency();
+  const Residency& residency = loop->parts().holdings.residency();
   for (const std::string tag : kMemoryTags) {
     const bool named = tags_.empty() || std::find(tags_.begin(), tags_.end(), tag) != tags_.end();
     const TagState state = residency.state(tag);

@@ -60,7 +60,7 @@ UpdateCommand::UpdateCommand(const WeightsRequest& request)
 
 void UpdateCommand::Start(LoopAccess* loop) {
   if (!BeginChange(loop)) return;
-  loop->executor().BeginWeightUpdateAsync(id_, port_token_, tensors_, loop->ExpectWeights());
+  loop->parts().executor.BeginWeightUpdateAsync(id_, port_token_, tensors_, loop->ExpectWeights());
 }
 
 void UpdateCommand::SetClientEnd(ClientEnd end) {
@@ -80,7 +80,7 @@ void UpdateCommand::OnTurn(LoopAccess* loop) {
   }
   is_finishing_ = true;
   const int64_t version = ChooseVersion(*loop);
-  loop->executor().FinishWeightUpdateAsync(version, end->expected, loop->ExpectWeights());
+  loop->parts().executor.FinishWeightUpdateAsync(version, end->expected, loop->ExpectWeights());
 }
 
 void UpdateCommand::OnOutcome(LoopAccess* loop, const WeightsOutcome& outcome) {
@@ -89,14 +89,14 @@ void UpdateCommand::OnOutcome(LoopAccess* loop, const WeightsOutcome& outcome) {
     ports_ = outcome.ports;
     return begun_.Stop();
   }
-  Weights weights = loop->holdings().weights();
+  Weights weights = loop->parts().holdings.weights();
   weights.update_id = id_;
   Take(loop, std::move(weights), outcome);
 }
 
-bool UpdateCommand::OnLoss(LoopAccess* loop) { return !loop->holdings().residency().weights_stale(); }
+bool UpdateCommand::OnLoss(LoopAccess* loop) { return !loop->parts().holdings.residency().weights_stale(); }
 
-void UpdateCommand::OnEnd(LoopAccess* loop) { loop->executor().CancelWeightUpdate(); }
+void UpdateCommand::OnEnd(LoopAccess* loop) { loop->parts().executor.CancelWeightUpdate(); }
 
 void UpdateCommand::Finish(absl::StatusOr<TransitionReport> result) {
   WeightsCommand::Finish(std::move(result));

@@ -1,5 +1,5 @@
 #pragma once
-// Engine::BeginWeightUpdate: a client sends the tensors of new weights. The update is under way, as a
+// UpdateWeightsRequest: a client sends the tensors of new weights. The update is under way, as a
 // command, until the client finishes the update or gives the update up, or until a loss of the group: chunks
 // that were sent cannot be sent again.
 //

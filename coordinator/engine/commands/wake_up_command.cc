@@ -15,9 +15,9 @@ namespace somnus {
 void WakeUpCommand::Start(LoopAccess* loop) {
   NoteBegin(*loop);
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
-  if (loop->paused() && options_.for_arrivals)
+  if (loop->parts().paused && options_.for_arrivals)
     return loop->End(DeclinedError(WhyNotReady(EngineState::kPaused)));
-  const GroupHoldings& holdings = loop->holdings();
+  const GroupHoldings& holdings = loop->parts().holdings;
   std::vector<std::string> tags = holdings.residency().ToWake(this->tags());
   if (tags.empty()) return Check(loop, TransitionReport());
   const absl::StatusOr<bool> reads = holdings.WillReadWeights(tags, options_.load_weights);
@@ -27,7 +27,8 @@ void WakeUpCommand::Start(LoopAccess* loop) {
   if (tags.empty()) return Check(loop, TransitionReport());
   loop->SwitchState(EngineState::kWaking);
   waking_ = Waking{.tags = tags, .weights_stale = !*reads};
-  loop->executor().WakeUpAsync(tags, *reads, loop->kept().BroughtBackBy(tags), loop->ExpectTransition());
+  loop->parts().executor.WakeUpAsync(tags, *reads, loop->parts().kept.BroughtBackBy(tags),
+                                     loop->ExpectTransition());
 }
 
 void WakeUpCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
@@ -39,16 +40,16 @@ void WakeUpCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
 void WakeUpCommand::OnWoken(LoopAccess* loop, absl::StatusOr<TransitionReport> report) {
   const Waking waking = *std::exchange(waking_, std::nullopt);
   if (!report.ok()) return Refuse(loop, report.status());
-  loop->holdings().NoteWoken(waking.tags, waking.weights_stale);
-  loop->check().NoteWoken(waking.tags);
-  loop->kept().NoteWoken(waking.tags);
+  loop->parts().holdings.NoteWoken(waking.tags, waking.weights_stale);
+  loop->parts().check.NoteWoken(waking.tags);
+  loop->parts().kept.NoteWoken(waking.tags);
   loop->RestartStepDeadline();  // pages may be touched for the first time
   ReportTransition(loop, *report, /*wakes=*/true);
   Check(loop, *std::move(report));
 }
 
 void WakeUpCommand::Check(LoopAccess* loop, TransitionReport report) {
-  if (!loop->check().due() || !loop->holdings().awake()) return Serve(loop, std::move(report));
+  if (!loop->parts().check.due() || !loop->parts().holdings.awake()) return Serve(loop, std::move(report));
   woken_ = std::move(report);
   loop->SwitchState(EngineState::kWaking);
   check_.Begin(loop);
@@ -65,12 +66,12 @@ void WakeUpCommand::OnChecked(LoopAccess* loop, const LoopMail::CallResult& resu
   check_.End();
   if (*outcome == SelfCheckOutcome::kRefused) return GiveUpDamaged(loop, result.check);
   loop->RestartStepDeadline();
-  loop->check().NoteServed();
+  loop->parts().check.NoteServed();
   Serve(loop, std::move(woken_));
 }
 
 void WakeUpCommand::Serve(LoopAccess* loop, TransitionReport report) {
-  if (loop->holdings().awake() || options_.ends_pause) loop->set_paused(false);
+  if (loop->parts().holdings.awake() || options_.ends_pause) loop->parts().paused = false;
   loop->SwitchToRest();
   Done(loop, std::move(report));
 }
@@ -85,10 +86,10 @@ void WakeUpCommand::GiveUpDamaged(LoopAccess* loop, const SelfCheckResult& resul
   damage_ = absl::DataLossError(absl::StrFormat(
       "self-check: with version %d of the weights every rank is awake, but their logits have fingerprint "
       "%016x, not %016x as before the sleep; the memory and its backups are given up, and %s",
-      result.weights_version, result.fingerprint, loop->check().fingerprint(),
-      loop->holdings().weights().readable() ? "the next wake-up reads the checkpoint"
-                                            : "a reload or an update has to bring the weights"));
-  LogError("{}{}", loop->options().log_name, std::string(damage_.message()));
+      result.weights_version, result.fingerprint, loop->parts().check.fingerprint(),
+      loop->parts().holdings.weights().readable() ? "the next wake-up reads the checkpoint"
+                                                  : "a reload or an update has to bring the weights"));
+  LogError("{}{}", loop->parts().options.log_name, std::string(damage_.message()));
   sleep_.Begin(loop, {.level = kMaxSleepLevel});
 }
 
@@ -100,9 +101,9 @@ void WakeUpCommand::OnDamagedSlept(LoopAccess* loop, const absl::StatusOr<Transi
 }
 
 bool WakeUpCommand::OnLoss(LoopAccess* loop) {
-  if (waking_.has_value() && loop->executor().committed()) {
-    loop->holdings().NoteWoken(waking_->tags, waking_->weights_stale);
-    loop->check().NoteWoken(waking_->tags);
+  if (waking_.has_value() && loop->parts().executor.committed()) {
+    loop->parts().holdings.NoteWoken(waking_->tags, waking_->weights_stale);
+    loop->parts().check.NoteWoken(waking_->tags);
   }
   waking_.reset();
   check_.End();

@@ -1,5 +1,5 @@
 #pragma once
-// Engine::WakeUp and Engine::WakeForArrivals: has the ranks map memory, and checks the memory that has come
+// WakeUpRequest and WakeForArrivalsRequest: has the ranks map memory, and checks the memory that has come
 // back where self-checks are asked for. A check that finds damage puts all memory to sleep at level 2, so
 // that nothing of the damaged memory or of its backup is used, and the wake-up ends with DataLoss.
 
@@ -17,9 +17,9 @@ class WakeUpCommand : public TransitionCommand {
  public:
   struct Options {
     std::vector<std::string> tags;     // of memory; empty: all
-    std::optional<bool> load_weights;  // as of Engine::WakeUp
+    std::optional<bool> load_weights;  // as of WakeUpRequest
     bool ends_pause = false;           // also where tags stay asleep
-    bool for_arrivals = false;         // as of Engine::WakeForArrivals: declined during a pause
+    bool for_arrivals = false;         // as of WakeForArrivalsRequest: declined during a pause
   };
   explicit WakeUpCommand(const Options& options) : TransitionCommand(options.tags), options_(options) {}
 

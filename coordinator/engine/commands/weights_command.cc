@@ -27,7 +27,7 @@ bool WeightsCommand::BeginChange(LoopAccess* loop) {
     return false;
   };
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return refuse(status);
-  GroupHoldings& holdings = loop->holdings();
+  GroupHoldings& holdings = loop->parts().holdings;
   if (holdings.residency().asleep().count(kWeightsTag) > 0)
     return refuse(absl::FailedPreconditionError("the weights sleep; wake them up first"));
   if (!SettleOpenRequests(loop)) return false;
@@ -39,7 +39,7 @@ bool WeightsCommand::BeginChange(LoopAccess* loop) {
     loop->SwitchState(EngineState::kFallingAsleep);
     if (!loop->Quiesce(CacheLoss::kWeights)) return false;
   }
-  loop->scheduler().ForgetComputed(CacheLoss::kWeights);
+  loop->parts().scheduler.ForgetComputed(CacheLoss::kWeights);
   before_ = holdings.held();
   holdings.NoteOverwriting();
   loop->SwitchState(EngineState::kAsleep);
@@ -48,42 +48,42 @@ bool WeightsCommand::BeginChange(LoopAccess* loop) {
 }
 
 int64_t WeightsCommand::ChooseVersion(const LoopAccess& loop) {
-  change_.version = version_ > 0 ? version_ : loop.holdings().weights().version + 1;
+  change_.version = version_ > 0 ? version_ : loop.parts().holdings.weights().version + 1;
   return change_.version;
 }
 
 void WeightsCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
   const WeightsOutcome& outcome = result.weights;
   if (outcome.status.ok()) return OnOutcome(loop, outcome);
-  if (outcome.untouched) loop->holdings().Restore(before_.residency, before_.weights);
+  if (outcome.untouched) loop->parts().holdings.Restore(before_.residency, before_.weights);
   EndChange(loop, outcome.status);
 }
 
 void WeightsCommand::Take(LoopAccess* loop, Weights weights, const WeightsOutcome& outcome) {
   weights.version = change_.version;
-  loop->holdings().NoteWeights(std::move(weights));
+  loop->parts().holdings.NoteWeights(std::move(weights));
   change_.fingerprint = outcome.fingerprint;
   change_.received = outcome.received;
   EndChange(loop, absl::OkStatus());
 }
 
 void WeightsCommand::EndChange(LoopAccess* loop, const absl::Status& status) {
-  const GroupHoldings& holdings = loop->holdings();
-  const EngineOptions& options = loop->options();
+  const GroupHoldings& holdings = loop->parts().holdings;
+  const EngineOptions& options = loop->parts().options;
   loop->RestartStepDeadline();
-  if (holdings.NeedsWeights()) loop->stale().NoteMissing(options.monotonic_now());
+  if (holdings.NeedsWeights()) loop->parts().stale.NoteMissing(options.monotonic_now());
   if (status.ok()) {
-    loop->check().NoteNewWeights(holdings.awake());
+    loop->parts().check.NoteNewWeights(holdings.awake());
     loop->QueueSelfCheck();
   }
   loop->SwitchToRest(status.ok() ? "" : absl::StrCat(Name(), ": ", status.message()));
   const Weights& weights = holdings.weights();
   if (status.ok()) {
     LogInfo("{}version {} of the weights, from {}", options.log_name, weights.version, weights.source());
-    loop->observer().OnWeightsChanged({.updates = updates(),
-                                       .duration = options.monotonic_now() - began(),
-                                       .version = weights.version,
-                                       .source = weights.source()});
+    loop->parts().observer.OnWeightsChanged({.updates = updates(),
+                                             .duration = options.monotonic_now() - began(),
+                                             .version = weights.version,
+                                             .source = weights.source()});
     return loop->End(TransitionReport());
   }
   if (!holdings.residency().weights_stale()) return loop->End(status);

@@ -1,4 +1,6 @@
-// WorkerGroup's part for epochs: how an epoch is formed, from survivors, newcomers and adopted workers.
+#include "coordinator/group/epoch_former.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -11,6 +13,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/null_block.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/transition_speeds.h"
 #include "coordinator/flags/kv_cache_dtype.h"
@@ -18,7 +21,6 @@
 #include "coordinator/group/held_state.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/load_progress.h"
-#include "coordinator/group/worker_group.h"
 
 namespace somnus {
 namespace {
@@ -65,9 +67,24 @@ void SetAsGroup(const Residency& held, v1::WorkerSnapshot* snapshot) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
+EpochFormer::EpochFormer(const Flags* flags, const ExecutorOptions& options, WorkerPool* pool,
+                         CurrentEpoch* current)
+    : flags_(*flags),
+      options_(options),
+      pool_(*pool),
+      current_(*current),
+      group_name_(absl::StrCat("somnus-", getpid(), "-", RandomHex(6))) {}
+
+void EpochFormer::NoteServing() {
+  held_.weights.version = load_request_.weights_version();
+  held_.weights.path = load_request_.model_path();
+  held_.weights.fingerprint = fingerprint_;
+  serves_ = true;
+}
+
+absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::Form(Held held) {
   // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
-  const bool is_first = executor_ == nullptr && flags_.local_workers && pool_.last_epoch() == 0;
+  const bool is_first = !serves_ && flags_.local_workers && pool_.last_epoch() == 0;
   const int attempts_of_flag = flags_.engine.max_recoveries + 1;
   const int max_attempts = is_first ? std::min(attempts_of_flag, kFirstStarts) : attempts_of_flag;
   const MonotonicTime begin = MonotonicNow();
@@ -75,7 +92,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   while (true) {
     absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(&held, max_attempts);
     if (epoch.ok()) return epoch;
-    RETURN_IF_ERROR(Interruption());
+    RETURN_IF_ERROR(current_.Interruption());
     if (!WorthAnotherTry(epoch.status())) return epoch;
     const bool lacks_memory = absl::IsResourceExhausted(epoch.status());
     const absl::Duration bound = lacks_memory ? kMemoryPatience : Patience();
@@ -83,12 +100,12 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
     if (by_time ? MonotonicNow() - begin >= bound : ++attempts >= max_attempts) return epoch;
     LogWarning("{}epoch {} was not formed: {}", ReplicaPrefix(flags_), number_,
                std::string(epoch.status().message()));
-    if (lacks_memory) stop_.WaitFor(kRetryPause);
+    if (lacks_memory) current_.WaitFor(kRetryPause);
   }
 }
 
 // A worker that was lost can be replaced; wrong files, flags or sizes stay wrong.
-bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
+bool EpochFormer::WorthAnotherTry(const absl::Status& error) const {
   switch (error.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
@@ -97,41 +114,25 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
-      return executor_ != nullptr;  // the group has worked once, so it can work again
+      return serves_;  // the group has worked once, so it can work again
     default:
       return false;
   }
 }
 
-absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, int max_starts) {
+absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::TryEpoch(Held* held, int max_starts) {
   BeginNumber();
   refused_newcomer_ = false;
   // Processes of a first start may have ended before Await.
-  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/executor_ != nullptr, max_starts));
+  RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/serves_, max_starts));
   pool_.Record(number_);
   RETURN_IF_ERROR(FenceSurvivors());
   RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/false, max_starts));
-  absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
-  if (absl::IsDeadlineExceeded(workers.status())) {
-    // A process that hangs before its registration is started once more, in the next attempt; a remote worker
-    // that did not come by now is not waited for again.
-    const bool again = flags_.local_workers && executor_ != nullptr;
-    if (!again) return absl::FailedPreconditionError(workers.status().message());
-    pool_.DiscardAbsent(workers.status());
-    return absl::UnavailableError(workers.status().message());
-  }
-  RETURN_IF_ERROR(workers.status());
-  if (pool_.last_epoch() >= number_) BeginNumber();
-  pool_.Record(number_);
-  auto epoch = std::make_shared<GroupEpoch>(number_, *std::move(workers), options_);
-  RETURN_IF_ERROR(SetCurrent(epoch));
-  {
-    const Heartbeat::Wait wait(options_.connect_timeout);
-    RETURN_IF_ERROR(epoch->AwaitConnections());
-  }
+  ASSIGN_OR_RETURN(std::vector<WorkerLink> workers, AwaitWorkers());
+  ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, Connect(std::move(workers)));
   ASSIGN_OR_RETURN(Snapshots snapshots, epoch->Fence());
   RETURN_IF_ERROR(CheckFenced(*epoch, snapshots, *held));
-  if (executor_ == nullptr) {
+  if (!serves_) {
     NoteAdopted(snapshots);
   } else {
     held_ = HeldAgain(*held, snapshots);
@@ -152,16 +153,37 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held, in
   return epoch;
 }
 
-// A new number is later than any number that a worker has seen, of any coordinator.
-void WorkerGroup::BeginNumber() { number_ = std::max(number_, pool_.last_epoch()) + 1; }
+absl::StatusOr<std::vector<WorkerLink>> EpochFormer::AwaitWorkers() {
+  absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
+  if (!absl::IsDeadlineExceeded(workers.status())) return workers;
+  // A process that hangs before its registration is started once more, in the next attempt; a remote worker
+  // that did not come by now is not waited for again.
+  const bool again = flags_.local_workers && serves_;
+  if (!again) return absl::FailedPreconditionError(workers.status().message());
+  pool_.DiscardAbsent(workers.status());
+  return absl::UnavailableError(workers.status().message());
+}
+
+absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::Connect(std::vector<WorkerLink> workers) {
+  if (pool_.last_epoch() >= number_) BeginNumber();
+  pool_.Record(number_);
+  auto epoch = std::make_shared<GroupEpoch>(number_, std::move(workers), options_);
+  RETURN_IF_ERROR(current_.Set(epoch));
+  RETURN_IF_ERROR(pool_.Loss());  // a loss that was reported before the epoch was there
+  const Heartbeat::Wait wait(options_.connect_timeout);
+  RETURN_IF_ERROR(epoch->AwaitConnections());
+  return epoch;
+}
+
+void EpochFormer::BeginNumber() { number_ = std::max(number_, pool_.last_epoch()) + 1; }
 
 // Discards the workers that cannot serve in this epoch; an error when there are any.
-absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots, const Held& held) {
+absl::Status EpochFormer::CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots, const Held& held) {
   const int32_t num_blocks = cache_.num_blocks() > 0 ? cache_.num_blocks() : NumBlocksOf(snapshots);
   absl::Status first;
   for (size_t rank = 0; rank < snapshots.size(); ++rank) {
     absl::Status status;
-    if (executor_ == nullptr) status = pool_.CheckHeld(rank, snapshots[rank]);
+    if (!serves_) status = pool_.CheckHeld(rank, snapshots[rank]);
     if (snapshots[rank].state() == "failed") {
       status = absl::UnavailableError("has failed for good");
     } else if (snapshots[rank].num_blocks() > 0 && snapshots[rank].num_blocks() != num_blocks) {
@@ -180,7 +202,7 @@ absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& 
 }
 
 // The state that the first epoch begins with. Workers without weights follow the rest.
-void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
+void EpochFormer::NoteAdopted(const Snapshots& snapshots) {
   if (cache_.num_blocks() > 0) return;  // an earlier attempt has decided
   held_.residency = HeldBy(snapshots);
   held_.num_mapped_blocks = NumMappedBlocksOf(snapshots);
@@ -200,7 +222,7 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
           held_.residency.awake() ? "awake" : absl::StrCat("asleep at level ", held_.residency.level()));
 }
 
-void WorkerGroup::SetCache(const KvPlan& plan) {
+void EpochFormer::SetCache(const KvPlan& plan) {
   plan_ = plan;
   cache_.set_block_size(flags_.engine.scheduler.blocks.block_size);
   cache_.set_dtype(load_request_.kv_cache_dtype());
@@ -210,31 +232,27 @@ void WorkerGroup::SetCache(const KvPlan& plan) {
 }
 
 // How long workers may take to come. The first workers of a cluster may take any time.
-absl::Duration WorkerGroup::Patience() const {
+absl::Duration EpochFormer::Patience() const {
   if (flags_.local_workers) {
-    return executor_ == nullptr ? flags_.register_timeout
-                                : std::min(flags_.register_timeout, kRespawnPatience);
+    return !serves_ ? flags_.register_timeout : std::min(flags_.register_timeout, kRespawnPatience);
   }
-  return executor_ == nullptr ? kForever : flags_.replacement_timeout;
+  return !serves_ ? kForever : flags_.replacement_timeout;
 }
 
 // A worker that does not reply, because the worker hangs or no connection reaches it any more, is lost.
-absl::Status WorkerGroup::FenceSurvivors() {
+absl::Status EpochFormer::FenceSurvivors() {
   std::vector<std::pair<size_t, WorkerLink>> survivors = pool_.Survivors();
   FailureLatch latch;
-  {
-    absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(interruption_);
-    fencing_ = &latch;
-    loading_ |= current_ != nullptr && current_->reads_weights();
-  }
+  RETURN_IF_ERROR(current_.BeginFence(&latch));
+  const std::shared_ptr<GroupEpoch> last = current_.Get();
+  loading_ |= last != nullptr && last->reads_weights();
   // Reading a shard is not cut short: the shard would have to be read again.
   const absl::Duration timeout =
       loading_ ? std::max(options_.fence_timeout, options_.speeds->ReadTimeout(options_))
                : options_.fence_timeout;
   const int tries = flags_.local_workers ? 1 : kFenceTries;
   for (int i = 0; i < tries && !survivors.empty(); ++i) {
-    if (i > 0) stop_.WaitFor(kFenceRetryPause);
+    if (i > 0) current_.WaitFor(kFenceRetryPause);
     std::vector<WorkerLink> links;
     for (const auto& [rank, link] : survivors) links.push_back(link);
     const auto results = FenceWorkers(links, number_, timeout, &latch);
@@ -252,22 +270,18 @@ absl::Status WorkerGroup::FenceSurvivors() {
     }
     survivors = std::move(again);
   }
-  {
-    absl::MutexLock lock(&mu_);
-    fencing_ = nullptr;
-    RETURN_IF_ERROR(interruption_);
-  }
+  RETURN_IF_ERROR(current_.EndFence());
   RETURN_IF_ERROR(latch.status());
   loading_ = false;  // a fenced worker has ended all earlier work
   return absl::OkStatus();
 }
 
-absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
+absl::Status EpochFormer::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
   const Ranks without =
       RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.state() == "created"; });
   if (NumIn(without) == 0) return absl::OkStatus();
   v1::LoadModelRequest request = load_request_;
-  if (executor_ != nullptr && !held_.weights.path.empty()) {
+  if (serves_ && !held_.weights.path.empty()) {
     request.set_model_path(held_.weights.path);
     request.set_weights_version(held_.weights.version);
   }
@@ -302,11 +316,11 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
 // Hosts with different files at one path never serve together. The fingerprint that the engine knows decides,
 // else the ranks that hold weights, else the last epoch, else rank 0. In a recovery the next newcomer may do
 // better, unless that newcomer would read the same files.
-absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots) {
+absl::Status EpochFormer::CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots) {
   const auto held = std::find_if(snapshots.begin(), snapshots.end(), [](const v1::WorkerSnapshot& snapshot) {
     return snapshot.state() != "created";
   });
-  if (const std::string expected = held_.weights.files(); executor_ != nullptr && !expected.empty()) {
+  if (const std::string expected = held_.weights.files(); serves_ && !expected.empty()) {
     fingerprint_ = expected;
   } else if (held != snapshots.end()) {
     fingerprint_ = held->checkpoint_fingerprint();
@@ -321,7 +335,7 @@ absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snaps
     const std::string reason = absl::StrCat("--model: ", worker.name, " on ", worker.endpoint.host,
                                             " has read other files than its group (fingerprints ",
                                             own.substr(0, 12), " and ", fingerprint_.substr(0, 12), ")");
-    if (executor_ == nullptr || flags_.local_workers) return absl::FailedPreconditionError(reason);
+    if (!serves_ || flags_.local_workers) return absl::FailedPreconditionError(reason);
     LogWarning("{}{}: it is refused", ReplicaPrefix(flags_), reason);
     refused_newcomer_ = true;
     pool_.Discard(rank, absl::UnavailableError(reason));
@@ -330,7 +344,7 @@ absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snaps
   return first;
 }
 
-absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {
+absl::Status EpochFormer::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {
   if (cache_.num_blocks() == 0) RETURN_IF_ERROR(PlanCache(epoch, *snapshots));
   if (held_.num_mapped_blocks == 0) held_.num_mapped_blocks = cache_.num_blocks();
   cache_.set_num_mapped_blocks(held_.num_mapped_blocks);
@@ -347,7 +361,7 @@ absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots)
   return absl::OkStatus();
 }
 
-absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshots) {
+absl::Status EpochFormer::PlanCache(GroupEpoch* epoch, const Snapshots& snapshots) {
   ASSIGN_OR_RETURN(const std::vector<v1::ProfileResponse> profiles, epoch->Profile());
   LogRanks(snapshots, profiles);
   const std::vector<int64_t> kv_block_bytes = KvBlockBytes(snapshots);
@@ -362,7 +376,7 @@ absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshot
   return absl::OkStatus();
 }
 
-void WorkerGroup::LogRanks(const Snapshots& snapshots,
+void EpochFormer::LogRanks(const Snapshots& snapshots,
                            const std::vector<v1::ProfileResponse>& profiles) const {
   const std::vector<v1::RegisterRequest> members = pool_.Members();
   for (size_t rank = 0; rank < members.size(); ++rank) {

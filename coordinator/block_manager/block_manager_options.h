@@ -1,0 +1,18 @@
+#pragma once
+// The size and the rules of a KV cache as the coordinator keeps the cache's books. Values.
+
+#include <cstdint>
+
+namespace somnus {
+
+struct BlockManagerOptions {
+  int32_t num_blocks = 0;  // counts the null block
+  int32_t block_size = 16;
+  bool enable_prefix_caching = true;
+  // The share of the blocks that admission leaves free, so that running sequences can grow.
+  double watermark = 0.01;
+  int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
+  bool records_events = false;  // of the prefix cache, which PrefixCache::TakeEvents returns
+};
+
+}  // namespace somnus

@@ -1,0 +1,52 @@
+#pragma once
+// The block table of a sequence: which blocks of the device hold the keys and values of the sequence's
+// tokens. Values, which the block manager and its parts share; each block in a table is referenced once by
+// that table.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/check.h"
+#include "coordinator/block_manager/block_pool.h"
+#include "coordinator/block_manager/host_prefix_cache.h"
+
+namespace somnus {
+
+struct BlockTable {
+  std::vector<KvBlock*> blocks;
+  std::string salt;
+  int32_t num_committed = 0;     // leading blocks that were given to BlockPool::Remember
+  std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least
+  // The id of the block known for the last committed content; 0 though num_committed > 0: the chain is
+  // broken.
+  uint64_t last_content_id = 0;
+  // While the table begins: the contents behind `blocks` that the host tier has. num_committed counts both.
+  std::vector<const HostPrefixCache::Entry*> on_host;
+
+  bool is_broken() const { return num_committed > 0 && last_content_id == 0; }
+  int32_t num_blocks() const { return static_cast<int32_t>(blocks.size()); }
+};
+
+using BlockTables = absl::flat_hash_map<int64_t, BlockTable>;  // by sequence
+
+// The table of a sequence, which must have one.
+inline BlockTable& TableOf(int64_t sequence, BlockTables* tables) {
+  const auto found = tables->find(sequence);
+  SOMNUS_CHECK(found != tables->end());
+  return found->second;
+}
+inline const BlockTable& TableOf(int64_t sequence, const BlockTables& tables) {
+  const auto found = tables.find(sequence);
+  SOMNUS_CHECK(found != tables.end());
+  return found->second;
+}
+
+// The leading tokens of a sequence, which has a table, whose keys and values are in the cache.
+struct ComputedTokens {
+  int64_t sequence;
+  int64_t num_tokens;
+};
+
+}  // namespace somnus

@@ -1,0 +1,33 @@
+#include "coordinator/replicas/commands/replica_wake_up.h"
+
+#include "base/status_macros.h"
+#include "coordinator/executor/memory_check.h"
+
+namespace somnus {
+
+absl::StatusOr<TransitionReport> ReplicaWakeUp::Run() {
+  RETURN_IF_ERROR(turn().Check());
+  const CallScope scope(parts(), SetCall::kWakeUp);
+  RETURN_IF_ERROR(CheckMemory());
+  return RunTransition(/*wakes=*/true);
+}
+
+absl::StatusOr<TransitionReport> ReplicaWakeUp::DoAt(EngineLoop* loop, size_t /*replica*/) {
+  return for_arrivals_ ? loop->WakeForArrivals() : loop->WakeUp(request_.tags, request_.load_weights);
+}
+
+absl::StatusOr<TransitionReport> ReplicaWakeUp::UndoAt(EngineLoop* loop, size_t replica) {
+  return loop->Sleep(
+      {.level = before(replica).level(), .tags = before(replica).ToWake(request_.tags), .force = true});
+}
+
+absl::Status ReplicaWakeUp::CheckMemory() const {
+  std::vector<std::vector<RankNeed>> needs(parts().loops.size());
+  ReplicaCalls(parts()).Run([&](EngineLoop* loop, size_t i) -> absl::StatusOr<TransitionReport> {
+    ASSIGN_OR_RETURN(needs[i], loop->PlanWakeUp(request_.tags));
+    return TransitionReport();
+  });
+  return CheckMemoryOfReplicas(needs);
+}
+
+}  // namespace somnus
