@@ -15,8 +15,6 @@ namespace {
 
 using Kind = RegexTerm::Kind;
 
-// Up to so many characters, a repetition is cheap to unroll.
-constexpr int64_t kUnrolled = 128;
 // Chooses xgrammar's grammar rules, and matches the empty text.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
@@ -25,14 +23,14 @@ const CodePointSet& Escaped() {
   return *set;
 }
 
+// Not \\xHH, after which xgrammar reads further digits.
 std::string CodePointText(uint32_t code_point) {
   if (code_point < 128 && absl::ascii_isalnum(code_point)) return std::string(1, static_cast<char>(code_point));
-  if (code_point < 0x80) return absl::StrFormat("\\x%02x", code_point);
   if (code_point < 0x10000) return absl::StrFormat("\\u%04x", code_point);
   return absl::StrFormat("\\u{%x}", code_point);
 }
 
-// In a class, '^' must not come first, and special characters must not end a range.
+// In a class, '^' must not come first, '-' must not come before others, and special characters must not end a range.
 bool IsSpecial(uint32_t code_point) {
   return code_point == '^' || code_point == '-' || code_point == '[' || code_point == ']' || code_point == '\\';
 }
@@ -45,18 +43,12 @@ std::string SetText(const CodePointSet& set) {
   }
   std::string text = "[";
   std::string last;
+  const auto by_itself = [&](uint32_t c) {
+    absl::StrAppend(c == '^' || c == '-' ? &last : &text, "\\", std::string(1, static_cast<char>(c)));
+  };
   for (auto [first, end] : ranges) {
-    // Special characters at the ends of a range are written by themselves.
-    std::string singles;
-    while (first <= end && IsSpecial(first)) {
-      (first == '^' ? last : singles) += absl::StrCat("\\", std::string(1, static_cast<char>(first)));
-      ++first;
-    }
-    while (first <= end && IsSpecial(end)) {
-      (end == '^' ? last : singles) += absl::StrCat("\\", std::string(1, static_cast<char>(end)));
-      --end;
-    }
-    absl::StrAppend(&text, singles);
+    for (; first <= end && IsSpecial(first); ++first) by_itself(first);
+    for (; first <= end && IsSpecial(end); --end) by_itself(end);
     if (first > end) continue;
     absl::StrAppend(&text, CodePointText(first));
     if (end > first) absl::StrAppend(&text, end > first + 1 ? "-" : "", CodePointText(end));
@@ -141,43 +133,6 @@ class PatternWriter {
   std::string out_;
 };
 
-// The largest number of copies of a part that an automaton would hold for a repetition.
-class CopyCount {
- public:
-  explicit CopyCount(const RegexArena& arena) : arena_(arena) {}
-
-  int64_t Of(RegexId id) {
-    Size(id);
-    return most_;
-  }
-
- private:
-  // The characters of the term, unrolled.
-  int64_t Size(RegexId id) {
-    if (const auto found = sizes_.find(id); found != sizes_.end()) return found->second;
-    constexpr int64_t kMany = int64_t{1} << 30;
-    int64_t size = 0;
-    RegexId rest = id;
-    for (; arena_.term(rest).kind == Kind::kConcat; rest = arena_.term(rest).parts[1]) {
-      size += Size(arena_.term(rest).parts[0]);
-    }
-    const RegexTerm& term = arena_.term(rest);
-    int64_t inner = term.kind == Kind::kChars ? 1 : 0;
-    for (const RegexId part : term.parts) inner += Size(part);
-    if (term.kind == Kind::kRepeat && std::max(term.min, term.max) > 1) {
-      inner *= std::max(term.min, term.max);
-      most_ = std::max(most_, inner);
-    }
-    size = std::min(size + inner, kMany);
-    sizes_.emplace(id, size);
-    return size;
-  }
-
-  const RegexArena& arena_;
-  int64_t most_ = 0;
-  absl::flat_hash_map<RegexId, int64_t> sizes_;
-};
-
 // Rewrites a term with other terms in place of its characters.
 class CharacterMap {
  public:
@@ -235,13 +190,10 @@ class JsonText : public CharacterMap {
  public:
   using CharacterMap::CharacterMap;
 
-  bool has_escapes() const { return has_escapes_; }
-
  private:
   RegexId Characters(const CodePointSet& set) override {
     const CodePointSet escaped = set.Intersection(Escaped());
     if (escaped.empty()) return arena_.Chars(set);
-    has_escapes_ = true;
     std::vector<RegexId> choices = {arena_.Chars(set.Intersection(Escaped().Complement()))};
     std::vector<std::pair<uint32_t, uint32_t>> named;
     std::vector<std::pair<uint32_t, uint32_t>> digits[2];
@@ -267,7 +219,6 @@ class JsonText : public CharacterMap {
     return arena_.Union(std::move(choices));
   }
 
-  bool has_escapes_ = false;
 };
 
 class NoEscapes : public CharacterMap {
@@ -286,11 +237,10 @@ absl::StatusOr<std::string> XgrammarPattern(RegexId id, size_t max_bytes, RegexA
   JsonText text(arena);
   const RegexId in_json = text.Of(id);
   if (arena->exhausted()) return absl::ResourceExhaustedError("the pattern is too complex");
-  const bool by_rules = text.has_escapes() || CopyCount(*arena).Of(in_json) > kUnrolled;
   ASSIGN_OR_RETURN(std::string body, PatternWriter(*arena, max_bytes).Write(in_json));
   // Without a group, '^' and '$' would be read as parts of the first and last branch.
   if (arena->term(in_json).kind == Kind::kUnion) body = absl::StrCat("(?:", body, ")");
-  return absl::StrCat("^", body, by_rules ? kByRules : "", "$");
+  return absl::StrCat("^", body, kByRules, "$");
 }
 
 RegexId WithoutEscapes(RegexId id, RegexArena* arena) { return NoEscapes(arena).Of(id); }

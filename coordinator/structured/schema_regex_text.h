@@ -13,9 +13,9 @@ namespace somnus {
 // ResourceExhausted: the pattern would have more than max_bytes.
 //
 // xgrammar compiles a pattern in one of two ways. A pattern of ASCII characters becomes an automaton, which never
-// matches characters that JSON must escape; repetitions are unrolled at quadratic cost. Any other pattern becomes
-// grammar rules over the JSON text itself, and repetitions are counted. So a term that can match characters which JSON
-// escapes, or that repeats often, is written over the JSON text, with one escape for each such character, and with a
+// matches characters that JSON must escape, unrolls repetitions at quadratic cost, and accepts too much where a loop
+// ends an optional group. Any other pattern becomes grammar rules over the JSON text itself, with counted repetitions.
+// So the term is written over the JSON text, with one escape for each character that JSON escapes, and with a
 // repetition of a character beyond ASCII by zero, which has no effect but to choose the second way.
 absl::StatusOr<std::string> XgrammarPattern(RegexId id, size_t max_bytes, RegexArena* arena);
 
