@@ -38,6 +38,7 @@ bool IsDependency(const SchemaJson& value) { return IsSchema(value) || IsStrings
 bool HasShape(const SchemaJson& value, KeywordShape shape) {
   switch (shape) {
     case KeywordShape::kAny:
+    case KeywordShape::kContent:
       return true;
     case KeywordShape::kBoolean:
       return value.is_boolean();
@@ -147,6 +148,9 @@ absl::Status GateContext::CheckKeyword(const SchemaJson* node, const std::string
   const Keyword* keyword = FindKeyword(name);
   if (keyword == nullptr) return absl::OkStatus();
   if (!keyword->refusal.empty()) return Refuse(node, name, keyword->refusal);
+  if (keyword->shape == KeywordShape::kContent && source_.reference_hides_siblings()) {
+    return Refuse(node, name, "up to draft 7 the keyword may restrict strings, which is not enforced; leave it out");
+  }
   if (!HasShape(value, keyword->shape)) {
     return Refuse(node, name, absl::StrCat("\"", name, "\" must be ", ShapeText(keyword->shape)));
   }

@@ -53,6 +53,8 @@ absl::flat_hash_map<std::string, Keyword> Keywords() {
       {"maxProperties", {Shape::kCount, true, ""}},
       {"unevaluatedProperties", {Shape::kSchema, true, ""}},
       {"unevaluatedItems", {Shape::kSchema, true, ""}},
+      {"contentEncoding", {Shape::kContent, false, ""}},
+      {"contentMediaType", {Shape::kContent, false, ""}},
       {"$dynamicRef", {Shape::kAny, true, dynamic}},
       {"$recursiveRef", {Shape::kAny, true, dynamic}},
       {"extends", {Shape::kAny, true, draft3}},
@@ -89,6 +91,7 @@ const Keyword* FindKeyword(absl::string_view name) {
 absl::string_view ShapeText(KeywordShape shape) {
   switch (shape) {
     case KeywordShape::kAny:
+    case KeywordShape::kContent:
       return "a value";
     case KeywordShape::kBoolean:
       return "a boolean";

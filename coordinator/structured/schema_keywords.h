@@ -34,6 +34,7 @@ enum class KeywordShape {
   kSchemaMap,
   kStringsMap,     // names to lists of names
   kDependencies,   // names to lists of names or to schemas
+  kContent,        // an annotation since 2019-09, a restriction before
 };
 
 struct Keyword {

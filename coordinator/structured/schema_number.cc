@@ -5,7 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/schema_case.h"
@@ -17,9 +16,14 @@ namespace {
 constexpr int64_t kMaxDivisor = 1024;
 constexpr int64_t kMaxDividedRange = 10'000;
 
+// Beyond this bound xgrammar's patterns of ranges leave numbers out.
+constexpr long double kMaxBound = 1e15L;
+
 struct Bound {
   SchemaJson value;
   bool open = false;
+
+  bool operator==(const Bound& other) const { return value == other.value && open == other.open; }
 };
 
 class NumberBounds {
@@ -48,6 +52,11 @@ class NumberBounds {
       return context_.Refuse(fraction_, "multipleOf",
                              "fractions are not enforced; use a whole number, or \"type\": \"integer\" for a count of "
                              "the smallest unit");
+    }
+    for (const std::optional<Bound>& bound : {low_, high_}) {
+      if (!bound || std::abs(NumberOf(bound->value)) <= kMaxBound) continue;
+      return context_.Refuse(node_, bound == low_ ? "minimum" : "maximum",
+                             "bounds of numbers beyond 1e15 are not enforced exactly; leave the bound out");
     }
     if (low_) part.low = low_->value;
     if (high_) part.high = high_->value;
