@@ -1,0 +1,142 @@
+#include "coordinator/structured/schema_gate.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "coordinator/structured/schema_regex.h"
+#include "coordinator/structured/schema_regex_text.h"
+#include "coordinator/structured/schema_source.h"
+#include "coordinator/structured/schema_writer.h"
+
+namespace somnus {
+namespace {
+
+// Bounds what the parser of JSON builds, before the parser starts: nesting, and commas as a measure of values.
+std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions& options) {
+  if (static_cast<int64_t>(text.size()) > options.max_bytes) {
+    return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_bytes, " bytes")};
+  }
+  int64_t depth = 0;
+  int64_t values = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (c == ',' || c == '[' || c == '{') ++values;
+    if (depth > options.max_depth) {
+      return SchemaRefusal{"", "", absl::StrCat("the schema is nested more than ", options.max_depth, " deep")};
+    }
+    if (values > 2 * int64_t{options.max_values}) {
+      return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_values, " values")};
+    }
+  }
+  return std::nullopt;
+}
+
+// Gates the schemas and patterns of a structural tag in place.
+class StructuralTagGate {
+ public:
+  explicit StructuralTagGate(const GateOptions& options) : options_(options) {}
+
+  std::optional<SchemaRefusal> Visit(SchemaJson* value, const std::string& pointer, int32_t depth) {
+    if (depth > options_.max_depth) return SchemaRefusal{pointer, "", "the structural tag is nested too deeply"};
+    if (value->is_array()) return VisitList(value, pointer, depth);
+    if (!value->is_object()) return std::nullopt;
+    const SchemaJson* type = FindMember(*value, "type");
+    const bool is_regex = type != nullptr && *type == "regex";
+    for (auto& member : value->get_ref<SchemaJson::object_t&>()) {
+      std::string inner = pointer;
+      AppendPointerToken(member.first, &inner);
+      std::optional<SchemaRefusal> refusal;
+      // "schema" in the tags that are written before "format", "json_schema" in formats.
+      if (member.first == "json_schema" || member.first == "schema") {
+        refusal = GateInPlace(&member.second, inner);
+      } else if (is_regex && member.first == "pattern" && member.second.is_string()) {
+        refusal = GatePattern(&member.second, inner);
+      } else {
+        refusal = Visit(&member.second, inner, depth + 1);
+      }
+      if (refusal) return refusal;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<SchemaRefusal> VisitList(SchemaJson* list, const std::string& pointer, int32_t depth) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      if (std::optional<SchemaRefusal> refusal = Visit(&(*list)[i], absl::StrCat(pointer, "/", i), depth + 1)) {
+        return refusal;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<SchemaRefusal> GateInPlace(SchemaJson* schema, const std::string& pointer) {
+    SchemaOrRefusal gated = GateSchema(*schema, options_);
+    if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
+      refusal->pointer = absl::StrCat(pointer, refusal->pointer);
+      return *std::move(refusal);
+    }
+    *schema = std::get<SchemaJson>(std::move(gated));
+    return std::nullopt;
+  }
+
+  std::optional<SchemaRefusal> GatePattern(SchemaJson* pattern, const std::string& pointer) {
+    PatternOrRefusal gated = GateRegex(pattern->get_ref<const std::string&>(), options_);
+    if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
+      refusal->pointer = pointer;
+      return *std::move(refusal);
+    }
+    *pattern = std::get<std::string>(std::move(gated));
+    return std::nullopt;
+  }
+
+  const GateOptions& options_;
+};
+
+}  // namespace
+
+SchemaOrRefusal GateSchema(const nlohmann::ordered_json& schema, const GateOptions& options) {
+  auto indexed = SchemaSource::Index(schema, options);
+  if (auto* refusal = std::get_if<SchemaRefusal>(&indexed)) return *std::move(refusal);
+  const auto& source = std::get<std::unique_ptr<SchemaSource>>(indexed);
+  GateContext context(*source, options);
+  absl::StatusOr<SchemaJson> written = SchemaWriter(&context).Write(&source->root());
+  if (!written.ok()) return context.refusal();
+  return *std::move(written);
+}
+
+SchemaOrRefusal GateSchemaText(absl::string_view text, const GateOptions& options) {
+  if (std::optional<SchemaRefusal> refusal = CheckText(text, options)) return *std::move(refusal);
+  const SchemaJson schema = SchemaJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (schema.is_discarded()) return SchemaRefusal{"", "", "the schema is not JSON"};
+  return GateSchema(schema, options);
+}
+
+PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options) {
+  RegexArena arena(options.max_regex_terms);
+  const absl::StatusOr<RegexId> language = ParseWholePattern(pattern, options.regex, &arena);
+  if (!language.ok()) return SchemaRefusal{"", "regex", std::string(language.status().message())};
+  if (*language == arena.Nothing()) return SchemaRefusal{"", "regex", "the pattern matches nothing"};
+  if (*language == arena.Empty()) return std::string("^$");
+  absl::StatusOr<std::string> written = PlainPattern(*language, options.max_pattern_bytes, arena);
+  if (!written.ok()) return SchemaRefusal{"", "regex", "the pattern is too large"};
+  return *std::move(written);
+}
+
+SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options) {
+  SchemaJson gated = tag;
+  if (std::optional<SchemaRefusal> refusal = StructuralTagGate(options).Visit(&gated, "", 0)) return *std::move(refusal);
+  return gated;
+}
+
+}  // namespace somnus
