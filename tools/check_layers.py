@@ -26,7 +26,7 @@ ARROWS = {
     # A request consists of values alone.
     "coordinator/request": [],
     # Grammars and tokens alone: neither requests nor engines nor HTTP.
-    "coordinator/structured": ["text/tokenizer"],
+    "coordinator/structured": ["proto", "coordinator/request", "text/tokenizer"],
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
@@ -46,7 +46,7 @@ ARROWS = {
     # HTTP messages, from which the rooms of clients' and operators' requests are built; the server stands on all.
     "coordinator/http": ["proto", "coordinator/residency"],
     "coordinator/openai": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/metrics",
-                           "coordinator/request", "coordinator/residency"],
+                           "coordinator/request", "coordinator/residency", "coordinator/structured"],
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
     "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
