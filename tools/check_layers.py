@@ -25,6 +25,8 @@ ARROWS = {
     "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],
+    # Grammars and tokens alone: neither requests nor engines nor HTTP.
+    "coordinator/structured": ["text/tokenizer"],
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
