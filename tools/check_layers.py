@@ -27,7 +27,7 @@ ARROWS = {
     "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],
-    # Grammars and tokens alone: neither requests nor engines nor HTTP.
+    # Grammars and tokens: of requests only the constraint that they have.
     "coordinator/structured": ["proto", "coordinator/request", "text/tokenizer"],
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],

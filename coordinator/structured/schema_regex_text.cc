@@ -39,7 +39,8 @@ std::string SetText(const CodePointSet& set) {
   const auto& ranges = set.ranges();
   if (ranges.size() == 1 && ranges[0].first == ranges[0].second) {
     const uint32_t only = ranges[0].first;
-    return IsSpecial(only) ? absl::StrCat("\\", std::string(1, static_cast<char>(only))) : CodePointText(only);
+    const bool bare = only == '-' || !IsSpecial(only);
+    return bare ? CodePointText(only) : absl::StrCat("\\", std::string(1, static_cast<char>(only)));
   }
   std::string text = "[";
   std::string last;

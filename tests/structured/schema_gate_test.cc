@@ -1,0 +1,297 @@
+// What the gate serves, rewrites and refuses, keyword by keyword.
+
+#include "coordinator/structured/schema_gate.h"
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Outcome(const std::string& schema, const GateOptions& options = {}) {
+  const SchemaOrRefusal gated = GateSchemaText(schema, options);
+  if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) return "refused at " + refusal->pointer;
+  return std::get<Json>(gated).dump();
+}
+
+struct Row {
+  const char* schema;
+  const char* outcome;  // the schema that is written, or "refused at POINTER"
+};
+
+class GateTable : public testing::TestWithParam<Row> {};
+
+TEST_P(GateTable, HasOutcome) { EXPECT_EQ(Outcome(GetParam().schema), GetParam().outcome); }
+
+constexpr char kClosed[] = R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false})";
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, GateTable,
+    testing::Values(
+        Row{"{}", "{}"}, Row{"true", "{}"}, Row{"false", "refused at "}, Row{R"({"title":"x","x-note":1})", "{}"},
+        Row{R"({"type":"integer"})", R"({"type":"integer"})"},
+        Row{R"({"type":["integer","null"]})", R"({"type":["integer","null"]})"},
+        Row{R"({"type":["integer","number"]})", R"({"type":"number"})"},
+        Row{R"({"anyOf":[{"type":"string"},{"type":"null"}]})",
+            R"({"anyOf":[{"type":"string"},{"type":"null"}]})"},
+        Row{R"({"type":"text"})", "refused at /type"}, Row{R"({"type":[]})", "refused at /type"},
+        Row{R"({"not":{"type":["object","array","string","null","boolean"]}})", R"({"type":"number"})"},
+        Row{R"({"not":{"type":"integer"},"type":"number"})", "refused at /not"},
+        Row{R"({"not":{"not":{"type":"null"}}})", R"({"type":"null"})"},
+        Row{R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "refused at "}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, GateTable,
+    testing::Values(
+        Row{R"({"const":5})", R"({"const":5})"}, Row{R"({"const":5.0})", R"({"const":5})"},
+        Row{R"({"enum":[1,1.0,2]})", R"({"enum":[1,2]})"},
+        Row{R"({"enum":[1,"a",null],"type":"string"})", R"({"const":"a"})"},
+        Row{R"({"enum":[1,7,12],"minimum":5,"not":{"const":12}})", R"({"const":7})"},
+        Row{R"({"enum":[[1,1],[1,2]],"uniqueItems":true})",
+            R"({"type":"array","minItems":2,"prefixItems":[{"const":1},{"const":2}],"items":false})"},
+        Row{R"({"const":{"b":1}})",
+            R"({"type":"object","properties":{"b":{"const":1}},"required":["b"],"additionalProperties":false})"},
+        Row{R"({"const":12345678901234567890})", "refused at "}, Row{R"({"enum":[]})", "refused at /enum"},
+        Row{R"({"type":"boolean","not":{"const":true}})", R"({"const":false})"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Numbers, GateTable,
+    testing::Values(
+        Row{R"({"type":"integer","minimum":1.5,"exclusiveMaximum":4})",
+            R"({"type":"integer","minimum":2,"maximum":3})"},
+        Row{R"({"type":"integer","minimum":3,"exclusiveMinimum":true})", R"({"type":"integer","minimum":4})"},
+        Row{R"({"type":"number","minimum":0,"allOf":[{"exclusiveMinimum":0}]})",
+            R"({"type":"number","exclusiveMinimum":0})"},
+        Row{R"({"type":"number","minimum":2,"maximum":2})", R"({"const":2})"},
+        Row{R"({"type":"number","minimum":3,"maximum":2})", "refused at "},
+        Row{R"({"type":"number","maximum":1e300})", "refused at /maximum"},
+        Row{R"({"type":"number","multipleOf":1.0})", R"({"type":"integer"})"},
+        Row{R"({"type":"integer","multipleOf":0.01})", R"({"type":"integer"})"},
+        Row{R"({"type":"number","multipleOf":0.01})", "refused at /multipleOf"},
+        Row{R"({"type":"integer","allOf":[{"multipleOf":4},{"multipleOf":6}]})",
+            R"({"type":"integer","multipleOf":12})"},
+        Row{R"({"type":"integer","multipleOf":5,"minimum":0})", "refused at /multipleOf"},
+        Row{R"({"type":"integer","multipleOf":5,"minimum":0,"maximum":100})",
+            R"({"type":"integer","minimum":0,"maximum":100,"multipleOf":5})"},
+        Row{R"({"type":"number","not":{"minimum":5}})", R"({"type":"number","exclusiveMaximum":5})"},
+        Row{R"({"type":"integer","not":{"const":5}})", "refused at /not"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Strings, GateTable,
+    testing::Values(
+        Row{R"({"type":"string","pattern":"^[ab]{2}$"})", "{\"type\":\"string\",\"pattern\":\"^[ab]{2}(?:é){0}$\"}"},
+        Row{R"({"type":"string","pattern":"^[ab]+$","minLength":2,"maxLength":5})",
+            "{\"type\":\"string\",\"pattern\":\"^[ab]{2,5}(?:é){0}$\"}"},
+        Row{R"({"type":"string","pattern":"^a$|^b$"})", "{\"type\":\"string\",\"pattern\":\"^[ab](?:é){0}$\"}"},
+        Row{R"({"type":"string","pattern":"^$"})", R"({"const":""})"},
+        Row{R"({"type":"string","minLength":0})", R"({"type":"string"})"},
+        Row{R"({"type":"string","minLength":3,"maxLength":2})", "refused at "},
+        Row{R"({"type":"string","format":"int32"})", R"({"type":"string"})"},
+        Row{R"({"type":"string","format":"idn-email"})", "refused at /format"},
+        Row{R"({"type":"string","pattern":"(?=a)b"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"(?<!a)b"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"(a)\\1"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"\\bword"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"\\p{L}"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"a^b"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"[b-a]"})", "refused at /pattern"},
+        Row{R"({"type":"string","pattern":"(a"})", "refused at /pattern"},
+        Row{R"({"contentEncoding":"base64"})", "{}"},
+        Row{R"({"$schema":"http://json-schema.org/draft-07/schema#","contentEncoding":"base64"})",
+            "refused at /contentEncoding"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Arrays, GateTable,
+    testing::Values(
+        Row{R"({"type":"array"})", R"({"type":"array","items":{}})"},
+        Row{R"({"type":"array","items":[{"type":"null"}],"additionalItems":false})",
+            R"({"type":"array","prefixItems":[{"type":"null"}],"items":false})"},
+        Row{R"({"type":"array","prefixItems":[true,false,{"type":"null"}],"minItems":1})",
+            R"({"type":"array","prefixItems":[{}],"items":false,"minItems":1})"},
+        Row{R"({"type":"array","items":{"type":"null"},"maxItems":0})", R"({"type":"array","items":false})"},
+        Row{R"({"type":"array","items":{"type":"null"},"minItems":2.0,"maxItems":3})",
+            R"({"type":"array","items":{"type":"null"},"minItems":2,"maxItems":3})"},
+        Row{R"({"type":"array","items":false,"minItems":1})", "refused at "},
+        Row{R"({"type":"array","contains":true})", R"({"type":"array","items":{},"minItems":1})"},
+        Row{R"({"type":"array","contains":{"type":"null"}})", "refused at /contains"},
+        Row{R"({"type":"array","not":{"contains":{"type":"string"}},"items":{"type":["string","null"]}})",
+            R"({"type":"array","items":{"type":"null"}})"},
+        Row{R"({"type":"array","uniqueItems":true})", "refused at /uniqueItems"},
+        Row{R"({"type":"array","uniqueItems":true,"maxItems":1})", R"({"type":"array","items":{},"maxItems":1})"},
+        Row{R"({"type":"array","uniqueItems":false})", R"({"type":"array","items":{}})"},
+        Row{R"({"type":"array","prefixItems":[{}],"unevaluatedItems":false})",
+            R"({"type":"array","prefixItems":[{}],"items":false})"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Objects, GateTable,
+    testing::Values(
+        Row{R"({"type":"object"})", R"({"type":"object","additionalProperties":{}})"}, Row{kClosed, kClosed},
+        Row{R"({"type":"object","required":["z"],"additionalProperties":false})", "refused at "},
+        Row{R"({"type":"object","properties":{"a":{"type":"integer"},"b":false},"additionalProperties":false})", kClosed},
+        Row{R"({"type":"object","properties":{"a":true},"propertyNames":{"enum":["a"]},"additionalProperties":true})",
+            R"({"type":"object","properties":{"a":{}},"additionalProperties":false})"},
+        Row{R"({"type":"object","minProperties":2})", "refused at /minProperties"},
+        Row{R"({"type":"object","minProperties":1})",
+            R"({"type":"object","additionalProperties":{},"minProperties":1})"},
+        Row{R"({"type":"object","maxProperties":2})",
+            R"({"type":"object","additionalProperties":{},"maxProperties":2})"},
+        Row{R"({"type":"object","properties":{"a":{"type":"integer"}},"unevaluatedProperties":false})", kClosed},
+        Row{R"({"allOf":[{"properties":{"a":{"type":"integer"}}}],"unevaluatedProperties":false,"type":"object"})",
+            kClosed},
+        Row{R"({"anyOf":[{"properties":{"a":{}}}],"unevaluatedProperties":false})",
+            "refused at /unevaluatedProperties"},
+        Row{R"({"type":"object","required":"a"})", "refused at /required"},
+        Row{R"({"type":"object","properties":{"a":{"minLength":-1}}})", "refused at /properties/a/minLength"},
+        Row{R"({"type":"object","properties":{"a/b~":{"uniqueItems":true}}})",
+            "refused at /properties/a~1b~0/uniqueItems"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Combinations, GateTable,
+    testing::Values(
+        Row{R"({"oneOf":[{"type":"string"},{"type":"integer"}]})", R"({"anyOf":[{"type":"string"},{"type":"integer"}]})"},
+        Row{R"({"oneOf":[{"type":"integer","minimum":2},{"type":"integer","maximum":5}]})",
+            R"({"anyOf":[{"type":"integer","minimum":6},{"type":"integer","maximum":1}]})"},
+        Row{R"({"oneOf":[{"type":"array","items":{"type":"null"}},{"type":"array"}]})", "refused at /oneOf"},
+        Row{R"({"type":"object","properties":{"k":{"enum":["x","y"]},"v":{"type":["string","null"]}},"required":["k"],
+               "additionalProperties":false,"if":{"properties":{"k":{"const":"x"}}},
+               "then":{"required":["v"]},"else":{"properties":{"v":false}}})",
+            R"({"anyOf":[{"type":"object","properties":{"k":{"const":"x"},"v":{"type":["string","null"]}},)"
+            R"("required":["k","v"],"additionalProperties":false},)"
+            R"({"type":"object","properties":{"k":{"const":"y"}},"required":["k"],"additionalProperties":false}]})"},
+        Row{R"({"type":"object","properties":{"a":{"const":1},"b":{"const":2}},"additionalProperties":false,
+               "dependentRequired":{"a":["b"]}})",
+            R"({"anyOf":[{"type":"object","properties":{"a":{"const":1},"b":{"const":2}},"required":["a","b"],)"
+            R"("additionalProperties":false},)"
+            R"({"type":"object","properties":{"b":{"const":2}},"additionalProperties":false}]})"},
+        Row{R"({"$dynamicRef":"#x"})", "refused at /$dynamicRef"},
+        Row{R"({"extends":{}})", "refused at /extends"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    References, GateTable,
+    testing::Values(
+        Row{R"({"$defs":{"x":{"type":"null"}},"$ref":"#/$defs/x"})", R"({"type":"null"})"},
+        Row{R"({"definitions":{"a/b":{"type":"null"}},"items":{"$ref":"#/definitions/a~1b"},"type":"array"})",
+            R"({"type":"array","items":{"type":"null"}})"},
+        Row{R"({"$defs":{"x":{"$id":"http://e.org/x","type":"null"}},"$ref":"http://e.org/x"})", R"({"type":"null"})"},
+        Row{R"({"$defs":{"x":{"$anchor":"n","type":"null"}},"$ref":"#n"})", R"({"type":"null"})"},
+        Row{R"({"$ref":"http://json-schema.org/draft-07/schema#"})", "refused at /$ref"},
+        Row{R"({"$ref":"#"})", "refused at "}, Row{R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refused at "},
+        Row{R"({"type":"object","properties":{"n":{"$ref":"#"}},"additionalProperties":false})",
+            R"({"$ref":"#/$defs/d0","$defs":{"d0":{"type":"object","properties":{"n":{"$ref":"#/$defs/d0"}},)"
+            R"("additionalProperties":false}}})"},
+        Row{R"({"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"],"additionalProperties":false})",
+            "refused at "},
+        // Up to draft 7, keywords beside $ref are ignored.
+        Row{R"({"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"x":{"type":["null","string"]}},
+               "items":{"$ref":"#/definitions/x","type":"null"},"type":"array"})",
+            R"({"type":"array","items":{"type":["string","null"]}})"},
+        Row{R"({"$defs":{"x":{"type":["null","string"]}},"items":{"$ref":"#/$defs/x","type":"null"},"type":"array"})",
+            R"({"type":"array","items":{"type":"null"}})"},
+        Row{R"({"$schema":"http://json-schema.org/draft-03/schema#"})", "refused at /$schema"}));
+
+TEST(GateTest, NamesNoMemberTwice) {
+  const std::string outcome =
+      Outcome(R"({"type":"object","properties":{"b":{}},"additionalProperties":{"type":"null"}})");
+  const Json schema = Json::parse(outcome);
+  // An escaped spelling of "b" must not pass as a further property, so further names are a pattern.
+  EXPECT_EQ(schema["additionalProperties"], false);
+  EXPECT_EQ(schema["patternProperties"].size(), 1);
+  EXPECT_EQ(schema["properties"].begin().key(), "b");
+}
+
+TEST(GateTest, SaysWhatToDo) {
+  const SchemaOrRefusal gated = GateSchemaText(R"({"properties":{"a":{"format":"iri"}}})", {});
+  const auto& refusal = std::get<SchemaRefusal>(gated);
+  EXPECT_EQ(refusal.pointer, "/properties/a/format");
+  EXPECT_EQ(refusal.keyword, "format");
+  EXPECT_NE(refusal.message.find("use \"pattern\""), std::string::npos);
+}
+
+TEST(GateTest, BoundsText) {
+  GateOptions options;
+  options.max_bytes = 10;
+  EXPECT_EQ(Outcome(R"({"type":"integer"})", options), "refused at ");
+  EXPECT_EQ(Outcome("{\"type\":"), "refused at ");
+}
+
+TEST(GateTest, BoundsDepth) {
+  std::string open;
+  std::string close;
+  for (int i = 0; i < 60'000; ++i) {
+    open += R"({"items":)";
+    close += "}";
+  }
+  EXPECT_EQ(Outcome(open + "true" + close), "refused at ");
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(60'000, '(') + R"("})"), "refused at /pattern");
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(2'000, '(') + std::string(2'000, ')') + R"("})"),
+            "refused at /pattern");
+}
+
+TEST(GateTest, BoundsKeys) {
+  Json schema = {{"type", "object"}};
+  Json::object_t properties;
+  for (int i = 0; i < 100'000; ++i) properties.emplace_back("k" + std::to_string(i), Json::object());
+  schema["properties"] = properties;
+  EXPECT_EQ(Outcome(schema.dump()), "refused at ");
+  EXPECT_EQ(Outcome(R"({"properties":{")" + std::string(5'000, 'k') + R"(":{}}})"), "refused at /properties");
+}
+
+TEST(GateTest, BoundsCombinations) {
+  // 3^12 combinations of alternatives, and 2^40 of definitions that refer to each other twice.
+  std::string all;
+  for (int i = 0; i < 12; ++i) {
+    const std::string n = std::to_string(i);
+    all += std::string(i == 0 ? "" : ",") + R"({"anyOf":[{"required":["a)" + n + R"("]},{"required":["b)" + n +
+           R"("]},{"required":["c)" + n + R"("]}]})";
+  }
+  EXPECT_EQ(Outcome(R"({"type":"object","allOf":[)" + all + "]}"), "refused at ");
+  Json defs;
+  for (int i = 0; i < 40; ++i) {
+    const Json next = {{"$ref", "#/$defs/d" + std::to_string(i + 1)}};
+    defs["d" + std::to_string(i)] = {
+        {"type", "object"}, {"properties", {{"a", next}, {"b", next}}}, {"additionalProperties", false}};
+  }
+  defs["d40"] = {{"type", "null"}};
+  const Json schema = {{"$defs", defs}, {"$ref", "#/$defs/d0"}};
+  const Json written = Json::parse(Outcome(schema.dump()));
+  EXPECT_EQ(written["$defs"].size(), 39);
+}
+
+TEST(GateTest, BoundsSteps) {
+  GateOptions options;
+  options.max_steps = 3;
+  EXPECT_EQ(Outcome(kClosed, options), "refused at ");
+}
+
+TEST(GateTest, BoundsPatterns) {
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":"^(a|b)*a(a|b){300}$","minLength":1,"maxLength":1000})"),
+            "refused at /pattern");
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":"a{1000000}"})"), "refused at /pattern");
+}
+
+TEST(GateTest, RegexMatchesTheWholeText) {
+  EXPECT_EQ(std::get<std::string>(GateRegex("a|b+", {})), "^(?:a|b+)$");
+  EXPECT_EQ(std::get<std::string>(GateRegex("^$", {})), "^$");
+  EXPECT_TRUE(std::holds_alternative<SchemaRefusal>(GateRegex("(?!a)b", {})));
+  EXPECT_TRUE(std::holds_alternative<SchemaRefusal>(GateRegex("[]", {})));
+}
+
+TEST(GateTest, StructuralTagsAreGatedWithin) {
+  Json tag = Json::parse(R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<f"],"tags":[
+      {"begin":"<f>","content":{"type":"json_schema","json_schema":{"oneOf":[{"type":"null"},{"type":"string"}]}},
+       "end":"</f>"}]}})");
+  const SchemaOrRefusal gated = GateStructuralTag(tag, {});
+  EXPECT_EQ(std::get<Json>(gated)["format"]["tags"][0]["content"]["json_schema"].dump(),
+            R"({"anyOf":[{"type":"null"},{"type":"string"}]})");
+  tag["format"]["tags"][0]["content"]["json_schema"] = {{"uniqueItems", true}};
+  EXPECT_EQ(std::get<SchemaRefusal>(GateStructuralTag(tag, {})).pointer,
+            "/format/tags/0/content/json_schema/uniqueItems");
+}
+
+}  // namespace
+}  // namespace somnus
