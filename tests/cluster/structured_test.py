@@ -1,0 +1,176 @@
+"""Structured outputs and tool calls of SmolLM2 through the whole cluster: what is generated has the form that was asked
+for, on any number of ranks, streamed or whole, beside other requests, and after a worker was killed."""
+import json
+import os
+import re
+import signal
+import threading
+import unittest
+
+from cluster.harness import SMOLLM2, Cluster, wait_until
+
+CHAT = "/v1/chat/completions"
+QUESTION = [{"role": "user", "content": "Describe a person in JSON."}]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather in a city.", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"enum": [1, 2, 3]}},
+        "required": ["city", "days"], "additionalProperties": False}}}
+
+
+def as_format(schema):
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class Structured(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(SMOLLM2, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def chat(self, **fields):
+        body = {"messages": QUESTION, "max_tokens": 120, "temperature": 0, **fields}
+        reply = self.cluster.request("POST", CHAT, body)
+        self.assertEqual(reply.status, 200, reply.text())
+        return reply.json()["choices"][0]
+
+    def refused(self, path=CHAT, **fields):
+        reply = self.cluster.request("POST", path, {"messages": QUESTION, "prompt": "x", "max_tokens": 8, **fields})
+        self.assertEqual(reply.status, 400, reply.text())
+        return reply.json()["error"]
+
+    def check_person(self, text):
+        person = json.loads(text)
+        self.assertEqual(set(person), {"name", "age", "tags"})
+        self.assertLessEqual(len(person["name"]), 12)
+        self.assertTrue(0 <= person["age"] <= 120 and isinstance(person["age"], int))
+        self.assertTrue(1 <= len(person["tags"]) <= 3 and set(person["tags"]) <= {"red", "green"}, person)
+
+    def test_a_schema_holds_at_any_temperature(self):
+        for seed in range(8):
+            choice = self.chat(response_format=as_format(PERSON), temperature=1.5, seed=seed)
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.check_person(choice["message"]["content"])
+
+    def test_choices_of_one_request(self):
+        body = {"messages": QUESTION, "max_tokens": 120, "temperature": 1, "seed": 3, "n": 4, "response_format": as_format(PERSON)}
+        choices = self.cluster.request("POST", CHAT, body).json()["choices"]
+        self.assertEqual(len(choices), 4)
+        for choice in choices:
+            self.check_person(choice["message"]["content"])
+
+    def test_the_stream_says_the_same(self):
+        whole = self.chat(response_format=as_format(PERSON))["message"]["content"]
+        body = {"messages": QUESTION, "max_tokens": 120, "temperature": 0, "stream": True, "response_format": as_format(PERSON)}
+        events = self.cluster.request("POST", CHAT, body).text().split("\n\n")
+        chunks = [json.loads(event[6:]) for event in events if event.startswith("data: {")]
+        self.assertEqual("".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks), whole)
+
+    def test_other_forms(self):
+        path, base = "/v1/completions", {"prompt": "The colour of the sky is", "max_tokens": 24, "temperature": 0}
+        for form, fits in (({"regex": r"[a-z]{3,5}-\d{2}"}, lambda text: re.fullmatch(r"[a-z]{3,5}-\d{2}", text)),
+                           ({"choice": ["bright red", "dark blue"]}, lambda text: text in ("bright red", "dark blue")),
+                           ({"grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never")),
+                           ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
+            with self.subTest(form):
+                reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
+                self.assertEqual(reply.status, 200, reply.text())
+                choice = reply.json()["choices"][0]
+                self.assertTrue(fits(choice["text"]), choice)
+                self.assertEqual(choice["finish_reason"], "stop")
+
+    def test_what_cannot_be_enforced_is_refused(self):
+        schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}}
+        error = self.refused(response_format=as_format(schema))
+        self.assertEqual((error["code"], error["param"]), ("unsupported_schema", "/properties/a/uniqueItems"))
+        for fields in ({"structured_outputs": {"json": {}, "regex": "a"}}, {"structured_outputs": {}},
+                       {"structured_outputs": {"regex": "("}}, {"structured_outputs": {"grammar": "root ::= ("}},
+                       {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
+                       {"structured_outputs": {"choice": []}}, {"structured_outputs": {"regex": "a"}, "guided_regex": "b"},
+                       {"structured_outputs": {"regex": "a"}, "use_beam_search": True, "n": 2}):
+            with self.subTest(fields):
+                self.assertTrue(self.refused(**fields)["message"])
+
+    def test_a_forced_call_fits_its_schema(self):
+        for choice, reason in (("required", "tool_calls"), ({"type": "function", "function": {"name": "get_weather"}}, "stop")):
+            with self.subTest(choice):
+                answer = self.chat(tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False, temperature=1, seed=5)
+                call = answer["message"]["tool_calls"][0]
+                self.assertEqual((call["type"], call["function"]["name"]), ("function", "get_weather"))
+                arguments = json.loads(call["function"]["arguments"])
+                self.assertEqual(set(arguments), {"city", "days"})
+                self.assertIn(arguments["days"], (1, 2, 3))
+                self.assertEqual(answer["finish_reason"], reason)
+                self.assertIsNone(answer["message"]["content"])
+
+    def test_a_forced_call_in_a_stream(self):
+        body = {"messages": QUESTION, "max_tokens": 120, "temperature": 0, "stream": True, "tools": [WEATHER],
+                "tool_choice": "required", "parallel_tool_calls": False}
+        events = self.cluster.request("POST", CHAT, body).text().split("\n\n")
+        deltas = [json.loads(event[6:])["choices"][0] for event in events if event.startswith("data: {")]
+        calls = [call for delta in deltas for call in delta["delta"].get("tool_calls", [])]
+        self.assertEqual((calls[0]["index"], calls[0]["function"]), (0, {"name": "get_weather", "arguments": ""}))
+        self.assertTrue(calls[0]["id"].startswith("call_"))
+        arguments = json.loads("".join(call["function"]["arguments"] for call in calls[1:]))
+        self.assertEqual(set(arguments), {"city", "days"})
+        self.assertEqual(deltas[-1]["finish_reason"], "tool_calls")
+
+    def test_tools_that_may_be_called(self):
+        answer = self.chat(tools=[WEATHER], messages=[{"role": "user", "content": "Say hello."}])
+        self.assertIn(answer["finish_reason"], ("stop", "length", "tool_calls"))
+        self.assertEqual(self.refused(tools=[WEATHER], tool_choice="sometimes")["param"], "tool_choice")
+        self.assertEqual(self.refused(tool_choice="auto")["param"], "tool_choice")
+        other = {"type": "function", "function": {"name": "other"}}
+        self.assertEqual(self.refused(tools=[WEATHER], tool_choice=other)["param"], "tool_choice")
+
+    def test_neighbours_have_their_tokens(self):
+        alone = self.cluster.tokens("Once upon a time", max_tokens=48, ignore_eos=True)
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(self.chat(response_format=as_format(PERSON)))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        beside = self.cluster.tokens("Once upon a time", max_tokens=48, ignore_eos=True)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(beside, alone)
+        self.assertEqual(len({choice["message"]["content"] for choice in results}), 1)
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class StructuredElsewhere(unittest.TestCase):
+    def answer(self, cluster):
+        body = {"messages": QUESTION, "max_tokens": 160, "temperature": 1, "seed": 11, "response_format": as_format(PERSON)}
+        return cluster.request("POST", CHAT, body).json()["choices"][0]["message"]["content"]
+
+    def test_any_ranks_and_a_killed_worker(self):
+        """Greedy in float32, so that the number of ranks changes nothing."""
+        flags = ("--dequantize", "--dtype=float32")
+        with Cluster(SMOLLM2, *flags, workers=1) as cluster:
+            whole = self.answer(cluster)
+        json.loads(whole)
+        with Cluster(SMOLLM2, *flags, workers=2) as cluster:
+            self.assertEqual(self.answer(cluster), whole)
+            results = []
+            asks = [threading.Thread(target=lambda: results.append(self.answer(cluster))) for _ in range(3)]
+            for ask in asks:
+                ask.start()
+            wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 40, 60, "tokens of the second round")
+            os.kill(cluster.worker_pids()[1], signal.SIGKILL)
+            for ask in asks:
+                ask.join()
+            self.assertEqual(results, [whole] * 3)
+            self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
