@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "proto/options_digest.h"
 #include "worker/comm/host_group.h"
+#include "worker/lifecycle.h"
 #include "worker/weights_record.h"
 
 namespace somnus {
@@ -159,6 +160,9 @@ std::shared_ptr<SleepableAllocator> WorkerLoad::SharedAllocator() const {
 }
 
 void WorkerLoad::FillSnapshot(v1::WorkerSnapshot* snapshot) const {
+  // The request is written before that state begins, and not afterwards.
+  if (snapshot->state() == WorkerStateName(WorkerState::kLoaded) && !request_.asleep_tags().empty())
+    snapshot->set_sleep_level(request_.sleep_level());
   {
     absl::MutexLock lock(&mu_);
     snapshot->set_rank(loaded_.rank);

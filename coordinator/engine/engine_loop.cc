@@ -142,6 +142,13 @@ absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const WakeUpRequest& reque
   return RunCommand(std::make_shared<WakeUpCommand>(options));
 }
 
+absl::StatusOr<TransitionReport> EngineLoop::UndoSleep(const std::vector<std::string>& tags) {
+  WakeUpCommand::Options options;
+  options.tags = tags;
+  options.keeps_pause = true;
+  return RunCommand(std::make_shared<WakeUpCommand>(options));
+}
+
 absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const WakeForArrivalsRequest& /*request*/) {
   WakeUpCommand::Options options;
   options.for_arrivals = true;

@@ -44,6 +44,8 @@ class EngineLoop : public Engine {
   void OnStateChange(std::function<void()> callback) override { board_.OnStateChange(std::move(callback)); }
   EngineStats Stats() const override;
   LifecycleResult Run(const LifecycleRequest& request) override;
+  // Undoes a sleep: as WakeUpRequest with these tags, which are not empty, but a pause goes on.
+  absl::StatusOr<TransitionReport> UndoSleep(const std::vector<std::string>& tags);
   // The memory that a wake-up of `tags` (empty: all) would take, by rank. An error: a rank does not answer
   // now. Blocks; thread safe.
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags);

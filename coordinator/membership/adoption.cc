@@ -33,6 +33,9 @@ Adoption DecideAdoption(const v1::RegisterRequest& worker, int32_t rank, const A
   if (held.weights_version() == 0 && held.group_epoch() > 0)
     return Reset("state: nobody knows what it is loading");
   if (held.weights_version() == 0) return {};
+  // The KV cache would begin asleep in a group that may be awake, and memory that sleeps cannot be measured.
+  if (held.num_blocks() == 0 && held.sleep_level() > 0)
+    return Reset("state: the worker was loaded for a group that slept, and has no KV cache yet");
   if (held.world_size() != world_size || held.rank() != rank) {
     return Reset(absl::StrCat("rank: the weights are those of rank ", held.rank(), " of ", held.world_size(),
                               ", not of ", rank, " of ", world_size));

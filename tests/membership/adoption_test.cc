@@ -71,6 +71,12 @@ TEST(AdoptionTest, WhatDiffersIsNamed) {
          worker->mutable_snapshot()->set_weights_stale(true);
        }},
       {"state", [](v1::RegisterRequest* worker) { worker->mutable_snapshot()->set_weights_version(0); }},
+      {"state",
+       [](v1::RegisterRequest* worker) {
+         worker->mutable_snapshot()->set_state("loaded");
+         worker->mutable_snapshot()->set_sleep_level(1);
+         worker->mutable_snapshot()->set_num_blocks(0);
+       }},
   };
   for (const Case& one : cases) {
     v1::RegisterRequest worker = Left();

@@ -113,6 +113,23 @@ TEST_P(ReplicaPauseTest, SleepWaitsOrAborts) {
   ExpectExact({Submit("after", 5, 20)});
 }
 
+// The replicas that were brought back are what they were before.
+TEST_P(ReplicaPauseTest, ACallThatIsUndoneLeavesThePause) {
+  Start();
+  ASSERT_TRUE(set_->Pause({}).ok());
+  executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no host memory"));
+  EXPECT_TRUE(absl::IsResourceExhausted(set_->Sleep({.level = 1}).status()));
+  EXPECT_EQ(set_->state(), EngineState::kPaused);
+  for (const ReplicaStats& replica : set_->Stats().replicas) EXPECT_EQ(replica.state, EngineState::kPaused);
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
+  EXPECT_TRUE(absl::IsResourceExhausted(set_->WakeUp({}).status()));
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  EXPECT_TRUE(set_->Stats().paused);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact({Submit("after", 5, 20)});
+}
+
 // Two runs with the same calls do the same.
 TEST_P(ReplicaPauseTest, AbortedRequestsEndInOrderOfArrival) {
   RecordingObserver observer;

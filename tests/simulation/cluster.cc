@@ -191,6 +191,8 @@ class Cluster {
       // A coordinator that comes has use for version 1 alone.
       const v1::WorkerSnapshot held = worker.worker->Snapshot();
       worker.may_end |= changes_weights || held.weights_version() != 1 || held.weights_stale();
+      // Nor for a worker that was loaded asleep and has no KV cache yet.
+      worker.may_end |= held.num_blocks() == 0 && held.sleep_level() > 0;
       found_asleep_ &= !worker.may_end && held.state() == "asleep";
     }
     site_.network.ForgetGivenUp();

@@ -185,9 +185,9 @@ MUTATIONS = {
         "chosen.push_back(false);",
     ),
     "other_replicas_keep_their_weights": (
-        "coordinator/replicas/set_weights.cc",
-        "ForAll(others, [&](size_t i) {",
-        "ForAll({}, [&](size_t i) {",
+        "coordinator/replicas/commands/replica_reload.cc",
+        "RunTogether(change_.live().size() - 1, [&](size_t other) {",
+        "RunTogether(0, [&](size_t other) {",
     ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (

@@ -260,6 +260,18 @@ TEST_F(WorkerEpochTest, TheSnapshotTellsWhatTheWorkerHolds) {
   EXPECT_EQ(worker_.GetStatus().group_epoch(), 3);
 }
 
+// A coordinator that comes between the load and the KV cache learns how the cache would begin.
+TEST_F(WorkerEpochTest, TheSnapshotOfALoadForASleepingGroupHasTheLevel) {
+  ASSERT_TRUE(BeginEpoch(worker_, 1).ok());
+  v1::LoadModelRequest request = LoadRequest();
+  request.set_sleep_level(1);
+  request.add_asleep_tags("kv_cache");
+  ASSERT_TRUE(worker_.LoadModel(request, [](int64_t, int64_t) {}).ok());
+  EXPECT_EQ(worker_.Snapshot().state(), "loaded");
+  EXPECT_EQ(worker_.Snapshot().sleep_level(), 1);
+  EXPECT_EQ(worker_.GetStatus().sleep_level(), 0);
+}
+
 class WorkerPairTest : public testing::Test {
  protected:
   WorkerPairTest() {

@@ -71,7 +71,8 @@ void WakeUpCommand::OnChecked(LoopAccess* loop, const LoopMail::CallResult& resu
 }
 
 void WakeUpCommand::Serve(LoopAccess* loop, TransitionReport report) {
-  if (loop->parts().holdings.awake() || options_.ends_pause) loop->parts().paused = false;
+  const bool ends_pause = loop->parts().holdings.awake() || options_.ends_pause;
+  if (ends_pause && !options_.keeps_pause) loop->parts().paused = false;
   loop->SwitchToRest();
   Done(loop, std::move(report));
 }

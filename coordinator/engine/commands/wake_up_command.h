@@ -19,6 +19,7 @@ class WakeUpCommand : public TransitionCommand {
     std::vector<std::string> tags;     // of memory; empty: all
     std::optional<bool> load_weights;  // as of WakeUpRequest
     bool ends_pause = false;           // also where tags stay asleep
+    bool keeps_pause = false;          // a pause goes on, also where no tag sleeps any more
     bool for_arrivals = false;         // as of WakeForArrivalsRequest: declined during a pause
   };
   explicit WakeUpCommand(const Options& options) : TransitionCommand(options.tags), options_(options) {}

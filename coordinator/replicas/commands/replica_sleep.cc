@@ -36,7 +36,7 @@ absl::StatusOr<TransitionReport> ReplicaSleep::DoAt(EngineLoop* loop, size_t rep
 }
 
 absl::StatusOr<TransitionReport> ReplicaSleep::UndoAt(EngineLoop* loop, size_t replica) {
-  return loop->WakeUp(Released(replica));
+  return loop->UndoSleep(Released(replica));
 }
 
 bool ReplicaSleep::LosesOnlyCopy() const {

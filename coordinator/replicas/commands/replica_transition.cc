@@ -7,6 +7,7 @@ namespace somnus {
 absl::StatusOr<TransitionReport> ReplicaTransition::RunTransition(bool wakes) {
   const MonotonicTime began = parts().options.monotonic_now();
   before_ = parts().loops.Residencies();
+  was_paused_ = parts().board.Stats().paused;
   absl::StatusOr<TransitionReport> report = RunOnAll();
   if (!report.ok() || parts().observer == nullptr || !report->changed()) return report;
   TransitionEvent event;

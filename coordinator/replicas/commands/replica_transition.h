@@ -18,9 +18,12 @@ class ReplicaTransition : public ReplicaCommand {
   absl::StatusOr<TransitionReport> RunTransition(bool wakes);
   // The residency of a replica before RunTransition.
   const Residency& before(size_t replica) const { return before_[replica]; }
+  // The engine was paused before RunTransition.
+  bool was_paused() const { return was_paused_; }
 
  private:
   std::vector<Residency> before_;  // by replica
+  bool was_paused_ = false;
 };
 
 }  // namespace somnus

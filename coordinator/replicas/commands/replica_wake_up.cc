@@ -17,8 +17,11 @@ absl::StatusOr<TransitionReport> ReplicaWakeUp::DoAt(EngineLoop* loop, size_t /*
 }
 
 absl::StatusOr<TransitionReport> ReplicaWakeUp::UndoAt(EngineLoop* loop, size_t replica) {
-  return loop->Sleep(
-      {.level = before(replica).level(), .tags = before(replica).ToWake(request_.tags), .force = true});
+  ASSIGN_OR_RETURN(TransitionReport undone, loop->Sleep({.level = before(replica).level(),
+                                                         .tags = before(replica).ToWake(request_.tags),
+                                                         .force = true}));
+  if (was_paused()) RETURN_IF_ERROR(loop->Pause({.clear_cache = false}));  // the wake-up has ended the pause
+  return undone;
 }
 
 absl::Status ReplicaWakeUp::CheckMemory() const {
