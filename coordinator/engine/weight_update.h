@@ -17,20 +17,18 @@
 
 namespace somnus {
 
-// What it has led to.
+// The result of a change of the weights.
 struct WeightsChange {
   int64_t version = 0;
   std::string fingerprint;   // of the checkpoint, after a reload
   ReceivedWeights received;  // of an update
 };
 
-// An update of the weights that is under way. Its engine must live as long; for one thread, which is the one
-// that began it.
 class WeightUpdate {
  public:
   // Gives the update up unless Finish was called: then the weights are stale.
   virtual ~WeightUpdate() = default;
-  // Sends a part of a tensor to all ranks. Blocks while one of them takes no more. After an error, which
+  // Sends a part of a tensor to all ranks. Blocks while a rank takes no more. After an error, which
   // names the rank, the update is of no use any longer.
   virtual absl::Status Send(v1::WeightChunk chunk) = 0;
   // Ok while the update goes on; else the error that has ended the update before Finish. On any thread.
