@@ -1,5 +1,5 @@
-"""A state that is not "serving" has one line with what, why, since when and the way out: the same in /readyz, `somnus status`, the
-log and gRPC. And with several models each line of the log about one names the model."""
+"""A state that is not "serving" has a line that tells the state, the cause, the beginning and the way out: the same in /readyz,
+`somnus status`, the log and gRPC. With several models each line of the log about a model names the model."""
 import json
 import os
 import re
@@ -38,7 +38,7 @@ class StateLines(unittest.TestCase):
 
     @staticmethod
     def status(cluster):
-        """Also of an engine that has failed, whose status ends with exit code 1."""
+        """Also for a failed engine, for which the command ends with exit code 1."""
         return json.loads(cluster.cli("status", "--json", check=False).stdout)
 
     def readyz(self, cluster, **where):
@@ -148,6 +148,7 @@ class SeveralModels(unittest.TestCase):
                           if b"--log-name=qwen" in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0"))
             os.kill(victim, signal.SIGKILL)
             wait_until(lambda: "qwen: the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+            self.assertRegex(cluster.log(), rf"\[coordinator\] qwen: the group was lost: .*{victim}")
             for name in MODELS:
                 cluster.request("POST", f"/sleep?model={name}", port=cluster.admin_port)
                 line = cluster.request("GET", f"/readyz?model={name}").json["error"]["message"]
@@ -157,6 +158,9 @@ class SeveralModels(unittest.TestCase):
                 self.assertEqual(cluster.tokens(CASES[name]["prompt"], model=name, ignore_eos=CASES[name]["ignore_eos"]),
                                  CASES[name]["tokens"])
             self.assertEqual(cluster.stop(), 0)
+            for name in MODELS:
+                self.assertIn(f"[coordinator] {name}: KV cache: ", cluster.log())
+                self.assertIn(f"[{name}: worker 0] leaving", cluster.log())
             begins = "|".join([rf"{name}: " for name in MODELS] + list(OF_THE_SERVER))
             lines = re.findall(r"^\S+ \S+ [DIWE] \[coordinator\] (.*)$", cluster.log(), re.MULTILINE)
             self.assertGreater(len(lines), 20)
