@@ -34,7 +34,7 @@ class Leaving(unittest.TestCase):
         coordinator = self.cluster.process.pid
         before = open_files(coordinator)
         soak = Soak(self.cluster, streams=32, seed=7)
-        soak.run(seconds=15, interval=5)
+        soak.run(seconds=6, interval=3)
         self.assertEqual(soak.errors, [])
         self.assertGreater(soak.finished, 0)
         self.assertGreater(soak.vanished, 0)
@@ -44,7 +44,7 @@ class Leaving(unittest.TestCase):
 
 
 class OpenAiClient(unittest.TestCase):
-    """The official Python client, unchanged; tools/setup.sh tests installs it."""
+    """The official Python client, unchanged, as tools/setup.sh tests installs the package."""
 
     @classmethod
     def setUpClass(cls):
@@ -79,7 +79,7 @@ class OpenAiClient(unittest.TestCase):
         self.assertGreater(chunks[-1].usage.completion_tokens, 0)
 
     def test_a_stream_that_waits_for_a_wake_up_is_the_same_text(self):
-        """Meanwhile it gets comments, which the client ignores."""
+        """Until the wake-up the stream has comments, which the client ignores."""
         whole = self.chat().choices[0].message.content
         chunks = iter(self.chat(stream=True))
         text = next(chunks).choices[0].delta.content or ""

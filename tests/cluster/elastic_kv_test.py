@@ -1,5 +1,6 @@
 """Elastic KV caches, through the whole cluster: two models are awake in a budget that does not hold both caches in full. Load
-on one makes its cache grow and the other one shrink, nobody sleeps, every token is exact, and the budget is kept."""
+on a model makes the cache of that model grow and the other cache shrink, nobody sleeps, every token is exact, and the budget is
+kept."""
 import tempfile
 import threading
 import unittest
@@ -11,16 +12,16 @@ MODELS = ("test-model", "other")
 KV_BYTES = 64 << 20  # of each: 4095 blocks of 16 KiB
 FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=local:1", "--max-model-len=512",
          "--max-num-seqs=256", "--max-num-batched-tokens=512")
-# They take 2760 blocks together: no prefix is shared.
+# All requests together take 2760 blocks: no prefix is shared.
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 120, 360, 24
 MOST_LOADS = 30
 BLOCK_BYTES = 16 << 10
-# More than one cache has: whoever is asked for so much wants all blocks that it can get.
+# More than a cache has: a model with so many requests wants all blocks that are to be had.
 FULL_LOAD = 180
 
 
 def min_blocks(mib):
-    """That a cache keeps whose minimum is so much; the null block is one of it."""
+    """The blocks that a cache with this minimum keeps, without the null block, which counts for the minimum."""
     return (mib << 20) // BLOCK_BYTES - 1
 
 
@@ -29,12 +30,14 @@ def prompt(seed):
 
 
 class ElasticKvTest(unittest.TestCase):
+    of_all = None  # the reference(), once made
+
     def serve(self, *flags):
         self.cluster = Cluster(tiny(MODEL), f"--model=other={tiny(MODEL)}", *FLAGS, *flags, workers=0)
         self.addCleanup(self.cluster.__exit__)
 
     def resident(self):
-        """Of two looks the lower one: during a look memory may go from a model that was counted to one that was not."""
+        """The lower of two looks: during a look memory may go from a counted model to a model that was not counted."""
         return min(self.cluster.metric("somnus:resident_bytes") for _ in range(2))
 
     def mapped(self, name):
@@ -68,16 +71,18 @@ class ElasticKvTest(unittest.TestCase):
         return fewest
 
     def reference(self):
-        """What each request answers where nothing is shared, and a budget for six tenths of both caches."""
-        self.serve()
-        tokens = {}
-        for thread in [thread for name in MODELS for thread in self.load(name, tokens)]:
-            thread.join()
-        full = {name: self.mapped(name) for name in MODELS}
-        caches = self.cluster.metric("somnus:resident_bytes", tag="kv_cache")
-        budget = int(self.resident() - 0.4 * caches)
-        self.assertEqual(self.cluster.stop(), 0)
-        return tokens, full, budget
+        """The answer to each request where nothing is shared, and a budget for six tenths of both caches. Made once."""
+        if ElasticKvTest.of_all is None:
+            self.serve()
+            tokens = {}
+            for thread in [thread for name in MODELS for thread in self.load(name, tokens)]:
+                thread.join()
+            full = {name: self.mapped(name) for name in MODELS}
+            caches = self.cluster.metric("somnus:resident_bytes", tag="kv_cache")
+            budget = int(self.resident() - 0.4 * caches)
+            self.assertEqual(self.cluster.stop(), 0)
+            ElasticKvTest.of_all = tokens, full, budget
+        return ElasticKvTest.of_all
 
     def test_load_moves_memory_from_one_cache_to_the_other(self):
         expected, full, budget = self.reference()
@@ -89,7 +94,7 @@ class ElasticKvTest(unittest.TestCase):
         for busy, idle in (MODELS, MODELS[::-1], MODELS):
             before = {name: self.mapped(name) for name in MODELS}
             grown = 0
-            # A load may end before the other one's was forgotten, which has its share until then.
+            # A load may end while the load before still counts for the share of the other model.
             for _ in range(MOST_LOADS):
                 results = {}
                 threads = self.load(busy, results)
@@ -101,7 +106,7 @@ class ElasticKvTest(unittest.TestCase):
                 self.assertEqual(results, {key: expected[key] for key in expected if key[0] == busy})
                 if grown >= full[busy] / 2:
                     break
-            # The budget holds six tenths of both, so the other one has given what is missing.
+            # The budget holds six tenths of both caches, so the other model has given the rest.
             self.assertGreaterEqual(grown, full[busy] / 2, before)
             self.assertEqual(self.tokens(idle, 1), expected[idle, 1])
         self.assertLessEqual(most, budget)
@@ -121,7 +126,7 @@ class ElasticKvTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def serve_with_minimum(self, budget, mib):
-        """The second model's cache keeps so much, by the file; of the first one no flag says anything."""
+        """The file names the minimum for the cache of the second model; no flag names a minimum for the first model."""
         file = tempfile.NamedTemporaryFile("w", suffix=".textproto")
         self.addCleanup(file.close)
         file.write(f"""models {{ name: "{MODELS[1]}" path: "{tiny(MODEL)}" flags: "--min-kv-cache-memory-bytes={mib}MiB" }}""")
@@ -150,11 +155,11 @@ class ElasticKvTest(unittest.TestCase):
         self.serve_with_minimum(budget, mib)
         for name in MODELS:
             self.assertEqual(self.tokens(name, 0), expected[name, 0], "both are awake")
-        # The one without a minimum gives more than the other one's is, so that this one would, too, if it could.
+        # The model without a minimum gives more than the minimum of the other model, who would give as much without a minimum.
         fewest = self.press(kept, lambda fewest: fewest[free] < min_blocks(mib))
         self.assertLess(fewest[free], min_blocks(mib), "a sequence of --max-model-len is all that it keeps")
         self.assertGreaterEqual(fewest[kept], min_blocks(mib))
-        # And it does give what is more than its minimum, to a sixteenth, the least that a change moves.
+        # The other model does give blocks beyond the minimum, to a sixteenth, the least that a change moves.
         bound = min_blocks(mib) + full[kept] // 16
         fewest = self.press(free, lambda fewest: fewest[kept] <= bound)
         self.assertLessEqual(fewest[kept], bound)

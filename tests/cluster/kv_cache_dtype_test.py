@@ -1,5 +1,7 @@
-"""--kv-cache-dtype through the whole cluster: what it costs in precision, what it saves, what is refused."""
+"""--kv-cache-dtype through the whole cluster: the cost in precision, the saved memory, and refused combinations."""
+import concurrent.futures
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -17,7 +19,7 @@ MODEL = "llama-uneven"
 FLOAT32, FP8, INT8 = "--dtype=float32", "--kv-cache-dtype=fp8", "--kv-cache-dtype=int8"
 GOLDEN = os.path.join(ROOT, "tests", "data", "smollm2_greedy.json")
 # How far an fp8 cache may move log-probabilities of the tiny models, whose random weights make large logits, on
-# average (measured: 0.27), and the difference of SmolLM2's two best logits (0.3). An int8 cache moves them less.
+# average (measured: 0.27), and the difference of SmolLM2's two best logits (0.3). An int8 cache moves log-probabilities less.
 TINY_BOUND, SMOLLM2_BOUND = {FP8: 0.4, INT8: 0.15}, 1.0
 # Two ranks add in another order than one: a key whose last bit differs may round to another fp8, an eighth away. Below
 # this distance of the two best either token is right (measured: 0.06).
@@ -156,7 +158,7 @@ class Moved(unittest.TestCase):
     ]
 
     def cluster_of(self, blocks, *flags):
-        # The null block is one of them.
+        # The null block counts, too.
         return Cluster(tiny("qwen3"), FLOAT32, INT8, f"--kv-cache-memory-bytes={(blocks + 1) * self.BLOCK_BYTES}",
                        "--max-num-seqs=16", *flags, workers=2)
 
@@ -237,7 +239,7 @@ class Scales(unittest.TestCase):
             return cluster.request("POST", target, port=cluster.admin_port)
         with Cluster(tiny(MODEL), FLOAT32, FP8, workers=2) as cluster:
             without = ask(cluster)
-        # No powers of two, so that it shows where one of them is lost.
+        # No powers of two, so that a lost factor shows.
         with with_scales(0.013, 0.007) as model, with_scales(0.013, 0.008) as other, Cluster(model, FLOAT32, FP8, workers=2) as cluster:
             wanted = ask(cluster)
             self.assertNotEqual(wanted, without)
@@ -289,7 +291,8 @@ class SmolLM2(unittest.TestCase):
         answers = {}
         for workers in (1, 2):
             with Cluster(SMOLLM2, "--dequantize", FLOAT32, dtype, workers=workers) as cluster:
-                answers[workers] = [self.ask(cluster, one) for one in cases]
+                with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+                    answers[workers] = list(pool.map(functools.partial(self.ask, cluster), cases))
                 question = [{"role": "user", "content": "What is the capital of France?"}]
                 chat = cluster.request("POST", "/v1/chat/completions", {
                     "model": cluster.name, "messages": question, "temperature": 0, "max_tokens": 16}).json

@@ -1,6 +1,7 @@
 """How a cluster starts, ends and fails: every process is a real one, every signal too."""
 import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -13,12 +14,13 @@ from cluster.streams import Round
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 LONG = {"max_tokens": 450, "ignore_eos": True}
-# Within this time the end of a worker is noticed and every open stream has got its error.
+# Within this time the end of a worker is noticed and every open stream has got an error.
 FAILURE_S = 15
-# Workers leave this long after their coordinator was killed.
+# Workers leave this long after the coordinator was killed.
 ORPHAN_S = 45
 # Under this flag the loss of a worker is final (recovery_test.py loses workers without it).
 NO_RECOVERY = "--max-recoveries=0"
+FIRST_ISA, OTHER_ISA = ("neon", "neon_dotprod") if platform.machine() == "aarch64" else ("portable", "avx2")
 
 
 def slow_model():
@@ -123,7 +125,7 @@ class Dying(unittest.TestCase):
             wait_until(lambda: not [pid for pid in workers if alive(pid)], ORPHAN_S, "the workers leave")
 
     def test_worker_killed_while_loading(self):
-        # A tiny model loads within milliseconds: where it was ready before the kill, the test tries again.
+        # A tiny model loads within milliseconds: where the kill came too late, the test tries again.
         for _ in range(20):
             with Cluster(tiny(MODEL), NO_RECOVERY, workers=2, wait=False) as cluster:
                 while not (workers := cluster.worker_pids()):
@@ -138,7 +140,7 @@ class Dying(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    """One clear line that names what is wrong, and a non-zero exit."""
+    """A single clear line that names the mistake, and a non-zero exit."""
 
     def refuse(self, *args, names):
         done = subprocess.run([SOMNUS, "serve", *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
@@ -189,10 +191,12 @@ class Refusals(unittest.TestCase):
 
 
 class HandStartedWorkers:
-    """Workers for a cluster with --workers=remote:N. Leaving the context kills those that still run."""
+    """Workers for a cluster with --workers=remote:N; without `cluster_port` the environment names the coordinator. Leaving the
+    context kills workers that still run."""
 
-    def __init__(self, cluster_port):
-        self._cluster_port, self._processes, self._logs = cluster_port, [], []
+    def __init__(self, cluster_port=None):
+        self._flags = () if cluster_port is None else (f"--coordinator=127.0.0.1:{cluster_port}",)
+        self._processes, self._logs = [], []
 
     def __enter__(self):
         return self
@@ -206,7 +210,7 @@ class HandStartedWorkers:
 
     def start(self, *flags, env=None, prefix=()):
         log = tempfile.NamedTemporaryFile(prefix="somnus_worker_", suffix=".log")
-        process = subprocess.Popen([*prefix, WORKER, f"--coordinator=127.0.0.1:{self._cluster_port}", *flags],
+        process = subprocess.Popen([*prefix, WORKER, *self._flags, *flags],
                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(env or {})})
         self._logs.append(log)
         self._processes.append(process)
@@ -257,7 +261,7 @@ class HandStarted(unittest.TestCase):
             wait_until(lambda: "has registered" in cluster.log(), 60, "the first worker registers")
             victim.kill()
             victim.wait()
-            # The dead worker's place is taken until it has been silent for long enough: the replacement tries again.
+            # The dead worker keeps the place until the silence was long enough: the replacement tries again.
             replacements = [workers.start(f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             self.assertEqual([rank["pid"] for rank in cluster.status()["ranks"]], [worker.pid for worker in replacements])
@@ -265,14 +269,14 @@ class HandStarted(unittest.TestCase):
             self.assertEqual(cluster.stop(), 0)
 
     def serve_streams(self, cluster):
-        """Many tokens of a tiny model, as (requests, what they get undisturbed)."""
+        """Many tokens of a tiny model, as (requests, the undisturbed answers)."""
         requests = [("/v1/completions", {"prompt": [5 + number] * 20, "max_tokens": 450, "temperature": number % 2, "seed": 3,
                                          "ignore_eos": True, "return_token_ids": True, "stream": True,
                                          "stream_options": {"include_usage": True}}) for number in range(8)]
         return requests, Round(cluster, requests).answers()
 
     def assert_taken_over(self, cluster, pids):
-        """The ranks are these processes, and all is as it should be."""
+        """The ranks are the processes `pids`, every rank is awake, and tokens are exact."""
         wait_until(lambda: [rank["pid"] for rank in cluster.status()["ranks"]] == pids, 60, f"the ranks are {pids}")
         wait_until(lambda: cluster.health() == 200, 60, "/health 200")
         self.assertEqual([rank["state"] for rank in cluster.status()["ranks"]], ["awake"] * len(pids))
@@ -330,6 +334,28 @@ class HandStarted(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(str(port), done.stderr)
 
+    def test_another_instruction_set_is_refused_at_first_and_after_a_loss(self):
+        with waiting_for_two_workers("--dtype=float32", "--log-level=debug") as (cluster, workers):
+            first = workers.start("--rank=0", env={"SOMNUS_CPU_ISA": FIRST_ISA})
+            wait_until(lambda: "has registered" in cluster.log(), 60, cluster.log)
+            self.refuse_isa(workers, 1)
+            second = workers.start("--rank=1", env={"SOMNUS_CPU_ISA": FIRST_ISA})
+            cluster.wait_ready()
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+            for worker in (first, second):
+                os.kill(worker.pid, signal.SIGKILL)
+            wait_until(lambda: "rank 0 waits for a new worker" in cluster.log(), 60, cluster.log)
+            self.refuse_isa(workers, 0)
+            for rank in (0, 1):
+                workers.start(f"--rank={rank}", env={"SOMNUS_CPU_ISA": FIRST_ISA})
+            wait_until(lambda: cluster.health() == 200, 60, cluster.log)
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def refuse_isa(self, workers, rank):
+        refused = workers.start(f"--rank={rank}", env={"SOMNUS_CPU_ISA": OTHER_ISA})
+        self.assertEqual(refused.wait(60), 1)
+        self.assertIn(f"cpu_isa: the group computes with {FIRST_ISA}, the worker on", workers.logs()[-1])
+
 
 class Health(unittest.TestCase):
     def test_health_is_503_before_it_serves(self):
@@ -361,6 +387,71 @@ class Health(unittest.TestCase):
             reasons = [event["choices"][0]["finish_reason"] for event in stream.events() if event.get("choices")]
             self.assertEqual([reason for reason in reasons if reason], ["length"])
             self.assertEqual(cluster.stop(), 0)
+
+
+class AutoGroup(HandStartedWorkers):
+    """A coordinator with --workers=auto and two workers that learn everything from the environment."""
+
+    def __init__(self, *worker_flags):
+        super().__init__()
+        self.environment = {"SOMNUS_COORDINATOR": f"127.0.0.1:{free_ports(1)[0]}", "SOMNUS_WORLD_SIZE": "2"}
+        self.cluster = Cluster(tiny(MODEL), "--workers=auto", "--dtype=float32", "--no-async-scheduling", "--shutdown-timeout=60s",
+                               workers=0, wait=False, env=self.environment)
+        self.workers = [self.start(*worker_flags, env={**self.environment, "SOMNUS_RANK": str(rank)}) for rank in (0, 1)]
+
+    def __exit__(self, *_):
+        self.cluster.__exit__()
+        super().__exit__()
+
+    def terminate_all(self):
+        for process in [*self.workers, self.cluster.process]:
+            process.send_signal(signal.SIGTERM)
+
+
+class Term(unittest.TestCase):
+    """TERM for a coordinator and the workers at once, as Slurm and Kubernetes send the signal; messages to a service manager."""
+
+    def test_workers_stay_until_the_coordinator_has_drained(self):
+        with AutoGroup("--term-grace=10m") as group:
+            group.cluster.wait_ready()
+            self.assertIn("from SOMNUS_COORDINATOR, world size 2 from SOMNUS_WORLD_SIZE", group.cluster.log())
+            stream = group.cluster.open_stream(CASE["prompt"], max_tokens=450)
+            events = stream.events()
+            next(events)
+            group.terminate_all()
+            reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
+            self.assertEqual([reason for reason in reasons if reason], ["length"])
+            self.assertEqual(group.cluster.process.wait(ORPHAN_S), 0)
+            for rank, worker in enumerate(group.workers):
+                self.assertEqual(worker.wait(ORPHAN_S), 0)
+                self.assertIn(f"coordinator {group.environment['SOMNUS_COORDINATOR']} from SOMNUS_COORDINATOR, rank {rank} from "
+                              "SOMNUS_RANK", group.logs()[rank])
+                self.assertIn("leaving: the coordinator said so", group.logs()[rank])
+
+    def test_workers_leave_after_their_grace_when_nobody_sends_them_away(self):
+        with AutoGroup("--term-grace=500ms") as group:
+            group.cluster.wait_ready()
+            os.kill(group.cluster.process.pid, signal.SIGSTOP)
+            for worker in group.workers:
+                worker.send_signal(signal.SIGTERM)
+            for rank, worker in enumerate(group.workers):
+                self.assertEqual(worker.wait(ORPHAN_S), 0)
+                self.assertIn("the coordinator did not say otherwise", group.logs()[rank])
+
+    def test_the_service_manager_hears_of_all_of_it(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(os.path.join(folder, "notify"))
+            manager.settimeout(ORPHAN_S)
+            environment = {"NOTIFY_SOCKET": os.path.join(folder, "notify"), "WATCHDOG_USEC": "300000"}
+            with Cluster(tiny(MODEL), workers=1, env=environment) as cluster:
+                # A worker inherits the environment, and would speak for the coordinator.
+                self.assertEqual(manager.recv(1024).decode(), f"READY=1\nSTATUS=serving {tiny(MODEL)}\n")
+                for _ in range(3):
+                    self.assertEqual(manager.recv(1024), b"WATCHDOG=1\n")
+                self.assertEqual(cluster.stop(), 0)
+                heard = set()
+                wait_until(lambda: heard.add(manager.recv(1024)) or b"STOPPING=1\n" in heard, ORPHAN_S, lambda: f"STOPPING: {heard}")
+                self.assertLessEqual(heard, {b"WATCHDOG=1\n", b"STOPPING=1\n"})
 
 
 if __name__ == "__main__":

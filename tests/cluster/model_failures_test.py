@@ -1,4 +1,4 @@
-"""A model that cannot be woken, a model whose workers are gone for good, and a worker that is lost while its group sleeps."""
+"""A model that cannot be woken, a model without workers for good, and a worker that is lost while the group sleeps."""
 import json
 import os
 import shutil
@@ -6,7 +6,7 @@ import signal
 import tempfile
 import unittest
 
-from cluster.harness import Cluster, alive, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, tiny, wait_until
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
@@ -119,16 +119,6 @@ class ModelFailuresTest(unittest.TestCase):
             for name in ("qwen", "test-model", "qwen"):
                 self.assert_exact(name)
             self.assertEqual(self.cluster.stop(), 0)
-
-    def test_workers_of_an_engine_that_has_failed_hold_nothing(self):
-        self.serve(*FLAGS, "--max-recoveries=0", "--stay-after-failure")
-        workers = self.cluster.worker_pids()
-        os.kill(workers[0], signal.SIGKILL)
-        wait_until(lambda: self.cluster.request("GET", "/livez").status == 503, END_S, "it has failed")
-        self.assertEqual([pid for pid in workers if alive(pid)], [])
-        self.assertEqual(self.admin("/revive").json["state"], "awake")
-        self.assert_exact()
-        self.assertEqual(self.cluster.stop(), 0)
 
     @staticmethod
     def resident_kib(pid, field="VmRSS"):

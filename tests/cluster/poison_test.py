@@ -23,7 +23,7 @@ END_S = 120
 
 
 def neighbours(rng, count=8):
-    """Streams of token ids without the poison, long enough to be open at each of its tries."""
+    """Streams of token ids without the poison, long enough to be open at each try of the poison."""
     return [("/v1/completions", {"prompt": [rng.randrange(100, 500) for _ in range(rng.randint(5, 60))], "max_tokens": 440,
                                  "temperature": rng.choice((0, 0.8)), "seed": rng.randrange(1000), "logprobs": 1,
                                  "ignore_eos": True, "return_token_ids": True, "stream": True,
@@ -64,8 +64,8 @@ class Poison(unittest.TestCase):
         texts = list(event_texts(stream.answer))
         return next((text for text in texts if '"error"' in text), f"no error event: {texts}")
 
-    def check(self, fault, *flags, replaced):
-        """`replaced`: how many processes each try costs."""
+    def check(self, fault, *flags, replaced, tries=MAX_RECOVERIES_PER_REQUEST):
+        """`replaced`: the ranks whose processes a try costs. `tries`: failures after which the request is suspected."""
         ids = ",".join(map(str, POISON))
         with FaultyCluster(f"{fault} {ids}", *flags) as cluster:
             requests = neighbours(random.Random(5))
@@ -77,11 +77,11 @@ class Poison(unittest.TestCase):
             self.assertIn("failures of the workers", message)
             self.assertRegex(message, r"rank \d")
             around.check(expected)
-            # The request that was tried alone may be the last one that was open.
+            # The request that was tried alone may be the last that was open.
             wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_AWAKE", END_S, "awake")
             after = cluster.status()
-            # It is suspected after the first failures, fails once more alone, and is not tried again.
-            self.assertEqual(int(after["num_recoveries"]), MAX_RECOVERIES_PER_REQUEST + 1)
+            # The request is suspected after the first failures, fails once more alone, and is not tried again.
+            self.assertEqual(int(after["num_recoveries"]), tries + 1)
             changed = [old["pid"] != new["pid"] for old, new in zip(before["ranks"], after["ranks"])]
             self.assertEqual(changed, replaced)
             again = ask(cluster, requests[0])
@@ -96,12 +96,12 @@ class Poison(unittest.TestCase):
         self.check("abort@1", replaced=[False, True])
 
     def test_fails_the_step(self):
-        # The processes and their weights are whole: nobody is replaced.
+        # The processes and the weights are whole: nobody is replaced.
         self.check("fail@0", replaced=[False, False])
 
     def test_hangs(self):
-        # Its heartbeats go on: the step's time ends it. The first step of an epoch has no other one.
-        self.check("hang@1", "--step-timeout=2s", replaced=[False, True])
+        # Heartbeats of a worker that hangs in a step go on: the step's time ends the step, and the fence's time (5 s) the worker.
+        self.check("hang@1", "--step-timeout=2s", "--max-recoveries-per-request=1", replaced=[False, True], tries=1)
 
 
 def kill(cluster, rank):
@@ -111,7 +111,7 @@ def kill(cluster, rank):
 
 
 class SlowNewcomer(unittest.TestCase):
-    """What is so for as long as a recovery lasts: a newcomer waits before it loads."""
+    """The server during a recovery, which lasts because a newcomer waits before the load."""
 
     def test_live_and_not_ready_and_open_for_requests(self):
         faulty = FaultyCluster("", "--sse-keepalive=50ms")
@@ -175,7 +175,7 @@ class SlowNewcomer(unittest.TestCase):
 
 
 def rank_of(pid):
-    """The rank in the command line of a local worker that runs; None while it has none yet."""
+    """The rank in the command line of a local worker that runs; None for a process without a rank."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return next((int(word[len("--rank="):]) for word in file.read().decode().split("\0") if word.startswith("--rank=")), None)
@@ -252,9 +252,9 @@ class FailsAtEveryStart(unittest.TestCase):
                 pid = cluster.status()["ranks"][1]["pid"]
                 stream = begin_and_stop(pid, begin, lambda: cluster.status()["num_requests_running"] == 1,
                                         lambda stream: list(stream.events()))
-                with contextlib.suppress(ProcessLookupError):  # the coordinator may have found it stopped too long
+                with contextlib.suppress(ProcessLookupError):  # the coordinator may have found the worker stopped for too long
                     os.kill(pid, signal.SIGKILL)
-                # Its client learns the end from an error event, or the connection ends.
+                # The client learns the end from an error event, or the connection ends.
                 try:
                     self.assertTrue([event for event in stream.events() if "error" in event])
                 except http.client.IncompleteRead:

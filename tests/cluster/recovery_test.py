@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Workers are killed, stopped and ended while 32 streams are open: no client notices, and nothing leaks.
+"""Workers are killed, stopped and ended while streams are open: no client notices, and nothing leaks.
 
-As a script it strikes at many random moments, and prints what each fault cost:
+As a script the file strikes at many random moments, and prints the cost of each fault:
   recovery_test.py [--moments 100] [--seed 1] [--workers 2] [--streams 32] [--only N] [--model PATH] [-- SERVE FLAGS]
 """
 import argparse
@@ -21,7 +21,7 @@ from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
 from cluster.streams import Round, make_requests  # noqa: E402
 
 MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "recovery")
-STREAMS, MAX_TOKENS, SEED = 32, 28, 11
+STREAMS, MAX_TOKENS, SEED = 16, 28, 11  # two streams of each kind (streams.py)
 # Many more faults than an operator would put up with.
 FLAGS = ("--max-recoveries=1000000",)
 RECOVERIES_WITHOUT_GROWTH = 10
@@ -38,10 +38,22 @@ def start(workers, rng, streams=STREAMS, max_tokens=MAX_TOKENS, model=SMOLLM2, f
 
 
 class Struck(unittest.TestCase):
-    """One cluster for all cases of a class; a case that fails takes it down, and the next one starts another."""
+    """All moments of a class share a cluster; a case that fails takes the cluster down, and the next case starts a cluster.
 
-    WORKERS = 2
+    A row of MOMENTS has the moment, the fault, the rank and the moment's arguments; each row is a case. The moments within a
+    sleep or a wake-up are those of transition_faults_test.py, by name.
+    """
+
+    WORKERS, MOMENTS = 2, ()
     cluster = chaos = None
+
+    def __init_subclass__(cls):
+        for moment, kind, rank, arguments in cls.MOMENTS:
+            def case(self, moment=moment, kind=kind, rank=rank, arguments=arguments):
+                self.strike(moment, kind, rank, **arguments)
+                if kind == "hang":  # when the hang was named is a benchmark, which the script prints
+                    self.assertIsNotNone(self.chaos.faults[0].named_s, "the log does not name the rank and its process")
+            setattr(cls, f"test_{kind}_in_{moment}", case)
 
     def setUp(self):
         cls = type(self)
@@ -60,49 +72,15 @@ class Struck(unittest.TestCase):
 
 
 class TwoWorkers(Struck):
-    def test_killed_in_prefill(self):
-        self.strike("prefill", "kill", 1)
-
-    def test_killed_in_decode(self):
-        self.strike("decode", "kill", 0)
-
-    def test_aborts_in_decode(self):
-        self.strike("decode", "abort", 1)
-
-    def test_ends_by_itself(self):
-        self.strike("decode", "exit", 0)
-
-    def test_hangs_and_is_named(self):
-        self.strike("decode", "hang", 1)
-        # When it was named is a benchmark, which the script prints.
-        self.assertIsNotNone(self.chaos.faults[0].named_s, "the log does not name the rank and its process")
-
-    def test_killed_while_falling_asleep(self):
-        self.strike("falling_asleep", "kill", 0)
-
-    def test_killed_asleep(self):
-        for level in (1, 2):
-            with self.subTest(level=level):
-                self.strike("asleep", "kill", level - 1, level=level)
-
-    def test_killed_while_waking(self):
-        self.strike("waking", "kill", 1)
-
-    def test_newcomer_is_killed(self):
-        self.strike("load", "kill", 0)
-
-    def test_other_rank_is_killed_during_the_recovery(self):
-        self.strike("recovery", "kill", 1)
+    MOMENTS = (("prefill", "kill", 1, {}), ("decode", "kill", 0, {}), ("decode", "abort", 1, {}), ("decode", "exit", 0, {}),
+               ("decode", "hang", 1, {}), ("asleep", "kill", 1, {"level": 2}), ("load", "kill", 0, {}), ("recovery", "kill", 1, {}))
 
 
 class ThreeWorkers(Struck):
+    """A rank is lost in a step, and a second rank while the first is replaced."""
+
     WORKERS = 3
-
-    def test_killed_in_decode(self):
-        self.strike("decode", "kill", 2)
-
-    def test_two_at_once(self):
-        self.strike("recovery", "kill", 1)
+    MOMENTS = (("recovery", "kill", 1, {}),)
 
 
 def tiny_requests(rng, count=8, max_tokens=450):
@@ -154,7 +132,7 @@ class FullSharedMemory(unittest.TestCase):
         rng = random.Random(SEED)
         with Cluster(tiny("llama-uneven"), "--dtype=float32", *FLAGS, workers=2, prefix=PRIVATE_SHM) as cluster:
             chaos = Chaos(cluster, tiny_requests(rng), rng)
-            # The namespace is reached through a process in it.
+            # The namespace is reached through a process in the namespace.
             with open(f"/proc/{cluster.process.pid}/root/dev/shm/full", "wb", buffering=0) as file:
                 with self.assertRaises(OSError):
                     while True:
@@ -165,13 +143,13 @@ class FullSharedMemory(unittest.TestCase):
 
 
 def measure(args):
-    """All moments of one seed; returns the lines of what failed."""
+    """All moments of one seed; returns the exit code."""
     rng = random.Random(args.seed)
     cluster, chaos = start(args.workers, rng, args.streams, args.max_tokens, args.model, args.flags)
     stalls = {}
     with cluster:
         for number in range(args.moments) if args.only is None else [args.only]:
-            # Its own generator: one moment can be repeated alone.
+            # A generator for each moment: a moment can be repeated alone.
             chaos.rng = random.Random(f"{args.seed}-{number}")
             moment, kind = chaos.rng.choice(MOMENTS), chaos.rng.choice(list(FAULTS))
             rank = chaos.rng.randrange(args.workers)
@@ -204,12 +182,12 @@ def main():
     parser.add_argument("--moments", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--only", type=int, help="this moment alone")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("flags", nargs="*")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with the script
     sys.exit(measure(parser.parse_args()))
 
 

@@ -1,4 +1,5 @@
-"""SmolLM2-135M-Instruct from its GGUF file, through the whole cluster and the command line."""
+"""SmolLM2-135M-Instruct from a GGUF file, through the whole cluster and the command line."""
+import concurrent.futures
 import json
 import math
 import os
@@ -26,7 +27,7 @@ def cases():
 
 class Greedy(unittest.TestCase):
     def compare(self, tokens, case, tie):
-        """None, or where the tokens part from the reference at a near tie; fails where they part elsewhere."""
+        """None, or where the tokens part from the reference at a near tie; fails where tokens part elsewhere."""
         for position, (ours, reference) in enumerate(zip(tokens, case["tokens"])):
             if ours != reference:
                 self.assertLess(case["gaps"][position], tie, f"{case['prompt']!r} position {position}: {tokens}")
@@ -34,14 +35,16 @@ class Greedy(unittest.TestCase):
         self.assertEqual(len(tokens), len(case["tokens"]))
         return None
 
-    def run_all(self, cluster):
-        return [cluster.tokens(case["prompt_ids"], max_tokens=64, ignore_eos=True) for case in cases()]
+    def run_all(self, cluster, at_once=1):
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(lambda case: cluster.tokens(case["prompt_ids"], max_tokens=64, ignore_eos=True), cases()))
 
     def test_float32_gives_the_reference_tokens_on_any_number_of_workers(self):
+        # Together, since a step of float32 takes as long for all cases as for a single case; other types ask in turn.
         answers = {}
         for workers in (1, 2, 3, 4):
             with self.subTest(workers=workers), Cluster(SMOLLM2, EXPANDED, "--dtype=float32", workers=workers) as cluster:
-                answers[workers] = self.run_all(cluster)
+                answers[workers] = self.run_all(cluster, at_once=len(cases()))
                 for tokens, case in zip(answers[workers], cases()):
                     self.compare(tokens, case, TIE_FLOAT32)
                 self.assertEqual(answers[workers], answers[1])
@@ -62,7 +65,7 @@ class Greedy(unittest.TestCase):
 
 
 class BeamSearch(unittest.TestCase):
-    """What a real vLLM answered with the same weights (tests/data/make_vllm_beams.py)."""
+    """The answers of a real vLLM with the same weights (tests/data/make_vllm_beams.py)."""
 
     def test_gives_vllms_answers(self):
         with open(VLLM_BEAMS, encoding="utf-8") as file:
@@ -82,10 +85,10 @@ class BeamSearch(unittest.TestCase):
 
 
 class AsStored(unittest.TestCase):
-    """The weights computed as the file stores them, beside the same ones in float32."""
+    """The weights computed as the file stores them, beside the same weights in float32."""
 
     def score(self, *flags):
-        """For each position of the reference's texts the log-probabilities of the likeliest tokens and of its own."""
+        """For each position of the reference's texts the log-probabilities of the likeliest tokens and of the text's token."""
         positions = []
         with Cluster(SMOLLM2, *flags, workers=1) as cluster:
             status = cluster.cli("status").stdout

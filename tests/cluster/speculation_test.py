@@ -1,7 +1,9 @@
-"""Speculative decoding through whole clusters: every answer is the one without, also beside others, with preempted sequences,
-sleeps in the middle of it, and killed workers."""
+"""Speculative decoding through whole clusters, by prompt lookup and by a draft model: every answer is the answer without
+guesses, also beside other requests, with preempted sequences, sleeps in the middle of an answer, and killed workers."""
 import os
+import shutil
 import signal
+import tempfile
 import time
 import unittest
 
@@ -13,7 +15,11 @@ MODEL = "qwen3"
 DRAFTS = ("--num-speculative-tokens=6", "--no-drafts-must-pay", "--prompt-lookup-min=1", "--prompt-lookup-max=4")
 # 43 blocks of 16 tokens: the requests do not fit at once.
 SMALL_CACHE = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * 8192}", "--max-num-seqs=16")
+# 43 blocks of 16 tokens, as in SMALL_CACHE, of the model and of the draft model, on each of two workers.
+SAME = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * 2 * 8192}", "--max-num-seqs=16")
+OTHER = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * (8192 + 4096)}", "--max-num-seqs=16")
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 
 
 def prompt(first, length, period=23):
@@ -45,7 +51,7 @@ def answers(cluster, body):
 
 
 def together(cluster, during=lambda ended: None):
-    """The answers to all requests at once; during(ended) is called while they run."""
+    """The answers to all requests at once; during(ended) is called while the requests run."""
     asked = Together(cluster, REQUESTS, answers)
     during(asked.ended)
     return asked.join()
@@ -87,24 +93,35 @@ def check_killed_workers(case, flags, strikes, accepted):
         cluster.wait_idle()
 
 
-class Speculation(unittest.TestCase):
+def draft(name):
+    return ("--speculative=draft", f"--draft-model={tiny(name)}", "--num-speculative-tokens=6", "--no-drafts-must-pay")
+
+
+class WithoutDrafts(unittest.TestCase):
+    """`wanted`: the answers without guesses; `stopped`: the first answer with a stop string. Asked once for all classes."""
+
     maxDiff = 2000
+    wanted = None
 
     @classmethod
     def setUpClass(cls):
-        with Cluster(tiny(MODEL), *SMALL_CACHE, workers=2) as cluster:
-            cls.wanted = [answers(cluster, body) for body in REQUESTS]
-            cls.stop = cls.wanted[0][0][0]["text"][60:63]
-            cls.stopped = answers(cluster, {**REQUESTS[0], "stop": [cls.stop]})
-            assert cluster.metric("vllm:spec_decode_num_drafts_total") == 0
+        if WithoutDrafts.wanted is None:
+            with Cluster(tiny(MODEL), *SMALL_CACHE, workers=2) as cluster:
+                wanted = [answers(cluster, body) for body in REQUESTS]
+                WithoutDrafts.stop = wanted[0][0][0]["text"][60:63]
+                WithoutDrafts.stopped = answers(cluster, {**REQUESTS[0], "stop": [cls.stop]})
+                assert cluster.metric("vllm:spec_decode_num_drafts_total") == 0
+                WithoutDrafts.wanted = wanted
 
+
+class Speculation(WithoutDrafts):
     def test_answers_are_those_without(self):
         for flags in ((), ("--no-async-scheduling",), ("--no-enable-prefix-caching", "--max-num-batched-tokens=16")):
             with self.subTest(flags), Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, *flags, workers=2) as cluster:
                 self.assertEqual([answers(cluster, body) for body in REQUESTS], self.wanted)
                 accepted = cluster.metric(ACCEPTED)
                 self.assertGreater(accepted, 100)
-                self.assertGreaterEqual(cluster.metric("vllm:spec_decode_num_draft_tokens_total"), accepted)
+                self.assertGreaterEqual(cluster.metric(DRAFTED), accepted)
                 self.assertGreater(cluster.metric("vllm:spec_decode_num_drafts_total"), 0)
                 self.assertEqual(cluster.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total"), accepted)
                 self.assertGreater(cluster.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0"), 0)
@@ -143,6 +160,78 @@ class Speculation(unittest.TestCase):
             with cluster:
                 self.assertEqual(cluster.process.wait(30), 2)
                 self.assertIn(message, cluster.log())
+
+
+class DraftModel(WithoutDrafts):
+    """Whichever model guesses; a model that cannot guess is refused with the name of the flag."""
+
+    def greedy(self, cluster):
+        """The first request alone: greedy, and no parameter that a draft model does not know."""
+        self.assertEqual(answers(cluster, REQUESTS[0]), self.wanted[0])
+
+    def sleep_and_wake(self, cluster, level):
+        for path in (f"/sleep?level={level}", "/wake_up"):
+            cluster.admin(path)
+
+    def test_the_model_itself_is_right(self):
+        for workers, flags in ((1, ()), (2, ()), (2, ("--no-async-scheduling",))):
+            with self.subTest(workers=workers, flags=flags), \
+                    Cluster(tiny(MODEL), *SAME, *draft(MODEL), *flags, workers=workers) as cluster:
+                self.greedy(cluster)
+                self.assertEqual(cluster.metric(ACCEPTED), cluster.metric(DRAFTED))
+                self.assertGreater(cluster.metric(ACCEPTED), 50)
+                for level in (1, 2):
+                    self.sleep_and_wake(cluster, level)
+                    before = cluster.metric(ACCEPTED)
+                    cluster.admin("/reset_prefix_cache")
+                    self.greedy(cluster)
+                    self.assertGreater(cluster.metric(ACCEPTED), before + 50, f"after a sleep at level {level}")
+                    self.assertEqual(cluster.metric(ACCEPTED), cluster.metric(DRAFTED))
+                if workers == 2:  # log-probabilities are the same for as many ranks
+                    self.assertEqual([answers(cluster, body) for body in REQUESTS], self.wanted)
+                    self.assertEqual(together(cluster), self.wanted)
+                cluster.wait_idle()
+
+    def test_another_model_changes_nothing(self):
+        for name, flags in (("llama-rope3", ()), ("llama-rope3", ("--no-enable-prefix-caching", "--max-num-batched-tokens=16"))):
+            with self.subTest(name=name, flags=flags), \
+                    Cluster(tiny(MODEL), *OTHER, *draft(name), *flags, workers=2) as cluster:
+                self.assertEqual([answers(cluster, body) for body in REQUESTS], self.wanted)
+                self.assertEqual(together(cluster), self.wanted)
+                self.assertGreaterEqual(cluster.metric(DRAFTED), cluster.metric(ACCEPTED))
+                cluster.wait_idle()
+
+    def test_preemption_and_sleep(self):
+        check_preemption_and_sleep(self, (*SAME, *draft(MODEL)))
+
+    def test_a_killed_worker(self):
+        check_killed_workers(self, (*SAME, *draft(MODEL)), strikes=3, accepted=50)
+
+    def test_what_the_server_says_of_itself(self):
+        with Cluster(tiny(MODEL), *SAME, *draft(MODEL), workers=1) as cluster:
+            info = cluster.request("GET", "/server_info?config_format=json", port=cluster.admin_port)
+            self.assertEqual(info.json["vllm_config"]["speculative_config"],
+                             {"method": "draft", "num_speculative_tokens": 6, "model": tiny(MODEL)})
+
+    def test_a_model_that_cannot_guess_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, "other")
+            shutil.copytree(tiny("qwen2"), other, copy_function=shutil.copyfile)
+            os.chmod(other, 0o755)
+            path = os.path.join(other, "tokenizer.json")
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace('": 300,', '": x,').replace('": 301,', '": 300,').replace('": x,', '": 301,'))
+            for model, flags, message in (
+                    (other, (), f"--draft-model: {other}: its tokenizer is not the model's: token 300"),
+                    (tiny("opt"), ("--max-model-len=300",), "it has 256 positions, and the model is served with 300"),
+                    (os.path.join(folder, "nothing"), (), f"--draft-model: {os.path.join(folder, 'nothing')}")):
+                with self.subTest(model=model), \
+                        Cluster(tiny(MODEL), "--speculative=draft", f"--draft-model={model}", "--num-speculative-tokens=4", *flags,
+                                workers=1, wait=False) as cluster:
+                    self.assertNotEqual(cluster.process.wait(30), 0)
+                    self.assertIn(message, cluster.log())
 
 
 if __name__ == "__main__":

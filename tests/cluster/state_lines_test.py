@@ -1,12 +1,13 @@
-"""A state that is not "serving" has one line with what, why, since when and the way out: the same in /readyz, `somnus status`, the
-log and gRPC. And with several models each line of the log about one names the model."""
+"""A server that does not serve says so. The state has a line that tells the state, the cause, the beginning and the way out,
+the same in /readyz, `somnus status`, the log and gRPC; /livez says whether a restart helps. With several models each line of
+the log about a model names the model."""
 import json
 import os
 import re
 import signal
 import unittest
 
-from cluster.harness import Cluster, children, expected, free_ports, tiny, wait_until
+from cluster.harness import Cluster, alive, children, expected, free_ports, tiny, wait_until
 from cluster.served_weights import RelayedUpdate, chunks_of, generate_stubs
 from cluster.several_models_test import CASES, MODELS, start
 
@@ -30,6 +31,11 @@ def setUpModule():
     from proto import control_pb2_grpc as rpc
 
 
+def look(cluster):
+    """(liveness, readiness)."""
+    return tuple(cluster.request("GET", path, timeout=PATIENCE_S).status for path in ("/livez", "/readyz"))
+
+
 class StateLines(unittest.TestCase):
     def cluster_of(self, *flags, **options):
         cluster = Cluster(tiny(MODEL), "--dtype=float32", *flags, **options)
@@ -38,7 +44,7 @@ class StateLines(unittest.TestCase):
 
     @staticmethod
     def status(cluster):
-        """Also of an engine that has failed, whose status ends with exit code 1."""
+        """Also for a failed engine, for which the command ends with exit code 1."""
         return json.loads(cluster.cli("status", "--json", check=False).stdout)
 
     def readyz(self, cluster, **where):
@@ -49,6 +55,10 @@ class StateLines(unittest.TestCase):
         """The line of a state that lasts, which all show."""
         line = self.readyz(cluster)
         self.assertEqual(self.readyz(cluster, port=cluster.admin_port), line)
+        # A restart is the way out of a failure alone.
+        alive = {cluster.request("GET", "/livez", port=port).status for port in (cluster.port, cluster.admin_port)}
+        self.assertEqual(alive, {503 if "has failed" in line else 200})
+        self.assertEqual(cluster.cli("status", "--ready", check=False).returncode, 1)
         parts = LINE.match(line)
         self.assertIsNotNone(parts, line)
         self.assertRegex(line, pattern)
@@ -107,10 +117,12 @@ class StateLines(unittest.TestCase):
 
     def test_failed(self):
         cluster = self.cluster_of("--stay-after-failure", "--max-recoveries=0", workers=2)
-        victim = cluster.worker_pids()[0]
+        workers = cluster.worker_pids()
+        victim = workers[0]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: self.status(cluster)["state"] == "ENGINE_STATE_FAILED", PATIENCE_S, "it has failed")
         parts = self.assert_alike(cluster, r"^The engine has failed\. Why: ")
+        self.assertEqual([pid for pid in workers if alive(pid)], [], "workers of a failed engine hold nothing")
         self.assertIn(str(victim), parts["why"])
         self.assertEqual(parts["way_out"], "somnus revive starts new workers")
         refused = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]})
@@ -118,6 +130,37 @@ class StateLines(unittest.TestCase):
         cluster.cli("revive")
         self.assert_serves(cluster)
         self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_while_it_drains(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--no-async-scheduling", "--shutdown-timeout=10m", "--hang-timeout=10m",
+                     workers=2) as cluster:
+            stream = cluster.open_stream(CASE["prompt"], max_tokens=450)
+            events = stream.events()
+            next(events)
+            # A worker that stands still holds the stream open.
+            victim = cluster.worker_pids()[0]
+            os.kill(victim, signal.SIGSTOP)
+            try:
+                cluster.process.send_signal(signal.SIGTERM)
+                wait_until(lambda: cluster.health() == 503, PATIENCE_S, "/health 503")
+                self.assertEqual(look(cluster), (200, 503))
+                refused = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]})
+                self.assertEqual(refused.status, 503)
+            finally:
+                os.kill(victim, signal.SIGCONT)
+            reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
+            self.assertEqual([reason for reason in reasons if reason], ["length"])
+            self.assertEqual(cluster.process.wait(PATIENCE_S), 0)
+
+    def test_while_it_recovers(self):
+        with Cluster(tiny(MODEL), workers=2) as cluster:
+            self.assertEqual(look(cluster), (200, 200))
+            os.kill(cluster.worker_pids()[0], signal.SIGKILL)
+            # However short the recovery is, nobody sees a dead server.
+            seen = set()
+            wait_until(lambda: seen.add(look(cluster)) or cluster.metric("somnus:recoveries_total"), PATIENCE_S, "a recovery")
+            wait_until(lambda: look(cluster) == (200, 200), PATIENCE_S, "it is ready again")
+            self.assertLessEqual(seen, {(200, 200), (200, 503)})
 
     def test_an_update_under_way_and_given_up(self):
         cluster = self.cluster_of(workers=2)
@@ -148,6 +191,7 @@ class SeveralModels(unittest.TestCase):
                           if b"--log-name=qwen" in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0"))
             os.kill(victim, signal.SIGKILL)
             wait_until(lambda: "qwen: the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+            self.assertRegex(cluster.log(), rf"\[coordinator\] qwen: the group was lost: .*{victim}")
             for name in MODELS:
                 cluster.request("POST", f"/sleep?model={name}", port=cluster.admin_port)
                 line = cluster.request("GET", f"/readyz?model={name}").json["error"]["message"]
@@ -157,6 +201,9 @@ class SeveralModels(unittest.TestCase):
                 self.assertEqual(cluster.tokens(CASES[name]["prompt"], model=name, ignore_eos=CASES[name]["ignore_eos"]),
                                  CASES[name]["tokens"])
             self.assertEqual(cluster.stop(), 0)
+            for name in MODELS:
+                self.assertIn(f"[coordinator] {name}: KV cache: ", cluster.log())
+                self.assertIn(f"[{name}: worker 0] leaving", cluster.log())
             begins = "|".join([rf"{name}: " for name in MODELS] + list(OF_THE_SERVER))
             lines = re.findall(r"^\S+ \S+ [DIWE] \[coordinator\] (.*)$", cluster.log(), re.MULTILINE)
             self.assertGreater(len(lines), 20)

@@ -1,10 +1,14 @@
 """Sleeps and wake-ups that lose a rank, the coordinator, the memory or the disk at a named moment, with real processes.
 
-Whatever strikes: open requests get exactly their tokens, the state is the truth on every rank, the engine ends awake or
-asleep, and nothing is left behind. The workers are tests/worker:faulty_worker, which strike themselves.
+Open requests get exactly the undisturbed tokens, the state is the truth on every rank, the engine ends awake or
+asleep, nothing is left behind, and the same call works later. The workers are tests/worker:faulty_worker, which strike
+themselves.
 """
+import json
 import os
 import random
+import re
+import shutil
 import tempfile
 import threading
 import time
@@ -16,14 +20,14 @@ from cluster.harness import expected, tiny, wait_until
 from cluster.poison_test import FaultyCluster
 from cluster.recovery_test import can_mount, tiny_requests
 from cluster.run_directory import SOON_S, RunDirectory, kill, pids, status
-from cluster.sleep_cycles_test import WITHOUT_POOLS, assert_nothing_grows, growth, holdings
+from cluster.sleep_cycles_test import WITHOUT_POOLS, assert_no_growth, assert_nothing_grows, growth, holdings
 from cluster.streams import Round
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 KV_CACHE = "--kv-cache-memory-bytes=16MiB"
 END_S = 120
-# Of pools that threads make one after the other; sixteen restarts that leak one each are above it.
+# Mappings of pools that threads make over time; sixteen restarts that leak a mapping each are above this slack.
 MAPPINGS_SLACK = 12
 AWAKE, ASLEEP = "ENGINE_STATE_AWAKE", "ENGINE_STATE_ASLEEP"
 WAKE = "/wake_up"
@@ -38,12 +42,12 @@ def post(cluster, target):
 
 
 def resident(rank):
-    """Resident bytes of one rank, by tag; a tag without any is left out."""
+    """Resident bytes of a rank, by tag, without tags that have no bytes."""
     return {tag: int(count) for tag, count in rank["bytes_by_tag"].items() if int(count)}
 
 
 def check_truth(test, cluster, awake):
-    """The engine is awake or asleep, and says so everywhere; `awake`: what each rank holds while it is awake. Returns its state."""
+    """The engine is awake or asleep, and says so everywhere; `awake`: the bytes of each rank in that state. Returns the state."""
     now = cluster.status()
     test.assertIn(now["state"], (AWAKE, ASLEEP))
     is_awake = now["state"] == AWAKE
@@ -55,11 +59,20 @@ def check_truth(test, cluster, awake):
 
 
 class KilledRanks(unittest.TestCase):
-    """Strikes one call after the other, with requests open; those that derive from it have the calls."""
+    """A rank dies as by kill -9 at each moment of a call, with requests open; the call goes on after the recovery.
 
-    # Level 1 keeps the weights in a copy, so that a sleep saves it in Prepare, and a wake-up restores it; the copy is
-    # retained until level 2 discards it.
-    FLAGS = ("--backup=retain",)
+    A row of MOMENTS has the calls before, the call, and the call's moments; each row is a case.
+    """
+
+    FLAGS, MOMENTS = (), ()
+
+    def __init_subclass__(cls):
+        for before, target, moments in cls.MOMENTS:
+            def case(self, before=before, target=target, moments=moments):
+                for number, moment in enumerate(moments):
+                    answer, state = self.strike(before, target, moment, number % 2)
+                    self.assertEqual((answer.status, state), (200, AWAKE if target == WAKE else ASLEEP), f"{moment}: {answer.text}")
+            setattr(cls, "test" + re.sub(r"(\W|level=)+", "_", "".join((*before, target))), case)
 
     @classmethod
     def setUpClass(cls):
@@ -70,7 +83,7 @@ class KilledRanks(unittest.TestCase):
         cls.awake = [resident(rank) for rank in cls.cluster.status()["ranks"]]
 
     def strike(self, before, target, moment, rank, times=1):
-        """One call that is struck at its moment; returns the call's answer and the state that the engine has then."""
+        """A call that is struck at the moment; returns the call's answer and the state that the engine has then."""
         status_before = self.cluster.status()
         open_round = Round(self.cluster, self.chaos.requests)
         wait_until(lambda: open_round.token_times or open_round.over(), END_S, "a token", poll=0.005)
@@ -95,18 +108,12 @@ class KilledRanks(unittest.TestCase):
         self.faulty.set_faults("")
         self.chaos.heal()
 
-    def check(self, case):
-        before, target, moments = case
-        for number, moment in enumerate(moments):
-            answer, state = self.strike(before, target, moment, number % 2)
-            self.assertEqual((answer.status, state), (200, AWAKE if target == WAKE else ASLEEP), f"{moment} of {target}: {answer.text}")
-
 
 class RankIsKilled(KilledRanks):
-    """kill -9 of one rank at every moment of a transition, with requests open; the call goes on after the recovery."""
-
-    # (the calls before, the call, its moments)
-    CASES = (
+    # Level 1 keeps the weights in a copy, so that a sleep saves the copy in Prepare, and a wake-up restores it; the copy is
+    # retained until level 2 discards it.
+    FLAGS = ("--backup=retain",)
+    MOMENTS = (
         ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "unmap#3", "release", "Commit:done")),
         ((sleep(2), WAKE), sleep(1), ("save",)),
         ((sleep(1),), WAKE, ("Plan", "Prepare", "create", "access#1", "restore", "access#3", "reset", "Prepare:done", "Commit", "Commit:done")),
@@ -114,26 +121,13 @@ class RankIsKilled(KilledRanks):
         ((sleep(2),), WAKE, ("Prepare", "map#2", "read", "reset", "Prepare:done", "Commit", "Commit:done")),
     )
 
-    def test_in_a_sleep_at_level_1(self):
-        self.check(self.CASES[0])
-        self.check(self.CASES[1])
-
-    def test_in_the_wake_up_from_it(self):
-        self.check(self.CASES[2])
-
-    def test_in_a_sleep_at_level_2(self):
-        self.check(self.CASES[3])
-
-    def test_in_the_wake_up_from_level_2(self):
-        self.check(self.CASES[4])
-
     def test_again_and_again(self):
-        """At its fourth loss the call returns it, and the engine is where it was."""
+        """At the fourth loss the call returns the error, and the engine is in the state from before the call."""
         answer, state = self.strike((), sleep(1), "Prepare", 1, times=4)
         self.assertEqual((answer.status, state), (503, AWAKE), answer.text)
 
     def test_nothing_grows(self):
-        """Neither in the coordinator, which lives through all of it, nor in the rank that stays while the other one dies."""
+        """Neither in the coordinator, which lives through all losses, nor in the rank that stays while the other dies."""
         def held():
             return {pid: holdings(pid) for pid in (self.cluster.process.pid, self.cluster.status()["ranks"][0]["pid"])}
 
@@ -147,14 +141,43 @@ class RankIsKilled(KilledRanks):
         assert_nothing_grows(run)
 
 
-LITTLE = 3 << 20  # what a rank sees as its memory where "available" fails
+class RankThatKeepsBlocksIsKilled(KilledRanks):
+    """The transition takes the blocks of open requests along."""
+
+    FLAGS = ("--backup=retain", "--keep-kv-on-sleep")
+    MOMENTS = (
+        ((), sleep(1), ("Prepare", "Prepare:done", "Commit", "unmap#1", "Commit:done")),
+        ((sleep(1),), WAKE, ("Prepare", "access#1", "Prepare:done", "Commit", "Commit:done")),
+    )
+
+
+class RankWithACompressedBackupIsKilled(KilledRanks):
+    FLAGS = ("--backup=compress",)
+    MOMENTS = (
+        # Level 2 has given up the backup, so that the sleep makes one.
+        ((sleep(2), WAKE), sleep(1), ("save", "Commit")),
+        ((sleep(1),), WAKE, ("restore", "Commit")),
+    )
+
+
+class RankThatKeepsItsPagesIsKilled(KilledRanks):
+    """The backup that is the default on a CPU: weights that sleep at level 1 stay in place."""
+
+    FLAGS = ("--backup=release",)
+    MOMENTS = (
+        ((), sleep(1), ("Commit", "unmap#1")),
+        ((sleep(1),), WAKE, ("access#1", "Commit")),
+    )
+
+
+LITTLE = 3 << 20  # the memory that a rank sees where "available" fails
 
 
 class OutOfMemory(unittest.TestCase):
-    """A wake-up that is known not to fit, and one of which every call of one rank's memory finds none, one after the other."""
+    """A wake-up that is known not to fit, and a wake-up in which each call for memory of a rank fails in turn."""
 
     def test_what_does_not_fit_begins_nowhere(self):
-        """Ranks of one host share its memory, so where one sees little, every rank and tag lacks its part of the rest."""
+        """Ranks of one host share its memory, so where a rank sees little, every rank and tag lacks a part of the rest."""
         faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)
         with faulty as cluster:
             awake = [resident(rank) for rank in cluster.status()["ranks"]]
@@ -218,6 +241,109 @@ class OutOfMemory(unittest.TestCase):
         self.fail("it does not wake up")
 
 
+PIECE = 8 << 20  # the bytes of a write of a spill file (allocator/spill_store.h)
+
+
+def wide_model(folder):
+    """A model with tens of MiB of random weights, in two ranks' float32; a test needs the size alone."""
+    model = os.path.join(folder, "wide")
+    shutil.copytree(tiny(MODEL), model, ignore=shutil.ignore_patterns("*.safetensors"))
+    path = os.path.join(model, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    config.update(num_hidden_layers=8, intermediate_size=10240)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    return model
+
+
+class SleepFails(unittest.TestCase):
+    """Each copy into a backup fails in turn on a rank, and so does each write of a spill file."""
+
+    def tokens(self, cluster):
+        return cluster.tokens(CASE["prompt"], max_tokens=50, ignore_eos=True)
+
+    def fail_until_it_sleeps(self, faulty, moment, rank, check):
+        """Puts the engine to sleep at level 1 while the first, the second, ... such moment of the rank fails; calls `check`
+        with the answer each time. Returns how many failed."""
+        cluster, held = faulty.cluster, None
+        for number in range(1, 100):
+            line = faulty.faults.set_moment(f"{moment}#{number}", f"fail@{rank}")
+            answer = post(cluster, sleep(1))
+            state = check_truth(self, cluster, self.awake)
+            if answer.status == 200:
+                self.assertEqual((state, faulty.faults.strikes(line)), (ASLEEP, 0))
+                return number - 1
+            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (503, AWAKE, 1), answer.text)
+            self.assertIn(f"rank {rank} ", answer.json["error"]["message"])
+            check(answer.json["error"])
+            self.assertEqual(self.tokens(cluster), self.wanted)
+            held = held or {pid: holdings(pid) for pid in pids(cluster).values()}
+            assert_no_growth(held, pids(cluster).values())
+        self.fail("it does not fall asleep")
+
+    def begin(self, cluster):
+        self.awake = [resident(rank) for rank in cluster.status()["ranks"]]
+        self.wanted = self.tokens(cluster)
+
+    def wake_and_forget(self, cluster):
+        """The engine wakes up with the same tokens; then no backup is left."""
+        self.assertEqual(post(cluster, WAKE).status, 200)
+        self.assertEqual(self.tokens(cluster), self.wanted)
+        for call in (sleep(2), WAKE):
+            self.assertEqual(post(cluster, call).status, 200)
+        self.assertEqual(check_truth(self, cluster, self.awake), AWAKE)
+        self.assertEqual(self.tokens(cluster), self.wanted)
+
+    def test_at_each_copy(self):
+        faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)
+        with faulty as cluster:
+            self.begin(cluster)
+
+            def no_copy_is_left(_):
+                self.assertEqual([int(rank["host_bytes_by_tag"].get("weights", 0)) for rank in cluster.status()["ranks"]], [0, 0])
+            for rank in (1, 0):
+                with self.subTest(rank=rank):
+                    self.assertGreaterEqual(self.fail_until_it_sleeps(faulty, "save", rank, no_copy_is_left), 1)
+                    self.wake_and_forget(cluster)
+            self.assertEqual(cluster.stop(), 0)
+
+    def spilled(self, cluster, folder):
+        """Bytes on the disk of the ranks' files without names."""
+        total = 0
+        for pid in pids(cluster).values():
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{fd}"
+                if os.readlink(path).startswith(folder):
+                    total += 512 * os.stat(path).st_blocks
+        return total
+
+    def test_a_full_disk_at_each_write(self):
+        with tempfile.TemporaryDirectory() as folder:
+            spill_dir = os.path.join(folder, "spill")
+            os.mkdir(spill_dir)
+            faulty = FaultyCluster("", KV_CACHE, "--backup=file", f"--spill-dir={spill_dir}", "--load-format=dummy",
+                                   model=wide_model(folder), env=WITHOUT_POOLS)
+            with faulty as cluster:
+                self.begin(cluster)
+                weights = [rank["weights"] for rank in self.awake]
+                for rank in (1, 0):
+                    def the_disk_has_its_space_again(error, rank=rank):
+                        self.assertIn("writing the spill file in", error["message"])
+                        lacks = {(one["rank"], one["tag"], one["memory"]) for one in error["missing"]}
+                        self.assertEqual(lacks, {(rank, "weights", "disk")})
+                        self.assertGreater(min(one["missing_bytes"] for one in error["missing"]), 0)
+                        self.assertEqual(self.spilled(cluster, spill_dir), 0)
+                    with self.subTest(rank=rank):
+                        failures = self.fail_until_it_sleeps(faulty, "write", rank, the_disk_has_its_space_again)
+                        self.assertGreater(weights[rank], 3 * PIECE)
+                        self.assertEqual(failures, -(-weights[rank] // PIECE))
+                        self.assertGreaterEqual(self.spilled(cluster, spill_dir), sum(weights))
+                        self.wake_and_forget(cluster)
+                        self.assertEqual(self.spilled(cluster, spill_dir), 0)
+                self.assertEqual(cluster.stop(), 0)
+
+
 def in_a_small_disk(folder, mib):
     """A command prefix: the folder is a disk of this size, which only the processes of the command see."""
     return ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={mib}m tmpfs {folder} && exec "$@"', "sh")
@@ -235,7 +361,7 @@ class SpillDisk(unittest.TestCase):
                                     prefix=in_a_small_disk(self.folder, self.MIB))
         self.addCleanup(self.faulty.__exit__)
         self.cluster = self.faulty.cluster
-        # The namespace is reached through a process in it.
+        # The namespace is reached through a process in the namespace.
         self.disk = f"/proc/{self.cluster.process.pid}/root{self.folder}"
         self.awake = [resident(rank) for rank in self.cluster.status()["ranks"]]
         self.weights = [rank["weights"] for rank in self.awake]
@@ -254,7 +380,7 @@ class SpillDisk(unittest.TestCase):
         self.assertEqual(self.cluster.tokens(CASE["prompt"], max_tokens=400, ignore_eos=True), self.wanted)
 
     def test_a_full_disk_leaves_the_engine_awake(self):
-        """Room for nobody, and for one rank, which retains what it has written: the sleep fails on both."""
+        """Room for nobody, and for a single rank, which retains the written file: the sleep fails on both ranks."""
         for room in (0, max(self.weights)):
             with self.subTest(room=room):
                 self.leave_room(room)
@@ -308,7 +434,7 @@ class SpillDisk(unittest.TestCase):
 
 
 class CoordinatorIsKilled(unittest.TestCase):
-    """While the engine sleeps, and in the middle of a transition that one rank has not done; the next one adopts the workers."""
+    """While the engine sleeps, and in the middle of a transition that a rank has not done; then a new coordinator adopts the workers."""
 
     def setUp(self):
         self.faults = FaultFile()
@@ -327,7 +453,7 @@ class CoordinatorIsKilled(unittest.TestCase):
             return None
 
     def restart(self):
-        """Another coordinator, in place of the one that is killed now; returns the state in which it goes on."""
+        """Kills the coordinator and starts a successor; returns the state in which the successor goes on."""
         kill(self.cluster)
         self.cluster = self.run_dir.start(wait=False)
         wait_until(lambda: status(self.cluster)["state"] in (AWAKE, ASLEEP), SOON_S, self.cluster.log)
@@ -357,7 +483,7 @@ class CoordinatorIsKilled(unittest.TestCase):
     def test_in_the_middle(self):
         for before, target in ((None, sleep(2)), (sleep(2), WAKE), (None, sleep(1)), (sleep(1), WAKE)):
             for moment in ("Prepare", "Prepare:done", "Commit", "Commit:done"):
-                # What waits ends before the next coordinator comes, or after it has formed the group.
+                # The waiting call ends before the next coordinator comes, or after that coordinator has formed the group.
                 for ends_before in (True, False):
                     with self.subTest(before=before, target=target, moment=moment, ends_before=ends_before):
                         self.in_the_middle(before, target, moment, ends_before)

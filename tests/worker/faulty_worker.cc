@@ -1,5 +1,5 @@
-// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py,
-// sleep_faults_test.py). Never shipped.
+// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py).
+// Never shipped.
 //
 // SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts, when it loads a
 // model, and at the moments of transitions. Each line is one fault:

@@ -1,24 +1,31 @@
-"""Processes that the system gives too little: they say at once, in one line, which limit is too low and what they need, or they work."""
+"""Processes that the system gives too little: a process says at once, in a single line, which limit is too low and what limit
+suffices, or works. Where strangers hold every connection that there is for clients, or for workers, operators command, workers
+are replaced, and afterwards every port serves again."""
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
 
-from cluster.harness import BIN, WORKER, Cluster, expected, tiny, wait_until
+from cluster.harness import BIN, WORKER, Cluster, expected, free_ports, tiny, wait_until
+from cluster.lifecycle_test import HandStartedWorkers
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
 PATIENCE_S = 60
 FEW = re.compile(r"may have (\d+) file descriptors, and needs at least (\d+): raise the hard limit \(ulimit -Hn, LimitNOFILE\)")
+LIMIT = 256  # descriptors of a process that strangers reach
+# HTTP/2's preface and an empty SETTINGS frame; a server replies with a SETTINGS frame.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 SOMEBODY = 61234  # a user without processes of his own
 
 
 def coordinator(*prefix, binary=COORDINATOR, worker=WORKER, model=None, workers=1, **more):
-    """Its exit code and what it says, in lines."""
+    """The exit code and the output, in lines."""
     done = subprocess.run([*prefix, binary, model or tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0", "--control-port=0",
                            f"--workers=local:{workers}", f"--worker-binary={worker}", "--threads-per-worker=1"],
                           capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False, **more)
@@ -28,6 +35,25 @@ def coordinator(*prefix, binary=COORDINATOR, worker=WORKER, model=None, workers=
 def mounts_work():
     return os.geteuid() == 0 and shutil.which("unshare") is not None and subprocess.run(
         ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/dev/shm"], capture_output=True, check=False).returncode == 0
+
+
+def connect(port):
+    sock = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    sock.settimeout(PATIENCE_S)
+    return sock
+
+
+def descriptors(pid):
+    return sorted(map(int, os.listdir(f"/proc/{pid}/fd")))
+
+
+def speaks_grpc(port):
+    with connect(port) as sock:
+        try:
+            sock.sendall(HELLO)
+            return len(sock.recv(9)) > 0
+        except OSError:
+            return False
 
 
 class StartLimits(unittest.TestCase):
@@ -82,7 +108,7 @@ class StartLimits(unittest.TestCase):
             for limit in (5, 20, 40):
                 code, lines = coordinator(*somebody, f"--nproc={limit}", binary=copies[0], worker=copies[1], model=model)
                 self.assertEqual(code, 1, lines)
-                # A coordinator that has all its threads leaves too few for its worker.
+                # A coordinator that has all threads leaves too few for the worker.
                 said = [line for line in lines if re.search(r"^coordinator: .*(can start \d+ threads|no thread can be started).*ulimit -u", line)]
                 self.assertEqual(len(said), 1, lines)
                 if limit < 30:
@@ -106,6 +132,62 @@ class StartLimits(unittest.TestCase):
         self.assertEqual(code, 1, lines)
         self.assertRegex(lines[-1] if "leaving" not in lines[-1] else "\n".join(lines), "File too large")
         self.assertFalse([line for line in lines if "signal" in line], lines)
+
+
+class Strangers(unittest.TestCase):
+    def test_a_short_lack_of_them(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", workers=2, prefix=("prlimit", f"--nofile={LIMIT}")) as cluster:
+            answer = cluster.tokens(CASE["prompt"])
+            self.assertIn(f"--max-connections: 2048 are more than this process may have (ulimit -n: {LIMIT})", cluster.log())
+            strangers = [connect(port) for _ in range(LIMIT) for port in (cluster.grpc_port, cluster.port)]
+            try:
+                # On a gRPC port a stranger looks like a client that is slow to speak.
+                wait_until(lambda: f"{cluster.grpc_port} for now" in cluster.log(), PATIENCE_S, "a shortage in the log")
+                # Connections of clients never keep a descriptor that is kept back for operators and workers.
+                bound = LIMIT - 2 * (LIMIT // 8)
+                wait_until(lambda: max(descriptors(cluster.process.pid)) < bound, PATIENCE_S, lambda: descriptors(cluster.process.pid))
+                self.assertEqual(cluster.request("GET", "/livez", port=cluster.admin_port).status, 200)
+                self.assertTrue(speaks_grpc(cluster.control_port))
+                os.kill(cluster.worker_pids()[0], signal.SIGKILL)
+                wait_until(lambda: "the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+                self.assertTrue(speaks_grpc(cluster.control_port))
+            finally:
+                for sock in strangers:
+                    sock.close()
+            wait_until(lambda: speaks_grpc(cluster.grpc_port), PATIENCE_S, "gRPC serves clients again")
+            self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
+            self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
+
+    def test_at_the_ports_of_workers(self):
+        """Over TCP strangers reach the port where workers register, and the ports where workers listen."""
+        cluster_port, = free_ports(1)
+        few = ("prlimit", f"--nofile={LIMIT}")
+        with HandStartedWorkers(cluster_port) as workers, \
+                Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}", "--hang-timeout=5s",
+                        workers=0, wait=False, prefix=few) as cluster:
+            ports = free_ports(3)
+
+            def start(port):
+                return workers.start(f"--listen=127.0.0.1:{port}", prefix=few)
+            first = start(ports[0])
+            start(ports[1])
+            cluster.wait_ready()
+            answer = cluster.tokens(CASE["prompt"])
+            strangers = [connect(port) for _ in range(LIMIT) for port in (cluster_port, ports[1])]
+            try:
+                # The bound on unproven connections comes before a lack of descriptors.
+                for port, log in ((cluster_port, cluster.log), (ports[1], lambda: workers.logs()[1])):
+                    wait_until(lambda: f"{port}: more connections than --max-handshakes" in log(), PATIENCE_S, log)
+                first.kill()
+                start(ports[2])  # may have to try again until strangers who say nothing are cut off
+            finally:
+                for sock in strangers:
+                    sock.close()
+            wait_until(lambda: "the group is whole again" in cluster.log(), PATIENCE_S, cluster.log)
+            cluster.wait_ready()
+            self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
+            for port in (cluster_port, *ports[1:]):
+                self.assertTrue(speaks_grpc(port), port)
 
 
 if __name__ == "__main__":
