@@ -25,6 +25,8 @@ ARROWS = {
     "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],
+    # Grammars and tokens alone: neither requests nor engines nor HTTP.
+    "coordinator/structured": ["text/tokenizer"],
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
@@ -61,7 +63,7 @@ ARROWS = {
     "tools/probe": [],
     # Benchmarks run kernels, the model, the scheduler and the trace of its steps in process, beside the served ones.
     "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "tools/probe", "coordinator/request",
-                    "coordinator/scheduler", "coordinator/block_manager", "coordinator/metrics"],
+                    "coordinator/scheduler", "coordinator/block_manager", "coordinator/metrics", "coordinator/structured", "text/tokenizer"],
     # What a worker would choose on this host, by the worker's own rules.
     "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/probe"],
     # The command line asks servers, and the doctor.

@@ -11,9 +11,14 @@
 SOMNUS_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
+# Exported: Bazel looks in it for the sources of libraries that Debian does not have.
+export SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
 SOMNUS_VENV=$SOMNUS_CACHE/venv
 SOMNUS_HIP=$SOMNUS_CACHE/hip
+# The version and the hash also stand in WORKSPACE (tests/tools/docs_test.py compares the two).
+SOMNUS_XGRAMMAR_VERSION=0.2.9
+SOMNUS_XGRAMMAR_SHA256=87b466bca2475e29bb0323abc62c6c33cbcbcff47e5fb800a3e2099ac9620b90
+SOMNUS_XGRAMMAR=$SOMNUS_CACHE/sources/xgrammar-$SOMNUS_XGRAMMAR_VERSION.tar.gz
 SOMNUS_MODEL=$SOMNUS_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 say() { printf '== %s\n' "$*" >&2; }

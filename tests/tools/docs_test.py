@@ -155,6 +155,16 @@ class Docs(unittest.TestCase):
                           for number, line in enumerate(read(page).splitlines(), 1)
                           if len(line) > MAX_COLUMNS and not line.startswith("|")], [])
 
+    def test_fetched_archives_are_pinned_alike(self):
+        """The script that fetches an archive, the build that reads it and the page name one version and one hash."""
+        script, workspace = read(os.path.join(ROOT, "tools/env.sh")), read(os.path.join(ROOT, "WORKSPACE"))
+        version = re.search(r"^SOMNUS_XGRAMMAR_VERSION=(\S+)$", script, re.MULTILINE).group(1)
+        digest = re.search(r"^SOMNUS_XGRAMMAR_SHA256=(\S+)$", script, re.MULTILINE).group(1)
+        self.assertIn(f'archive = "xgrammar-{version}.tar.gz"', workspace)
+        self.assertIn(f'sha256 = "{digest}"', workspace)
+        self.assertIn(f"| **xgrammar** | none; PyPI's source distribution {version} |",
+                      read(os.path.join(ROOT, "docs/dependencies.md")))
+
 
 if __name__ == "__main__":
     unittest.main()

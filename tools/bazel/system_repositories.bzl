@@ -1,4 +1,4 @@
-"""Repository rules that expose Debian system packages as cc_library targets."""
+"""Repository rules that expose Debian system packages, and sources that Debian does not have, as cc_library targets."""
 
 def _run(ctx, args):
     result = ctx.execute(args)
@@ -126,4 +126,29 @@ cuda_repository = repository_rule(
     environ = ["CUDA_HOME"],
     local = True,
     configure = True,
+)
+
+def _source_impl(ctx):
+    env = ctx.os.environ
+    cache = env.get("SOMNUS_CACHE") or (env.get("XDG_CACHE_HOME") or env.get("HOME", "") + "/.cache") + "/somnus"
+    archive = ctx.path(cache + "/sources/" + ctx.attr.archive)
+    if not archive.exists:
+        fail("%s is missing: run tools/setup.sh, which fetches it" % archive)
+    ctx.download_and_extract(
+        url = "file://%s" % archive,
+        sha256 = ctx.attr.sha256,
+        stripPrefix = ctx.attr.archive[:-len(".tar.gz")],
+    )
+    ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+
+# A library built from an archive in $SOMNUS_CACHE/sources, where tools/setup.sh has put it. Bazel checks the hash, so what
+# is compiled is what was pinned.
+source_repository = repository_rule(
+    implementation = _source_impl,
+    attrs = {
+        "archive": attr.string(mandatory = True),
+        "sha256": attr.string(mandatory = True),
+        "build_file": attr.label(mandatory = True, allow_single_file = True),
+    },
+    environ = ["SOMNUS_CACHE", "XDG_CACHE_HOME", "HOME"],
 )

@@ -1,0 +1,28 @@
+#pragma once
+// What one grammar may cost. Limits of the source come first: they cost nothing to check, and bound what a
+// WorkMeter cannot end.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/structured/grammar.h"
+
+namespace somnus {
+
+struct GrammarLimits {
+  int64_t source_bytes = int64_t{256} << 10;
+  // Brackets of all sorts within each other, in strings and patterns too.
+  int32_t depth = 128;
+  // A compile.
+  int64_t compile_bytes = int64_t{256} << 20;
+  absl::Duration compile_time = absl::Seconds(2);
+  // One call of a matcher. The memory is what the call adds.
+  int64_t step_bytes = int64_t{64} << 20;
+  absl::Duration step_time = absl::Seconds(1);
+};
+
+// InvalidArgument: the source is too long, too deep, has a byte of value 0, or an empty list of choices.
+absl::Status CheckGrammarSource(const GrammarSource& source, const GrammarLimits& limits);
+
+}  // namespace somnus

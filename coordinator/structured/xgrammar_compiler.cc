@@ -1,0 +1,303 @@
+#include "coordinator/structured/xgrammar_compiler.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <bit>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "coordinator/structured/work_meter.h"
+#include "coordinator/structured/xgrammar_warnings.h"
+
+namespace somnus {
+namespace {
+
+constexpr int16_t kNoByte = -1;
+
+// What all matchers of a compiler share: the first byte of each token that adds text.
+using FirstBytes = std::shared_ptr<const std::vector<int16_t>>;
+
+// Runs `work`, a function that returns a Status, within the limits. What xgrammar throws is `wrong`'s kind of
+// error.
+template <typename Work>
+absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, const Work& work) {
+  WorkMeter meter(limits);
+  absl::Status status;
+  try {
+    status = work();
+  } catch (const WorkExceeded&) {
+    return meter.status();
+  } catch (const std::exception& error) {
+    status = absl::Status(wrong, error.what());
+  } catch (...) {
+    status = absl::Status(wrong, "an exception of an unknown type");
+  }
+  // xgrammar may have caught what the meter threw.
+  RETURN_IF_ERROR(meter.status());
+  return status;
+}
+
+std::string EbnfOfChoices(const std::vector<std::string>& choices) {
+  std::string grammar = "root ::= ";
+  const char* separator = "";
+  for (const std::string& choice : choices) {
+    absl::StrAppend(&grammar, separator, "\"");
+    for (const char c : choice) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < 0x20 || byte == 0x7f || c == '"' || c == '\\') {
+        absl::StrAppendFormat(&grammar, "\\u%04x", byte);
+      } else {
+        grammar += c;
+      }
+    }
+    grammar += '"';
+    separator = " | ";
+  }
+  return grammar;
+}
+
+class XgrammarMatcher : public GrammarMatcher {
+ public:
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, FirstBytes first_bytes, int64_t rows,
+                  WorkMeter::Limits limits)
+      : matcher_(std::move(matcher)), first_bytes_(std::move(first_bytes)), rows_(rows), limits_(limits) {}
+
+  absl::Status Accept(int32_t token) override {
+    RETURN_IF_ERROR(broken_);
+    if (token < 0 || token >= rows_) return NotAllowed(token);
+    bool accepted = false;
+    RETURN_IF_ERROR(Run([&] {
+      accepted = matcher_.AcceptToken(token);
+      return absl::OkStatus();
+    }));
+    if (!accepted) return NotAllowed(token);
+    ++accepted_;
+    return absl::OkStatus();
+  }
+
+  absl::Status Rollback(int64_t count) override {
+    RETURN_IF_ERROR(broken_);
+    if (count < 0 || count > accepted_) {
+      return absl::InvalidArgumentError(absl::StrCat(count, " tokens cannot be taken back of ", accepted_));
+    }
+    accepted_ -= count;
+    return Run([&] {
+      matcher_.Rollback(static_cast<int>(count));
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status FillMask(absl::Span<uint32_t> mask) override {
+    RETURN_IF_ERROR(broken_);
+    if (static_cast<int64_t>(mask.size()) != MaskWords(rows_)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a mask of ", mask.size(), " words for ", rows_, " tokens"));
+    }
+    if (matcher_.IsTerminated()) return absl::FailedPreconditionError("the text has ended");
+    RETURN_IF_ERROR(Run([&] { return Fill(mask); }));
+    for (const uint32_t word : mask) {
+      if (word != 0) return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError("no token can go on with the text as its grammar asks");
+  }
+
+  absl::StatusOr<std::string> ForcedText(int64_t max_bytes) override {
+    RETURN_IF_ERROR(broken_);
+    std::string text;
+    RETURN_IF_ERROR(Run([&] { return FindForced(max_bytes, &text); }));
+    return text;
+  }
+
+  bool IsComplete() const override { return broken_.ok() && matcher_.IsCompleted(); }
+  bool IsTerminated() const override { return broken_.ok() && matcher_.IsTerminated(); }
+
+  absl::StatusOr<std::unique_ptr<GrammarMatcher>> Fork() const override {
+    RETURN_IF_ERROR(broken_);
+    std::unique_ptr<XgrammarMatcher> fork;
+    RETURN_IF_ERROR(Metered(limits_, absl::StatusCode::kInternal, [&] {
+      fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), first_bytes_, rows_, limits_);
+      return absl::OkStatus();
+    }));
+    fork->accepted_ = accepted_;
+    return fork;
+  }
+
+ private:
+  static absl::Status NotAllowed(int32_t token) {
+    return absl::InvalidArgumentError(absl::StrCat("token ", token, " is not allowed by the grammar"));
+  }
+
+  // After an exception the state of xgrammar's matcher is unknown.
+  template <typename Work>
+  absl::Status Run(const Work& work) {
+    broken_ = Metered(limits_, absl::StatusCode::kInternal, work);
+    return broken_;
+  }
+
+  absl::Status Fill(absl::Span<uint32_t> mask) {
+    int64_t shape = static_cast<int64_t>(mask.size()), stride = 1;
+    DLTensor tensor = {};
+    tensor.data = mask.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &shape;
+    tensor.strides = &stride;
+    matcher_.FillNextTokenBitmask(&tensor);
+    return absl::OkStatus();
+  }
+
+  // The byte with which all tokens of `mask` begin, or kNoByte.
+  int16_t SharedByte(absl::Span<const uint32_t> mask) const {
+    int16_t shared = kNoByte;
+    for (size_t word = 0; word < mask.size(); ++word) {
+      for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+        const int16_t byte = (*first_bytes_)[word * 32 + static_cast<size_t>(std::countr_zero(bits))];
+        if (byte == kNoByte || (shared != kNoByte && byte != shared)) return kNoByte;
+        shared = byte;
+      }
+    }
+    return shared;
+  }
+
+  absl::Status FindForced(int64_t max_bytes, std::string* text) {
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(rows_)));
+    while (static_cast<int64_t>(text->size()) < max_bytes && !matcher_.IsTerminated()) {
+      RETURN_IF_ERROR(Fill(absl::MakeSpan(mask)));
+      const int16_t byte = SharedByte(mask);
+      if (byte == kNoByte) break;
+      if (!matcher_.AcceptString(std::string(1, static_cast<char>(byte)))) {
+        return absl::InternalError("the grammar refuses a byte that it allowed");
+      }
+      text->push_back(static_cast<char>(byte));
+    }
+    matcher_.Rollback(static_cast<int>(text->size()));
+    return absl::OkStatus();
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  const FirstBytes first_bytes_;
+  const int64_t rows_;
+  const WorkMeter::Limits limits_;
+  int64_t accepted_ = 0;  // tokens
+  absl::Status broken_;
+};
+
+class XgrammarGrammar : public CompiledGrammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, FirstBytes first_bytes, int64_t rows,
+                  WorkMeter::Limits limits)
+      : grammar_(std::move(grammar)), first_bytes_(std::move(first_bytes)), rows_(rows), limits_(limits) {}
+
+  absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+    std::unique_ptr<GrammarMatcher> matcher;
+    RETURN_IF_ERROR(Metered(limits_, absl::StatusCode::kInternal, [&] {
+      matcher =
+          std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), first_bytes_, rows_, limits_);
+      return absl::OkStatus();
+    }));
+    return matcher;
+  }
+
+  int64_t bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const FirstBytes first_bytes_;
+  const int64_t rows_;
+  const WorkMeter::Limits limits_;
+};
+
+class XgrammarCompiler : public GrammarCompiler {
+ public:
+  XgrammarCompiler(const xgrammar::TokenizerInfo& info, const GrammarVocabulary& vocabulary,
+                   const XgrammarOptions& options)
+      // One thread: exceptions and meters belong to the caller's.
+      : compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
+                  /*enable_dynamic_compilation=*/true),
+        first_bytes_(FirstBytesOf(vocabulary)),
+        rows_(vocabulary.rows),
+        limits_(options.limits) {}
+
+  absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
+    RETURN_IF_ERROR(CheckGrammarSource(source, limits_));
+    XgrammarWarnings warnings;
+    std::shared_ptr<const CompiledGrammar> result;
+    RETURN_IF_ERROR(
+        Metered({limits_.compile_bytes, limits_.compile_time}, absl::StatusCode::kInvalidArgument, [&] {
+          result =
+              std::make_shared<XgrammarGrammar>(CompileAs(source), first_bytes_, rows_,
+                                                WorkMeter::Limits{limits_.step_bytes, limits_.step_time});
+          return absl::OkStatus();
+        }));
+    if (!warnings.messages().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a part of it cannot be enforced: ", absl::StrJoin(warnings.messages(), "; ")));
+    }
+    return result;
+  }
+
+ private:
+  static FirstBytes FirstBytesOf(const GrammarVocabulary& vocabulary) {
+    std::vector<int16_t> first_bytes(static_cast<size_t>(MaskWords(vocabulary.rows) * 32), kNoByte);
+    for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
+      const std::string& bytes = vocabulary.token_bytes[id];
+      if (!bytes.empty()) first_bytes[id] = static_cast<unsigned char>(bytes[0]);
+    }
+    for (const int32_t token : vocabulary.end_tokens) first_bytes[static_cast<size_t>(token)] = kNoByte;
+    return std::make_shared<const std::vector<int16_t>>(std::move(first_bytes));
+  }
+
+  xgrammar::CompiledGrammar CompileAs(const GrammarSource& source) {
+    const JsonLayout& layout = source.layout;
+    switch (source.kind) {
+      case GrammarKind::kJsonSchema:
+        return CompileSchema(source.text, layout);
+      case GrammarKind::kJsonObject:
+        return CompileSchema(R"({"type": "object"})", layout);
+      case GrammarKind::kRegex:
+        return compiler_.CompileRegex(source.text);
+      case GrammarKind::kChoice:
+        return compiler_.CompileGrammar(EbnfOfChoices(source.choices));
+      case GrammarKind::kEbnf:
+        return compiler_.CompileGrammar(source.text);
+      case GrammarKind::kStructuralTag:
+        return compiler_.CompileStructuralTag(source.text);
+    }
+    throw std::invalid_argument("a grammar of an unknown kind");
+  }
+
+  xgrammar::CompiledGrammar CompileSchema(const std::string& schema, const JsonLayout& layout) {
+    return compiler_.CompileJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
+                                       /*separators=*/std::nullopt,
+                                       /*strict_mode=*/layout.only_named_properties, layout.max_whitespace);
+  }
+
+  xgrammar::GrammarCompiler compiler_;
+  const FirstBytes first_bytes_;
+  const int64_t rows_;
+  const GrammarLimits limits_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrammarCompiler>> NewXgrammarCompiler(const GrammarVocabulary& vocabulary,
+                                                                     const XgrammarOptions& options) {
+  RETURN_IF_ERROR(vocabulary.Check());
+  try {
+    const xgrammar::TokenizerInfo info(vocabulary.token_bytes, xgrammar::VocabType::RAW,
+                                       static_cast<int>(vocabulary.rows), vocabulary.end_tokens);
+    return std::make_unique<XgrammarCompiler>(info, vocabulary, options);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the vocabulary does not fit the grammar engine: ", error.what()));
+  }
+}
+
+}  // namespace somnus
