@@ -25,7 +25,8 @@ absl::StatusOr<std::unique_ptr<CompileThread>> CompileThread::Start(std::functio
   const int error = pthread_create(&thread, &attributes, &RunBody, argument.get());
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("no thread to compile grammars: ", std::strerror(error)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no thread to compile grammars: ", std::strerror(error)));
   }
   argument.release();
   pthread_setname_np(thread, "grammars");

@@ -1,6 +1,6 @@
 #pragma once
-// A thread with a stack that a recursion over a hostile grammar does not use up. Where no such thread is available the
-// status says so.
+// A thread with a stack that a recursion over a hostile grammar does not use up. Where no such thread is
+// available the status says so.
 
 #include <pthread.h>
 

@@ -26,7 +26,7 @@ int64_t Now() { return absl::ToInt64Nanoseconds(MonotonicNow()); }
 WorkMeter::WorkMeter(const Limits& limits)
     : limits_(limits),
       next_bytes_(limits.bytes),
-      next_nanoseconds_(Now() + absl::ToInt64Nanoseconds(limits.time)),
+      next_nanoseconds_(absl::ToInt64Nanoseconds(MonotonicNow() + limits.time)),
       outer_(current) {
   current = this;
 }

@@ -150,6 +150,8 @@ class XgrammarMatcher : public GrammarMatcher {
     tensor.shape = &shape;
     tensor.strides = &stride;
     matcher_.FillNextTokenBitmask(&tensor);
+    // xgrammar may set bits after the last row.
+    if (const int64_t rest = rows_ % 32; rest != 0) mask.back() &= (uint32_t{1} << rest) - 1;
     return absl::OkStatus();
   }
 

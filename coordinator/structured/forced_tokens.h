@@ -1,0 +1,37 @@
+#pragma once
+// A text that a grammar forces, as tokens that the model would have written itself.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer/tokenizer.h"
+
+namespace somnus {
+
+// After {" the text `order` may be forced, because all keys begin with it, and yet the token `order` must not
+// be: the model may want to write orderId, which is one token. So the last tokens of the text wait for what
+// follows. Immutable and thread safe; `tokenizer` must outlive the object.
+class ForcedTokenizer {
+ public:
+  explicit ForcedTokenizer(const Tokenizer* tokenizer);
+
+  // The tokens with which the tokenization of every text begins that begins with `text`; often none. Exact
+  // for BPE without pre-tokenization: whatever follows, a token ends at the text's end or at a place from
+  // which some token reaches beyond the text, and up to there the tokens are those of the text up to there.
+  // Pre-tokenizers that look further ahead may differ, so the tokens are fit for drafts. Empty where the
+  // tokenizer changes the text's start.
+  std::vector<int32_t> Tokens(std::string_view text) const;
+
+ private:
+  // Whether a token is longer than `start` and begins with it.
+  bool BeginsToken(std::string_view start) const;
+  // The tokens of `text` as far as their bytes are those of `text`.
+  std::vector<int32_t> Encode(std::string_view text) const;
+
+  const Tokenizer* tokenizer_;
+  std::vector<std::string_view> sorted_;  // the bytes of all tokens that are not special
+};
+
+}  // namespace somnus

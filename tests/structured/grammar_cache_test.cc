@@ -1,0 +1,191 @@
+#include "coordinator/structured/grammar_cache.h"
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+
+namespace somnus {
+namespace {
+
+class FakeGrammar : public CompiledGrammar {
+ public:
+  explicit FakeGrammar(int64_t bytes) : bytes_(bytes) {}
+  absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+    return absl::UnimplementedError("a fake");
+  }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  const int64_t bytes_;
+};
+
+// Compiles what the test says, and counts. The sources "wait..." wait until the test opens the gate.
+struct Compiles {
+  std::atomic<int> count{0};
+  absl::Notification gate;
+  int64_t bytes = 1000;
+};
+
+class FakeCompiler : public GrammarCompiler {
+ public:
+  explicit FakeCompiler(Compiles* compiles) : compiles_(compiles) {}
+  absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
+    ++compiles_->count;
+    if (source.text.rfind("wait", 0) == 0) compiles_->gate.WaitForNotification();
+    if (source.text == "wrong") return absl::InvalidArgumentError("wrong");
+    if (source.text == "slow") return absl::DeadlineExceededError("slow");
+    return std::make_shared<FakeGrammar>(compiles_->bytes);
+  }
+
+ private:
+  Compiles* const compiles_;
+};
+
+GrammarSource Regex(std::string text) {
+  return {.kind = GrammarKind::kRegex, .text = std::move(text), .choices = {}, .layout = {}};
+}
+
+class GrammarCaches : public ::testing::Test {
+ protected:
+  void Start(GrammarCache::Options options) {
+    auto cache = GrammarCache::Start(std::make_unique<FakeCompiler>(&compiles_), options);
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    cache_ = *std::move(cache);
+  }
+  std::future<GrammarCache::Result> Ask(GrammarSource source) {
+    auto promise = std::make_shared<std::promise<GrammarCache::Result>>();
+    cache_->Get(std::move(source),
+                [promise](GrammarCache::Result result) { promise->set_value(std::move(result)); });
+    return promise->get_future();
+  }
+  void AwaitCompiles(int count) {
+    while (compiles_.count < count) std::this_thread::yield();
+  }
+
+  Compiles compiles_;
+  std::unique_ptr<GrammarCache> cache_;
+};
+
+TEST_F(GrammarCaches, TheSameContentIsCompiledOnce) {
+  Start({});
+  const auto first = cache_->Wait(Regex("a"));
+  const auto second = cache_->Wait(Regex("a"));
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(*first, *second);
+  EXPECT_EQ(compiles_.count, 1);
+  EXPECT_EQ(cache_->counts().hits, 1);
+  EXPECT_EQ(cache_->counts().misses, 1);
+}
+
+TEST_F(GrammarCaches, KindTextAndOptionsAreTheContent) {
+  Start({});
+  GrammarSource source = Regex("a");
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.kind = GrammarKind::kEbnf;
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.layout.any_whitespace = false;
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.layout.only_named_properties = true;
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.layout.max_whitespace = 1;
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.choices = {"a"};
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  source.choices = {"", "a"};
+  EXPECT_TRUE(cache_->Wait(source).ok());
+  EXPECT_EQ(compiles_.count, 7);
+}
+
+TEST_F(GrammarCaches, CallsAtTheSameTimeShareOneCompile) {
+  Start({});
+  auto first = Ask(Regex("wait"));
+  AwaitCompiles(1);
+  auto second = Ask(Regex("wait"));
+  compiles_.gate.Notify();
+  const auto a = first.get(), b = second.get();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(*a, *b);
+  EXPECT_EQ(compiles_.count, 1);
+}
+
+TEST_F(GrammarCaches, BytesAreBoundedAndTheLeastRecentlyUsedGoFirst) {
+  compiles_.bytes = 1000;
+  Start({.max_bytes = 3600});
+  for (const char* text : {"a", "b", "c", "a", "d"}) EXPECT_TRUE(cache_->Wait(Regex(text)).ok());
+  EXPECT_LE(cache_->counts().bytes, 3600);
+  EXPECT_EQ(compiles_.count, 4);
+  EXPECT_TRUE(cache_->Wait(Regex("a")).ok());
+  EXPECT_EQ(compiles_.count, 4);
+  EXPECT_TRUE(cache_->Wait(Regex("b")).ok());
+  EXPECT_EQ(compiles_.count, 5);
+}
+
+TEST_F(GrammarCaches, AGrammarThatIsTooLargeIsServedAndNotKept) {
+  compiles_.bytes = 10000;
+  Start({.max_bytes = 5000});
+  EXPECT_TRUE(cache_->Wait(Regex("a")).ok());
+  EXPECT_EQ(cache_->counts().bytes, 0);
+  EXPECT_EQ(cache_->counts().entries, 0);
+}
+
+TEST_F(GrammarCaches, EntriesAreBounded) {
+  Start({.max_entries = 2});
+  for (const char* text : {"a", "b", "c"}) EXPECT_TRUE(cache_->Wait(Regex(text)).ok());
+  EXPECT_EQ(cache_->counts().entries, 2);
+  EXPECT_EQ(cache_->counts().evicted, 1);
+}
+
+TEST_F(GrammarCaches, AWrongSourceIsKeptAndASlowOneIsTriedAgain) {
+  Start({});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(cache_->Wait(Regex("wrong")).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(cache_->Wait(Regex("slow")).status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_EQ(compiles_.count, 3);
+}
+
+TEST_F(GrammarCaches, ACallThatWaitsForTooLongHasItsAnswerWhileTheCompileGoesOn) {
+  Start({.threads = 1, .max_wait = absl::Milliseconds(20)});
+  EXPECT_EQ(cache_->Wait(Regex("wait")).status().code(), absl::StatusCode::kDeadlineExceeded);
+  // The only thread is busy: nobody compiles this source, and its calls end all the same.
+  EXPECT_EQ(cache_->Wait(Regex("behind")).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(cache_->counts().expired, 2);
+  EXPECT_EQ(cache_->counts().waiting, 0);
+  compiles_.gate.Notify();
+  // The compile that nobody waited for has filled the cache at last.
+  while (cache_->counts().entries == 0) std::this_thread::yield();
+  EXPECT_TRUE(cache_->Wait(Regex("wait")).ok());
+  EXPECT_EQ(compiles_.count, 1);
+}
+
+TEST_F(GrammarCaches, CallsThatWaitAreBounded) {
+  Start({.threads = 1, .max_waiting = 2});
+  auto first = Ask(Regex("wait"));
+  AwaitCompiles(1);
+  auto second = Ask(Regex("a"));
+  EXPECT_EQ(cache_->Wait(Regex("b")).status().code(), absl::StatusCode::kResourceExhausted);
+  compiles_.gate.Notify();
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(second.get().ok());
+  EXPECT_TRUE(cache_->Wait(Regex("b")).ok());
+}
+
+TEST_F(GrammarCaches, CallsThatWaitAtTheEndAreAnswered) {
+  Start({.threads = 1});
+  auto running = Ask(Regex("wait"));
+  AwaitCompiles(1);
+  auto queued = Ask(Regex("a"));
+  std::thread end([this] { cache_.reset(); });
+  compiles_.gate.Notify();
+  end.join();
+  // The one under way may end either way; both have an answer.
+  EXPECT_TRUE(running.get().ok());
+  const auto answer = queued.get();
+  EXPECT_TRUE(answer.ok() || absl::IsCancelled(answer.status())) << answer.status();
+}
+
+}  // namespace
+}  // namespace somnus

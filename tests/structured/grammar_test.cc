@@ -1,0 +1,313 @@
+// Masks, and how a matcher goes forward and back, for all kinds of grammars. The oracle of a mask is the byte
+// by byte walk: a token may come where all of its bytes may come one after the other.
+
+#include "coordinator/structured/grammar.h"
+
+#include <random>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/structured/small_vocabulary.h"
+
+namespace somnus {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Grammars : public ::testing::Test {
+ protected:
+  std::shared_ptr<const CompiledGrammar> Compile(const GrammarSource& source) {
+    auto grammar = compiler_->Compile(source);
+    EXPECT_TRUE(grammar.ok()) << grammar.status() << " " << source.text;
+    return grammar.ok() ? *grammar : nullptr;
+  }
+  std::shared_ptr<const CompiledGrammar> Compile(GrammarKind kind, const std::string& text) {
+    return Compile(SourceOf(kind, text));
+  }
+  absl::Status ErrorOf(GrammarKind kind, const std::string& text) {
+    return compiler_->Compile(SourceOf(kind, text)).status();
+  }
+
+  std::set<int32_t> Allowed(GrammarMatcher* matcher) {
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(vocabulary_.rows)));
+    const absl::Status status = matcher->FillMask(absl::MakeSpan(mask));
+    EXPECT_TRUE(status.ok()) << status;
+    std::set<int32_t> allowed;
+    for (int32_t token = 0; token < static_cast<int32_t>(mask.size() * 32); ++token) {
+      if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) allowed.insert(token);
+    }
+    return allowed;
+  }
+
+  std::set<int32_t> AllowedByBytes(const GrammarMatcher& matcher) {
+    std::set<int32_t> allowed;
+    for (int32_t token = 0; token < static_cast<int32_t>(vocabulary_.token_bytes.size()); ++token) {
+      if (token == kSmallEnd || token == kSmallOtherEnd) {
+        if (matcher.IsComplete()) allowed.insert(token);
+        continue;
+      }
+      const std::string& bytes = vocabulary_.token_bytes[static_cast<size_t>(token)];
+      if (!bytes.empty() && AcceptBytes(matcher.Fork()->get(), bytes).ok()) allowed.insert(token);
+    }
+    return allowed;
+  }
+
+  // The tokens that are in one set alone.
+  std::string Difference(const std::set<int32_t>& mask, const std::set<int32_t>& walk) {
+    std::string difference;
+    for (int32_t token = 0; token < vocabulary_.rows; ++token) {
+      if (mask.contains(token) == walk.contains(token)) continue;
+      absl::StrAppend(&difference, mask.contains(token) ? " only the mask has " : " the mask lacks ", token,
+                      " '", absl::CEscape(vocabulary_.token_bytes[static_cast<size_t>(token)]), "'");
+    }
+    return difference;
+  }
+
+  // Walks through the grammar at random, and compares each mask and the state after going back.
+  void Walk(const CompiledGrammar& grammar, uint32_t seed) {
+    std::mt19937 random(seed);
+    auto matcher = grammar.NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    std::string text;
+    for (int step = 0; step < 40; ++step) {
+      const std::set<int32_t> allowed = Allowed(matcher->get());
+      ASSERT_EQ(Difference(allowed, AllowedByBytes(**matcher)), "") << "after '" << text << "'";
+      auto next = allowed.begin();
+      std::advance(next, random() % allowed.size());
+      ASSERT_EQ((*matcher)->Accept(*next), absl::OkStatus()) << text;
+      if ((*matcher)->IsTerminated()) return;
+      text += vocabulary_.token_bytes[static_cast<size_t>(*next)];
+      if (random() % 4 != 0) continue;
+      ASSERT_TRUE((*matcher)->Rollback(1).ok());
+      ASSERT_EQ(Allowed(matcher->get()), allowed) << "back at '" << text << "'";
+      ASSERT_EQ((*matcher)->Accept(*next), absl::OkStatus()) << text;
+    }
+  }
+
+  const GrammarVocabulary vocabulary_ = SmallVocabulary();
+  const std::unique_ptr<GrammarCompiler> compiler_ = SmallCompiler();
+};
+
+TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
+  const std::pair<GrammarKind, const char*> sources[] = {
+      {GrammarKind::kJsonObject, ""},
+      {GrammarKind::kJsonSchema,
+       R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "string"}},
+                                     "required": ["a"], "additionalProperties": false})"},
+      {GrammarKind::kJsonSchema,
+       R"({"type": "array", "items": {"enum": ["abc", "ab", 12, null, true]}, "maxItems": 3})"},
+      {GrammarKind::kJsonSchema, R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "number"}]})"},
+      {GrammarKind::kJsonSchema,
+       R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})"},
+      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(ab|ba)+$"})"},
+      {GrammarKind::kRegex, "(ab)*c?[0-9]{2,4}"},
+      {GrammarKind::kRegex, "x(a|b.*)"},
+      {GrammarKind::kRegex, "[^a-z]+"},
+      {GrammarKind::kEbnf,
+       "root ::= expression\nexpression ::= [0-9]+ | \"-\" expression | \"[\" expression \"]\""},
+      {GrammarKind::kEbnf, "root ::= \"a\" root \"b\" | \"\""},
+      {GrammarKind::kStructuralTag,
+       R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
+          {"type": "json_schema", "json_schema": {"type": "boolean"}}, "end": "ba"}})"},
+  };
+  for (const auto& [kind, text] : sources) {
+    SCOPED_TRACE(text);
+    const auto grammar = Compile(kind, text);
+    ASSERT_NE(grammar, nullptr);
+    for (uint32_t seed = 0; seed < 5; ++seed) Walk(*grammar, seed);
+  }
+}
+
+TEST_F(Grammars, WithAnyWhitespaceAndWithout) {
+  GrammarSource source =
+      SourceOf(GrammarKind::kJsonSchema, R"({"type": "array", "items": {"type": "integer"}})");
+  const auto any = Compile(source);
+  EXPECT_TRUE(Matches(*any, "[1, \n 2 ]"));
+  source.layout.max_whitespace = 2;
+  const auto some = Compile(source);
+  EXPECT_TRUE(Matches(*some, "[1,  2]"));
+  EXPECT_FALSE(Matches(*some, "[1,   2]"));
+  source.layout = {.any_whitespace = false};
+  const auto fixed = Compile(source);
+  EXPECT_TRUE(Matches(*fixed, "[1, 2]"));
+  EXPECT_FALSE(Matches(*fixed, "[1,  2]"));
+}
+
+TEST_F(Grammars, AdditionalPropertiesAreThereUnlessTheLayoutForbidsThem) {
+  GrammarSource source =
+      SourceOf(GrammarKind::kJsonSchema,
+               R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})");
+  EXPECT_TRUE(Matches(*Compile(source), R"({"a": 1, "b": 2})"));
+  source.layout.only_named_properties = true;
+  const auto grammar = Compile(source);
+  EXPECT_TRUE(Matches(*grammar, R"({"a": 1})"));
+  EXPECT_FALSE(Matches(*grammar, R"({"a": 1, "b": 2})"));
+}
+
+TEST_F(Grammars, AJsonObjectIsAnObject) {
+  const auto grammar = Compile(GrammarKind::kJsonObject, "");
+  EXPECT_TRUE(Matches(*grammar, R"({"a": [1, {"b": null}]})"));
+  EXPECT_TRUE(Matches(*grammar, "{}"));
+  EXPECT_FALSE(Matches(*grammar, "[]"));
+  EXPECT_FALSE(Matches(*grammar, "1"));
+}
+
+TEST_F(Grammars, ChoicesMayHoldAnyCharacter) {
+  GrammarSource source;
+  source.kind = GrammarKind::kChoice;
+  source.choices = {
+      "yes",     "\"quoted\" \\ back", "line\nbreak", "[a-z] | (x)", "\u00e9\U0001F600", "yes sir", "",
+      "\x01\x7f"};
+  const auto grammar = Compile(source);
+  ASSERT_NE(grammar, nullptr);
+  for (const std::string& choice : source.choices) EXPECT_TRUE(Matches(*grammar, choice)) << choice;
+  EXPECT_FALSE(Matches(*grammar, "ye"));
+  EXPECT_FALSE(Matches(*grammar, "x"));
+}
+
+TEST_F(Grammars, EndTokensComeWhereTheTextIsCompleteAndEndTheMatcher) {
+  auto matcher = *Compile(GrammarKind::kRegex, "ab?")->NewMatcher();
+  EXPECT_EQ(Allowed(matcher.get()), (std::set<int32_t>{'a', kSmallAb}));
+  EXPECT_EQ(matcher->Accept(kSmallEnd).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(matcher->Accept('a').ok());
+  EXPECT_TRUE(matcher->IsComplete());
+  EXPECT_EQ(Allowed(matcher.get()), (std::set<int32_t>{'b', kSmallEnd, kSmallOtherEnd}));
+  ASSERT_TRUE(matcher->Accept(kSmallOtherEnd).ok());
+  EXPECT_TRUE(matcher->IsTerminated());
+  std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(vocabulary_.rows)));
+  EXPECT_EQ(matcher->FillMask(absl::MakeSpan(mask)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(matcher->Accept('b').code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(matcher->Rollback(1).ok());
+  EXPECT_FALSE(matcher->IsTerminated());
+  EXPECT_EQ(Allowed(matcher.get()), (std::set<int32_t>{'b', kSmallEnd, kSmallOtherEnd}));
+}
+
+TEST_F(Grammars, ARefusedTokenChangesNothing) {
+  auto matcher = *Compile(GrammarKind::kRegex, "abc[0-9]")->NewMatcher();
+  ASSERT_TRUE(AcceptBytes(matcher.get(), "ab").ok());
+  for (const int32_t token : {int32_t{'x'}, kSmallSpecial, kSmallEnd, -1, 1000, 330}) {
+    EXPECT_EQ(matcher->Accept(token).code(), absl::StatusCode::kInvalidArgument) << token;
+  }
+  EXPECT_EQ(Allowed(matcher.get()), (std::set<int32_t>{'c'}));
+  EXPECT_EQ(matcher->Rollback(3).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(matcher->Rollback(2).ok());
+  EXPECT_TRUE(AcceptBytes(matcher.get(), "abc7").ok());
+}
+
+TEST_F(Grammars, AForkGoesOnByItself) {
+  auto matcher = *Compile(GrammarKind::kRegex, "a(b|c)d")->NewMatcher();
+  ASSERT_TRUE(matcher->Accept('a').ok());
+  auto fork = *matcher->Fork();
+  ASSERT_TRUE(AcceptBytes(matcher.get(), "bd").ok());
+  ASSERT_TRUE(fork->Accept('c').ok());
+  EXPECT_EQ(Allowed(fork.get()), (std::set<int32_t>{'d'}));
+  ASSERT_TRUE(fork->Rollback(2).ok());
+  EXPECT_EQ(Allowed(fork.get()).count('a'), 1u);
+  EXPECT_TRUE(matcher->IsComplete());
+}
+
+TEST_F(Grammars, ForcedTextEndsWhereThereIsAChoiceOrAnEnd) {
+  const auto grammar = Compile(GrammarKind::kEbnf, "root ::= \"{order\" (\"Id\" | \"Key\") \"}\"");
+  auto matcher = *grammar->NewMatcher();
+  EXPECT_EQ(*matcher->ForcedText(100), "{order");
+  EXPECT_EQ(*matcher->ForcedText(3), "{or");
+  ASSERT_TRUE(AcceptBytes(matcher.get(), "{orderI").ok());
+  EXPECT_EQ(*matcher->ForcedText(100), "d}");
+  ASSERT_TRUE(AcceptBytes(matcher.get(), "d}").ok());
+  EXPECT_EQ(*matcher->ForcedText(100), "");
+  ASSERT_TRUE(matcher->Rollback(9).ok());
+  EXPECT_EQ(*matcher->ForcedText(100), "{order");
+}
+
+TEST_F(Grammars, AForcedTextWithoutAnEndIsBounded) {
+  auto matcher = *Compile(GrammarKind::kEbnf, "root ::= \"z\" root")->NewMatcher();
+  EXPECT_EQ(*matcher->ForcedText(1000), std::string(1000, 'z'));
+}
+
+TEST_F(Grammars, WrongSourcesAreInvalid) {
+  const std::pair<GrammarKind, const char*> sources[] = {
+      {GrammarKind::kJsonSchema, "{"},
+      {GrammarKind::kJsonSchema, "[]"},
+      {GrammarKind::kJsonSchema, R"({"type": "nothing"})"},
+      {GrammarKind::kJsonSchema, R"({"type": "integer", "minimum": 3, "maximum": 1})"},
+      {GrammarKind::kJsonSchema, R"({"$ref": "#/$defs/missing"})"},
+      {GrammarKind::kRegex, "(a"},
+      {GrammarKind::kRegex, "[b-a]"},
+      {GrammarKind::kEbnf, "root ::= missing"},
+      {GrammarKind::kEbnf, "other ::= \"a\""},
+      {GrammarKind::kStructuralTag, R"({"type": "structural_tag", "format": {"type": "unknown"}})"},
+  };
+  for (const auto& [kind, text] : sources) {
+    EXPECT_EQ(ErrorOf(kind, text).code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_EQ(ErrorOf(GrammarKind::kRegex, std::string("a\0b", 3)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(compiler_->Compile({.kind = GrammarKind::kChoice}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(Grammars, WhatTheEngineWouldIgnoreIsRefused) {
+  const std::pair<GrammarKind, const char*> sources[] = {
+      {GrammarKind::kJsonSchema, R"({"type": "number", "multipleOf": 0.1})"},
+      {GrammarKind::kJsonSchema, R"({"$ref": "https://example.com/schema"})"},
+      {GrammarKind::kRegex, "a$b"},
+  };
+  for (const auto& [kind, text] : sources) {
+    const absl::Status status = ErrorOf(kind, text);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be enforced")) << text;
+  }
+}
+
+TEST_F(Grammars, LimitsOfTheSource) {
+  const auto compiler = SmallCompiler({.source_bytes = 100, .depth = 5});
+  const auto code = [&](GrammarKind kind, const std::string& text) {
+    return compiler->Compile(SourceOf(kind, text)).status().code();
+  };
+  EXPECT_EQ(code(GrammarKind::kRegex, std::string(100, 'a')), absl::StatusCode::kOk);
+  EXPECT_EQ(code(GrammarKind::kRegex, std::string(101, 'a')), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(GrammarKind::kRegex, "(((((a)))))"), absl::StatusCode::kOk);
+  EXPECT_EQ(code(GrammarKind::kRegex, "((((((a))))))"), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(GrammarKind::kRegex, "\\(\\(\\(\\(\\(\\(\\("), absl::StatusCode::kOk);
+  EXPECT_EQ(code(GrammarKind::kJsonSchema, R"x({"pattern": "(((((a)))))"})x"),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(GrammarKind::kJsonSchema, R"x({"type": "string", "pattern": "(a)(a)(a)(a)(a)(a)"})x"),
+            absl::StatusCode::kOk);
+}
+
+TEST_F(Grammars, AVocabularyThatDoesNotFitIsRefused) {
+  const auto code = [](GrammarVocabulary vocabulary) {
+    return NewXgrammarCompiler(vocabulary, {}).status().code();
+  };
+  GrammarVocabulary vocabulary = SmallVocabulary();
+  vocabulary.end_tokens = {};
+  EXPECT_EQ(code(vocabulary), absl::StatusCode::kInvalidArgument);
+  vocabulary.end_tokens = {1000};
+  EXPECT_EQ(code(vocabulary), absl::StatusCode::kInvalidArgument);
+  vocabulary = SmallVocabulary();
+  vocabulary.rows = 10;
+  EXPECT_EQ(code(vocabulary), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(Grammars, AMaskOfTheWrongSizeIsRefused) {
+  auto matcher = *Compile(GrammarKind::kRegex, "a")->NewMatcher();
+  std::vector<uint32_t> mask(3);
+  EXPECT_EQ(matcher->FillMask(absl::MakeSpan(mask)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(Grammars, TheEndOfTheVocabularyIsAnErrorNotAnEmptyMask) {
+  GrammarVocabulary vocabulary;
+  vocabulary.token_bytes = {"a", "b", ""};
+  vocabulary.end_tokens = {2};
+  vocabulary.rows = 3;
+  auto compiler = *NewXgrammarCompiler(vocabulary, {});
+  auto matcher = *(*compiler->Compile(SourceOf(GrammarKind::kRegex, "ac")))->NewMatcher();
+  ASSERT_TRUE(matcher->Accept(0).ok());
+  uint32_t mask = 0;
+  EXPECT_EQ(matcher->FillMask({&mask, 1}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace somnus
