@@ -3,9 +3,9 @@
 #include <malloc.h>
 
 #include <cstdlib>
+#include <ctime>
 
 #include "absl/strings/str_cat.h"
-#include "base/monotonic.h"
 
 namespace somnus {
 namespace {
@@ -19,29 +19,37 @@ constexpr size_t kSmall = 4096;
 // Constant initialisation, so that threads without a meter pay one load.
 constinit thread_local WorkMeter* current = nullptr;
 
-int64_t Now() { return absl::ToInt64Nanoseconds(MonotonicNow()); }
+int64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
 
 }  // namespace
 
 WorkMeter::WorkMeter(const Limits& limits)
     : limits_(limits),
       next_bytes_(limits.bytes),
-      next_nanoseconds_(absl::ToInt64Nanoseconds(MonotonicNow() + limits.time)),
+      next_nanoseconds_(absl::ToInt64Nanoseconds(absl::Nanoseconds(Now()) + limits.time)),
       outer_(current) {
   current = this;
 }
 
-WorkMeter::~WorkMeter() { current = outer_; }
+WorkMeter::~WorkMeter() {
+  if (!ended_) current = outer_;
+}
 
 WorkMeter* WorkMeter::OfThread() { return current; }
 
-absl::Status WorkMeter::status() const {
+absl::Status WorkMeter::End() {
+  if (!ended_) current = outer_;
+  ended_ = true;
   if (bytes_exceeded_) {
     return absl::ResourceExhaustedError(absl::StrCat("it takes more than ", limits_.bytes >> 20, " MiB"));
   }
   if (time_exceeded_) {
     return absl::DeadlineExceededError(
-        absl::StrCat("it takes longer than ", absl::FormatDuration(limits_.time)));
+        absl::StrCat("it takes more of the CPU than ", absl::FormatDuration(limits_.time)));
   }
   return absl::OkStatus();
 }

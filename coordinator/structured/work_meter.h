@@ -28,7 +28,8 @@ class WorkMeter {
  public:
   struct Limits {
     int64_t bytes = 0;  // allocated and not freed, while the meter lives
-    absl::Duration time;
+    absl::Duration
+        time;  // of the CPU for the thread: a machine with much else to do refuses no more than others
   };
 
   explicit WorkMeter(const Limits& limits);
@@ -36,9 +37,9 @@ class WorkMeter {
   WorkMeter(const WorkMeter&) = delete;
   WorkMeter& operator=(const WorkMeter&) = delete;
 
-  // Ok, or why WorkExceeded was thrown, even if somebody has caught it: ResourceExhausted (bytes),
-  // DeadlineExceeded.
-  absl::Status status() const;
+  // Ends the metering before the destructor does. Ok, or why WorkExceeded was thrown, even if somebody has
+  // caught it: ResourceExhausted (bytes), DeadlineExceeded.
+  absl::Status End();
   // May be less than zero: memory of before is freed too.
   int64_t allocated() const { return allocated_; }
 
@@ -58,6 +59,7 @@ class WorkMeter {
   uint32_t allocations_ = 0;
   bool bytes_exceeded_ = false, time_exceeded_ = false;
   WorkMeter* const outer_;
+  bool ended_ = false;
 };
 
 }  // namespace somnus

@@ -28,19 +28,19 @@ using FirstBytes = std::shared_ptr<const std::vector<int16_t>>;
 template <typename Work>
 absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, const Work& work) {
   WorkMeter meter(limits);
-  absl::Status status;
+  absl::Status exceeded, status;
   try {
     status = work();
-  } catch (const WorkExceeded&) {
-    return meter.status();
+    exceeded = meter.End();
   } catch (const std::exception& error) {
+    exceeded = meter.End();
     status = absl::Status(wrong, error.what());
   } catch (...) {
+    exceeded = meter.End();
     status = absl::Status(wrong, "an exception of an unknown type");
   }
-  // xgrammar may have caught what the meter threw.
-  RETURN_IF_ERROR(meter.status());
-  return status;
+  // First what the meter says, as xgrammar may have caught the meter's exception.
+  return exceeded.ok() ? status : exceeded;
 }
 
 std::string EbnfOfChoices(const std::vector<std::string>& choices) {

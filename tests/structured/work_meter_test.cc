@@ -25,14 +25,14 @@ TEST(WorkMeter, AllocationsThatAreTooLargeThrow) {
       },
       WorkExceeded);
   EXPECT_EQ(pieces.size(), 10u);
-  EXPECT_EQ(meter.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(meter.End().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(WorkMeter, FreedMemoryDoesNotCount) {
   SKIP_WITH_SANITIZERS();
   WorkMeter meter({1 << 20, absl::InfiniteDuration()});
   for (int i = 0; i < 100; ++i) std::vector<char>(100'000).swap(*std::make_unique<std::vector<char>>());
-  EXPECT_TRUE(meter.status().ok());
+  EXPECT_TRUE(meter.End().ok());
   EXPECT_LT(meter.allocated(), 1000);
 }
 
@@ -55,7 +55,7 @@ TEST(WorkMeter, WorkThatAllocatesEndsWhenTheTimeIsOver) {
         while (true) std::vector<int>(10).push_back(1);
       },
       WorkExceeded);
-  EXPECT_EQ(meter.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(meter.End().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(WorkMeter, AfterAnExceptionThereIsMemoryToCleanUpWith) {
@@ -63,7 +63,7 @@ TEST(WorkMeter, AfterAnExceptionThereIsMemoryToCleanUpWith) {
   WorkMeter meter({1 << 20, absl::InfiniteDuration()});
   EXPECT_THROW(std::vector<char>(2 << 20), WorkExceeded);
   EXPECT_NO_THROW(std::vector<char>(1 << 19));
-  EXPECT_FALSE(meter.status().ok());
+  EXPECT_FALSE(meter.End().ok());
 }
 
 TEST(WorkMeter, OtherThreadsAndTheTimeAfterAreFree) {
@@ -72,7 +72,7 @@ TEST(WorkMeter, OtherThreadsAndTheTimeAfterAreFree) {
     WorkMeter meter({1 << 20, absl::InfiniteDuration()});
     // The thread's own memory is what the meter sees.
     std::thread([] { std::vector<char> large(4 << 20); }).join();
-    EXPECT_TRUE(meter.status().ok());
+    EXPECT_TRUE(meter.End().ok());
   }
   EXPECT_EQ(WorkMeter::OfThread(), nullptr);
   EXPECT_NO_THROW(std::vector<char>(4 << 20));

@@ -1,0 +1,19 @@
+#pragma once
+// What grammar_bench measures: grammars as clients send them, each with a text that fits.
+
+#include <string>
+#include <vector>
+
+#include "coordinator/structured/grammar.h"
+
+namespace somnus {
+
+struct GrammarCase {
+  std::string name;
+  GrammarSource source;
+  std::string text;
+};
+
+std::vector<GrammarCase> GrammarCases();
+
+}  // namespace somnus
