@@ -132,8 +132,24 @@ void GrammarCache::CompileSources() {
     const std::vector<Done> waiters = TakeWaiters(source);
     lock.unlock();
     for (const Done& done : waiters) done(result);
+    if (result.ok()) MakeMasks(source, **result);
     lock.lock();
   }
+}
+
+void GrammarCache::MakeMasks(const Source& source, const CompiledGrammar& grammar) {
+  {
+    // Whoever waits for a compile goes first; then matchers make this grammar's masks.
+    std::lock_guard<std::mutex> lock(mu_);
+    if (ends_ || !queue_.empty()) return;
+  }
+  grammar.MakeMasks();
+  const int64_t bytes = static_cast<int64_t>(sizeof(GrammarSource)) + source->bytes() + grammar.bytes();
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = by_source_.find(source);
+  if (found == by_source_.end()) return;
+  counts_.bytes += bytes - std::exchange(found->second->bytes, bytes);
+  EvictToFit();
 }
 
 std::vector<GrammarCache::Done> GrammarCache::TakeWaiters(const Source& source) {

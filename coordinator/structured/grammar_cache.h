@@ -91,6 +91,7 @@ class GrammarCache {
 
   void CompileSources();
   void ExpireWaiters();
+  void MakeMasks(const Source& source, const CompiledGrammar& grammar);
   // All with mu_ held.
   const Result* Find(const Source& source);
   void Keep(const Source& source, const Result& result);

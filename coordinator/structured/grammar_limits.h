@@ -14,12 +14,12 @@ struct GrammarLimits {
   int64_t source_bytes = int64_t{256} << 10;
   // Brackets of all sorts within each other, in strings and patterns too.
   int32_t depth = 128;
-  // A compile.
+  // A compile, and the masks of a grammar. Times are those of the CPU.
   int64_t compile_bytes = int64_t{256} << 20;
-  absl::Duration compile_time = absl::Seconds(2);
+  absl::Duration compile_time = absl::Seconds(1);
   // One call of a matcher. The memory is what the call adds.
   int64_t step_bytes = int64_t{64} << 20;
-  absl::Duration step_time = absl::Seconds(1);
+  absl::Duration step_time = absl::Milliseconds(200);
 };
 
 // InvalidArgument: the source is too long, too deep, has a byte of value 0, or an empty list of choices.

@@ -1,5 +1,8 @@
 #include "coordinator/structured/xgrammar_compiler.h"
 
+// First of all, in the place of a header of xgrammar's.
+#include "coordinator/structured/xgrammar_log.h"
+//
 #include <xgrammar/xgrammar.h>
 
 #include <bit>
@@ -14,14 +17,25 @@
 #include "base/status_macros.h"
 #include "coordinator/structured/work_meter.h"
 #include "coordinator/structured/xgrammar_warnings.h"
+#include "cpp/compiled_grammar_impl.h"
 
 namespace somnus {
 namespace {
 
 constexpr int16_t kNoByte = -1;
+// How many masks a matcher fills between two looks at the memory of its grammar, which grows by masks.
+constexpr int64_t kMasksPerLook = 256;
 
-// What all matchers of a compiler share: the first byte of each token that adds text.
-using FirstBytes = std::shared_ptr<const std::vector<int16_t>>;
+// What all grammars and matchers of a compiler share.
+struct Shared {
+  GrammarLimits limits;
+  int64_t rows;
+  std::vector<int16_t> first_bytes;  // of each token that adds text, for whole words of a mask
+
+  WorkMeter::Limits compile_limits() const { return {limits.compile_bytes, limits.compile_time}; }
+  WorkMeter::Limits step_limits() const { return {limits.step_bytes, limits.step_time}; }
+};
+using SharedPtr = std::shared_ptr<const Shared>;
 
 // Runs `work`, a function that returns a Status, within the limits. What xgrammar throws is `wrong`'s kind of
 // error.
@@ -64,13 +78,13 @@ std::string EbnfOfChoices(const std::vector<std::string>& choices) {
 
 class XgrammarMatcher : public GrammarMatcher {
  public:
-  XgrammarMatcher(xgrammar::GrammarMatcher matcher, FirstBytes first_bytes, int64_t rows,
-                  WorkMeter::Limits limits)
-      : matcher_(std::move(matcher)), first_bytes_(std::move(first_bytes)), rows_(rows), limits_(limits) {}
+  XgrammarMatcher(const xgrammar::CompiledGrammar& grammar, xgrammar::GrammarMatcher matcher,
+                  SharedPtr shared)
+      : grammar_(grammar), matcher_(std::move(matcher)), shared_(std::move(shared)) {}
 
   absl::Status Accept(int32_t token) override {
     RETURN_IF_ERROR(broken_);
-    if (token < 0 || token >= rows_) return NotAllowed(token);
+    if (token < 0 || token >= shared_->rows) return NotAllowed(token);
     bool accepted = false;
     RETURN_IF_ERROR(Run([&] {
       accepted = matcher_.AcceptToken(token);
@@ -95,9 +109,9 @@ class XgrammarMatcher : public GrammarMatcher {
 
   absl::Status FillMask(absl::Span<uint32_t> mask) override {
     RETURN_IF_ERROR(broken_);
-    if (static_cast<int64_t>(mask.size()) != MaskWords(rows_)) {
+    if (static_cast<int64_t>(mask.size()) != MaskWords(shared_->rows)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a mask of ", mask.size(), " words for ", rows_, " tokens"));
+          absl::StrCat("a mask of ", mask.size(), " words for ", shared_->rows, " tokens"));
     }
     if (matcher_.IsTerminated()) return absl::FailedPreconditionError("the text has ended");
     RETURN_IF_ERROR(Run([&] { return Fill(mask); }));
@@ -120,8 +134,8 @@ class XgrammarMatcher : public GrammarMatcher {
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> Fork() const override {
     RETURN_IF_ERROR(broken_);
     std::unique_ptr<XgrammarMatcher> fork;
-    RETURN_IF_ERROR(Metered(limits_, absl::StatusCode::kInternal, [&] {
-      fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), first_bytes_, rows_, limits_);
+    RETURN_IF_ERROR(Metered(shared_->step_limits(), absl::StatusCode::kInternal, [&] {
+      fork = std::make_unique<XgrammarMatcher>(grammar_, matcher_.Fork(), shared_);
       return absl::OkStatus();
     }));
     fork->accepted_ = accepted_;
@@ -136,11 +150,16 @@ class XgrammarMatcher : public GrammarMatcher {
   // After an exception the state of xgrammar's matcher is unknown.
   template <typename Work>
   absl::Status Run(const Work& work) {
-    broken_ = Metered(limits_, absl::StatusCode::kInternal, work);
+    broken_ = Metered(shared_->step_limits(), absl::StatusCode::kInternal, work);
     return broken_;
   }
 
   absl::Status Fill(absl::Span<uint32_t> mask) {
+    if (++masks_ % kMasksPerLook == 0 &&
+        static_cast<int64_t>(grammar_.MemorySizeBytes()) > shared_->limits.compile_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the grammar's masks take more than ", shared_->limits.compile_bytes >> 20, " MiB"));
+    }
     int64_t shape = static_cast<int64_t>(mask.size()), stride = 1;
     DLTensor tensor = {};
     tensor.data = mask.data();
@@ -151,7 +170,7 @@ class XgrammarMatcher : public GrammarMatcher {
     tensor.strides = &stride;
     matcher_.FillNextTokenBitmask(&tensor);
     // xgrammar may set bits after the last row.
-    if (const int64_t rest = rows_ % 32; rest != 0) mask.back() &= (uint32_t{1} << rest) - 1;
+    if (const int64_t rest = shared_->rows % 32; rest != 0) mask.back() &= (uint32_t{1} << rest) - 1;
     return absl::OkStatus();
   }
 
@@ -160,7 +179,7 @@ class XgrammarMatcher : public GrammarMatcher {
     int16_t shared = kNoByte;
     for (size_t word = 0; word < mask.size(); ++word) {
       for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
-        const int16_t byte = (*first_bytes_)[word * 32 + static_cast<size_t>(std::countr_zero(bits))];
+        const int16_t byte = shared_->first_bytes[word * 32 + static_cast<size_t>(std::countr_zero(bits))];
         if (byte == kNoByte || (shared != kNoByte && byte != shared)) return kNoByte;
         shared = byte;
       }
@@ -169,7 +188,7 @@ class XgrammarMatcher : public GrammarMatcher {
   }
 
   absl::Status FindForced(int64_t max_bytes, std::string* text) {
-    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(rows_)));
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(shared_->rows)));
     while (static_cast<int64_t>(text->size()) < max_bytes && !matcher_.IsTerminated()) {
       RETURN_IF_ERROR(Fill(absl::MakeSpan(mask)));
       const int16_t byte = SharedByte(mask);
@@ -183,61 +202,63 @@ class XgrammarMatcher : public GrammarMatcher {
     return absl::OkStatus();
   }
 
+  const xgrammar::CompiledGrammar grammar_;
   xgrammar::GrammarMatcher matcher_;
-  const FirstBytes first_bytes_;
-  const int64_t rows_;
-  const WorkMeter::Limits limits_;
+  const SharedPtr shared_;
   int64_t accepted_ = 0;  // tokens
+  int64_t masks_ = 0;
   absl::Status broken_;
 };
 
 class XgrammarGrammar : public CompiledGrammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, FirstBytes first_bytes, int64_t rows,
-                  WorkMeter::Limits limits)
-      : grammar_(std::move(grammar)), first_bytes_(std::move(first_bytes)), rows_(rows), limits_(limits) {}
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, SharedPtr shared)
+      : grammar_(std::move(grammar)), shared_(std::move(shared)) {}
 
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     std::unique_ptr<GrammarMatcher> matcher;
-    RETURN_IF_ERROR(Metered(limits_, absl::StatusCode::kInternal, [&] {
-      matcher =
-          std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), first_bytes_, rows_, limits_);
+    RETURN_IF_ERROR(Metered(shared_->step_limits(), absl::StatusCode::kInternal, [&] {
+      matcher = std::make_unique<XgrammarMatcher>(grammar_, xgrammar::GrammarMatcher(grammar_), shared_);
       return absl::OkStatus();
     }));
     return matcher;
+  }
+
+  void MakeMasks() const override {
+    // What is missing at the limit is made on demand, within the limits of a step.
+    Metered(shared_->compile_limits(), absl::StatusCode::kInternal, [this] {
+      xgrammar::CompiledGrammar grammar = grammar_;  // another handle of the same grammar
+      grammar->MaterializeAdaptiveTokenMaskCache();
+      return absl::OkStatus();
+    }).IgnoreError();
   }
 
   int64_t bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
 
  private:
   const xgrammar::CompiledGrammar grammar_;
-  const FirstBytes first_bytes_;
-  const int64_t rows_;
-  const WorkMeter::Limits limits_;
+  const SharedPtr shared_;
 };
 
 class XgrammarCompiler : public GrammarCompiler {
  public:
   XgrammarCompiler(const xgrammar::TokenizerInfo& info, const GrammarVocabulary& vocabulary,
                    const XgrammarOptions& options)
-      // One thread: exceptions and meters belong to the caller's.
+      // One thread, as exceptions and meters belong to the caller's. Masks are made after the compile: a
+      // grammar's first text waits for few of them.
       : compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
                   /*enable_dynamic_compilation=*/true),
-        first_bytes_(FirstBytesOf(vocabulary)),
-        rows_(vocabulary.rows),
-        limits_(options.limits) {}
+        shared_(std::make_shared<const Shared>(
+            Shared{options.limits, vocabulary.rows, FirstBytesOf(vocabulary)})) {}
 
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
-    RETURN_IF_ERROR(CheckGrammarSource(source, limits_));
+    RETURN_IF_ERROR(CheckGrammarSource(source, shared_->limits));
     XgrammarWarnings warnings;
     std::shared_ptr<const CompiledGrammar> result;
-    RETURN_IF_ERROR(
-        Metered({limits_.compile_bytes, limits_.compile_time}, absl::StatusCode::kInvalidArgument, [&] {
-          result =
-              std::make_shared<XgrammarGrammar>(CompileAs(source), first_bytes_, rows_,
-                                                WorkMeter::Limits{limits_.step_bytes, limits_.step_time});
-          return absl::OkStatus();
-        }));
+    RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, [&] {
+      result = std::make_shared<XgrammarGrammar>(CompileAs(source), shared_);
+      return absl::OkStatus();
+    }));
     if (!warnings.messages().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("a part of it cannot be enforced: ", absl::StrJoin(warnings.messages(), "; ")));
@@ -246,14 +267,14 @@ class XgrammarCompiler : public GrammarCompiler {
   }
 
  private:
-  static FirstBytes FirstBytesOf(const GrammarVocabulary& vocabulary) {
+  static std::vector<int16_t> FirstBytesOf(const GrammarVocabulary& vocabulary) {
     std::vector<int16_t> first_bytes(static_cast<size_t>(MaskWords(vocabulary.rows) * 32), kNoByte);
     for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
       const std::string& bytes = vocabulary.token_bytes[id];
       if (!bytes.empty()) first_bytes[id] = static_cast<unsigned char>(bytes[0]);
     }
     for (const int32_t token : vocabulary.end_tokens) first_bytes[static_cast<size_t>(token)] = kNoByte;
-    return std::make_shared<const std::vector<int16_t>>(std::move(first_bytes));
+    return first_bytes;
   }
 
   xgrammar::CompiledGrammar CompileAs(const GrammarSource& source) {
@@ -282,9 +303,7 @@ class XgrammarCompiler : public GrammarCompiler {
   }
 
   xgrammar::GrammarCompiler compiler_;
-  const FirstBytes first_bytes_;
-  const int64_t rows_;
-  const GrammarLimits limits_;
+  const SharedPtr shared_;
 };
 
 }  // namespace

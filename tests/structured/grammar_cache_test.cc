@@ -12,14 +12,16 @@ namespace {
 
 class FakeGrammar : public CompiledGrammar {
  public:
-  explicit FakeGrammar(int64_t bytes) : bytes_(bytes) {}
+  FakeGrammar(int64_t bytes, int64_t masks) : bytes_(bytes), masks_(masks) {}
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     return absl::UnimplementedError("a fake");
   }
+  void MakeMasks() const override { bytes_ += masks_; }
   int64_t bytes() const override { return bytes_; }
 
  private:
-  const int64_t bytes_;
+  mutable std::atomic<int64_t> bytes_;
+  const int64_t masks_;
 };
 
 // Compiles what the test says, and counts. The sources "wait..." wait until the test opens the gate.
@@ -27,6 +29,7 @@ struct Compiles {
   std::atomic<int> count{0};
   absl::Notification gate;
   int64_t bytes = 1000;
+  int64_t masks = 0;  // bytes of the masks of a grammar
 };
 
 class FakeCompiler : public GrammarCompiler {
@@ -37,7 +40,7 @@ class FakeCompiler : public GrammarCompiler {
     if (source.text.rfind("wait", 0) == 0) compiles_->gate.WaitForNotification();
     if (source.text == "wrong") return absl::InvalidArgumentError("wrong");
     if (source.text == "slow") return absl::DeadlineExceededError("slow");
-    return std::make_shared<FakeGrammar>(compiles_->bytes);
+    return std::make_shared<FakeGrammar>(compiles_->bytes, compiles_->masks);
   }
 
  private:
@@ -129,6 +132,17 @@ TEST_F(GrammarCaches, AGrammarThatIsTooLargeIsServedAndNotKept) {
   EXPECT_TRUE(cache_->Wait(Regex("a")).ok());
   EXPECT_EQ(cache_->counts().bytes, 0);
   EXPECT_EQ(cache_->counts().entries, 0);
+}
+
+TEST_F(GrammarCaches, MasksThatAreMadeAfterTheAnswerCountToo) {
+  compiles_.bytes = 1000;
+  compiles_.masks = 2000;
+  Start({.max_bytes = 5000});
+  EXPECT_TRUE(cache_->Wait(Regex("a")).ok());
+  while (cache_->counts().bytes < 3000) std::this_thread::yield();
+  EXPECT_TRUE(cache_->Wait(Regex("b")).ok());
+  while (cache_->counts().evicted == 0) std::this_thread::yield();
+  EXPECT_LE(cache_->counts().bytes, 5000);
 }
 
 TEST_F(GrammarCaches, EntriesAreBounded) {
