@@ -19,7 +19,7 @@ struct GrammarLimits {
   absl::Duration compile_time = absl::Seconds(1);
   // One call of a matcher. The memory is what the call adds.
   int64_t step_bytes = int64_t{64} << 20;
-  absl::Duration step_time = absl::Milliseconds(200);
+  absl::Duration step_time = absl::Milliseconds(500);
 };
 
 // InvalidArgument: the source is too long, too deep, has a byte of value 0, or an empty list of choices.

@@ -18,6 +18,12 @@
 
 namespace somnus {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kWorkMetersThrow = false;
+#else
+inline constexpr bool kWorkMetersThrow = true;
+#endif
+
 class WorkExceeded : public std::bad_alloc {
  public:
   const char* what() const noexcept override { return "too much work"; }
@@ -28,8 +34,8 @@ class WorkMeter {
  public:
   struct Limits {
     int64_t bytes = 0;  // allocated and not freed, while the meter lives
-    absl::Duration
-        time;  // of the CPU for the thread: a machine with much else to do refuses no more than others
+    // Of the CPU for the thread, so that a machine with much else to do refuses no more than others.
+    absl::Duration time;
   };
 
   explicit WorkMeter(const Limits& limits);

@@ -1,8 +1,5 @@
 #include "coordinator/structured/xgrammar_compiler.h"
 
-// First of all, in the place of a header of xgrammar's.
-#include "coordinator/structured/xgrammar_log.h"
-//
 #include <xgrammar/xgrammar.h>
 
 #include <bit>
@@ -16,7 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/work_meter.h"
+#include "coordinator/structured/xgrammar_log.h"
 #include "coordinator/structured/xgrammar_warnings.h"
+// Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/compiled_grammar_impl.h"
 
 namespace somnus {
