@@ -1,0 +1,60 @@
+#pragma once
+// Reads calls that are JSON objects: {"name": "f", "arguments": {...}}, or an array of such objects. Arguments may
+// be named "parameters", may come before the name, and may be a string that holds JSON.
+
+#include <optional>
+#include <string>
+
+#include "text/tools/call_reader.h"
+#include "text/tools/json_scanner.h"
+
+namespace somnus {
+
+class JsonCallsReader : public CallReader {
+ public:
+  // `has_marker`: a marker has said that a call follows, so that a name alone is a call. `output` must outlive the
+  // reader.
+  JsonCallsReader(bool has_marker, const TurnLimits& limits, CallOutput* output)
+      : has_marker_(has_marker), limits_(limits), output_(output), scanner_(limits.max_depth) {}
+
+  ReadState Read(char c) override;
+  void Finish(bool is_cut) override;
+
+ private:
+  enum class At { kStart, kKeyOrEnd, kKey, kColon, kValue, kCommaOrEnd, kNextOrEnd };
+  enum class Field { kName, kArguments, kId, kOther };
+  enum class Call { kNone, kOpen, kEnded };
+
+  ReadState ReadStructure(char c);
+  ReadState ReadStart(char c);
+  ReadState ReadKey(char c);
+  ReadState ReadValue(char c);
+  bool EndKey();
+  bool EndValue();
+  bool EndObject();
+  bool BeginCall();
+  void EndCall(absl::string_view rest);
+  bool BeginWith(const std::string& arguments);
+  std::string BufferedArguments() const;
+  ReadState Stop();
+
+  const bool has_marker_;
+  const TurnLimits limits_;
+  CallOutput* const output_;
+  bool in_array_ = false;
+  At at_ = At::kStart;
+
+  // Of the object under way.
+  Call call_ = Call::kNone;
+  std::optional<std::string> name_, arguments_;
+  std::string id_;
+
+  // Of the key or value under way.
+  JsonScanner scanner_;
+  std::string buffer_;
+  Field field_ = Field::kOther;
+  bool value_started_ = false;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace somnus

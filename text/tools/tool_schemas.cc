@@ -1,0 +1,159 @@
+#include "text/tools/tool_schemas.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "text/tools/json_text.h"
+#include "text/tools/loose_value.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxSchemaDepth = 16;  // of references and alternatives
+constexpr ValueTypes kAllTypes = 63;
+
+ValueTypes TypeOfName(absl::string_view name) {
+  if (name == "string") return kStringType;
+  if (name == "integer" || name == "number") return kNumberType;
+  if (name == "boolean") return kBooleanType;
+  if (name == "array") return kArrayType;
+  if (name == "object") return kObjectType;
+  return name == "null" ? kNullType : 0;
+}
+
+ValueTypes TypeOfValue(const Json& value) {
+  if (value.is_string()) return kStringType;
+  if (value.is_number()) return kNumberType;
+  if (value.is_boolean()) return kBooleanType;
+  if (value.is_array()) return kArrayType;
+  return value.is_object() ? kObjectType : kNullType;
+}
+
+// The schema that a local reference names, or null.
+const Json* Resolve(const Json& root, const std::string& reference) {
+  if (!absl::StartsWith(reference, "#/")) return nullptr;
+  try {
+    return &root.at(Json::json_pointer(reference.substr(1)));
+  } catch (const Json::exception&) {
+    return nullptr;
+  }
+}
+
+class TypeFinder {
+ public:
+  explicit TypeFinder(const Json& root) : root_(root) {}
+
+  ValueTypes Find(const Json& schema, int depth) const {
+    if (!schema.is_object() || depth > kMaxSchemaDepth) return 0;
+    if (const auto type = schema.find("type"); type != schema.end()) return OfType(*type);
+    if (const auto value = schema.find("const"); value != schema.end()) return TypeOfValue(*value);
+    if (const auto values = schema.find("enum"); values != schema.end()) return OfValues(*values);
+    if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
+      const Json* const target = Resolve(root_, ref->get<std::string>());
+      return target == nullptr ? 0 : Find(*target, depth + 1);
+    }
+    for (const char* keyword : {"anyOf", "oneOf"}) {
+      if (const auto list = schema.find(keyword); list != schema.end()) return OfAny(*list, depth);
+    }
+    if (const auto list = schema.find("allOf"); list != schema.end()) return OfAll(*list, depth);
+    if (schema.contains("properties")) return kObjectType;
+    return schema.contains("items") ? kArrayType : 0;
+  }
+
+ private:
+  static ValueTypes OfType(const Json& type) {
+    if (type.is_string()) return TypeOfName(type.get<std::string>());
+    ValueTypes types = 0;
+    if (!type.is_array()) return types;
+    for (const Json& name : type) {
+      if (name.is_string()) types |= TypeOfName(name.get<std::string>());
+    }
+    return types;
+  }
+
+  static ValueTypes OfValues(const Json& values) {
+    ValueTypes types = 0;
+    for (const Json& value : values) types |= TypeOfValue(value);
+    return types;
+  }
+
+  ValueTypes OfAny(const Json& list, int depth) const {
+    ValueTypes types = 0;
+    if (!list.is_array()) return types;
+    for (const Json& schema : list) {
+      const ValueTypes found = Find(schema, depth + 1);
+      types |= found == 0 ? kAllTypes : found;
+    }
+    return types;
+  }
+
+  ValueTypes OfAll(const Json& list, int depth) const {
+    ValueTypes types = kAllTypes;
+    bool found_any = false;
+    if (!list.is_array()) return 0;
+    for (const Json& schema : list) {
+      const ValueTypes found = Find(schema, depth + 1);
+      if (found == 0) continue;
+      found_any = true;
+      types &= found;
+    }
+    return found_any ? types : 0;
+  }
+
+  const Json& root_;
+};
+
+// The JSON of an array or object that was written as a Python literal; empty where `text` is none.
+std::string JsonOfLiteral(absl::string_view text, int max_depth) {
+  LooseValue value("", max_depth);
+  std::string json;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const ReadState state = value.Read(text[i], &json);
+    if (state == ReadState::kDone && i + 1 == text.size()) return json;
+    if (state != ReadState::kMore) return "";
+  }
+  return "";
+}
+
+}  // namespace
+
+ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools) {
+  for (const ToolSpec& tool : tools) {
+    auto& types = types_[tool.name];
+    if (!tool.parameters.is_object()) continue;
+    const auto properties = tool.parameters.find("properties");
+    if (properties == tool.parameters.end() || !properties->is_object()) continue;
+    const TypeFinder finder(tool.parameters);
+    for (const auto& [name, schema] : properties->items()) types[name] = finder.Find(schema, 0);
+  }
+}
+
+ValueTypes ToolSchemas::TypesOf(absl::string_view tool, absl::string_view parameter) const {
+  const auto types = types_.find(tool);
+  if (types == types_.end()) return 0;
+  const auto type = types->second.find(parameter);
+  return type == types->second.end() ? 0 : type->second;
+}
+
+std::string JsonOfText(absl::string_view text, ValueTypes types, int max_depth) {
+  if (types == 0 || types == kStringType) return Quoted(text);
+  const absl::string_view value = absl::StripAsciiWhitespace(text);
+  const bool may_be_null = (types & kNullType) != 0 || (types & kStringType) == 0;
+  if (may_be_null && (absl::EqualsIgnoreCase(value, "null") || absl::EqualsIgnoreCase(value, "none"))) return "null";
+  if ((types & kNumberType) != 0 && IsJsonNumber(value)) return std::string(value);
+  if ((types & kBooleanType) != 0) {
+    if (absl::EqualsIgnoreCase(value, "true")) return "true";
+    if (absl::EqualsIgnoreCase(value, "false")) return "false";
+  }
+  const bool is_container = (absl::StartsWith(value, "[") && (types & kArrayType) != 0) ||
+                            (absl::StartsWith(value, "{") && (types & kObjectType) != 0);
+  if (is_container && IsJson(value, max_depth)) return std::string(value);
+  if (is_container) {
+    const std::string json = JsonOfLiteral(value, max_depth);
+    if (!json.empty()) return json;
+  }
+  return Quoted(text);
+}
+
+}  // namespace somnus
