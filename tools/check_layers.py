@@ -22,6 +22,8 @@ ARROWS = {
     "text": ["checkpoint"],
     # A language of its own, independent of models.
     "text/jinja": [],
+    # What models write: tool calls and reasoning. Only templates say what a model writes.
+    "text/tools": ["text/jinja"],
     "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],

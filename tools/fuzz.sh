@@ -5,6 +5,7 @@
 #   tools/fuzz.sh [SECONDS] [TARGET...]     default: 60 seconds each of
 #     safetensors gguf config tokenizer pieces   files of a checkpoint
 #     chat_template regex encode            a template, a pre-tokenizer's pattern with a text, a prompt
+#     turn_parser                           a model's turn with tool calls and reasoning
 #
 # Needs clang-14 (apt-get install clang-14 libclang-rt-14-dev). Corpus and findings stay in $FUZZ_DIR (default: a
 # folder in the temporary directory) so that a later run goes on where this one stopped.
@@ -13,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 seconds="${1:-60}"
 shift || true
-targets=("${@:-safetensors gguf config tokenizer pieces chat_template regex encode}")
+targets=("${@:-safetensors gguf config tokenizer pieces chat_template regex encode turn_parser}")
 read -r -a targets <<<"${targets[*]}"
 work="${FUZZ_DIR:-${TMPDIR:-/tmp}/somnus-fuzz}"
 
@@ -30,7 +31,7 @@ compile() {
   for source in "$@"; do
     object="$folder/$(basename "$source" .cc).o"
     if [[ ! -e "$object" || "$source" -nt "$object" ||
-          -n "$(find base checkpoint text/tokenizer text/jinja tests/checkpoint tests/tokenizer -newer "$object" -name '*.h')" ]]; then
+          -n "$(find base checkpoint text tests/checkpoint tests/tokenizer tests/text_tools -newer "$object" -name '*.h')" ]]; then
       clang++-14 "${flags[@]}" -c "$source" -o "$object"
     fi
   done
@@ -41,11 +42,17 @@ link() {
   local objects=() room=checkpoint extra=()
   case "$1" in
     chat_template | regex | encode) room=tokenizer ;;
+    turn_parser) room=text_tools ;;
   esac
   if [[ $room == checkpoint ]]; then
     compile checkpoint base/utf8.cc checkpoint/*.cc checkpoint/families/*.cc tests/checkpoint/fuzz/entries.cc
     source=tests/checkpoint/fuzz/fuzz_$1.cc
     extra=(-lcrypto)  # the fingerprint's
+  elif [[ $room == text_tools ]]; then
+    compile text_tools base/utf8.cc base/random_hex.cc text/jinja/*.cc text/tools/*.cc tests/text_tools/fuzz_entries.cc \
+      tests/text_tools/recorded_turns.cc
+    source=tests/text_tools/fuzz_$1.cc
+    extra=(-licuuc)
   else
     compile tokenizer base/utf8.cc base/random_hex.cc text/tokenizer/*.cc text/jinja/*.cc tests/tokenizer/fuzz_entries.cc
     source=tests/tokenizer/fuzz_$1.cc
@@ -70,6 +77,7 @@ seed() {  # seed TARGET: the real files that the target starts from
     tokenizer) for model in tests/data/tiny/*/; do
               { cat "$model/tokenizer.json"; printf '\0'; cat "$model/tokenizer_config.json"; } >"$corpus/$(basename "$model")"
             done ;;
+    turn_parser) ;;  # the turns of the tests are in the binary; any bytes are a turn
     *) python3 tests/tokenizer/fuzz_seeds.py "$1" "$corpus" ;;
   esac
 }

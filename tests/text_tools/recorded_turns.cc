@@ -14,67 +14,156 @@ const Call kTimeCall = {"id1", "get_time", "{}"};
 
 std::vector<RecordedTurn> JsonTurns() {
   return {
-      {"hermes: one call", "hermes", "", false,
-       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>",
+      {"hermes: one call",
+       "hermes",
+       "",
+       false,
+       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}\n</tool_call>",
        {"", "", {kParisCall}}},
-      {"hermes: reasoning, text, two calls, text", "hermes", "qwen3", false,
+      {"hermes: reasoning, text, two calls, text",
+       "hermes",
+       "qwen3",
+       false,
        "<think>\nShould I write <tool_call>{\"name\": \"f\"}</tool_call>? Yes.\n</think>\n\nI will look. é\n"
-       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>\n"
+       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}\n</tool_call>\n"
        "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>\nDone.",
        {"Should I write <tool_call>{\"name\": \"f\"}</tool_call>? Yes.",
         "I will look. é\nDone.",
         {kParisCall, kTimeCall}}},
-      {"hermes: markers, brackets and quotes in a string", "hermes", "", false,
-       "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\": \"</tool_call> } \\\" ] <tool_call> 世界\"}}\n</tool_call>",
+      {"hermes: markers, brackets and quotes in a string",
+       "hermes",
+       "",
+       false,
+       "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\": \"</tool_call> } \\\" ] <tool_call> "
+       "世界\"}}\n</tool_call>",
        {"", "", {{"id0", "run", "{\"code\": \"</tool_call> } \\\" ] <tool_call> 世界\"}"}}}},
-      {"hermes: one bracket too many, and one too few", "hermes", "", false,
-       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}}\n</tool_call>\n"
+      {"hermes: one bracket too many, and one too few",
+       "hermes",
+       "",
+       false,
+       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}}\n</tool_call>\n"
        "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\": \"x\"</tool_call>",
        {"", "", {kParisCall, {"id1", "run", "{\"code\": \"x\"}"}}}},
-      {"hermes: arguments before the name, as a string, and not at all", "hermes", "", false,
+      {"hermes: arguments before the name, as a string, and not at all",
+       "hermes",
+       "",
+       false,
        "<tool_call>{\"arguments\": {\"city\": \"Paris\", \"days\": 3}, \"name\": \"get_weather\"}</tool_call>"
        "<tool_call>{\"name\": \"run\", \"arguments\": \"{\\\"code\\\": \\\"x\\\"}\"}</tool_call>"
        "<tool_call>{\"name\": \"get_time\"}</tool_call>",
        {"", "", {kParisCall, {"id1", "run", "{\"code\": \"x\"}"}, {"id2", "get_time", "{}"}}}},
-      {"hermes: a line break in a string", "hermes", "", false,
+      {"hermes: a line break in a string",
+       "hermes",
+       "",
+       false,
        "<tool_call>{\"name\": \"run\", \"arguments\": {\"code\": \"a\nb\"}}</tool_call>",
        {"", "", {{"id0", "run", "{\"code\": \"a\\nb\"}"}}}},
-      {"hermes: no call", "hermes", "qwen3", false, "  Use <tool_call> and </tool_call>, or <tool_cal, \n",
+      {"hermes: no call",
+       "hermes",
+       "qwen3",
+       false,
+       "  Use <tool_call> and </tool_call>, or <tool_cal, \n",
        {"", "  Use <tool_call> and </tool_call>, or <tool_cal, \n", {}}},
-      {"hermes: no calls in reasoning that has an end, calls in reasoning that has none", "hermes", "qwen3", true,
+      {"hermes: no calls in reasoning that has an end, calls in reasoning that has none",
+       "hermes",
+       "qwen3",
+       true,
        "I call.\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>",
-       {"I call.\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>", "", {{"id0", "get_time", "{}"}}}},
-      {"hermes: the tags of another family", "qwen3_coder", "", false,
-       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>",
-       {"", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>", {}}},
-      {"llama3_json: the whole turn", "llama3_json", "", false,
-       "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\", \"days\": 3}}; {\"name\": \"get_time\", \"parameters\": {}}",
+       {"I call.\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>",
+        "",
+        {{"id0", "get_time", "{}"}}}},
+      {"hermes: the tags of another family",
+       "qwen3_coder",
+       "",
+       false,
+       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}\n</tool_call>",
+       {"",
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+        "3}}\n</tool_call>",
+        {}}},
+      {"llama3_json: the whole turn",
+       "llama3_json",
+       "",
+       false,
+       "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\", \"days\": 3}}; {\"name\": "
+       "\"get_time\", \"parameters\": {}}",
        {"", "", {kParisCall, kTimeCall}}},
-      {"llama3_json: a marker and a type", "llama3_json", "", false,
-       "<|python_tag|>{\"type\": \"function\", \"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\", \"days\": 3}}",
+      {"llama3_json: a marker and a type",
+       "llama3_json",
+       "",
+       false,
+       "<|python_tag|>{\"type\": \"function\", \"name\": \"get_weather\", \"parameters\": {\"city\": "
+       "\"Paris\", \"days\": 3}}",
        {"", "", {kParisCall}}},
-      {"llama3_json: JSON that is no call", "llama3_json", "", false, "{\"name\": \"Bob\", \"age\": 3}",
+      {"llama3_json: JSON that is no call",
+       "llama3_json",
+       "",
+       false,
+       "{\"name\": \"Bob\", \"age\": 3}",
        {"", "{\"name\": \"Bob\", \"age\": 3}", {}}},
-      {"llama3_json: JSON behind text", "llama3_json", "", false,
+      {"llama3_json: JSON behind text",
+       "llama3_json",
+       "",
+       false,
        "As JSON: {\"name\": \"get_time\", \"parameters\": {}}",
        {"", "As JSON: {\"name\": \"get_time\", \"parameters\": {}}", {}}},
-      {"granite: an array", "granite", "granite", false,
-       "Here is my thought process:\nHm.\nHere is my response:\n<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": "
+      {"granite: an array",
+       "granite",
+       "granite",
+       false,
+       "Here is my thought process:\nHm.\nHere is my response:\n<|tool_call|>[{\"name\": \"get_weather\", "
+       "\"arguments\": "
        "{\"city\": \"Paris\", \"days\": 3}}, {\"name\": \"get_time\", \"arguments\": {}}]",
        {"Hm.", "", {kParisCall, kTimeCall}}},
-      {"phi4_mini_json: functools", "phi4_mini_json", "", false,
+      {"phi4_mini_json: functools",
+       "phi4_mini_json",
+       "",
+       false,
        "functools[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}]",
        {"", "", {kParisCall}}},
-      {"phi4_mini_json: Python's functools", "phi4_mini_json", "", false, "import functools\n@functools.cache",
+      {"phi4_mini_json: Python's functools",
+       "phi4_mini_json",
+       "",
+       false,
+       "import functools\n@functools.cache",
        {"", "import functools\n@functools.cache", {}}},
-      {"jamba: an array", "jamba", "", false,
-       "<tool_calls>[\n  {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n]</tool_calls>",
+      {"jamba: an array",
+       "jamba",
+       "",
+       false,
+       "<tool_calls>[\n  {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}\n]</tool_calls>",
        {"", "", {kParisCall}}},
-      {"mistral: an array with ids", "mistral", "mistral", false,
-       "[THINK]Let me see.[/THINK][TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}, "
+      {"jamba: one object a line",
+       "jamba",
+       "",
+       false,
+       "<tool_calls>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n"
+       "{\"name\": \"get_time\", \"arguments\": {}}\n</tool_calls> {Done}",
+       {"", " {Done}", {kParisCall, kTimeCall}}},
+      {"nemotron_json: an array",
+       "nemotron_json",
+       "",
+       false,
+       "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}]</TOOLCALL>",
+       {"", "", {kParisCall}}},
+      {"mistral: an array with ids",
+       "mistral",
+       "mistral",
+       false,
+       "[THINK]Let me see.[/THINK][TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": "
+       "\"Paris\", \"days\": 3}, "
        "\"id\": \"abcdefGH1\"}, {\"id\": \"abcdefGH2\", \"name\": \"get_time\", \"arguments\": {}}]",
        {"Let me see.", "", {kParisCall, {"abcdefGH2", "get_time", "{}"}}}},
-      {"json: forced calls", "json", "qwen3", true,
+      {"json: forced calls",
+       "json",
+       "qwen3",
+       true,
        "Hm.</think>\n\n[{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\", \"days\": 3}}, "
        "{\"name\": \"get_time\", \"parameters\": {}}]",
        {"Hm.", "", {kParisCall, kTimeCall}}},
@@ -83,38 +172,72 @@ std::vector<RecordedTurn> JsonTurns() {
 
 std::vector<RecordedTurn> NamedTurns() {
   return {
-      {"mistral_v11: two calls", "mistral_v11", "", false,
+      {"mistral_v11: two calls",
+       "mistral_v11",
+       "",
+       false,
        "Sure.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\", \"days\": 3}[TOOL_CALLS]get_time[ARGS]{}",
        {"", "Sure.", {kParisCall, kTimeCall}}},
-      {"mistral_v11: an id, and no [ARGS]", "mistral_v11", "", false,
-       "[TOOL_CALLS]get_weather[CALL_ID]abcdefGH1[ARGS]{\"city\": \"Paris\", \"days\": 3}[TOOL_CALLS]get_time{}",
+      {"mistral_v11: an id, and no [ARGS]",
+       "mistral_v11",
+       "",
+       false,
+       "[TOOL_CALLS]get_weather[CALL_ID]abcdefGH1[ARGS]{\"city\": \"Paris\", \"days\": "
+       "3}[TOOL_CALLS]get_time{}",
        {"", "", {{"abcdefGH1", "get_weather", kParis}, kTimeCall}}},
-      {"mistral_v11: the older form", "mistral_v11", "", false,
+      {"mistral_v11: the older form",
+       "mistral_v11",
+       "",
+       false,
        "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}]",
        {"", "", {kParisCall}}},
-      {"deepseek_v3: fenced", "deepseek_v3", "deepseek_r1", true,
-       "Hm.\n</think>\n\nOne moment.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-       "{\"city\": \"Paris\", \"days\": 3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n"
+      {"deepseek_v3: fenced",
+       "deepseek_v3",
+       "deepseek_r1",
+       true,
+       "Hm.\n</think>\n\nOne "
+       "moment.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+       "{\"city\": \"Paris\", \"days\": "
+       "3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n"
        "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
        {"Hm.", "One moment.", {kParisCall, kTimeCall}}},
-      {"deepseek_v31: bare", "deepseek_v31", "", false,
-       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Paris\", \"days\": 3}<｜tool▁call▁end｜>"
+      {"deepseek_v31: bare",
+       "deepseek_v31",
+       "",
+       false,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Paris\", \"days\": "
+       "3}<｜tool▁call▁end｜>"
        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
        {"", "", {kParisCall, kTimeCall}}},
-      {"kimi_k2: ids count", "kimi_k2", "kimi_k2", false,
-       "<think>Hm.</think>I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:4<|tool_call_argument_begin|>"
+      {"kimi_k2: ids count",
+       "kimi_k2",
+       "kimi_k2",
+       false,
+       "<think>Hm.</think>I "
+       "look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:4<|tool_call_argument_"
+       "begin|>"
        "{\"city\": \"Paris\", \"days\": 3}<|tool_call_end|><|tool_call_begin|>functions.get_time:5"
        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
-       {"Hm.", "I look.", {{"functions.get_weather:4", "get_weather", kParis}, {"functions.get_time:5", "get_time", "{}"}}}},
-      {"gemma4: every type", "gemma4", "gemma4", false,
-       "<|channel>thought\nHm.<channel|><|tool_call>call:get_weather{city:<|\"|>Par{is, \"x\"<|\"|>,days:3,detailed:true,"
+       {"Hm.",
+        "I look.",
+        {{"functions.get_weather:4", "get_weather", kParis}, {"functions.get_time:5", "get_time", "{}"}}}},
+      {"gemma4: every type",
+       "gemma4",
+       "gemma4",
+       false,
+       "<|channel>thought\nHm.<channel|><|tool_call>call:get_weather{city:<|\"|>Par{is, "
+       "\"x\"<|\"|>,days:3,detailed:true,"
        "options:{a:[1,<|\"|>b<|\"|>],c:null}}<tool_call|><|tool_call>call:get_time{}<tool_call|>",
        {"Hm.",
         "",
         {{"id0", "get_weather",
-          "{\"city\": \"Par{is, \\\"x\\\"\", \"days\": 3, \"detailed\": true, \"options\": {\"a\": [1, \"b\"], \"c\": null}}"},
+          "{\"city\": \"Par{is, \\\"x\\\"\", \"days\": 3, \"detailed\": true, \"options\": {\"a\": [1, "
+          "\"b\"], \"c\": null}}"},
          kTimeCall}}},
-      {"functiongemma", "functiongemma", "", false,
+      {"functiongemma",
+       "functiongemma",
+       "",
+       false,
        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:3}<end_function_call>",
        {"", "", {kParisCall}}},
   };
@@ -124,114 +247,241 @@ std::vector<RecordedTurn> TagTurns() {
   const char* const every_type =
       R"({"city": "Paris", "days": 3, "detailed": true, "tags": ["a", "b"], "options": {"x": 1}, "note": null})";
   return {
-      {"qwen3_coder: every type", "qwen3_coder", "qwen3", true,
-       "Hm.\n</think>\n\nI look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
-       "<parameter=days>\n3\n</parameter>\n<parameter=detailed>\nTrue\n</parameter>\n<parameter=tags>\n[\"a\", \"b\"]\n"
-       "</parameter>\n<parameter=options>\n{'x': 1}\n</parameter>\n<parameter=note>\nNone\n</parameter>\n</function>\n"
+      {"qwen3_coder: every type",
+       "qwen3_coder",
+       "qwen3",
+       true,
+       "Hm.\n</think>\n\nI "
+       "look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+       "<parameter=days>\n3\n</parameter>\n<parameter=detailed>\nTrue\n</"
+       "parameter>\n<parameter=tags>\n[\"a\", \"b\"]\n"
+       "</parameter>\n<parameter=options>\n{'x': "
+       "1}\n</parameter>\n<parameter=note>\nNone\n</parameter>\n</function>\n"
        "</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
        {"Hm.", "I look.", {{"id0", "get_weather", every_type}, kTimeCall}}},
-      {"qwen3_coder: tags, quotes and line breaks in a string", "qwen3_coder", "", false,
-       "<tool_call>\n<function=run>\n<parameter=code>\n\n  a = \"</parameter>\"\n<parameter>\n</function> <tool_call>\n\n"
+      {"qwen3_coder: tags, quotes and line breaks in a string",
+       "qwen3_coder",
+       "",
+       false,
+       "<tool_call>\n<function=run>\n<parameter=code>\n\n  a = \"</parameter>\"\n<parameter>\n</function> "
+       "<tool_call>\n\n"
        "</parameter>\n</function>\n</tool_call>\nDone.",
-       {"", "\nDone.", {{"id0", "run", "{\"code\": \"\\n  a = \\\"</parameter>\\\"\\n<parameter>\\n</function> <tool_call>\\n\"}"}}}},
-      {"qwen3_coder: without the outer marker", "qwen3_coder", "", false,
-       "I look.\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n"
+       {"",
+        "\nDone.",
+        {{"id0", "run",
+          "{\"code\": \"\\n  a = \\\"</parameter>\\\"\\n<parameter>\\n</function> <tool_call>\\n\"}"}}}},
+      {"qwen3_coder: without the outer marker",
+       "qwen3_coder",
+       "",
+       false,
+       "I "
+       "look.\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</"
+       "parameter>\n</function>\n"
        "</tool_call>",
        {"", "I look.", {kParisCall}}},
-      {"qwen3_coder: end tags that lack", "qwen3_coder", "", false,
-       "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n<parameter=days>\n3\n</parameter>\n</tool_call>\n"
+      {"qwen3_coder: end tags that lack",
+       "qwen3_coder",
+       "",
+       false,
+       "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n<parameter=days>\n3\n</parameter>\n</"
+       "tool_call>\n"
        "<tool_call><function=run><parameter=code>x</function></tool_call>",
        {"", "", {kParisCall, {"id1", "run", "{\"code\": \"x\"}"}}}},
-      {"qwen3_coder: a value that fits no type, and what no schema knows", "qwen3_coder", "", false,
-       "<tool_call>\n<function=get_weather>\n<parameter=days>\nthree\n</parameter>\n<parameter=new>\n5\n</parameter>\n"
+      {"qwen3_coder: a value that fits no type, and what no schema knows",
+       "qwen3_coder",
+       "",
+       false,
+       "<tool_call>\n<function=get_weather>\n<parameter=days>\nthree\n</parameter>\n<parameter=new>\n5\n</"
+       "parameter>\n"
        "</function>\n<function=unknown>\n<parameter=n>\n5\n</parameter>\n</function>\n</tool_call>",
-       {"", "", {{"id0", "get_weather", "{\"days\": \"three\", \"new\": \"5\"}"}, {"id1", "unknown", "{\"n\": \"5\"}"}}}},
-      {"qwen3_coder: no call", "qwen3_coder", "", false, "Write <tool_call> then.",
+       {"",
+        "",
+        {{"id0", "get_weather", "{\"days\": \"three\", \"new\": \"5\"}"},
+         {"id1", "unknown", "{\"n\": \"5\"}"}}}},
+      {"qwen3_coder: no call",
+       "qwen3_coder",
+       "",
+       false,
+       "Write <tool_call> then.",
        {"", "Write <tool_call> then.", {}}},
-      {"seed_oss", "seed_oss", "seed_oss", false,
-       "<seed:think>Hm.</seed:think><seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
+      {"seed_oss",
+       "seed_oss",
+       "seed_oss",
+       false,
+       "<seed:think>Hm.</seed:think><seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</"
+       "parameter>\n"
        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
        {"Hm.", "", {kParisCall}}},
-      {"minimax_m2", "minimax_m2", "minimax_m2", true,
-       "Hm.\n</think>\n\nI look.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Paris</parameter>\n"
-       "<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"get_time\">\n</invoke>\n</minimax:tool_call>",
+      {"minimax_m2",
+       "minimax_m2",
+       "minimax_m2",
+       true,
+       "Hm.\n</think>\n\nI look.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter "
+       "name=\"city\">Paris</parameter>\n"
+       "<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke "
+       "name=\"get_time\">\n</invoke>\n</minimax:tool_call>",
        {"Hm.", "I look.", {kParisCall, kTimeCall}}},
-      {"minimax_m2: a call's tag in text", "minimax_m2", "", false, "Write <invoke name=\"x\"></invoke>.",
+      {"minimax_m2: a call's tag in text",
+       "minimax_m2",
+       "",
+       false,
+       "Write <invoke name=\"x\"></invoke>.",
        {"", "Write <invoke name=\"x\"></invoke>.", {}}},
-      {"deepseek_v32: types in the tags", "deepseek_v32", "", false,
-       "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris"
-       "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+      {"deepseek_v32: types in the tags",
+       "deepseek_v32",
+       "",
+       false,
+       "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter "
+       "name=\"city\" string=\"true\">Paris"
+       "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" "
+       "string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
        "<｜DSML｜invoke name=\"get_time\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
        {"", "", {kParisCall, kTimeCall}}},
-      {"deepseek_v4: JSON in the place of tags", "deepseek_v4", "", false,
-       "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n{\"city\": \"Paris\", \"days\": 3}\n</｜DSML｜invoke>\n"
+      {"deepseek_v4: JSON in the place of tags",
+       "deepseek_v4",
+       "",
+       false,
+       "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n{\"city\": \"Paris\", \"days\": "
+       "3}\n</｜DSML｜invoke>\n"
        "</｜DSML｜tool_calls>",
        {"", "", {kParisCall}}},
-      {"glm45: line breaks", "glm45", "glm45", false,
-       "\n<think>Hm.</think>\nI look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+      {"glm45: line breaks",
+       "glm45",
+       "glm45",
+       false,
+       "\n<think>Hm.</think>\nI "
+       "look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>get_time\n</tool_call>",
        {"Hm.", "I look.", {kParisCall, kTimeCall}}},
-      {"glm47: no line breaks, and an end tag in a string", "glm47", "", false,
+      {"glm47: no line breaks, and an end tag in a string",
+       "glm47",
+       "",
+       false,
        "<tool_call>run<arg_key>code</arg_key><arg_value>\na</arg_value>b\n</arg_value></tool_call>",
        {"", "", {{"id0", "run", "{\"code\": \"\\na</arg_value>b\\n\"}"}}}},
-      {"glm45: no call", "glm45", "", false, "<tool_call>Hello you</tool_call>",
+      {"glm45: no call",
+       "glm45",
+       "",
+       false,
+       "<tool_call>Hello you</tool_call>",
        {"", "<tool_call>Hello you</tool_call>", {}}},
   };
 }
 
 std::vector<RecordedTurn> PythonicTurns() {
   return {
-      {"pythonic: a list", "pythonic", "", false, "[get_weather(city=\"Paris\", days=3), get_time()]",
+      {"pythonic: a list",
+       "pythonic",
+       "",
+       false,
+       "[get_weather(city=\"Paris\", days=3), get_time()]",
        {"", "", {kParisCall, kTimeCall}}},
-      {"pythonic: a value that is no literal", "pythonic", "", false, "[run(code=[1, f(2)], b=3)]",
+      {"pythonic: a value that is no literal",
+       "pythonic",
+       "",
+       false,
+       "[run(code=[1, f(2)], b=3)]",
        {"", "(2)], b=3)]", {{"id0", "run", "{\"code\": [1, \"f\"]}"}}}},
-      {"pythonic: values", "pythonic", "", false,
+      {"pythonic: values",
+       "pythonic",
+       "",
+       false,
        R"PY([run(code='it\'s "x"\n\x41\u00e9 ])', a=-1.5, b=True, c=None, d=[1, {'k': False}], e={}, f=1_000, g="", h="""a"b""",)])PY",
        {"",
         "",
         {{"id0", "run",
           R"J({"code": "it's \"x\"\n\u0041\u00e9 ])", "a": -1.5, "b": true, "c": null, "d": [1, {"k": false}], "e": {}, "f": 1000, "g": "", "h": "a\"b"})J"}}}},
-      {"pythonic: a list that holds no calls", "pythonic", "", false, "[1] See [get_time] (x=1) and [f(1)].",
+      {"pythonic: a list that holds no calls",
+       "pythonic",
+       "",
+       false,
+       "[1] See [get_time] (x=1) and [f(1)].",
        {"", "[1] See [get_time] (x=1) and [f(1)].", {}}},
-      {"llama4_pythonic: markers", "llama4_pythonic", "", false,
+      {"llama4_pythonic: markers",
+       "llama4_pythonic",
+       "",
+       false,
        "I look.<|python_start|>[get_weather(city=\"Paris\", days=3), get_time()]<|python_end|>",
        {"", "I look.", {kParisCall, kTimeCall}}},
-      {"llama4_pythonic: none", "llama4_pythonic", "", false, "[get_weather(city=\"Paris\", days=3)]",
+      {"llama4_pythonic: none",
+       "llama4_pythonic",
+       "",
+       false,
+       "[get_weather(city=\"Paris\", days=3)]",
        {"", "", {kParisCall}}},
-      {"olmo3: one call a line", "olmo3", "olmo3", false,
-       "<think>Hm.</think><function_calls>\nget_weather(city=\"Paris\", days=3)\nget_time()\n</function_calls>",
+      {"olmo3: one call a line",
+       "olmo3",
+       "olmo3",
+       false,
+       "<think>Hm.</think><function_calls>\nget_weather(city=\"Paris\", "
+       "days=3)\nget_time()\n</function_calls>",
        {"Hm.", "", {kParisCall, kTimeCall}}},
-      {"lfm2: a list", "lfm2", "", false,
+      {"lfm2: a list",
+       "lfm2",
+       "",
+       false,
        "<|tool_call_start|>[get_weather(city=\"Paris\", days=3), get_time()]<|tool_call_end|>I look.",
        {"", "I look.", {kParisCall, kTimeCall}}},
-      {"lfm2: JSON", "lfm2", "", false,
-       "<|tool_call_start|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}]<|tool_call_end|>",
+      {"lfm2: JSON",
+       "lfm2",
+       "",
+       false,
+       "<|tool_call_start|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+       "3}}]<|tool_call_end|>",
        {"", "", {kParisCall}}},
   };
 }
 
 std::vector<RecordedTurn> OtherTurns() {
   return {
-      {"openai: analysis, preamble, calls", "openai", "openai_gptoss", false,
-       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+      {"openai: analysis, preamble, calls",
+       "openai",
+       "openai_gptoss",
+       false,
+       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I "
+       "look.<|end|>"
        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
-       "{\"city\": \"Paris\", \"days\": 3}<|call|><|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}",
+       "{\"city\": \"Paris\", \"days\": 3}<|call|><|start|>assistant "
+       "to=functions.get_time<|channel|>commentary json<|message|>{}",
        {"Hm.", "I look.", {kParisCall, kTimeCall}}},
-      {"openai: analysis and answer", "openai", "openai_gptoss", false,
+      {"openai: analysis and answer",
+       "openai",
+       "openai_gptoss",
+       false,
        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis<|message|>So.<|end|>"
        "<|start|>assistant<|channel|>final<|message|>It is\n5 < 6.<|return|>",
        {"Hm.\nSo.", "It is\n5 < 6.", {}}},
-      {"openai: no tools", "", "openai_gptoss", false,
+      {"openai: no tools",
+       "",
+       "openai_gptoss",
+       false,
        "<|channel|>commentary to=functions.get_time<|message|>{}<|call|>",
        {"", "{}", {}}},
-      {"openai: no channels", "openai", "", false, "to begin with: 5 < 6.", {"", "to begin with: 5 < 6.", {}}},
-      {"openai: the answer of a prompt that has begun it", "openai", "openai_gptoss", true,
+      {"openai: no channels",
+       "openai",
+       "",
+       false,
+       "to begin with: 5 < 6.",
+       {"", "to begin with: 5 < 6.", {}}},
+      {"openai: the answer of a prompt that has begun it",
+       "openai",
+       "openai_gptoss",
+       true,
        "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
        {"Hm.", "Yes.", {}}},
-      {"think: once more", "", "qwen3", true, "<think>\nHm.\n\nSo </thin.\n</think>\n</think>\n\nYes </think> <think>.\n",
+      {"think: once more",
+       "",
+       "qwen3",
+       true,
+       "<think>\nHm.\n\nSo </thin.\n</think>\n</think>\n\nYes </think> <think>.\n",
        {"Hm.\n\nSo </thin.", "Yes </think> <think>.\n", {}}},
       {"think: empty", "hermes", "qwen3", false, "<think>\n\n</think>\n\nYes.", {"", "Yes.", {}}},
-      {"cohere", "", "cohere_command3", false, "<|START_THINKING|>Hm.<|END_THINKING|>Yes.", {"Hm.", "Yes.", {}}},
+      {"cohere",
+       "",
+       "cohere_command3",
+       false,
+       "<|START_THINKING|>Hm.<|END_THINKING|>Yes.",
+       {"Hm.", "Yes.", {}}},
       {"minimax_m3", "", "minimax_m3", false, "<mm:think>Hm.</mm:think>Yes.", {"Hm.", "Yes.", {}}},
   };
 }

@@ -102,7 +102,9 @@ TEST_P(RecordedTurnTest, LosesNothingWhenCut) {
                 arguments.substr(0, cut.calls[i].arguments.size()));
     }
     size_t same = 0;
-    while (same < cut.content.size() && same < whole.content.size() && cut.content[same] == whole.content[same]) ++same;
+    while (same < cut.content.size() && same < whole.content.size() &&
+           cut.content[same] == whole.content[same])
+      ++same;
     ASSERT_TRUE(absl::EndsWith(prefix, cut.content.substr(same)));
   }
 }
@@ -191,9 +193,10 @@ TEST(TurnParserTest, ArgumentsBeyondTheLimitEndTheCall) {
 
 TEST(TurnParserTest, NestingBeyondTheLimitEndsTheCall) {
   const std::string deep(100000, '[');
-  for (const char* begin : {"[TOOL_CALLS]run[ARGS]{\"code\": ", "[TOOL_CALLS][{\"name\": \"run\", \"arguments\": {\"code\": "}) {
-    const ParsedTurn turn = ParseTurn({.tools = FindToolFormat("mistral_v11")}, &Schemas(), absl::StrCat(begin, deep),
-                                      TurnEnd::kStop, OptionsOf({}));
+  for (const char* begin :
+       {"[TOOL_CALLS]run[ARGS]{\"code\": ", "[TOOL_CALLS][{\"name\": \"run\", \"arguments\": {\"code\": "}) {
+    const ParsedTurn turn = ParseTurn({.tools = FindToolFormat("mistral_v11")}, &Schemas(),
+                                      absl::StrCat(begin, deep), TurnEnd::kStop, OptionsOf({}));
     ASSERT_EQ(turn.calls.size(), 1u);
     EXPECT_LT(turn.calls[0].arguments.size(), 400u);
     EXPECT_GT(turn.content.size(), 99000u);

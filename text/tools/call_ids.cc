@@ -32,7 +32,9 @@ bool IsNineAlphanumeric(absl::string_view id) {
   return id.size() == kMistralLength;
 }
 
-std::string FunctionIndex(absl::string_view name, int64_t index) { return absl::StrCat("functions.", name, ":", index); }
+std::string FunctionIndex(absl::string_view name, int64_t index) {
+  return absl::StrCat("functions.", name, ":", index);
+}
 
 // The calls of a message, or null.
 Json* CallsOf(Json& message) {

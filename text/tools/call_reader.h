@@ -1,6 +1,6 @@
 #pragma once
-// The parts of the parser that read calls. A reader gets the text behind the marker that begins a call, byte by
-// byte, so that what is found cannot depend on how the text was cut into pieces.
+// The parts of the parser that read calls. A reader gets the text behind the marker that begins a call, byte
+// by byte, so that what is found cannot depend on how the text was cut into pieces.
 
 #include <cstdint>
 #include <string>
@@ -27,8 +27,8 @@ enum class ReadState {
 class CallOutput {
  public:
   virtual ~CallOutput() = default;
-  // `id` is empty where the model wrote none. Returns false where the turn has too many calls, and has then not
-  // begun a call.
+  // `id` is empty where the model wrote none. Returns false where the turn has too many calls, and has then
+  // not begun a call.
   virtual bool Begin(std::string name, std::string id) = 0;
   // A part of the JSON text of the call's arguments.
   virtual void Arguments(absl::string_view json) = 0;
@@ -39,15 +39,16 @@ class CallReader {
  public:
   virtual ~CallReader() = default;
   virtual ReadState Read(char c) = 0;
-  // The text has ended. `is_cut`: by its length, so that an open call stays as it is; otherwise its arguments become
-  // whole JSON where the format is converted, or brackets alone are missing.
+  // The text has ended. `is_cut`: by its length, so that an open call stays as it is; otherwise its arguments
+  // become whole JSON where the format is converted, or brackets alone are missing.
   virtual void Finish(bool is_cut) = 0;
-  // After kDone, or after kStop behind the End of a call: the last bytes that were read and are no part of the call.
+  // After kDone, or after kStop behind the End of a call: the last bytes that were read and are no part of
+  // the call.
   virtual std::string unread() const { return ""; }
 };
 
-// Reads the arguments of one call, and appends their JSON text to `json`. Of kStop before started(): what was read
-// is no call.
+// Reads the arguments of one call, and appends their JSON text to `json`. Of kStop before started(): what was
+// read is no call.
 class ArgumentReader {
  public:
   virtual ~ArgumentReader() = default;

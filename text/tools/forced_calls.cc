@@ -14,7 +14,9 @@ using Kind = ForcedChoice::Kind;
 
 constexpr char kIndex[] = "INDEX";
 
-Json ConstString(absl::string_view value) { return {{"type", "const_string"}, {"value", std::string(value)}}; }
+Json ConstString(absl::string_view value) {
+  return {{"type", "const_string"}, {"value", std::string(value)}};
+}
 
 Json Sequence(std::vector<Json> elements) {
   return {{"type", "sequence"}, {"elements", std::move(elements)}};
@@ -23,7 +25,8 @@ Json Sequence(std::vector<Json> elements) {
 // With kAuto, tools that are not strict take any object.
 Json SchemaOf(const ToolSpec& tool, const ForcedChoice& choice) {
   if (choice.kind == Kind::kAuto && !tool.strict) return {{"type", "object"}};
-  if (!tool.parameters.is_object()) return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  if (!tool.parameters.is_object())
+    return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
   return tool.parameters;
 }
 
@@ -35,7 +38,8 @@ Json CallTag(const ForcedSyntax& syntax, const ToolSpec& tool, const ForcedChoic
   // Kimi's ids count calls; the grammar takes any number, since only the model knows how many came before.
   if (const size_t at = begin.find(kIndex); at != std::string::npos) {
     content = Sequence({{{"type", "regex"}, {"pattern", "[0-9]{1,4}"}},
-                        ConstString(begin.substr(at + sizeof(kIndex) - 1)), content});
+                        ConstString(begin.substr(at + sizeof(kIndex) - 1)),
+                        content});
     begin.resize(at);
   }
   return {{"type", "tag"}, {"begin", begin}, {"content", content}, {"end", std::string(syntax.end)}};
@@ -64,7 +68,8 @@ Json FreeText(const ForcedSyntax& syntax, Json tags, bool is_single) {
           {"stop_after_first", is_single}};
 }
 
-absl::Status CheckChoice(const ToolFormat& format, const std::vector<ToolSpec>& tools, const ForcedChoice& choice) {
+absl::Status CheckChoice(const ToolFormat& format, const std::vector<ToolSpec>& tools,
+                         const ForcedChoice& choice) {
   if (tools.empty()) return absl::InvalidArgumentError("tools: a forced tool_choice needs at least one tool");
   if (format.forced.begin.empty()) {
     return absl::UnimplementedError(
@@ -95,7 +100,8 @@ absl::StatusOr<Json> ForcedCallsTag(const ToolFormat& format, const std::vector<
     result = FreeText(syntax, std::move(tags), is_single);
   } else {
     result = CallList(syntax, std::move(tags), is_single);
-    if (!syntax.open.empty()) result = Sequence({ConstString(syntax.open), result, ConstString(syntax.close)});
+    if (!syntax.open.empty())
+      result = Sequence({ConstString(syntax.open), result, ConstString(syntax.close)});
   }
   return Json{{"type", "structural_tag"}, {"format", std::move(result)}};
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The grammar of calls that a request forces: `tool_choice` "required" or a named tool, and tools with `strict`. Pure
-// functions; thread safe.
+// The grammar of calls that a request forces: `tool_choice` "required" or a named tool, and tools with
+// `strict`. Pure functions; thread safe.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,10 +23,13 @@ struct ForcedChoice {
   bool is_parallel = true;  // more than one call may come
 };
 
-// Returns a structural tag in xgrammar's JSON form ({"type": "structural_tag", "format": ...}) that lets the model
-// write calls of the format alone, with arguments that fit the tool's schema; with kAuto the text is free up to a call. InvalidArgument: the choice names no tool of the request, or there is no tool. Unimplemented: no structural
-// tag expresses the format's arguments; ForcedJsonFormat() is the way to force calls then.
-absl::StatusOr<nlohmann::ordered_json> ForcedCallsTag(const ToolFormat& format, const std::vector<ToolSpec>& tools,
+// Returns a structural tag in xgrammar's JSON form ({"type": "structural_tag", "format": ...}) that lets the
+// model write calls of the format alone, with arguments that fit the tool's schema; with kAuto the text is
+// free up to a call. InvalidArgument: the choice names no tool of the request, or there is no tool.
+// Unimplemented: no structural tag expresses the format's arguments; ForcedJsonFormat() is the way to force
+// calls then.
+absl::StatusOr<nlohmann::ordered_json> ForcedCallsTag(const ToolFormat& format,
+                                                      const std::vector<ToolSpec>& tools,
                                                       const ForcedChoice& choice);
 
 }  // namespace somnus

@@ -49,7 +49,8 @@ void HarmonyTurn::Read(char c) { state_ == State::kHeader ? ReadHeader(c) : Read
 bool HarmonyTurn::MayBeHeader() const {
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(header_);
   if (header_.size() > kMaxHeader) return false;
-  return MayBegin(text, kStart) || MayBegin(text, kChannel) || MayBegin(text, kTo) || MayBegin(text, kMessage);
+  return MayBegin(text, kStart) || MayBegin(text, kChannel) || MayBegin(text, kTo) ||
+         MayBegin(text, kMessage);
 }
 
 void HarmonyTurn::ReadHeader(char c) {
@@ -67,9 +68,10 @@ void HarmonyTurn::EndHeader() {
   const std::string recipient = WordBehind(header_, kTo);
   header_.clear();
   const bool is_function = absl::StartsWith(recipient, "functions.");
+  const std::string name(absl::StripPrefix(recipient, "functions."));
   // The analysis may call the model's own tools, which nobody has offered: that is reasoning.
-  const bool is_call = is_function || (!recipient.empty() && channel != "analysis");
-  if (is_call && has_tools_ && output_->Begin(std::string(absl::StripPrefix(recipient, "functions.")), "")) {
+  const bool is_call = has_tools_ && !name.empty() && (is_function || channel != "analysis");
+  if (is_call && output_->Begin(name, "")) {
     has_arguments_ = false;
     return BeginBody(Kind::kCall);
   }

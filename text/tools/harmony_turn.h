@@ -1,7 +1,7 @@
 #pragma once
-// A turn in GPT-OSS's harmony format: messages, each with a header that names a channel and perhaps a recipient.
-// "analysis" is reasoning; messages to functions are calls; all else is content. Source: OpenAI's description of the
-// format, and vLLM's parser, which joins messages of one kind with a line break.
+// A turn in GPT-OSS's harmony format: messages, each with a header that names a channel and perhaps a
+// recipient. "analysis" is reasoning; messages to functions are calls; all else is content. Source: OpenAI's
+// description of the format, and vLLM's parser, which joins messages of one kind with a line break.
 
 #include <string>
 

@@ -38,7 +38,7 @@ ReadState HeaderReader::Read(char c) {
       if (word_.empty() && has_type_ && !is_id_ && c == '{') return End(true);
       if (word_.empty() || IsWordByte(c)) return ReadState::kStop;
       EndWord();
-      return ReadMark(c);
+      return name_.empty() ? ReadState::kStop : ReadMark(c);
     case At::kMark:
       return ReadMark(c);
     default:
@@ -79,7 +79,9 @@ ReadState HeaderReader::End(bool has_marker) {
 ReadState HeaderReader::ReadMark(char c) {
   if (mark_.empty() && IsJsonSpace(c)) return ReadState::kMore;
   mark_ += c;
-  const auto may_be = [this](absl::string_view mark) { return !mark.empty() && absl::StartsWith(mark, mark_); };
+  const auto may_be = [this](absl::string_view mark) {
+    return !mark.empty() && absl::StartsWith(mark, mark_);
+  };
   const bool may_be_type = !has_type_ && may_be(header_.type_end);
   const bool may_be_id = !is_id_ && may_be(header_.id_mark);
   if (may_be_type && mark_ == header_.type_end) {

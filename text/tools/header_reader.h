@@ -38,8 +38,8 @@ class HeaderReader {
   std::string mark_;  // the part of a mark that has been read
   std::string word_;
   std::string name_, id_;
-  bool is_id_ = false;      // the word is the id, not the name
-  bool has_type_ = false;   // a word before the name has been read
+  bool is_id_ = false;     // the word is the id, not the name
+  bool has_type_ = false;  // a word before the name has been read
   bool has_end_marker_ = false;
 };
 

@@ -138,8 +138,8 @@ bool JsonCallsReader::EndValue() {
   }
 }
 
-// Some models write the arguments as a string that holds JSON; clients expect the JSON. No arguments are an empty
-// object.
+// Some models write the arguments as a string that holds JSON; clients expect the JSON. No arguments are an
+// empty object.
 std::string JsonCallsReader::BufferedArguments() const {
   if (buffer_ == "null") return "{}";
   const std::optional<std::string> text = StringOf(buffer_);

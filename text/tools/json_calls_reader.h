@@ -1,6 +1,6 @@
 #pragma once
-// Reads calls that are JSON objects: {"name": "f", "arguments": {...}}, or an array of such objects. Arguments may
-// be named "parameters", may come before the name, and may be a string that holds JSON.
+// Reads calls that are JSON objects: {"name": "f", "arguments": {...}}, or an array of such objects.
+// Arguments may be named "parameters", may come before the name, and may be a string that holds JSON.
 
 #include <optional>
 #include <string>
@@ -12,8 +12,8 @@ namespace somnus {
 
 class JsonCallsReader : public CallReader {
  public:
-  // `has_marker`: a marker has said that a call follows, so that a name alone is a call. `output` must outlive the
-  // reader.
+  // `has_marker`: a marker has said that a call follows, so that a name alone is a call. `output` must
+  // outlive the reader.
   JsonCallsReader(bool has_marker, const TurnLimits& limits, CallOutput* output)
       : has_marker_(has_marker), limits_(limits), output_(output), scanner_(limits.max_depth) {}
 

@@ -63,7 +63,8 @@ JsonScanner::Result JsonScanner::ReadOutside(char c, std::string* out) {
   if (is_closing && (open_.empty() || open_.back() != c)) return Result::kBad;
   if ((c == ',' || c == ':') && open_.empty()) return Result::kBad;
   if ((c == '{' || c == '[') && static_cast<int>(open_.size()) >= max_depth_) return Result::kBad;
-  if (!is_closing && c != '{' && c != '[' && c != ',' && c != ':' && c != '"' && !IsBare(c)) return Result::kBad;
+  if (!is_closing && c != '{' && c != '[' && c != ',' && c != ':' && c != '"' && !IsBare(c))
+    return Result::kBad;
   *out += c;
   last_ = c;
   at_ = At::kBetween;

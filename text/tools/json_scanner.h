@@ -1,6 +1,6 @@
 #pragma once
-// Finds the end of one JSON value, byte by byte. The scanner is no validator: it follows strings and brackets, and
-// stops at bytes that no JSON has outside of strings. Not thread safe.
+// Finds the end of one JSON value, byte by byte. The scanner is no validator: it follows strings and
+// brackets, and stops at bytes that no JSON has outside of strings. Not thread safe.
 
 #include <string>
 
@@ -17,8 +17,8 @@ class JsonScanner {
 
   explicit JsonScanner(int max_depth) : max_depth_(max_depth) {}
 
-  // Reads the next byte, and appends the value's text to `out`. White space before the value is left out; control
-  // characters in strings, which models write in spite of JSON's grammar, become escapes.
+  // Reads the next byte, and appends the value's text to `out`. White space before the value is left out;
+  // control characters in strings, which models write in spite of JSON's grammar, become escapes.
   Result Read(char c, std::string* out);
   bool done() const { return at_ == At::kDone; }
   // What closes the open brackets; empty inside of a string, and after a comma or colon.

@@ -1,8 +1,8 @@
 #pragma once
-// Reads one value that is written as a Python literal or in Gemma's way, byte by byte, and writes JSON: strings in
-// single or double quotes with Python's escapes, or between markers without escapes; True, None and their like;
-// lists; objects whose keys may have no quotes. A bare word that is no number and no constant becomes a string. Not
-// thread safe.
+// Reads one value that is written as a Python literal or in Gemma's way, byte by byte, and writes JSON:
+// strings in single or double quotes with Python's escapes, or between markers without escapes; True, None
+// and their like; lists; objects whose keys may have no quotes. A bare word that is no number and no constant
+// becomes a string. Not thread safe.
 
 #include <string>
 
@@ -16,8 +16,8 @@ class LooseValue {
   // `marker` stands around strings besides quotes; empty: nothing does. `marker` must outlive the value.
   LooseValue(absl::string_view marker, int max_depth) : marker_(marker), max_depth_(max_depth) {}
 
-  // kDone: the byte was the value's last. kStop: the byte was not read; ended() says whether the value has ended
-  // before the byte, or cannot go on with the byte.
+  // kDone: the byte was the value's last. kStop: the byte was not read; ended() says whether the value has
+  // ended before the byte, or cannot go on with the byte.
   ReadState Read(char c, std::string* json);
   bool ended() const { return at_ == At::kEnded; }
   // The text has ended inside of the value, or the value cannot go on: appends what makes the JSON whole.
@@ -43,7 +43,7 @@ class LooseValue {
   absl::string_view marker_;
   int max_depth_;
   At at_ = At::kValue;
-  std::string open_;         // the brackets that close what is open, outermost first
+  std::string open_;          // the brackets that close what is open, outermost first
   bool expects_key_ = false;  // in an object: before a colon
   bool needs_comma_ = false;  // a value has ended, and no bracket has closed since
   std::string word_;          // a bare word, an escape, or a part of a marker

@@ -19,8 +19,8 @@ class MarkerScanner {
   // Where a marker begins with another marker, the shorter one is found.
   explicit MarkerScanner(std::vector<Marker> markers) : markers_(std::move(markers)) {}
 
-  // Reads a byte. Appends to `text` the bytes that belong to no marker. Returns the marker that the byte completes,
-  // or null.
+  // Reads a byte. Appends to `text` the bytes that belong to no marker. Returns the marker that the byte
+  // completes, or null.
   const Marker* Read(char c, std::string* text);
   // Returns the text that is held back, and forgets the text.
   std::string Take();

@@ -7,7 +7,8 @@
 namespace somnus {
 namespace {
 
-// {"a": 1}. A header with an end marker has said that a call follows: no JSON behind the header is no arguments.
+// {"a": 1}. A header with an end marker has said that a call follows: no JSON behind the header is no
+// arguments.
 class JsonArguments : public ArgumentReader {
  public:
   JsonArguments(bool may_lack, int max_depth) : may_lack_(may_lack), scanner_(max_depth) {}
@@ -96,7 +97,8 @@ void NamedCallReader::Emit(const std::string& json) {
 ReadState NamedCallReader::ReadArguments(char c) {
   std::string json;
   ReadState state = arguments_->Read(c, &json);
-  if (!begun_ && (!arguments_->started() || !Begin())) return state == ReadState::kMore ? state : ReadState::kStop;
+  if (!begun_ && (!arguments_->started() || !Begin()))
+    return state == ReadState::kMore ? state : ReadState::kStop;
   Emit(json);
   // What is held of a value counts with its JSON; the value that is too long ends the call.
   if (state == ReadState::kMore && bytes_ > limits_.max_argument_bytes) state = ReadState::kStop;

@@ -80,8 +80,10 @@ void PlainTurn::ReadText(char c) {
 void PlainTurn::TextByte(char c) {
   if (IsJsonSpace(c) && (tools_ != nullptr || edge_ != Edge::kContent)) return Hold({&c, 1});
   if (IsTrailer(c)) return Hold({&c, 1});
-  if (MayOpenBare(c)) {
+  if (MayOpenBare(c) || MayOpenNext(c)) {
+    const bool has_marker = is_open_;
     Open("");
+    has_marker_ = has_marker;
     return ReadOpening(c);
   }
   Literal({&c, 1});
@@ -104,6 +106,7 @@ void PlainTurn::Literal(absl::string_view text) {
   FlushHeld();
   if (!only_calls_) output_->Content(text);
   edge_ = Edge::kContent;
+  is_open_ = false;
 }
 
 void PlainTurn::ReadMarker(const Marker& marker) {
@@ -136,6 +139,7 @@ bool PlainTurn::TakeMarker(const Marker& marker) {
     default:  // what ends a call, or trails a call
       if (edge_ != Edge::kCallEnd) return false;
       held_.clear();
+      is_open_ = false;
       in_section_ = in_section_ && marker.role != Role::kSectionEnd;
       return true;
   }
@@ -147,7 +151,8 @@ void PlainTurn::ReadReasoning(char c) {
   for (const char byte : text) ReasoningByte(byte);
   if (marker == nullptr) return;
   if (marker->role == Role::kThinkEnd) return LeaveReasoning();
-  if (marker->role == Role::kThinkBegin && !has_reasoning_) return;  // the prompt has begun the reasoning already
+  if (marker->role == Role::kThinkBegin && !has_reasoning_)
+    return;  // the prompt has begun the reasoning already
   const bool may_open = marker->role == Role::kCallBegin || marker->role == Role::kSectionBegin;
   records_ = records_ || (may_open && last_reasoning_byte_ == '\n');
   for (const char byte : marker->text) ReasoningByte(byte);
@@ -175,7 +180,8 @@ void PlainTurn::LeaveReasoning() {
   state_ = State::kText;
 }
 
-// The model has ended its turn without an end of the reasoning: calls at the reasoning's end are meant as calls.
+// The model has ended its turn without an end of the reasoning: calls at the reasoning's end are meant as
+// calls.
 void PlainTurn::RescueCalls() {
   PlainTurn calls(tools_, nullptr, false, schemas_, limits_, output_);
   calls.only_calls_ = true;
@@ -184,15 +190,21 @@ void PlainTurn::RescueCalls() {
 }
 
 bool PlainTurn::MayOpenBare(char c) const {
-  if (tools_ == nullptr || tools_->bare.find(c) == absl::string_view::npos || !output_->may_begin()) return false;
+  if (tools_ == nullptr || tools_->bare.find(c) == absl::string_view::npos || !output_->may_begin())
+    return false;
   return edge_ != Edge::kContent && !in_section_;
+}
+
+// Behind one marker, some models write one object for each call.
+bool PlainTurn::MayOpenNext(char c) const {
+  return c == '{' && is_open_ && edge_ == Edge::kCallEnd && output_->may_begin();
 }
 
 // A bracket too many behind a call, and what stands between calls without markers.
 bool PlainTurn::IsTrailer(char c) const {
   if (edge_ != Edge::kCallEnd) return false;
   if (c == '}') return tools_->arguments != ArgumentSyntax::kTags;
-  return (c == ';' || c == ',') && !tools_->bare.empty();
+  return (c == ';' || c == ',') && (is_open_ || !tools_->bare.empty());
 }
 
 void PlainTurn::Open(absl::string_view marker) {
@@ -202,7 +214,8 @@ void PlainTurn::Open(absl::string_view marker) {
   state_ = State::kOpening;
 }
 
-// The first bytes say which way of writing calls the model has chosen: JSON is understood in every family's place.
+// The first bytes say which way of writing calls the model has chosen: JSON is understood in every family's
+// place.
 void PlainTurn::ReadOpening(char c) {
   opening_ += c;
   std::string significant;
@@ -249,6 +262,7 @@ void PlainTurn::NoteProgress() {
   raw_.clear();
   held_.clear();
   edge_ = Edge::kCallEnd;
+  is_open_ = has_marker_ && tools_->body == CallBody::kJson;
 }
 
 void PlainTurn::LeaveCall() {
@@ -260,7 +274,8 @@ void PlainTurn::LeaveCall() {
 }
 
 bool PlainTurn::HoldsSection() const {
-  return tools_ != nullptr && !tools_->section_begin.empty() && absl::StrContains(held_, tools_->section_begin);
+  return tools_ != nullptr && !tools_->section_begin.empty() &&
+         absl::StrContains(held_, tools_->section_begin);
 }
 
 void PlainTurn::FinishText() {

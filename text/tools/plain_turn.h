@@ -1,7 +1,7 @@
 #pragma once
-// A turn that is text with markers: reasoning between two markers, content, calls behind markers or from the turn's
-// first byte on. What looks like the begin of a call and is none is content. White space next to reasoning and calls
-// belongs to the markers and is dropped.
+// A turn that is text with markers: reasoning between two markers, content, calls behind markers or from the
+// turn's first byte on. What looks like the begin of a call and is none is content. White space next to
+// reasoning and calls belongs to the markers and is dropped.
 
 #include <memory>
 #include <string>
@@ -15,8 +15,8 @@ namespace somnus {
 
 class PlainTurn : public TurnGrammar {
  public:
-  // `tools` or `reasoning` may be null: calls, or reasoning, are not looked for. All pointers and references must
-  // outlive the turn.
+  // `tools` or `reasoning` may be null: calls, or reasoning, are not looked for. All pointers and references
+  // must outlive the turn.
   PlainTurn(const ToolFormat* tools, const ReasoningFormat* reasoning, bool starts_in_reasoning,
             const ToolSchemas& schemas, const TurnLimits& limits, TurnOutput* output);
 
@@ -43,6 +43,7 @@ class PlainTurn : public TurnGrammar {
   void RescueCalls();
 
   bool MayOpenBare(char c) const;
+  bool MayOpenNext(char c) const;
   bool IsTrailer(char c) const;
   void Open(absl::string_view marker);
   void ReadOpening(char c);
@@ -62,19 +63,21 @@ class PlainTurn : public TurnGrammar {
   MarkerScanner text_scanner_, reasoning_scanner_;
   State state_;
   Edge edge_ = Edge::kStart;
-  // White space, and markers of sections and what trails a call: dropped before and behind calls, content otherwise.
+  // White space, and markers of sections and what trails a call: dropped before and behind calls, content
+  // otherwise.
   std::string held_;
   bool in_section_ = false;
 
   std::string raw_;      // of kOpening and kCall: what is content if no call begins
   std::string opening_;  // of kOpening: behind the marker
   bool has_marker_ = false;
+  bool is_open_ = false;  // a call of JSON has ended, and its marker's end has not come
   std::unique_ptr<CallReader> reader_;
 
   bool has_reasoning_ = false;  // in this block of reasoning: text besides white space
   char last_reasoning_byte_ = '\n';
-  bool records_ = false;   // the reasoning holds the marker of a call at the start of a line
-  std::string recorded_;   // the reasoning since that marker
+  bool records_ = false;  // the reasoning holds the marker of a call at the start of a line
+  std::string recorded_;  // the reasoning since that marker
   bool only_calls_ = false;
 };
 

@@ -9,7 +9,9 @@ namespace {
 
 constexpr size_t kMaxName = 256;
 
-bool IsNameStart(char c) { return absl::ascii_isalpha(c) || c == '_' || static_cast<unsigned char>(c) >= 0x80; }
+bool IsNameStart(char c) {
+  return absl::ascii_isalpha(c) || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+}
 bool IsKeyByte(char c) { return IsNameStart(c) || absl::ascii_isdigit(c); }
 // Tools' names may have dots and dashes, which Python's identifiers have not.
 bool IsNameByte(char c) { return IsKeyByte(c) || c == '.' || c == '-'; }

@@ -1,6 +1,6 @@
 #pragma once
-// Reads calls in Python's syntax: [f(a="x", b=1), g()], or without brackets one call behind the other. Arguments
-// have names, and values are literals; anything else is no call.
+// Reads calls in Python's syntax: [f(a="x", b=1), g()], or without brackets one call behind the other.
+// Arguments have names, and values are literals; anything else is no call.
 
 #include <string>
 

@@ -1,6 +1,7 @@
 #pragma once
-// Reads arguments that are written as tags, one for each parameter, and writes a JSON object. Values become JSON by
-// the tool's schema. Some models write one JSON object in the place of the tags; the object is taken as it is.
+// Reads arguments that are written as tags, one for each parameter, and writes a JSON object. Values become
+// JSON by the tool's schema. Some models write one JSON object in the place of the tags; the object is taken
+// as it is.
 
 #include <memory>
 #include <string>

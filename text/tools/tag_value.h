@@ -1,7 +1,7 @@
 #pragma once
-// Reads the text of one parameter up to the tag that ends the text, and writes JSON. The text may hold the end tag
-// itself: an end tag counts only where a tag that may follow the value follows. The end tag may lack where the next
-// parameter's tag begins a line, or the call ends. Not thread safe.
+// Reads the text of one parameter up to the tag that ends the text, and writes JSON. The text may hold the
+// end tag itself: an end tag counts only where a tag that may follow the value follows. The end tag may lack
+// where the next parameter's tag begins a line, or the call ends. Not thread safe.
 
 #include <string>
 #include <vector>
@@ -16,15 +16,18 @@ namespace somnus {
 // One way in which a value ends.
 struct ValueEnd {
   std::string text;
-  std::vector<absl::string_view> followers;  // one of these follows, perhaps after white space; empty: anything may
-  bool is_outside = false;                   // `text` is no part of the value's own tags, but follows
+  std::vector<absl::string_view>
+      followers;            // one of these follows, perhaps after white space; empty: anything may
+  bool is_outside = false;  // `text` is no part of the value's own tags, but follows
 };
 std::vector<ValueEnd> ValueEndsOf(const ToolFormat& format);
 
 class TagValue {
  public:
-  // `ends` must outlive the value. `drops_line_break`: a line break before the text does not belong to the text.
-  TagValue(const std::vector<ValueEnd>* ends, bool drops_line_break, ValueTypes types, const TurnLimits& limits);
+  // `ends` must outlive the value. `drops_line_break`: a line break before the text does not belong to the
+  // text.
+  TagValue(const std::vector<ValueEnd>* ends, bool drops_line_break, ValueTypes types,
+           const TurnLimits& limits);
 
   // kDone: the value has ended; rest() was read ahead, and follows the value. kStop: the value is too long.
   ReadState Read(char c, std::string* json);

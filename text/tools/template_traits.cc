@@ -13,8 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A template of the family has all of `has`, and none of `has_not`. The first row that fits counts, so that markers
-// that several families share come last.
+// A template of the family has all of `has`, and none of `has_not`. The first row that fits counts, so that
+// markers that several families share come last. An empty format: the family is known, and no parser reads
+// its calls.
 struct TemplateRule {
   absl::string_view format;
   std::vector<absl::string_view> has;
@@ -23,6 +24,8 @@ struct TemplateRule {
 
 const std::vector<TemplateRule>& ToolRules() {
   static const auto* const rules = new std::vector<TemplateRule>{
+      {"", {"]<]minimax[>["}},    // MiniMax M3
+      {"", {">>>${recipient}"}},  // Functionary 3.2
       {"gemma4", {"<|tool_call>"}},
       {"functiongemma", {"<start_function_call>"}},
       {"openai", {"<|channel|>", "<|message|>"}},
@@ -34,10 +37,13 @@ const std::vector<TemplateRule>& ToolRules() {
       {"deepseek_v3", {"<｜tool▁calls▁begin｜>", "```json"}},
       {"deepseek_v31", {"<｜tool▁calls▁begin｜>"}},
       {"lfm2", {"<|tool_call_start|>"}},
+      {"lfm2", {"<|tool_list_start|>"}},
+      {"nemotron_json", {"<TOOLCALL>"}},
       {"mistral_v11", {"[TOOL_CALLS]", "[ARGS]"}},
       {"mistral", {"[TOOL_CALLS]"}},
       {"glm45", {"<arg_key>"}},
       {"qwen3_coder", {"<function=", "<parameter="}},
+      {"", {"<function=", "</function>"}},  // Functionary 3.1
       {"olmo3", {"<function_calls>"}},
       {"phi4_mini_json", {"functools"}},
       {"phi4_mini_json", {"<|tool|>", "<|/tool|>"}},
@@ -91,19 +97,19 @@ template <typename Row>
 absl::Status UnknownName(const char* flag, absl::string_view name, const std::vector<Row>& rows) {
   std::vector<absl::string_view> names;
   for (const Row& row : rows) names.push_back(row.name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": unknown parser \"", name, "\"; known are auto, none, ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": unknown parser \"", name,
+                                                 "\"; known are auto, none, ", absl::StrJoin(names, ", ")));
 }
 
 // A conversation with one call, whose id every family accepts.
-Json ProbeContext(const Json& arguments) {
-  const Json parameters = {{"type", "object"}, {"properties", {{"probe_key", {{"type", "string"}}}}}};
+Json ProbeContext(const Json& arguments, const Json& content) {
+  const Json parameters = {{"type", "object"}, {"properties", {{"parameter", {{"type", "string"}}}}}};
   const Json call = {{"id", "abcdefGH1"},
                      {"type", "function"},
                      {"function", {{"name", "probe_tool"}, {"arguments", arguments}}}};
   return {{"messages",
            {{{"role", "user"}, {"content", "question"}},
-            {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
+            {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
             {{"role", "tool"}, {"tool_call_id", "abcdefGH1"}, {"name", "probe_tool"}, {"content", "result"}},
             {{"role", "assistant"}, {"content", "answer"}}}},
           {"tools",
@@ -136,7 +142,8 @@ absl::StatusOr<const ToolFormat*> ChooseToolFormat(absl::string_view flag, absl:
   return format;
 }
 
-absl::StatusOr<const ReasoningFormat*> ChooseReasoningFormat(absl::string_view flag, absl::string_view source) {
+absl::StatusOr<const ReasoningFormat*> ChooseReasoningFormat(absl::string_view flag,
+                                                             absl::string_view source) {
   if (flag == "none") return nullptr;
   if (flag == "auto") return ReasoningFormatOfTemplate(source);
   const ReasoningFormat* const format = FindReasoningFormat(flag);
@@ -145,14 +152,21 @@ absl::StatusOr<const ReasoningFormat*> ChooseReasoningFormat(absl::string_view f
 }
 
 ArgumentsForm ArgumentsFormOf(const ChatTemplate& chat_template) {
-  const auto object = chat_template.Render(ProbeContext(Json{{"probe_key", "probe_value"}}));
-  // Where a template joins an object to text, the text is Python's, not JSON.
-  if (object.ok() && absl::StrContains(*object, "probe_key") && !absl::StrContains(*object, "{'probe_key'")) {
-    return ArgumentsForm::kObject;
+  const std::string text = "{\"probe_key\": \"probe_value\"}";
+  // Some templates write calls only of a message without content. Where a template joins an object to text,
+  // the text is Python's, not JSON.
+  for (const Json& content : {Json(""), Json(nullptr)}) {
+    const auto rendered = chat_template.Render(ProbeContext(Json::parse(text), content));
+    if (rendered.ok() && absl::StrContains(*rendered, "probe_key") &&
+        !absl::StrContains(*rendered, "{'probe_key'")) {
+      return ArgumentsForm::kObject;
+    }
   }
-  const auto text = chat_template.Render(ProbeContext(Json("{\"probe_key\": \"probe_value\"}")));
-  const bool takes_text = text.ok() && absl::StrContains(*text, "{\"probe_key\": \"probe_value\"}");
-  return takes_text ? ArgumentsForm::kString : ArgumentsForm::kObject;
+  for (const Json& content : {Json(""), Json(nullptr)}) {
+    const auto rendered = chat_template.Render(ProbeContext(Json(text), content));
+    if (rendered.ok() && absl::StrContains(*rendered, text)) return ArgumentsForm::kString;
+  }
+  return ArgumentsForm::kObject;
 }
 
 }  // namespace somnus

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace somnus {
 namespace {
 
@@ -60,6 +59,16 @@ std::vector<ToolFormat> JsonFormats() {
                   .separator = ",\n",
                   .close = "\n]</tool_calls>",
                   .trigger = "<tool_calls>"}},
+      {.name = "nemotron_json",
+       .call_begin = {"<TOOLCALL>"},
+       .call_end = {"</TOOLCALL>"},
+       .special_markers = false,
+       .forced = {.open = "<TOOLCALL>[",
+                  .begin = "{\"name\": \"NAME\", \"arguments\": ",
+                  .end = "}",
+                  .separator = ", ",
+                  .close = "]</TOOLCALL>",
+                  .trigger = "<TOOLCALL>"}},
   };
 }
 
@@ -181,20 +190,21 @@ ToolFormat Dsml(absl::string_view name, absl::string_view alias, bool is_v4) {
 }
 
 // <function=NAME> and <parameter=KEY> between the markers `begin` and `end`.
-ToolFormat FunctionTags(absl::string_view name, std::vector<absl::string_view> aliases, absl::string_view begin,
-                        absl::string_view end, ForcedSyntax forced) {
-  return {.name = name,
-          .aliases = std::move(aliases),
-          .body = CallBody::kNamed,
-          .section_begin = begin,
-          .section_end = end,
-          .call_begin = {"<function="},
-          .call_end = {"</function>"},
-          .header = {.name_end = ">"},
-          .arguments = ArgumentSyntax::kTags,
-          .tags = {.key_begin = "<parameter=", .key_end = ">", .value_end = "</parameter>", .wraps_lines = true},
-          .special_markers = false,
-          .forced = forced};
+ToolFormat FunctionTags(absl::string_view name, std::vector<absl::string_view> aliases,
+                        absl::string_view begin, absl::string_view end, ForcedSyntax forced) {
+  return {
+      .name = name,
+      .aliases = std::move(aliases),
+      .body = CallBody::kNamed,
+      .section_begin = begin,
+      .section_end = end,
+      .call_begin = {"<function="},
+      .call_end = {"</function>"},
+      .header = {.name_end = ">"},
+      .arguments = ArgumentSyntax::kTags,
+      .tags = {.key_begin = "<parameter=", .key_end = ">", .value_end = "</parameter>", .wraps_lines = true},
+      .special_markers = false,
+      .forced = forced};
 }
 
 std::vector<ToolFormat> TagFormats() {
@@ -221,7 +231,10 @@ std::vector<ToolFormat> TagFormats() {
        .call_end = {"</invoke>"},
        .header = {.name_end = "\">"},
        .arguments = ArgumentSyntax::kTags,
-       .tags = {.key_begin = "<parameter name=\"", .key_end = "\">", .value_end = "</parameter>", .wraps_lines = true},
+       .tags = {.key_begin = "<parameter name=\"",
+                .key_end = "\">",
+                .value_end = "</parameter>",
+                .wraps_lines = true},
        .forced = {.open = "<minimax:tool_call>\n",
                   .begin = "<invoke name=\"NAME\">\n",
                   .end = "</invoke>\n",
@@ -240,10 +253,8 @@ std::vector<ToolFormat> TagFormats() {
                 .key_end = "</arg_key>",
                 .value_begin = "<arg_value>",
                 .value_end = "</arg_value>"},
-       .forced = {.begin = "<tool_call>NAME",
-                  .end = "</tool_call>",
-                  .style = "glm_xml",
-                  .trigger = "<tool_call>"}},
+       .forced =
+           {.begin = "<tool_call>NAME", .end = "</tool_call>", .style = "glm_xml", .trigger = "<tool_call>"}},
   };
 }
 
@@ -281,9 +292,9 @@ std::vector<ReasoningFormat> ThinkFormats() {
   constexpr absl::string_view kForcedEnd = "\n</think>\n\n";
   return {
       {.name = "qwen3",
-       .aliases = {"deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "deepseek-v4", "glm45", "glm47",
-                   "kimi_k2", "minimax_m2", "minimax", "nemotron_v3", "nemotron_3", "olmo3", "hunyuan_a13b",
-                   "mimo", "step3p5", "think"},
+       .aliases = {"deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "deepseek-v4", "glm45",
+                   "glm47", "kimi_k2", "minimax_m2", "minimax", "nemotron_v3", "nemotron_3", "olmo3",
+                   "hunyuan_a13b", "mimo", "step3p5", "think"},
        .begin = "<think>",
        .end = "</think>",
        .forced_end = kForcedEnd},
@@ -295,17 +306,17 @@ std::vector<ReasoningFormat> ThinkFormats() {
        .begins_inside = true},
       {.name = "mistral", .begin = "[THINK]", .end = "[/THINK]", .forced_end = "[/THINK]"},
       {.name = "seed_oss", .begin = "<seed:think>", .end = "</seed:think>", .forced_end = "\n</seed:think>"},
-      {.name = "minimax_m3", .aliases = {"minimax-m3"}, .begin = "<mm:think>", .end = "</mm:think>",
+      {.name = "minimax_m3",
+       .aliases = {"minimax-m3"},
+       .begin = "<mm:think>",
+       .end = "</mm:think>",
        .forced_end = "\n</mm:think>\n"},
       {.name = "cohere_command3",
        .aliases = {"cohere_command4"},
        .begin = "<|START_THINKING|>",
        .end = "<|END_THINKING|>",
        .forced_end = "<|END_THINKING|>"},
-      {.name = "gemma4",
-       .begin = "<|channel>thought\n",
-       .end = "<channel|>",
-       .forced_end = "\n<channel|>"},
+      {.name = "gemma4", .begin = "<|channel>thought\n", .end = "<channel|>", .forced_end = "\n<channel|>"},
       {.name = "granite",
        .begin = "Here is my thought process:",
        .end = "Here is my response:",
@@ -322,7 +333,8 @@ std::vector<ReasoningFormat> ThinkFormats() {
 template <typename Row>
 const Row* Find(const std::vector<Row>& rows, absl::string_view name) {
   for (const Row& row : rows) {
-    if (row.name == name || std::find(row.aliases.begin(), row.aliases.end(), name) != row.aliases.end()) return &row;
+    if (row.name == name || std::find(row.aliases.begin(), row.aliases.end(), name) != row.aliases.end())
+      return &row;
   }
   return nullptr;
 }
@@ -332,7 +344,8 @@ const Row* Find(const std::vector<Row>& rows, absl::string_view name) {
 const std::vector<ToolFormat>& ToolFormats() {
   static const auto* const rows = [] {
     auto* all = new std::vector<ToolFormat>;
-    for (auto* part : {&JsonFormats, &MistralFormats, &PythonicFormats, &NamedJsonFormats, &TagFormats, &GemmaFormats}) {
+    for (auto* part :
+         {&JsonFormats, &MistralFormats, &PythonicFormats, &NamedJsonFormats, &TagFormats, &GemmaFormats}) {
       for (ToolFormat& row : part()) all->push_back(std::move(row));
     }
     return all;
@@ -349,16 +362,16 @@ const ToolFormat* FindToolFormat(absl::string_view name) { return Find(ToolForma
 const ReasoningFormat* FindReasoningFormat(absl::string_view name) { return Find(ReasoningFormats(), name); }
 
 const ToolFormat& ForcedJsonFormat() {
-  static const auto* const format = new ToolFormat{
-      .name = "json",
-      .bare = "[{",
-      .special_markers = false,
-      .forced = {.open = "[",
-                 .begin = "{\"name\": \"NAME\", \"parameters\": ",
-                 .end = "}",
-                 .separator = ", ",
-                 .close = "]",
-                 .trigger = "["}};
+  static const auto* const format =
+      new ToolFormat{.name = "json",
+                     .bare = "[{",
+                     .special_markers = false,
+                     .forced = {.open = "[",
+                                .begin = "{\"name\": \"NAME\", \"parameters\": ",
+                                .end = "}",
+                                .separator = ", ",
+                                .close = "]",
+                                .trigger = "["}};
   return *format;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// How families of models write tool calls and reasoning: one row of data for each format. The rows are the only
-// place that knows a family's markers; parsers (turn_parser.h) and grammars (forced_calls.h) read the rows.
-// Sources: the chat templates of the families, and the parsers of vLLM 0.33 and SGLang 0.5, whose names the rows
-// have. Immutable; thread safe.
+// How families of models write tool calls and reasoning: one row of data for each format. The rows are the
+// only place that knows a family's markers; parsers (turn_parser.h) and grammars (forced_calls.h) read the
+// rows. Sources: the chat templates of the families, and the parsers of vLLM 0.33 and SGLang 0.5, whose names
+// the rows have. Immutable; thread safe.
 
 #include <cstdint>
 #include <string>
@@ -33,7 +33,8 @@ enum class CallIdStyle {
   kFunctionIndex,     // functions.NAME:INDEX, counted over the conversation (Kimi K2)
 };
 
-// What stands between the marker that begins a call and the arguments. White space is allowed between the parts.
+// What stands between the marker that begins a call and the arguments. White space is allowed between the
+// parts.
 struct CallHeader {
   absl::string_view prefix;    // before the name
   absl::string_view type_end;  // ends a word before the name; without that word, the word is the name
@@ -81,7 +82,7 @@ struct ReasoningFormat {
   absl::string_view name;                  // as vLLM's --reasoning-parser; unique
   std::vector<absl::string_view> aliases;  // other names of vLLM and SGLang
   absl::string_view begin, end;            // markers around the reasoning
-  bool harmony = false;                    // channels of messages: `begin` and `end` are the analysis channel's
+  bool harmony = false;  // channels of messages: `begin` and `end` are the analysis channel's
   // The text that ends the reasoning from outside, when a budget of thinking is spent.
   absl::string_view forced_end;
   // Without a marker in the prompt the model begins inside (DeepSeek-R1 before its template opened <think>).

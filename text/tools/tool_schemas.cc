@@ -140,7 +140,8 @@ std::string JsonOfText(absl::string_view text, ValueTypes types, int max_depth) 
   if (types == 0 || types == kStringType) return Quoted(text);
   const absl::string_view value = absl::StripAsciiWhitespace(text);
   const bool may_be_null = (types & kNullType) != 0 || (types & kStringType) == 0;
-  if (may_be_null && (absl::EqualsIgnoreCase(value, "null") || absl::EqualsIgnoreCase(value, "none"))) return "null";
+  if (may_be_null && (absl::EqualsIgnoreCase(value, "null") || absl::EqualsIgnoreCase(value, "none")))
+    return "null";
   if ((types & kNumberType) != 0 && IsJsonNumber(value)) return std::string(value);
   if ((types & kBooleanType) != 0) {
     if (absl::EqualsIgnoreCase(value, "true")) return "true";

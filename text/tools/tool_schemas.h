@@ -1,6 +1,6 @@
 #pragma once
-// The tools of a request, and which types their parameters have: formats that write values as bare text need the
-// schema to tell a number from a string. Immutable; thread safe.
+// The tools of a request, and which types their parameters have: formats that write values as bare text need
+// the schema to tell a number from a string. Immutable; thread safe.
 
 #include <cstdint>
 #include <map>
@@ -20,22 +20,23 @@ struct ToolSpec {
 
 // A set of JSON types, as bits. Nothing is known of an empty set.
 using ValueTypes = uint32_t;
-inline constexpr ValueTypes kStringType = 1, kNumberType = 2, kBooleanType = 4, kArrayType = 8, kObjectType = 16,
-                            kNullType = 32;
+inline constexpr ValueTypes kStringType = 1, kNumberType = 2, kBooleanType = 4, kArrayType = 8,
+                            kObjectType = 16, kNullType = 32;
 
 class ToolSchemas {
  public:
   explicit ToolSchemas(const std::vector<ToolSpec>& tools);
 
-  // The types that the schema of the tool's parameter allows; empty where the tool or the parameter is not known.
+  // The types that the schema of the tool's parameter allows; empty where the tool or the parameter is not
+  // known.
   ValueTypes TypesOf(absl::string_view tool, absl::string_view parameter) const;
 
  private:
   std::map<std::string, std::map<std::string, ValueTypes, std::less<>>, std::less<>> types_;
 };
 
-// Returns the JSON text of a value that a model wrote as bare text. Text that fits none of the types becomes a
-// string, so that nothing is lost. Without types the text is a string.
+// Returns the JSON text of a value that a model wrote as bare text. Text that fits none of the types becomes
+// a string, so that nothing is lost. Without types the text is a string.
 std::string JsonOfText(absl::string_view text, ValueTypes types, int max_depth);
 
 }  // namespace somnus

@@ -1,5 +1,6 @@
 #pragma once
-// What the two kinds of turns share: text with markers (plain_turn.h) and messages in channels (harmony_turn.h).
+// What the two kinds of turns share: text with markers (plain_turn.h) and messages in channels
+// (harmony_turn.h).
 
 #include <functional>
 #include <string>
@@ -11,7 +12,8 @@
 
 namespace somnus {
 
-// Makes the id of a call for which the model wrote none, from the tool's name and the call's index in the turn.
+// Makes the id of a call for which the model wrote none, from the tool's name and the call's index in the
+// turn.
 using MakeCallId = std::function<std::string(absl::string_view name, int32_t index)>;
 
 // Writes a turn's events, and counts the calls. Not thread safe.

@@ -19,8 +19,9 @@ TurnParser::TurnParser(const TurnFormat& format, const ToolSchemas* schemas, Tur
   if (has_harmony_tools || (format.reasoning != nullptr && format.reasoning->harmony)) {
     grammar_ = std::make_unique<HarmonyTurn>(has_harmony_tools, options.starts_in_reasoning, output_.get());
   } else {
-    grammar_ = std::make_unique<PlainTurn>(format.tools, format.reasoning, options.starts_in_reasoning,
-                                           schemas == nullptr ? no_tools_ : *schemas, options.limits, output_.get());
+    grammar_ =
+        std::make_unique<PlainTurn>(format.tools, format.reasoning, options.starts_in_reasoning,
+                                    schemas == nullptr ? no_tools_ : *schemas, options.limits, output_.get());
   }
 }
 
@@ -57,8 +58,8 @@ void ParsedTurn::Add(const std::vector<TurnEvent>& events) {
   }
 }
 
-ParsedTurn ParseTurn(const TurnFormat& format, const ToolSchemas* schemas, absl::string_view text, TurnEnd end,
-                     TurnOptions options) {
+ParsedTurn ParseTurn(const TurnFormat& format, const ToolSchemas* schemas, absl::string_view text,
+                     TurnEnd end, TurnOptions options) {
   TurnParser parser(format, schemas, std::move(options));
   ParsedTurn turn;
   turn.Add(parser.Feed(text));
