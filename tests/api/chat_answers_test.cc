@@ -1,0 +1,153 @@
+// Chat answers that are taken apart into reasoning, content and tool calls, whole and streamed. The fake
+// engine's answer is the prompt over again, and the template's prompt is the message.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/http/json_body.h"
+#include "tests/api/api_server_fixture.h"
+#include "text/jinja/chat_template.h"
+#include "text/tools/tool_format.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kTurn[] =
+    "<think>because</think>\n\nHello.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
+    "[1]}}\n</tool_call>"
+    "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>END";
+constexpr char kTools[] =
+    R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
+
+class ChatAnswersTest : public ApiServerTest {
+ protected:
+  void SetUp() override {
+    Start();
+    ServedModel model = FakeModel(engine_);
+    model.templates.chat = *ChatTemplate::Compile("{{ messages[0].content }}");
+    model.turn_format = {FindToolFormat("hermes"), FindReasoningFormat("qwen3")};
+    server_->SetModel(std::move(model));
+  }
+
+  std::string Body(const std::string& turn, const std::string& fields) {
+    std::string content;
+    AppendJsonString(turn, &content);
+    return absl::StrCat(R"({"messages": [{"role": "user", "content": )", content,
+                        R"(}], "stop": ["END"], "max_tokens": )", turn.size(), ", ", fields, "}");
+  }
+  Json Answer(const std::string& turn, const std::string& fields) {
+    const HttpReply reply = Send("POST", "/v1/chat/completions", Body(turn, fields));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  }
+  // The deltas of a stream's events, and its last finish_reason.
+  std::vector<Json> Deltas(const std::string& turn, const std::string& fields, std::string* finish_reason) {
+    const HttpReply reply =
+        Send("POST", "/v1/chat/completions", Body(turn, absl::StrCat(fields, R"(, "stream": true)")));
+    std::vector<Json> deltas;
+    for (absl::string_view event : absl::StrSplit(reply.body, "\n\n", absl::SkipEmpty())) {
+      if (!absl::ConsumePrefix(&event, "data: ") || event == "[DONE]") continue;
+      const Json choice = Json::parse(event)["choices"][0];
+      deltas.push_back(choice["delta"]);
+      if (choice["finish_reason"].is_string()) *finish_reason = choice["finish_reason"];
+    }
+    return deltas;
+  }
+};
+
+TEST_F(ChatAnswersTest, AWholeAnswerHasItsParts) {
+  const Json answer = Answer(kTurn, kTools);
+  const Json& message = answer["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "because");
+  EXPECT_EQ(message["reasoning_content"], "because");
+  EXPECT_EQ(message["content"], "Hello.");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  const Json& call = message["tool_calls"][0];
+  EXPECT_EQ(call["type"], "function");
+  EXPECT_EQ(call["function"], Json({{"name", "f"}, {"arguments", R"({"a": [1]})"}}));
+  EXPECT_NE(call["id"], message["tool_calls"][1]["id"]);
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 22)
+      << "bytes of the reasoning and its markers";
+}
+
+TEST_F(ChatAnswersTest, AStreamHasTheSameParts) {
+  std::string finish_reason, reasoning, content;
+  std::vector<std::string> names, arguments;
+  for (const Json& delta : Deltas(kTurn, kTools, &finish_reason)) {
+    reasoning += delta.value("reasoning", "");
+    content += delta.value("content", "");
+    for (const Json& call : delta.value("tool_calls", Json::array())) {
+      const size_t index = call["index"];
+      if (call.contains("id")) {
+        EXPECT_EQ(index, names.size()) << "calls begin one after the other";
+        names.push_back(call["function"]["name"]);
+        arguments.emplace_back();
+      }
+      arguments.at(index) += call["function"]["arguments"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(reasoning, "because");
+  EXPECT_EQ(content, "Hello.");
+  EXPECT_EQ(names, (std::vector<std::string>{"f", "g"}));
+  EXPECT_EQ(arguments, (std::vector<std::string>{R"({"a": [1]})", "{}"}));
+  EXPECT_EQ(finish_reason, "tool_calls");
+}
+
+TEST_F(ChatAnswersTest, AnIntervalOfAStreamLosesNothing) {
+  std::string finish_reason, content;
+  size_t num_calls = 0;
+  for (const Json& delta :
+       Deltas(kTurn, absl::StrCat(kTools, R"(, "stream_interval": 40)"), &finish_reason)) {
+    content += delta.value("content", "");
+    for (const Json& call : delta.value("tool_calls", Json::array()))
+      num_calls += call.contains("id") ? 1 : 0;
+  }
+  EXPECT_EQ(content, "Hello.");
+  EXPECT_EQ(num_calls, 2u);
+}
+
+TEST_F(ChatAnswersTest, PartsThatARequestDoesNotWant) {
+  const Json hidden =
+      Answer(kTurn, absl::StrCat(kTools, R"(, "include_reasoning": false, "parallel_tool_calls": false)"));
+  EXPECT_TRUE(hidden["choices"][0]["message"]["reasoning"].is_null());
+  EXPECT_EQ(hidden["choices"][0]["message"]["tool_calls"].size(), 1u);
+  const Json no_calls = Answer(kTurn, absl::StrCat(kTools, R"(, "tool_choice": "none")"));
+  EXPECT_FALSE(no_calls["choices"][0]["message"].contains("tool_calls"));
+  EXPECT_EQ(no_calls["choices"][0]["finish_reason"], "stop");
+  EXPECT_NE(no_calls["choices"][0]["message"]["content"].get<std::string>().find("<tool_call>"),
+            std::string::npos);
+}
+
+TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
+  const std::string turn = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"lon";
+  const Json choice = Answer(turn, kTools)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": "lon)");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+}
+
+TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {
+  for (const char* fields :
+       {R"("tool_choice": "auto")", R"("tools": [])", R"("tools": [{"type": "function"}])"}) {
+    EXPECT_EQ(Send("POST", "/v1/chat/completions", Body("x", fields)).status, 400) << fields;
+  }
+  for (const char* choice : {R"("always")", R"({"type": "function", "function": {"name": "h"}})", "7"}) {
+    const HttpReply reply =
+        Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, R"(, "tool_choice": )", choice)));
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "tool_choice") << choice;
+  }
+}
+
+TEST_F(ChatAnswersTest, AServerWithoutGrammarsSaysSo) {
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, R"(, "tool_choice": "required")")));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "this server has no structured outputs");
+}
+
+}  // namespace
+}  // namespace somnus
