@@ -18,7 +18,7 @@ from cluster.harness import Cluster, expected, tiny  # noqa: E402
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3", "opt": "opt", "old": "qwen2", "last": "qwen3"}
 CASES = {name: [case for case in expected(model) if not case["ambiguous"]] for name, model in MODELS.items()}
 AT_ONCE = 2
-LOAD_S = float(os.environ.get("SOMNUS_LOAD_S", "5"))
+LOAD_S = float(os.environ.get("SOMNUS_LOAD_S", "3"))
 RATE = 12  # requests a second
 ANSWER_S = 120  # who waits for longer starves
 KV_BYTES = 32 << 20

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Clients that never stop asking while the engine sleeps, wakes, reloads and gets new weights: every answer is that of the
-weights whose version it carries.
+weights with the answer's version.
 
-As a script it goes on for longer:
+As a script the file goes on for longer:
   weights_hammer_test.py [--seconds 300] [--clients 32] [--seed 1] [--workers 2]
 """
 import argparse
@@ -23,7 +23,7 @@ from cluster.other_weights import swapped_layers  # noqa: E402
 from cluster.python_client import InstalledClient  # noqa: E402
 from cluster.sleep_cycles_test import Sleeper  # noqa: E402
 
-SEED, SECONDS, CLIENTS = 6, 12, 16
+SEED, SECONDS, CLIENTS = 6, 8, 16
 PROMPTS = 12
 MODEL = "qwen3"
 TAGS = ("weights", "kv_cache")
@@ -38,7 +38,7 @@ def make_bodies(rng):
 
 
 class Hammer:
-    """A cluster with two checkpoints, its clients, and an operator."""
+    """A cluster with two checkpoints, clients, and an operator."""
 
     def __init__(self, cluster, checkpoints, trainer, rng):
         self.cluster, self.checkpoints, self.trainer, self.rng = cluster, checkpoints, trainer, rng
@@ -47,11 +47,11 @@ class Hammer:
         self.answers, self.errors = [], []
         self.operator = Sleeper(cluster, rng)
         self.source_of = {1: checkpoints[0]}  # by version
-        self.trained = False  # the weights are those of an update
+        self.trained = False  # the weights came by an update
         self.slept_by_tags = 0  # how often
 
     def ask(self, body):
-        """(version, finish_reason, tokens). What was aborted before its first token is of no version: None."""
+        """(version, finish_reason, tokens). An answer that was aborted before the first token has no version: None."""
         response = self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, **body}, timeout=ANSWER_S)
         if response.status != 200:
             raise AssertionError(f"HTTP {response.status}: {response.text[:500]}")
@@ -72,7 +72,8 @@ class Hammer:
         named = self.rng.choice(((), TAGS[:1], TAGS[1:], TAGS)) if level > 0 else ()
         tags = "".join(f"&tags={tag}" for tag in named)
         discards_weights = level == 2 and named != TAGS[1:]
-        if discards_weights and self.trained:  # then something else has to bring them, and open requests must not go on with it
+        # After this a reload or an update has to bring weights, with which open requests must not go on.
+        if discards_weights and self.trained:
             self.operator.call(f"/sleep?level=2&force=true&mode=wait{tags}")
             self.operator.call("/wake_up?tags=weights")
             return self.rng.choice((self.reload, self.train))()
@@ -87,18 +88,18 @@ class Hammer:
         self.source_of[version], self.trained = checkpoint, False
 
     def train(self):
-        """Level 2, memory of weights, an update, the rest: what a trainer does."""
+        """The steps of a trainer: level 2, memory of weights, an update, the rest."""
         checkpoint = self.rng.choice(self.checkpoints)
         self.operator.calls.append(f"a step with {os.path.basename(checkpoint)}")
         step = self.trainer.rlhf_step(self.cluster, checkpoint, "A", max_tokens=1, shared_memory=self.rng.random() < 0.5)
         self.source_of[step["weights_version"]], self.trained = checkpoint, True
 
     def operate(self, seconds):
-        """Random calls for so long; weights change while everything is resident."""
+        """Random calls for so long, and until each kind has come; weights change while everything is resident."""
         deadline = time.monotonic() + seconds
-        counts = collections.Counter()
-        while time.monotonic() < deadline and not self.errors:
-            call = self.rng.choice((self.sleep_and_wake, self.sleep_and_wake, self.reload, self.train))
+        calls, counts = (self.sleep_and_wake, self.sleep_and_wake, self.reload, self.train), collections.Counter()
+        while (time.monotonic() < deadline or len(counts) < len(set(calls))) and not self.errors:
+            call = self.rng.choice(calls)
             call()
             counts[call.__name__] += 1
             self.operator.call("/wake_up")
@@ -118,7 +119,7 @@ class Hammer:
         return found
 
     def hammer(self, seconds, clients):
-        """Returns how many answers there were, whole and aborted, and how often each call was made; AssertionError for a wrong one."""
+        """Returns how many answers there were, whole and aborted, and how often each call was made; AssertionError for a wrong answer."""
         expected = self.expected()
         if len({tuple(answers) for answers in expected.values()}) != len(self.checkpoints):
             raise AssertionError("the checkpoints cannot be told apart")
@@ -176,7 +177,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with the script
     whole, aborted, counts = hammer(args.seconds, args.clients, args.seed, args.workers)
     print(f"{whole} answers, each that of its version, and the beginnings of {aborted} that were aborted; {dict(counts)}")
 
