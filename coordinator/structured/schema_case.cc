@@ -30,7 +30,8 @@ const SchemaJson* ItemOf(const SchemaJson& schema, size_t index, bool rest) {
 
 size_t PrefixLength(const SchemaJson& schema) {
   const SchemaJson* items = FindMember(schema, "items");
-  const SchemaJson* prefix = items != nullptr && items->is_array() ? items : FindMember(schema, "prefixItems");
+  const SchemaJson* prefix =
+      items != nullptr && items->is_array() ? items : FindMember(schema, "prefixItems");
   return prefix == nullptr ? 0 : prefix->size();
 }
 
@@ -79,7 +80,8 @@ bool CaseBuilder::IsEmptyAt(ConjunctionId id, int32_t depth) {
   const absl::StatusOr<std::vector<Case>> cases = Build(id);
   if (!cases.ok()) return false;
   const bool empty = std::all_of(cases->begin(), cases->end(), [&](const Case& one) {
-    if (one.values || one.has_null || one.has_true || one.has_false || one.number || one.strings) return false;
+    if (one.values || one.has_null || one.has_true || one.has_false || one.number || one.strings)
+      return false;
     if (one.array && (one.array->min == 0 || one.array->prefix.empty())) return false;
     if (one.array && !IsEmptyAt(one.array->prefix[0], depth - 1)) return false;
     return !one.object || std::any_of(one.object->members.begin(), one.object->members.end(),
@@ -130,8 +132,8 @@ absl::Status CaseBuilder::FilterValues(const AtomSet& set, std::vector<SchemaJso
   std::vector<SchemaJson> kept;
   for (SchemaJson& value : *values) {
     ASSIGN_OR_RETURN(const bool fulfils, FulfilsAll(value, set));
-    const bool again =
-        std::any_of(kept.begin(), kept.end(), [&](const SchemaJson& other) { return EqualValues(other, value); });
+    const bool again = std::any_of(kept.begin(), kept.end(),
+                                   [&](const SchemaJson& other) { return EqualValues(other, value); });
     RETURN_IF_ERROR(context_.Spend(1 + static_cast<int64_t>(kept.size()) / 16));
     if (fulfils && !again) kept.push_back(std::move(value));
   }
@@ -159,8 +161,9 @@ absl::StatusOr<bool> CaseBuilder::Fulfils(const SchemaJson& value, const Atom& a
       return value.is_object() && member == nullptr;
     case Facet::kPropertyFails: {
       if (member == nullptr) return false;
-      ASSIGN_OR_RETURN(const bool matches,
-                       matcher_.Matches(*member, FindMember(*FindMember(*atom.node, "properties"), atom.name)));
+      ASSIGN_OR_RETURN(
+          const bool matches,
+          matcher_.Matches(*member, FindMember(*FindMember(*atom.node, "properties"), atom.name)));
       return !matches;
     }
     case Facet::kFails:
@@ -224,7 +227,8 @@ absl::Status CaseBuilder::BoundItems(const Atom& atom, ArrayPart* part) {
   if (const SchemaJson* min = Holding(atom, "minItems")) part->min = std::max(part->min, CountOf(*min));
   if (const SchemaJson* max = Holding(atom, "maxItems")) LowerTo(CountOf(*max), &part->max);
   if (atom.facet != Facet::kFails) return absl::OkStatus();
-  if (atom.name == "maxItems") part->min = std::max(part->min, CountOf(*FindMember(*atom.node, "maxItems")) + 1);
+  if (atom.name == "maxItems")
+    part->min = std::max(part->min, CountOf(*FindMember(*atom.node, "maxItems")) + 1);
   if (atom.name == "minItems") {
     const int64_t count = CountOf(*FindMember(*atom.node, "minItems"));
     LowerTo(std::max<int64_t>(count - 1, 0), &part->max);
@@ -247,8 +251,9 @@ absl::Status CaseBuilder::CheckContains(const AtomSet& set, ArrayPart* part) {
     } else if (id == Conjunctions::kNothing) {
       if (least > 0) part->min = std::max<int64_t>(part->min, 1), part->max = 0;
     } else if (least > 0 || max != nullptr) {
-      return context_.Refuse(atom.node, "contains",
-                             "the keyword cannot be enforced; describe the items with \"items\" or \"prefixItems\"");
+      return context_.Refuse(
+          atom.node, "contains",
+          "the keyword cannot be enforced; describe the items with \"items\" or \"prefixItems\"");
     }
   }
   for (const Atom& atom : set.atoms) {
@@ -256,8 +261,9 @@ absl::Status CaseBuilder::CheckContains(const AtomSet& set, ArrayPart* part) {
     if (unique == nullptr || !unique->get<bool>()) continue;
     if (part->max == 0 || part->max == 1) continue;
     if (part->rest == Conjunctions::kNothing && part->prefix.size() <= 1) continue;
-    return context_.Refuse(atom.node, "uniqueItems",
-                           "the keyword cannot be enforced; leave uniqueItems out, or check the items afterwards");
+    return context_.Refuse(
+        atom.node, "uniqueItems",
+        "the keyword cannot be enforced; leave uniqueItems out, or check the items afterwards");
   }
   return absl::OkStatus();
 }
@@ -271,9 +277,10 @@ absl::StatusOr<std::vector<const SchemaJson*>> CaseBuilder::AppliedStatically(co
     if (!applied[i]->is_object()) continue;
     for (const char* other : {"anyOf", "oneOf", "if", "dependentSchemas", "dependencies", "contains"}) {
       if (FindMember(*applied[i], other) == nullptr) continue;
-      return context_.Refuse(node, keyword,
-                             absl::StrCat("the keyword is not supported beside \"", other, "\"; put the keyword, or ",
-                                          "additionalProperties or items, into every branch"));
+      return context_.Refuse(
+          node, keyword,
+          absl::StrCat("the keyword is not supported beside \"", other, "\"; put the keyword, or ",
+                       "additionalProperties or items, into every branch"));
     }
     if (FindMember(*applied[i], "$ref") != nullptr) {
       ASSIGN_OR_RETURN(const SchemaJson* target, context_.Target(applied[i]));
@@ -307,7 +314,8 @@ absl::StatusOr<std::optional<ObjectPart>> CaseBuilder::BuildObject(const AtomSet
 
 absl::Status CaseBuilder::BoundMembers(const AtomSet& set, ObjectPart* part) {
   for (const Atom& atom : set.atoms) {
-    if (const SchemaJson* min = Holding(atom, "minProperties")) part->min = std::max(part->min, CountOf(*min));
+    if (const SchemaJson* min = Holding(atom, "minProperties"))
+      part->min = std::max(part->min, CountOf(*min));
     if (const SchemaJson* max = Holding(atom, "maxProperties")) LowerTo(CountOf(*max), &part->max);
     if (atom.facet != Facet::kFails) continue;
     if (atom.name == "maxProperties") {
@@ -449,12 +457,14 @@ absl::Status CaseBuilder::BuildOthers(const AtomSet& set, ObjectPart* part) {
     }
   }
   ASSIGN_OR_RETURN(const RegexId names, NamesOf(set));
-  // Every subset of the patterns is a class of names, each with a schema of its own; equal schemas are merged.
+  // Every subset of the patterns is a class of names, each with a schema of its own; equal schemas are
+  // merged.
   std::vector<std::pair<ConjunctionId, std::vector<uint32_t>>> classes;
   const uint32_t subsets = uint32_t{1} << patterns.all().size();
   for (uint32_t subset = 0; subset < subsets; ++subset) {
     ASSIGN_OR_RETURN(const ConjunctionId value, ValueOfClass(set, patterns, subset));
-    auto same = std::find_if(classes.begin(), classes.end(), [&](const auto& other) { return other.first == value; });
+    auto same =
+        std::find_if(classes.begin(), classes.end(), [&](const auto& other) { return other.first == value; });
     if (same == classes.end()) same = classes.insert(same, {value, {}});
     same->second.push_back(subset);
   }
@@ -497,8 +507,8 @@ absl::StatusOr<ConjunctionId> CaseBuilder::ValueOfClass(const AtomSet& set, cons
   return conjunctions_.Of(std::move(literals));
 }
 
-absl::StatusOr<bool> CaseBuilder::PatternsOfClass(const SchemaJson* node, const KeyPatterns& patterns, uint32_t subset,
-                                                  std::vector<Literal>* literals) {
+absl::StatusOr<bool> CaseBuilder::PatternsOfClass(const SchemaJson* node, const KeyPatterns& patterns,
+                                                  uint32_t subset, std::vector<Literal>* literals) {
   const SchemaJson* given = FindMember(*node, "patternProperties");
   bool any = false;
   if (given == nullptr) return any;
@@ -511,7 +521,8 @@ absl::StatusOr<bool> CaseBuilder::PatternsOfClass(const SchemaJson* node, const 
   return any;
 }
 
-absl::StatusOr<RegexId> CaseBuilder::WithoutMembers(const AtomSet& set, const ObjectPart& part, RegexId names) {
+absl::StatusOr<RegexId> CaseBuilder::WithoutMembers(const AtomSet& set, const ObjectPart& part,
+                                                    RegexId names) {
   std::vector<std::string> members;
   for (const ObjectPart::Member& member : part.members) {
     RETURN_IF_ERROR(context_.Spend());
@@ -521,8 +532,9 @@ absl::StatusOr<RegexId> CaseBuilder::WithoutMembers(const AtomSet& set, const Ob
   RETURN_IF_ERROR(context_.Spend(10));
   const absl::StatusOr<RegexId> plain = context_.arena().Plain(names, context_.options().max_regex_states);
   if (plain.ok()) return plain;
-  return context_.Refuse(set.atoms[0].node, "patternProperties",
-                         "the patterns of names are too complex in combination with each other and with properties");
+  return context_.Refuse(
+      set.atoms[0].node, "patternProperties",
+      "the patterns of names are too complex in combination with each other and with properties");
 }
 
 }  // namespace somnus

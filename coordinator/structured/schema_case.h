@@ -64,7 +64,8 @@ struct Case {
   const SchemaJson* node = nullptr;
 
   bool empty() const {
-    return values ? values->empty() : !has_null && !has_true && !has_false && !number && !strings && !array && !object;
+    return values ? values->empty()
+                  : !has_null && !has_true && !has_false && !number && !strings && !array && !object;
   }
 };
 
@@ -110,11 +111,13 @@ class CaseBuilder : public EmptinessCheck {
   absl::Status BuildOthers(const AtomSet& set, ObjectPart* part);
   absl::StatusOr<RegexId> NamesOf(const AtomSet& set);
   absl::StatusOr<RegexId> StringsOf(const SchemaJson* schema);
-  absl::StatusOr<ConjunctionId> ValueOfClass(const AtomSet& set, const KeyPatterns& patterns, uint32_t subset);
+  absl::StatusOr<ConjunctionId> ValueOfClass(const AtomSet& set, const KeyPatterns& patterns,
+                                             uint32_t subset);
   absl::StatusOr<bool> PatternsOfClass(const SchemaJson* node, const KeyPatterns& patterns, uint32_t subset,
                                        std::vector<Literal>* literals);
   absl::StatusOr<RegexId> WithoutMembers(const AtomSet& set, const ObjectPart& part, RegexId names);
-  absl::StatusOr<std::vector<const SchemaJson*>> AppliedStatically(const SchemaJson* node, const char* keyword);
+  absl::StatusOr<std::vector<const SchemaJson*>> AppliedStatically(const SchemaJson* node,
+                                                                   const char* keyword);
   absl::StatusOr<bool> Evaluates(const SchemaJson* node, const std::string& name);
   bool IsEmptyAt(ConjunctionId id, int32_t depth);
 

@@ -13,9 +13,10 @@ bool SaysNothing(const SchemaJson& node) { return node.is_boolean() ? node.get<b
 
 // Whether a keyword that applies a schema to members lets every member pass.
 bool CannotFail(absl::string_view keyword, const SchemaJson& value) {
-  const bool applies = keyword == "items" || keyword == "additionalItems" || keyword == "additionalProperties" ||
-                       keyword == "propertyNames" || keyword == "patternProperties" ||
-                       keyword == "unevaluatedProperties" || keyword == "unevaluatedItems";
+  const bool applies = keyword == "items" || keyword == "additionalItems" ||
+                       keyword == "additionalProperties" || keyword == "propertyNames" ||
+                       keyword == "patternProperties" || keyword == "unevaluatedProperties" ||
+                       keyword == "unevaluatedItems";
   return applies && SaysNothing(value);
 }
 
@@ -43,7 +44,7 @@ TypeSet TypesOfKeyword(absl::string_view keyword) {
 
 }  // namespace
 
-Conjunctions::Conjunctions() : literals_(2) {
+Conjunctions::Conjunctions(GateContext* context) : literals_(2), context_(*context) {
   static const SchemaJson* const nothing = new SchemaJson(false);
   literals_[kNothing].push_back({nothing});
   ids_.emplace(std::vector<Literal>(), kAnything);
@@ -51,7 +52,8 @@ Conjunctions::Conjunctions() : literals_(2) {
 
 ConjunctionId Conjunctions::Of(std::vector<Literal> literals) {
   std::vector<Literal> kept;
-  for (const Literal& literal : literals) {
+  for (Literal literal : literals) {
+    literal.node = context_.Referred(literal.node);
     const bool constant = literal.node->is_boolean() || literal.node->empty();
     if (constant && SaysNothing(*literal.node) == literal.fails) return kNothing;
     if (!constant && std::find(kept.begin(), kept.end(), literal) == kept.end()) kept.push_back(literal);
@@ -87,7 +89,8 @@ absl::StatusOr<std::vector<AtomSet>> CaseExpander::Expand(const std::vector<Lite
         Branch copy = branch;
         for (const Atom& atom : alternative->atoms) AddAtom(atom, &copy);
         copy.pending.assign(alternative->literals.rbegin(), alternative->literals.rend());
-        RETURN_IF_ERROR(context_.Spend(1 + static_cast<int64_t>(copy.seen.size() + copy.found.atoms.size()) / 8));
+        RETURN_IF_ERROR(
+            context_.Spend(1 + static_cast<int64_t>(copy.seen.size() + copy.found.atoms.size()) / 8));
         stack.push_back(std::move(copy));
       }
     }
@@ -279,7 +282,8 @@ absl::Status CaseExpander::FailInPlace(const Literal& literal, Choice* choice) {
     for (const SchemaJson& schema : *any) none.literals.push_back(because(&schema, true));
     choice->push_back(std::move(none));
   }
-  if (const SchemaJson* negated = FindMember(*node, "not")) choice->push_back({{because(negated, false)}, {}});
+  if (const SchemaJson* negated = FindMember(*node, "not"))
+    choice->push_back({{because(negated, false)}, {}});
   const SchemaJson* condition = FindMember(*node, "if");
   for (const char* keyword : {"then", "else"}) {
     const SchemaJson* branch = FindMember(*node, keyword);
@@ -289,15 +293,16 @@ absl::Status CaseExpander::FailInPlace(const Literal& literal, Choice* choice) {
   return absl::OkStatus();
 }
 
-absl::Status CaseExpander::FailKeyword(const Literal& literal, const std::string& keyword, const SchemaJson& value,
-                                       Choice* choice) {
+absl::Status CaseExpander::FailKeyword(const Literal& literal, const std::string& keyword,
+                                       const SchemaJson& value, Choice* choice) {
   const SchemaJson* node = literal.node;
   const auto atom = [&](Facet facet, std::string name) {
     return Atom{node, facet, std::move(name), literal.origin, literal.origin_keyword};
   };
   if (keyword == "type" || TypesOfKeyword(keyword) != 0) {
     const bool flag = value.is_boolean() && (keyword == "exclusiveMinimum" || keyword == "exclusiveMaximum");
-    const bool counted = FindMember(*node, "minContains") != nullptr || FindMember(*node, "maxContains") != nullptr;
+    const bool counted =
+        FindMember(*node, "minContains") != nullptr || FindMember(*node, "maxContains") != nullptr;
     if (!flag && !(keyword == "contains" && counted)) {
       choice->push_back({{}, {atom(Facet::kFails, keyword)}});
       return absl::OkStatus();
@@ -313,16 +318,18 @@ absl::Status CaseExpander::FailKeyword(const Literal& literal, const std::string
       if (!SaysNothing(member.second)) choice->push_back({{}, {atom(Facet::kPropertyFails, member.first)}});
     }
     return absl::OkStatus();
-  } else if (keyword == "uniqueItems" ? !value.get<bool>() : !value.is_array() && CannotFail(keyword, value)) {
+  } else if (keyword == "uniqueItems" ? !value.get<bool>()
+                                      : !value.is_array() && CannotFail(keyword, value)) {
     return absl::OkStatus();
   }
   const Keyword* known = FindKeyword(keyword);
   const bool in_place = keyword == "oneOf" || absl::StartsWith(keyword, "depend");
   if (known == nullptr || (!known->asserts && !in_place)) return absl::OkStatus();
-  return context_.Refuse(literal.origin, literal.origin_keyword,
-                         absl::StrCat("branches overlap or are negated, and the opposite of \"", keyword,
-                                      "\" cannot be enforced; make the branches differ in a required property with "
-                                      "const values, or leave the keyword out"));
+  return context_.Refuse(
+      literal.origin, literal.origin_keyword,
+      absl::StrCat("branches overlap or are negated, and the opposite of \"", keyword,
+                   "\" cannot be enforced; make the branches differ in a required property with "
+                   "const values, or leave the keyword out"));
 }
 
 }  // namespace somnus

@@ -1,6 +1,7 @@
 #pragma once
-// A conjunction of schemas as a union of cases. All that applies to an instance in place ($ref, allOf, anyOf, oneOf,
-// not, if, dependencies) is resolved here: a case holds only atoms, which restrict instances by themselves.
+// A conjunction of schemas as a union of cases. All that applies to an instance in place ($ref, allOf, anyOf,
+// oneOf, not, if, dependencies) is resolved here: a case holds only atoms, which restrict instances by
+// themselves.
 
 #include <cstdint>
 #include <string>
@@ -41,8 +42,9 @@ class Conjunctions {
   static constexpr ConjunctionId kAnything = 0;
   static constexpr ConjunctionId kNothing = 1;
 
-  Conjunctions();
-  // Literals that say nothing are dropped; a literal that nothing fulfils gives kNothing.
+  explicit Conjunctions(GateContext* context);
+  // Literals that say nothing are dropped; a literal that nothing fulfils gives kNothing. A schema that is
+  // nothing but a reference stands for the target.
   ConjunctionId Of(std::vector<Literal> literals);
   const std::vector<Literal>& literals(ConjunctionId id) const { return literals_[id]; }
   size_t size() const { return literals_.size(); }
@@ -50,6 +52,7 @@ class Conjunctions {
  private:
   std::vector<std::vector<Literal>> literals_;
   absl::flat_hash_map<std::vector<Literal>, ConjunctionId> ids_;
+  GateContext& context_;
 };
 
 // What an atom says of an instance.
@@ -81,8 +84,8 @@ struct Atom {
 };
 
 struct AtomSet {
-  std::vector<Atom> atoms;     // in the order of the schema
-  TypeSet types = kAllTypes;   // by the atoms' types
+  std::vector<Atom> atoms;    // in the order of the schema
+  TypeSet types = kAllTypes;  // by the atoms' types
 };
 
 // Decides whether no instance fulfils all literals; false: there may be one.
@@ -95,7 +98,8 @@ class EmptinessCheck {
 class CaseExpander {
  public:
   // `emptiness` decides which branches of oneOf exclude each other. Both must outlive the expander.
-  CaseExpander(GateContext* context, EmptinessCheck* emptiness) : context_(*context), emptiness_(*emptiness) {}
+  CaseExpander(GateContext* context, EmptinessCheck* emptiness)
+      : context_(*context), emptiness_(*emptiness) {}
 
   absl::StatusOr<std::vector<AtomSet>> Expand(const std::vector<Literal>& literals);
 
@@ -120,7 +124,8 @@ class CaseExpander {
   void HoldDependencies(const SchemaJson* node, Branch* branch);
   absl::Status Fail(const Literal& literal, Branch* branch);
   absl::Status FailInPlace(const Literal& literal, Choice* choice);
-  absl::Status FailKeyword(const Literal& literal, const std::string& keyword, const SchemaJson& value, Choice* choice);
+  absl::Status FailKeyword(const Literal& literal, const std::string& keyword, const SchemaJson& value,
+                           Choice* choice);
   void AddAtom(Atom atom, Branch* branch);
   bool Asserts(const SchemaJson& node) const;
 

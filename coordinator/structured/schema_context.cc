@@ -116,7 +116,8 @@ bool EqualValues(const SchemaJson& a, const SchemaJson& b) {
   return true;
 }
 
-absl::Status GateContext::Refuse(const SchemaJson* node, absl::string_view keyword, absl::string_view message) {
+absl::Status GateContext::Refuse(const SchemaJson* node, absl::string_view keyword,
+                                 absl::string_view message) {
   refusal_.pointer = source_.PointerOf(node);
   if (!keyword.empty()) AppendPointerToken(keyword, &refusal_.pointer);
   refusal_.keyword = std::string(keyword);
@@ -144,12 +145,14 @@ absl::Status GateContext::Check(const SchemaJson* node) {
   return absl::OkStatus();
 }
 
-absl::Status GateContext::CheckKeyword(const SchemaJson* node, const std::string& name, const SchemaJson& value) {
+absl::Status GateContext::CheckKeyword(const SchemaJson* node, const std::string& name,
+                                       const SchemaJson& value) {
   const Keyword* keyword = FindKeyword(name);
   if (keyword == nullptr) return absl::OkStatus();
   if (!keyword->refusal.empty()) return Refuse(node, name, keyword->refusal);
   if (keyword->shape == KeywordShape::kContent && source_.reference_hides_siblings()) {
-    return Refuse(node, name, "up to draft 7 the keyword may restrict strings, which is not enforced; leave it out");
+    return Refuse(node, name,
+                  "up to draft 7 the keyword may restrict strings, which is not enforced; leave it out");
   }
   if (!HasShape(value, keyword->shape)) {
     return Refuse(node, name, absl::StrCat("\"", name, "\" must be ", ShapeText(keyword->shape)));
@@ -224,6 +227,28 @@ absl::StatusOr<const SchemaJson*> GateContext::Target(const SchemaJson* node) {
   }
   if (!IsSchema(*target)) return Refuse(node, "$ref", "the target is not a schema");
   return target;
+}
+
+const SchemaJson* GateContext::Referred(const SchemaJson* node) {
+  // A longer chain may be a loop, which CheckLoops finds.
+  constexpr int kLongestChain = 16;
+  for (int i = 0; i < kLongestChain && node->is_object(); ++i) {
+    bool reference = false;
+    for (const auto& member : node->get_ref<const SchemaJson::object_t&>()) {
+      const Keyword* keyword = FindKeyword(member.first);
+      if (member.first == "$ref") {
+        reference = member.second.is_string();
+      } else if (keyword != nullptr && member.first != "$defs" && member.first != "definitions") {
+        return node;
+      }
+    }
+    if (!reference) return node;
+    const SchemaJson* target =
+        source_.Resolve(node, FindMember(*node, "$ref")->get_ref<const std::string&>());
+    if (target == nullptr || !IsSchema(*target)) return node;
+    node = target;
+  }
+  return node;
 }
 
 absl::StatusOr<RegexId> GateContext::Pattern(const SchemaJson* node, absl::string_view keyword,

@@ -1,6 +1,6 @@
 #pragma once
-// What all steps of one run of the gate share: the source, the bounds and what is left of them, the patterns, and the
-// refusal, once there is one. One run, one thread.
+// What all steps of one run of the gate share: the source, the bounds and what is left of them, the patterns,
+// and the refusal, once there is one. One run, one thread.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -59,12 +59,16 @@ class GateContext {
 
   // Refuses a schema with a keyword of a wrong shape, or that is not supported at all.
   absl::Status Check(const SchemaJson* node);
-  // Refuses a schema that applies itself to the same instance: by $ref, allOf, anyOf, oneOf, not, if or dependencies.
+  // Refuses a schema that applies itself to the same instance: by $ref, allOf, anyOf, oneOf, not, if or
+  // dependencies.
   absl::Status CheckLoops(const SchemaJson* node);
   // The target of the node's $ref.
   absl::StatusOr<const SchemaJson*> Target(const SchemaJson* node);
+  // The schema that `node` stands for where it is nothing but a chain of references; otherwise `node`.
+  const SchemaJson* Referred(const SchemaJson* node);
   // The language of a pattern that stands in `keyword` of `node`.
-  absl::StatusOr<RegexId> Pattern(const SchemaJson* node, absl::string_view keyword, const std::string& pattern);
+  absl::StatusOr<RegexId> Pattern(const SchemaJson* node, absl::string_view keyword,
+                                  const std::string& pattern);
   // The language of the node's format: AnyString for a hint.
   absl::StatusOr<RegexId> Format(const SchemaJson* node);
   // Finds a member of an object with many members quickly; nullptr: none.

@@ -37,15 +37,17 @@ std::string Ipv6() {
   const std::string h = "[0-9A-Fa-f]{1,4}";
   const std::string low = absl::StrCat("(?:", h, ":", h, "|", Ipv4(), ")");
   const auto before = [&](int groups) { return absl::StrCat("(?:(?:", h, ":){0,", groups, "}", h, ")?"); };
-  return absl::StrCat("(?:(?:", h, ":){6}", low, "|::(?:", h, ":){5}", low, "|(?:", h, ")?::(?:", h, ":){4}", low, "|",
-                      before(1), "::(?:", h, ":){3}", low, "|", before(2), "::(?:", h, ":){2}", low, "|", before(3),
-                      "::", h, ":", low, "|", before(4), "::", low, "|", before(5), "::", h, "|", before(6), "::)");
+  return absl::StrCat("(?:(?:", h, ":){6}", low, "|::(?:", h, ":){5}", low, "|(?:", h, ")?::(?:", h, ":){4}",
+                      low, "|", before(1), "::(?:", h, ":){3}", low, "|", before(2), "::(?:", h, ":){2}", low,
+                      "|", before(3), "::", h, ":", low, "|", before(4), "::", low, "|", before(5), "::", h,
+                      "|", before(6), "::)");
 }
 
 std::string Hostname() {
   const std::string label = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?";
   const std::string short_label = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,18}[0-9A-Za-z])?";
-  return absl::StrCat("(?:", label, "(?:\\.", label, "){0,2}|", short_label, "(?:\\.", short_label, "){3,11})");
+  return absl::StrCat("(?:", label, "(?:\\.", label, "){0,2}|", short_label, "(?:\\.", short_label,
+                      "){3,11})");
 }
 
 std::string Email() {
@@ -59,17 +61,18 @@ struct UriParts {
   std::string pchar = absl::StrCat("(?:[0-9A-Za-z._~!$&'()*+,;=:@-]|", pct, ")");
   std::string segments = absl::StrCat("(?:/", pchar, "*)*");
   std::string tail = absl::StrCat("(?:\\?(?:[/?]|", pchar, ")*)?(?:#(?:[/?]|", pchar, ")*)?");
-  std::string authority =
-      absl::StrCat("(?:(?:[0-9A-Za-z._~!$&'()*+,;=:-]|", pct, ")*@)?(?:\\[", Ipv6(),
-                   "\\]|(?:[0-9A-Za-z._~!$&'()*+,;=-]|", pct, ")*)(?::\\d*)?");
+  std::string authority = absl::StrCat("(?:(?:[0-9A-Za-z._~!$&'()*+,;=:-]|", pct, ")*@)?(?:\\[", Ipv6(),
+                                       "\\]|(?:[0-9A-Za-z._~!$&'()*+,;=-]|", pct, ")*)(?::\\d*)?");
   std::string rooted = absl::StrCat("//", authority, segments, "|/(?:", pchar, "+", segments, ")?");
-  std::string uri = absl::StrCat("[A-Za-z][0-9A-Za-z+.-]*:(?:", rooted, "|", pchar, "+", segments, ")?", tail);
+  std::string uri =
+      absl::StrCat("[A-Za-z][0-9A-Za-z+.-]*:(?:", rooted, "|", pchar, "+", segments, ")?", tail);
 };
 
 std::string UriReference() {
   const UriParts parts;
   const std::string first = absl::StrCat("(?:[0-9A-Za-z._~!$&'()*+,;=@-]|", parts.pct, ")+");
-  return absl::StrCat("(?:", parts.uri, "|(?:", parts.rooted, "|", first, parts.segments, ")?", parts.tail, ")");
+  return absl::StrCat("(?:", parts.uri, "|(?:", parts.rooted, "|", first, parts.segments, ")?", parts.tail,
+                      ")");
 }
 
 // RFC 6570.
@@ -116,10 +119,10 @@ const std::string* FormatPattern(absl::string_view format) {
 }
 
 bool IsHint(absl::string_view format) {
-  static const auto* hints = new absl::flat_hash_set<std::string>({
-      "int8",   "int16",  "int32",    "int64", "uint8",  "uint16",   "uint32",    "uint64",
-      "float",  "double", "decimal",  "number", "integer", "password", "textarea", "multi-line",
-      "binary", "markdown", "html",   "currency"});
+  static const auto* hints = new absl::flat_hash_set<std::string>(
+      {"int8",     "int16",      "int32",  "int64",    "uint8",  "uint16",  "uint32",
+       "uint64",   "float",      "double", "decimal",  "number", "integer", "password",
+       "textarea", "multi-line", "binary", "markdown", "html",   "currency"});
   return hints->contains(format);
 }
 

@@ -13,7 +13,8 @@
 namespace somnus {
 namespace {
 
-// Bounds what the parser of JSON builds, before the parser starts: nesting, and commas as a measure of values.
+// Bounds what the parser of JSON builds, before the parser starts: nesting, and commas as a measure of
+// values.
 std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions& options) {
   if (static_cast<int64_t>(text.size()) > options.max_bytes) {
     return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_bytes, " bytes")};
@@ -33,7 +34,8 @@ std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions
     if (c == ']' || c == '}') --depth;
     if (c == ',' || c == '[' || c == '{') ++values;
     if (depth > options.max_depth) {
-      return SchemaRefusal{"", "", absl::StrCat("the schema is nested more than ", options.max_depth, " deep")};
+      return SchemaRefusal{"", "",
+                           absl::StrCat("the schema is nested more than ", options.max_depth, " deep")};
     }
     if (values > 2 * int64_t{options.max_values}) {
       return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_values, " values")};
@@ -48,7 +50,8 @@ class StructuralTagGate {
   explicit StructuralTagGate(const GateOptions& options) : options_(options) {}
 
   std::optional<SchemaRefusal> Visit(SchemaJson* value, const std::string& pointer, int32_t depth) {
-    if (depth > options_.max_depth) return SchemaRefusal{pointer, "", "the structural tag is nested too deeply"};
+    if (depth > options_.max_depth)
+      return SchemaRefusal{pointer, "", "the structural tag is nested too deeply"};
     if (value->is_array()) return VisitList(value, pointer, depth);
     if (!value->is_object()) return std::nullopt;
     const SchemaJson* type = FindMember(*value, "type");
@@ -73,7 +76,8 @@ class StructuralTagGate {
  private:
   std::optional<SchemaRefusal> VisitList(SchemaJson* list, const std::string& pointer, int32_t depth) {
     for (size_t i = 0; i < list->size(); ++i) {
-      if (std::optional<SchemaRefusal> refusal = Visit(&(*list)[i], absl::StrCat(pointer, "/", i), depth + 1)) {
+      if (std::optional<SchemaRefusal> refusal =
+              Visit(&(*list)[i], absl::StrCat(pointer, "/", i), depth + 1)) {
         return refusal;
       }
     }
@@ -135,7 +139,8 @@ PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options
 
 SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options) {
   SchemaJson gated = tag;
-  if (std::optional<SchemaRefusal> refusal = StructuralTagGate(options).Visit(&gated, "", 0)) return *std::move(refusal);
+  if (std::optional<SchemaRefusal> refusal = StructuralTagGate(options).Visit(&gated, "", 0))
+    return *std::move(refusal);
   return gated;
 }
 

@@ -1,9 +1,9 @@
 #pragma once
-// The gate in front of the grammar engine: "honest before fast". xgrammar 0.2.9 compiles many keywords of JSON Schema
-// without enforcing them. The gate reads a schema, decides what every keyword and combination means, and writes an
-// equal schema in the part of JSON Schema that xgrammar enforces exactly; a schema for which it finds none is refused
-// with the keyword that is in the way. docs/structured_outputs.md lists what is enforced, rewritten and refused.
-// Pure functions; thread safe.
+// The gate in front of the grammar engine: "honest before fast". xgrammar 0.2.9 compiles many keywords of
+// JSON Schema without enforcing them. The gate reads a schema, decides what every keyword and combination
+// means, and writes an equal schema in the part of JSON Schema that xgrammar enforces exactly; a schema for
+// which it finds none is refused with the keyword that is in the way. docs/structured_outputs.md lists what
+// is enforced, rewritten and refused. Pure functions; thread safe.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -43,8 +43,8 @@ inline constexpr absl::string_view kUnsupportedSchema = "unsupported_schema";
 
 using SchemaOrRefusal = std::variant<nlohmann::ordered_json, SchemaRefusal>;
 
-// Returns a schema whose instances are those of `schema`, which xgrammar enforces exactly without a strict mode.
-// Properties keep their order, and are to be generated in that order.
+// Returns a schema whose instances are those of `schema`, which xgrammar enforces exactly without a strict
+// mode. Properties keep their order, and are to be generated in that order.
 SchemaOrRefusal GateSchema(const nlohmann::ordered_json& schema, const GateOptions& options);
 
 // The same for the text of a schema.

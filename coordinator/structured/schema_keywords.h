@@ -1,6 +1,6 @@
 #pragma once
-// What the gate knows of JSON Schema's keywords: where subschemas stand, which shape a keyword's value has, and which
-// keywords are refused wherever a subschema with the keyword is used. Pure functions.
+// What the gate knows of JSON Schema's keywords: where subschemas stand, which shape a keyword's value has,
+// and which keywords are refused wherever a subschema with the keyword is used. Pure functions.
 
 #include <string>
 
@@ -22,19 +22,19 @@ enum class KeywordShape {
   kBoolean,
   kString,
   kNumber,
-  kPositive,       // a number above 0
-  kBound,          // a number, or draft 4's boolean
-  kCount,          // a whole number of at least 0
-  kStrings,        // a list of strings
-  kValues,         // a list that is not empty
-  kType,           // a type's name or a list of such names
-  kSchema,         // an object or a boolean
-  kSchemas,        // a list of schemas that is not empty
+  kPositive,  // a number above 0
+  kBound,     // a number, or draft 4's boolean
+  kCount,     // a whole number of at least 0
+  kStrings,   // a list of strings
+  kValues,    // a list that is not empty
+  kType,      // a type's name or a list of such names
+  kSchema,    // an object or a boolean
+  kSchemas,   // a list of schemas that is not empty
   kSchemaOrList,
   kSchemaMap,
-  kStringsMap,     // names to lists of names
-  kDependencies,   // names to lists of names or to schemas
-  kContent,        // an annotation since 2019-09, a restriction before
+  kStringsMap,    // names to lists of names
+  kDependencies,  // names to lists of names or to schemas
+  kContent,       // an annotation since 2019-09, a restriction before
 };
 
 struct Keyword {

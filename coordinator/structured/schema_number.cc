@@ -12,7 +12,8 @@
 namespace somnus {
 namespace {
 
-// xgrammar enforces divisors up to this bound, and within ranges only where the range has at most so many integers.
+// xgrammar enforces divisors up to this bound, and within ranges only where the range has at most so many
+// integers.
 constexpr int64_t kMaxDivisor = 1024;
 constexpr int64_t kMaxDividedRange = 10'000;
 
@@ -40,7 +41,8 @@ class NumberBounds {
     NumberPart part;
     part.whole = (types & kFractionType) == 0 || divisor_ > 1 || whole_by_divisor_;
     if (!part.whole && (types & kWholeType) == 0) {
-      return context_.Refuse(node_, "not", "numbers that are not whole cannot be enforced; allow all numbers");
+      return context_.Refuse(node_, "not",
+                             "numbers that are not whole cannot be enforced; allow all numbers");
     }
     if (low_ && high_) {
       const long double low = NumberOf(low_->value);
@@ -49,9 +51,10 @@ class NumberBounds {
     }
     if (part.whole) return FinishWhole(part);
     if (fraction_ != nullptr) {
-      return context_.Refuse(fraction_, "multipleOf",
-                             "fractions are not enforced; use a whole number, or \"type\": \"integer\" for a count of "
-                             "the smallest unit");
+      return context_.Refuse(
+          fraction_, "multipleOf",
+          "fractions are not enforced; use a whole number, or \"type\": \"integer\" for a count of "
+          "the smallest unit");
     }
     for (const std::optional<Bound>& bound : {low_, high_}) {
       if (!bound || std::abs(NumberOf(bound->value)) <= kMaxBound) continue;
@@ -111,7 +114,8 @@ class NumberBounds {
           return absl::OkStatus();
         }
       }
-      return context_.Refuse(node, "multipleOf", "only whole numbers and fractions that divide 1 are supported");
+      return context_.Refuse(node, "multipleOf",
+                             "only whole numbers and fractions that divide 1 are supported");
     }
     if (value > 1e9L || divisor_ > 1'000'000'000) {
       return context_.Refuse(node, "multipleOf", "the divisor is too large");
@@ -170,9 +174,10 @@ class NumberBounds {
     } else if (!part.least && !part.most && divisor_ <= kMaxDivisor) {
       return part;
     }
-    return context_.Refuse(divided_, "multipleOf",
-                           absl::StrCat("multipleOf is enforced up to ", kMaxDivisor, " without bounds, or between a ",
-                                        "minimum and a maximum that are at most ", kMaxDividedRange, " apart"));
+    return context_.Refuse(
+        divided_, "multipleOf",
+        absl::StrCat("multipleOf is enforced up to ", kMaxDivisor, " without bounds, or between a ",
+                     "minimum and a maximum that are at most ", kMaxDividedRange, " apart"));
   }
 
   GateContext& context_;

@@ -77,7 +77,8 @@ CodePointSet CodePointSet::Intersection(const CodePointSet& other) const {
 }
 
 bool CodePointSet::Contains(uint32_t code_point) const {
-  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), std::make_pair(code_point, kMaxCodePoint + 1));
+  auto after =
+      std::upper_bound(ranges_.begin(), ranges_.end(), std::make_pair(code_point, kMaxCodePoint + 1));
   return after != ranges_.begin() && std::prev(after)->second >= code_point;
 }
 
@@ -139,7 +140,8 @@ RegexId RegexArena::AnyString() { return Repeat(Chars(CodePointSet::All()), 0, k
 RegexId RegexArena::Literal(absl::string_view utf8) {
   const std::vector<uint32_t> text = CodePoints(utf8);
   RegexId id = Empty();
-  for (auto it = text.rbegin(); it != text.rend(); ++it) id = Concat(Chars(CodePointSet::Of({{*it, *it}})), id);
+  for (auto it = text.rbegin(); it != text.rend(); ++it)
+    id = Concat(Chars(CodePointSet::Of({{*it, *it}})), id);
   return id;
 }
 
@@ -303,8 +305,9 @@ RegexId RegexArena::Derivative(RegexId id, uint32_t code_point) {
       break;
     }
     case RegexTerm::Kind::kRepeat:
-      out = Concat(Derivative(term.parts[0], code_point),
-                   Repeat(term.parts[0], std::max(term.min - 1, 0), term.max == kNoLimit ? kNoLimit : term.max - 1));
+      out = Concat(
+          Derivative(term.parts[0], code_point),
+          Repeat(term.parts[0], std::max(term.min - 1, 0), term.max == kNoLimit ? kNoLimit : term.max - 1));
       break;
     case RegexTerm::Kind::kNot:
       out = Not(Derivative(term.parts[0], code_point));
@@ -431,7 +434,8 @@ absl::StatusOr<RegexArena::Automaton> RegexArena::Build(RegexId id, int32_t max_
       edge.push_back({starts[i], i + 1 < starts.size() ? starts[i + 1] - 1 : kMaxCodePoint});
     }
     automaton.next.emplace_back();
-    for (const int32_t target : targets) automaton.next.back().push_back({target, CodePointSet::Of(edges[target])});
+    for (const int32_t target : targets)
+      automaton.next.back().push_back({target, CodePointSet::Of(edges[target])});
   }
   return automaton;
 }

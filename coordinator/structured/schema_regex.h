@@ -1,7 +1,7 @@
 #pragma once
-// Regular expressions over code points as hash-consed terms. A RegexArena owns the terms; a term is named by a
-// RegexId. Intersection and complement are terms as well, and Brzozowski derivatives (Journal of the ACM 11(4),
-// 1964) give matching, emptiness and automata for all of the terms alike. Not thread safe.
+// Regular expressions over code points as hash-consed terms. A RegexArena owns the terms; a term is named by
+// a RegexId. Intersection and complement are terms as well, and Brzozowski derivatives (Journal of the ACM
+// 11(4), 1964) give matching, emptiness and automata for all of the terms alike. Not thread safe.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,8 @@ namespace somnus {
 
 inline constexpr uint32_t kMaxCodePoint = 0x10FFFF;
 
-// A set of code points: sorted, disjoint ranges that do not touch, both ends inclusive. Surrogates are never members.
+// A set of code points: sorted, disjoint ranges that do not touch, both ends inclusive. Surrogates are never
+// members.
 class CodePointSet {
  public:
   CodePointSet() = default;
@@ -81,7 +82,8 @@ class RegexArena {
   };
   Lengths LengthsOf(RegexId id) const;
 
-  // Returns an equal term without kAnd and kNot, by way of an automaton. ResourceExhausted: more than max_states.
+  // Returns an equal term without kAnd and kNot, by way of an automaton. ResourceExhausted: more than
+  // max_states.
   absl::StatusOr<RegexId> Plain(RegexId id, int32_t max_states);
 
  private:
@@ -94,7 +96,8 @@ class RegexArena {
   std::vector<uint32_t> Boundaries(RegexId id) const;
   absl::StatusOr<Automaton> Build(RegexId id, int32_t max_states);
   RegexId Eliminate(const Automaton& automaton);
-  RegexId TrieComplement(const std::vector<std::vector<uint32_t>>& texts, size_t from, size_t to, size_t depth);
+  RegexId TrieComplement(const std::vector<std::vector<uint32_t>>& texts, size_t from, size_t to,
+                         size_t depth);
 
   int32_t max_terms_;
   bool exhausted_ = false;

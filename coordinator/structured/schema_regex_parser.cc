@@ -19,7 +19,8 @@ const CodePointSet& Digits() {
 }
 
 const CodePointSet& WordCharacters() {
-  static const auto* set = new CodePointSet(CodePointSet::Of({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}));
+  static const auto* set =
+      new CodePointSet(CodePointSet::Of({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}));
   return *set;
 }
 
@@ -38,7 +39,9 @@ const CodePointSet& Spaces() {
   return *set;
 }
 
-CodePointSet NotLineEnds() { return CodePointSet::Of({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}).Complement(); }
+CodePointSet NotLineEnds() {
+  return CodePointSet::Of({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}).Complement();
+}
 
 // A branch of a pattern: what it matches, and whether it is bound to the start or the end of the text.
 struct Branch {
@@ -84,7 +87,8 @@ class PatternParser {
       ASSIGN_OR_RETURN(std::vector<Branch> branches, Sequence(depth));
       out.insert(out.end(), branches.begin(), branches.end());
       MergeFree(&out);
-      if (static_cast<int32_t>(out.size()) > limits_.max_alternatives) return Error("too many branches have anchors");
+      if (static_cast<int32_t>(out.size()) > limits_.max_alternatives)
+        return Error("too many branches have anchors");
     } while (Take('|'));
     return out;
   }
@@ -146,7 +150,8 @@ class PatternParser {
           joined.push_back(both);
         }
       }
-      if (static_cast<int32_t>(joined.size()) > limits_.max_alternatives) return Error("too many branches have anchors");
+      if (static_cast<int32_t>(joined.size()) > limits_.max_alternatives)
+        return Error("too many branches have anchors");
       out = std::move(joined);
       if (arena_.exhausted()) return Error("the pattern is too complex");
     }
@@ -282,7 +287,8 @@ class PatternParser {
       return set.ranges().size() == 1 && set.ranges()[0].first == set.ranges()[0].second;
     };
     if (!single(first) || !single(last)) return Error("an end of a range is not one character");
-    if (first.ranges()[0].first > last.ranges()[0].first) return Error("a range has its ends in the wrong order");
+    if (first.ranges()[0].first > last.ranges()[0].first)
+      return Error("a range has its ends in the wrong order");
     return CodePointSet::Of({{first.ranges()[0].first, last.ranges()[0].first}});
   }
 
@@ -297,7 +303,8 @@ class PatternParser {
   absl::StatusOr<uint32_t> Hex(int32_t min_digits, int32_t max_digits) {
     uint32_t value = 0;
     int32_t digits = 0;
-    for (; digits < max_digits && More() && text_[at_] < 128 && absl::ascii_isxdigit(text_[at_]); ++digits, ++at_) {
+    for (; digits < max_digits && More() && text_[at_] < 128 && absl::ascii_isxdigit(text_[at_]);
+         ++digits, ++at_) {
       const uint32_t c = text_[at_];
       value = value * 16 + (c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
     }
@@ -312,7 +319,8 @@ class PatternParser {
       if (!Take('}')) return Error("an escape \\u{ has no }");
     } else {
       ASSIGN_OR_RETURN(value, Hex(4, 4));
-      if (value >= 0xD800 && value < 0xDC00 && Next('\\') && at_ + 1 < text_.size() && text_[at_ + 1] == 'u') {
+      if (value >= 0xD800 && value < 0xDC00 && Next('\\') && at_ + 1 < text_.size() &&
+          text_[at_ + 1] == 'u') {
         at_ += 2;
         ASSIGN_OR_RETURN(const uint32_t low, Hex(4, 4));
         if (low < 0xDC00 || low > 0xDFFF) return Error("an escape is half of a surrogate pair");
@@ -372,7 +380,8 @@ class PatternParser {
         if (AtDigit()) return Error("octal escapes are not supported");
         return 0;
       case 'c':
-        if (!More() || text_[at_] >= 128 || !absl::ascii_isalpha(text_[at_])) return Error("\\c lacks a letter");
+        if (!More() || text_[at_] >= 128 || !absl::ascii_isalpha(text_[at_]))
+          return Error("\\c lacks a letter");
         return text_[at_++] % 32;
       case 'b':
         if (in_class) return '\b';
@@ -389,7 +398,8 @@ class PatternParser {
     }
     if (name >= '1' && name <= '9') return Error("back references are not supported");
     if (name < 128 && absl::ascii_isalpha(name)) {
-      return Error(absl::StrCat("the escape \\", std::string(1, static_cast<char>(name)), " is not of ECMA 262"));
+      return Error(
+          absl::StrCat("the escape \\", std::string(1, static_cast<char>(name)), " is not of ECMA 262"));
     }
     return name;
   }
@@ -420,11 +430,13 @@ absl::StatusOr<RegexId> ParseBranches(absl::string_view pattern, const RegexLimi
 
 }  // namespace
 
-absl::StatusOr<RegexId> ParsePattern(absl::string_view pattern, const RegexLimits& limits, RegexArena* arena) {
+absl::StatusOr<RegexId> ParsePattern(absl::string_view pattern, const RegexLimits& limits,
+                                     RegexArena* arena) {
   return ParseBranches(pattern, limits, /*search=*/true, arena);
 }
 
-absl::StatusOr<RegexId> ParseWholePattern(absl::string_view pattern, const RegexLimits& limits, RegexArena* arena) {
+absl::StatusOr<RegexId> ParseWholePattern(absl::string_view pattern, const RegexLimits& limits,
+                                          RegexArena* arena) {
   return ParseBranches(pattern, limits, /*search=*/false, arena);
 }
 

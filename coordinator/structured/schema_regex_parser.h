@@ -16,13 +16,14 @@ struct RegexLimits {
   int32_t max_alternatives = 64;  // branches that have anchors of their own
 };
 
-// Returns the language of all strings in which `pattern` is found: JSON Schema's patterns are searches, so a pattern
-// without anchors gets any text before and after. InvalidArgument: the pattern is malformed, or has something that no
-// regular language expresses or that depends on a mode (look-around, back references, \b, \p, flags, anchors in the
-// middle); the message names the thing and its place.
+// Returns the language of all strings in which `pattern` is found: JSON Schema's patterns are searches, so a
+// pattern without anchors gets any text before and after. InvalidArgument: the pattern is malformed, or has
+// something that no regular language expresses or that depends on a mode (look-around, back references, \b,
+// \p, flags, anchors in the middle); the message names the thing and its place.
 absl::StatusOr<RegexId> ParsePattern(absl::string_view pattern, const RegexLimits& limits, RegexArena* arena);
 
 // The same for a pattern that must match the whole text (structured_outputs.regex).
-absl::StatusOr<RegexId> ParseWholePattern(absl::string_view pattern, const RegexLimits& limits, RegexArena* arena);
+absl::StatusOr<RegexId> ParseWholePattern(absl::string_view pattern, const RegexLimits& limits,
+                                          RegexArena* arena);
 
 }  // namespace somnus

@@ -25,14 +25,17 @@ const CodePointSet& Escaped() {
 
 // Not \\xHH, after which xgrammar reads further digits.
 std::string CodePointText(uint32_t code_point) {
-  if (code_point < 128 && absl::ascii_isalnum(code_point)) return std::string(1, static_cast<char>(code_point));
+  if (code_point < 128 && absl::ascii_isalnum(code_point))
+    return std::string(1, static_cast<char>(code_point));
   if (code_point < 0x10000) return absl::StrFormat("\\u%04x", code_point);
   return absl::StrFormat("\\u{%x}", code_point);
 }
 
-// In a class, '^' must not come first, '-' must not come before others, and special characters must not end a range.
+// In a class, '^' must not come first, '-' must not come before others, and special characters must not end a
+// range.
 bool IsSpecial(uint32_t code_point) {
-  return code_point == '^' || code_point == '-' || code_point == '[' || code_point == ']' || code_point == '\\';
+  return code_point == '^' || code_point == '-' || code_point == '[' || code_point == ']' ||
+         code_point == '\\';
 }
 
 std::string SetText(const CodePointSet& set) {
@@ -202,12 +205,14 @@ class JsonText : public CharacterMap {
       for (uint32_t c = first; c <= last; ++c) {
         const absl::string_view controls = "\b\f\n\r\t";
         const size_t control = controls.find(static_cast<char>(c));
-        const uint32_t name = control == absl::string_view::npos ? c : static_cast<uint32_t>("bfnrt"[control]);
+        const uint32_t name =
+            control == absl::string_view::npos ? c : static_cast<uint32_t>("bfnrt"[control]);
         if (c >= 0x20 || control != absl::string_view::npos) {
           named.push_back({name, name});
         } else {
           const uint32_t low = c % 16;
-          digits[c / 16].push_back({low < 10 ? '0' + low : 'a' + low - 10, low < 10 ? '0' + low : 'a' + low - 10});
+          digits[c / 16].push_back(
+              {low < 10 ? '0' + low : 'a' + low - 10, low < 10 ? '0' + low : 'a' + low - 10});
         }
       }
     }
@@ -219,7 +224,6 @@ class JsonText : public CharacterMap {
     }
     return arena_.Union(std::move(choices));
   }
-
 };
 
 class NoEscapes : public CharacterMap {

@@ -50,7 +50,8 @@ std::string RemoveDots(absl::string_view path) {
 
 size_t SchemeLength(absl::string_view uri) {
   size_t length = 0;
-  while (length < uri.size() && (absl::ascii_isalnum(uri[length]) || absl::StrContains("+.-", uri.substr(length, 1)))) {
+  while (length < uri.size() &&
+         (absl::ascii_isalnum(uri[length]) || absl::StrContains("+.-", uri.substr(length, 1)))) {
     ++length;
   }
   return length > 0 && length < uri.size() && uri[length] == ':' ? length + 1 : 0;
@@ -69,7 +70,8 @@ std::string ResolveUri(absl::string_view base, absl::string_view reference) {
   if (absl::StartsWith(reference, "/")) return absl::StrCat(base.substr(0, path), RemoveDots(reference));
   const absl::string_view base_path = base.substr(path);
   const size_t slash = base_path.rfind('/');
-  if (slash == absl::string_view::npos && scheme > 0 && path == scheme) return std::string(reference);  // urn:
+  if (slash == absl::string_view::npos && scheme > 0 && path == scheme)
+    return std::string(reference);  // urn:
   const absl::string_view folder = slash == absl::string_view::npos ? "" : base_path.substr(0, slash + 1);
   return absl::StrCat(base.substr(0, path), RemoveDots(absl::StrCat(folder, reference)));
 }
@@ -129,14 +131,16 @@ std::optional<SchemaRefusal> SchemaSource::Walk(const GateOptions& options) {
   return std::nullopt;
 }
 
-std::optional<SchemaRefusal> SchemaSource::CheckSizes(const Pending& pending, const GateOptions& options) const {
+std::optional<SchemaRefusal> SchemaSource::CheckSizes(const Pending& pending,
+                                                      const GateOptions& options) const {
   if (pending.depth > options.max_depth) {
     return SchemaRefusal{PointerOf(pending.value), "",
                          absl::StrCat("the schema is nested more than ", options.max_depth, " deep")};
   }
   if (static_cast<int64_t>(pending.value->size()) > options.max_keys && pending.value->is_structured()) {
-    return SchemaRefusal{PointerOf(pending.value), "",
-                         absl::StrCat("an object or list of the schema has more than ", options.max_keys, " members")};
+    return SchemaRefusal{
+        PointerOf(pending.value), "",
+        absl::StrCat("an object or list of the schema has more than ", options.max_keys, " members")};
   }
   return std::nullopt;
 }
@@ -160,7 +164,8 @@ void SchemaSource::Register(const SchemaJson& schema) {
   for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
     const SchemaJson* anchor = FindMember(schema, keyword);
     if (anchor != nullptr && anchor->is_string()) {
-      anchors_.emplace(absl::StrCat(resources_[resource].uri, "#", anchor->get_ref<const std::string&>()), &schema);
+      anchors_.emplace(absl::StrCat(resources_[resource].uri, "#", anchor->get_ref<const std::string&>()),
+                       &schema);
     }
   }
 }
@@ -197,7 +202,8 @@ std::string SchemaSource::PointerOf(const SchemaJson* value) const {
   std::vector<std::string> tokens;
   for (auto place = places_.find(value); place != places_.end() && place->second.parent != nullptr;
        place = places_.find(place->second.parent)) {
-    tokens.push_back(place->second.parent->is_array() ? absl::StrCat(place->second.index) : place->second.key);
+    tokens.push_back(place->second.parent->is_array() ? absl::StrCat(place->second.index)
+                                                      : place->second.key);
   }
   std::string pointer;
   for (auto token = tokens.rbegin(); token != tokens.rend(); ++token) AppendPointerToken(*token, &pointer);

@@ -1,6 +1,6 @@
 #pragma once
-// The schema that a client sent, indexed: JSON pointers of its values, and the targets of $ref. Immutable after
-// Index(); holds pointers into the client's JSON, which must outlive the source.
+// The schema that a client sent, indexed: JSON pointers of its values, and the targets of $ref. Immutable
+// after Index(); holds pointers into the client's JSON, which must outlive the source.
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,8 @@ class SchemaSource {
   const SchemaJson& root() const { return root_; }
   // `value` must be within the root.
   std::string PointerOf(const SchemaJson* value) const;
-  // Returns the target of `reference` that stands in the schema `from`, or nullptr where the document lacks the target.
+  // Returns the target of `reference` that stands in the schema `from`, or nullptr where the document lacks
+  // the target.
   const SchemaJson* Resolve(const SchemaJson* from, absl::string_view reference) const;
   // Up to draft 7, $ref hides the keywords beside it.
   bool reference_hides_siblings() const { return reference_hides_siblings_; }
@@ -38,9 +39,9 @@ class SchemaSource {
  private:
   struct Place {
     const SchemaJson* parent = nullptr;
-    std::string key;          // of an object's member
-    size_t index = 0;         // of an array's element
-    int32_t resource = 0;     // the innermost $id around the value
+    std::string key;       // of an object's member
+    size_t index = 0;      // of an array's element
+    int32_t resource = 0;  // the innermost $id around the value
   };
   struct Resource {
     std::string uri;

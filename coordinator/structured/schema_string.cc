@@ -19,8 +19,8 @@ struct LengthBounds {
   }
 };
 
-// Bounds the lengths of a term's strings without an automaton, where every branch of the term has at most one part of
-// variable length, a repetition of single characters.
+// Bounds the lengths of a term's strings without an automaton, where every branch of the term has at most one
+// part of variable length, a repetition of single characters.
 class LengthCut {
  public:
   LengthCut(const LengthBounds& bounds, RegexArena* arena) : bounds_(bounds), arena_(*arena) {}
@@ -43,7 +43,8 @@ class LengthCut {
   // Appends the parts of `id` to every chain, one chain for each branch within `id`.
   bool Spread(RegexId id, std::vector<std::vector<RegexId>>* chains) {
     const RegexTerm term = arena_.term(id);
-    if (term.kind == RegexTerm::Kind::kConcat) return Spread(term.parts[0], chains) && Spread(term.parts[1], chains);
+    if (term.kind == RegexTerm::Kind::kConcat)
+      return Spread(term.parts[0], chains) && Spread(term.parts[1], chains);
     const bool optional = term.kind == RegexTerm::Kind::kRepeat && term.min == 0 && term.max == 1;
     if (term.kind == RegexTerm::Kind::kUnion || optional) {
       const RegexArena::Lengths lengths = arena_.LengthsOf(id);
@@ -94,7 +95,8 @@ class LengthCut {
       }
       const int64_t min = std::max<int64_t>(term.min, bounds_.min - fixed);
       int64_t max = term.max;
-      if (bounds_.max != kNoLimit) max = max == kNoLimit ? bounds_.max - fixed : std::min(max, bounds_.max - fixed);
+      if (bounds_.max != kNoLimit)
+        max = max == kNoLimit ? bounds_.max - fixed : std::min(max, bounds_.max - fixed);
       if (max != kNoLimit && min > max) return arena_.Nothing();
       parts[variable] = arena_.Repeat(term.parts[0], static_cast<int32_t>(min), static_cast<int32_t>(max));
     }
@@ -127,8 +129,9 @@ class StringLanguage {
     if (cut) {
       language = *cut;
     } else {
-      const RegexId lengths = arena_.Repeat(arena_.Chars(CodePointSet::All()), static_cast<int32_t>(bounds_.min),
-                                            static_cast<int32_t>(bounds_.max));
+      const RegexId lengths =
+          arena_.Repeat(arena_.Chars(CodePointSet::All()), static_cast<int32_t>(bounds_.min),
+                        static_cast<int32_t>(bounds_.max));
       ASSIGN_OR_RETURN(language, Plain(arena_.And({language, lengths})));
     }
     RETURN_IF_ERROR(context_.Spend());
@@ -141,9 +144,10 @@ class StringLanguage {
     RETURN_IF_ERROR(context_.Spend(10));
     absl::StatusOr<RegexId> plain = arena_.Plain(id, context_.options().max_regex_states);
     if (plain.ok()) return plain;
-    return context_.Refuse(node_, keyword_,
-                           "the combination of patterns, formats and lengths is too complex; put the lengths into the "
-                           "pattern, or use one pattern");
+    return context_.Refuse(
+        node_, keyword_,
+        "the combination of patterns, formats and lengths is too complex; put the lengths into the "
+        "pattern, or use one pattern");
   }
 
   absl::Status Hold(const SchemaJson* node) {

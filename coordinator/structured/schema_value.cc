@@ -8,10 +8,10 @@ namespace somnus {
 namespace {
 
 // Returns false from the enclosing function unless the expression gives true.
-#define RETURN_UNLESS(expr)                 \
-  do {                                      \
+#define RETURN_UNLESS(expr)                     \
+  do {                                          \
     ASSIGN_OR_RETURN(const bool holds, (expr)); \
-    if (!holds) return false;               \
+    if (!holds) return false;                   \
   } while (false)
 
 bool WithinCounts(int64_t count, const SchemaJson& schema, const char* min, const char* max) {
@@ -41,7 +41,8 @@ absl::StatusOr<bool> ValueMatcher::Matches(const SchemaJson& value, const Schema
   return Asserts(value, schema, depth);
 }
 
-absl::StatusOr<int64_t> ValueMatcher::CountMatches(const SchemaJson& value, const SchemaJson& schemas, int32_t depth) {
+absl::StatusOr<int64_t> ValueMatcher::CountMatches(const SchemaJson& value, const SchemaJson& schemas,
+                                                   int32_t depth) {
   int64_t count = 0;
   for (const SchemaJson& schema : schemas) {
     ASSIGN_OR_RETURN(const bool matches, Matches(value, &schema, depth + 1));
@@ -76,7 +77,8 @@ absl::StatusOr<bool> ValueMatcher::Applies(const SchemaJson& value, const Schema
   return !value.is_object() ? true : Dependencies(value, schema, depth);
 }
 
-absl::StatusOr<bool> ValueMatcher::Conditional(const SchemaJson& value, const SchemaJson* schema, int32_t depth) {
+absl::StatusOr<bool> ValueMatcher::Conditional(const SchemaJson& value, const SchemaJson* schema,
+                                               int32_t depth) {
   const SchemaJson* condition = FindMember(*schema, "if");
   if (condition == nullptr) return true;
   ASSIGN_OR_RETURN(const bool holds, Matches(value, condition, depth + 1));
@@ -84,7 +86,8 @@ absl::StatusOr<bool> ValueMatcher::Conditional(const SchemaJson& value, const Sc
   return branch == nullptr ? true : Matches(value, branch, depth + 1);
 }
 
-absl::StatusOr<bool> ValueMatcher::Dependencies(const SchemaJson& value, const SchemaJson* schema, int32_t depth) {
+absl::StatusOr<bool> ValueMatcher::Dependencies(const SchemaJson& value, const SchemaJson* schema,
+                                                int32_t depth) {
   for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas"}) {
     const SchemaJson* dependencies = FindMember(*schema, keyword);
     if (dependencies == nullptr) continue;
@@ -140,7 +143,8 @@ bool ValueMatcher::Number(const SchemaJson& value, const SchemaJson& schema) con
 absl::StatusOr<bool> ValueMatcher::String(const SchemaJson& value, const SchemaJson* schema) {
   const std::string& text = value.get_ref<const std::string&>();
   RETURN_IF_ERROR(context_.Spend(1 + static_cast<int64_t>(text.size()) / 16));
-  if (!WithinCounts(static_cast<int64_t>(CodePoints(text).size()), *schema, "minLength", "maxLength")) return false;
+  if (!WithinCounts(static_cast<int64_t>(CodePoints(text).size()), *schema, "minLength", "maxLength"))
+    return false;
   if (const SchemaJson* pattern = FindMember(*schema, "pattern")) {
     ASSIGN_OR_RETURN(const RegexId language,
                      context_.Pattern(schema, "pattern", pattern->get_ref<const std::string&>()));
@@ -153,7 +157,8 @@ absl::StatusOr<bool> ValueMatcher::String(const SchemaJson& value, const SchemaJ
 
 absl::StatusOr<bool> ValueMatcher::Array(const SchemaJson& value, const SchemaJson* schema, int32_t depth) {
   if (FindMember(*schema, "unevaluatedItems") != nullptr) {
-    return context_.Refuse(schema, "unevaluatedItems", "the keyword is not supported beside enum, const or if");
+    return context_.Refuse(schema, "unevaluatedItems",
+                           "the keyword is not supported beside enum, const or if");
   }
   if (!WithinCounts(static_cast<int64_t>(value.size()), *schema, "minItems", "maxItems")) return false;
   const SchemaJson* unique = FindMember(*schema, "uniqueItems");
@@ -181,7 +186,8 @@ absl::StatusOr<bool> ValueMatcher::Items(const SchemaJson& value, const SchemaJs
   return true;
 }
 
-absl::StatusOr<bool> ValueMatcher::Contains(const SchemaJson& value, const SchemaJson* schema, int32_t depth) {
+absl::StatusOr<bool> ValueMatcher::Contains(const SchemaJson& value, const SchemaJson* schema,
+                                            int32_t depth) {
   const SchemaJson* contains = FindMember(*schema, "contains");
   if (contains == nullptr) return true;
   int64_t count = 0;
@@ -195,9 +201,11 @@ absl::StatusOr<bool> ValueMatcher::Contains(const SchemaJson& value, const Schem
 
 absl::StatusOr<bool> ValueMatcher::Object(const SchemaJson& value, const SchemaJson* schema, int32_t depth) {
   if (FindMember(*schema, "unevaluatedProperties") != nullptr) {
-    return context_.Refuse(schema, "unevaluatedProperties", "the keyword is not supported beside enum, const or if");
+    return context_.Refuse(schema, "unevaluatedProperties",
+                           "the keyword is not supported beside enum, const or if");
   }
-  if (!WithinCounts(static_cast<int64_t>(value.size()), *schema, "minProperties", "maxProperties")) return false;
+  if (!WithinCounts(static_cast<int64_t>(value.size()), *schema, "minProperties", "maxProperties"))
+    return false;
   if (const SchemaJson* required = FindMember(*schema, "required")) {
     for (const SchemaJson& name : *required) {
       if (FindMember(value, name.get_ref<const std::string&>()) == nullptr) return false;
@@ -209,8 +217,8 @@ absl::StatusOr<bool> ValueMatcher::Object(const SchemaJson& value, const SchemaJ
   return true;
 }
 
-absl::StatusOr<bool> ValueMatcher::Property(const std::string& name, const SchemaJson& value, const SchemaJson* schema,
-                                            int32_t depth) {
+absl::StatusOr<bool> ValueMatcher::Property(const std::string& name, const SchemaJson& value,
+                                            const SchemaJson* schema, int32_t depth) {
   if (const SchemaJson* names = FindMember(*schema, "propertyNames")) {
     RETURN_UNLESS(Matches(SchemaJson(name), names, depth + 1));
   }

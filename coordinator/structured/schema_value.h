@@ -1,5 +1,6 @@
 #pragma once
-// Whether a JSON value is an instance of a schema: for the values of enum and const, and the names of properties.
+// Whether a JSON value is an instance of a schema: for the values of enum and const, and the names of
+// properties.
 
 #include "absl/status/statusor.h"
 #include "coordinator/structured/schema_context.h"
@@ -10,10 +11,16 @@ class ValueMatcher {
  public:
   explicit ValueMatcher(GateContext* context) : context_(*context) {}
 
-  // All keywords of the schema. Errors: a keyword that is not supported, or a $ref that leads back to the schema.
-  absl::StatusOr<bool> Matches(const SchemaJson& value, const SchemaJson* schema) { return Matches(value, schema, 0); }
-  // Only the keywords that restrict instances by themselves: not $ref, allOf, anyOf, oneOf, not, if, dependencies.
-  absl::StatusOr<bool> Asserts(const SchemaJson& value, const SchemaJson* schema) { return Asserts(value, schema, 0); }
+  // All keywords of the schema. Errors: a keyword that is not supported, or a $ref that leads back to the
+  // schema.
+  absl::StatusOr<bool> Matches(const SchemaJson& value, const SchemaJson* schema) {
+    return Matches(value, schema, 0);
+  }
+  // Only the keywords that restrict instances by themselves: not $ref, allOf, anyOf, oneOf, not, if,
+  // dependencies.
+  absl::StatusOr<bool> Asserts(const SchemaJson& value, const SchemaJson* schema) {
+    return Asserts(value, schema, 0);
+  }
 
  private:
   absl::StatusOr<bool> Matches(const SchemaJson& value, const SchemaJson* schema, int32_t depth);

@@ -31,22 +31,23 @@ bool IsSimple(const ObjectPart& part, RegexId any_string) {
 
 bool IsAnything(const Case& one, RegexId any_string) {
   return !one.values && one.has_null && one.has_true && one.has_false && one.number && !one.number->whole &&
-         IsSimple(*one.number) && one.strings == any_string && one.array && IsSimple(*one.array) && one.object &&
-         IsSimple(*one.object, any_string);
+         IsSimple(*one.number) && one.strings == any_string && one.array && IsSimple(*one.array) &&
+         one.object && IsSimple(*one.object, any_string);
 }
 
 bool IsScalar(const Case& one) {
   if (!one.values) return !one.array && !one.object;
-  return one.values->size() <= 8 && std::none_of(one.values->begin(), one.values->end(), [](const SchemaJson& value) {
-    return value.is_structured();
-  });
+  return one.values->size() <= 8 &&
+         std::none_of(one.values->begin(), one.values->end(),
+                      [](const SchemaJson& value) { return value.is_structured(); });
 }
 
 // xgrammar's parser of JSON writes other control characters in ways of its own.
 bool HasPlainText(absl::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte == 0x7F || (byte < 0x20 && absl::string_view("\b\f\n\r\t").find(c) == absl::string_view::npos);
+    return byte == 0x7F ||
+           (byte < 0x20 && absl::string_view("\b\f\n\r\t").find(c) == absl::string_view::npos);
   });
 }
 
@@ -139,8 +140,9 @@ bool SchemaWriter::IsFulfillable(const ObjectPart& part) const {
     if (member.required && !fulfillable) return false;
     if (fulfillable) ++possible;
   }
-  const bool open = std::any_of(part.others.begin(), part.others.end(),
-                                [&](const ObjectPart::Others& others) { return IsFulfillable(others.value); });
+  const bool open =
+      std::any_of(part.others.begin(), part.others.end(),
+                  [&](const ObjectPart::Others& others) { return IsFulfillable(others.value); });
   return open || possible >= part.min;
 }
 
@@ -264,7 +266,8 @@ absl::Status SchemaWriter::AddValues(const std::vector<SchemaJson>& values, cons
   return absl::OkStatus();
 }
 
-absl::StatusOr<SchemaJson> SchemaWriter::WriteValue(const SchemaJson& value, const SchemaJson* node, int32_t depth) {
+absl::StatusOr<SchemaJson> SchemaWriter::WriteValue(const SchemaJson& value, const SchemaJson* node,
+                                                    int32_t depth) {
   RETURN_IF_ERROR(context_.Spend());
   SchemaJson out = SchemaJson::object();
   if (value.is_string() && !HasPlainText(value.get_ref<const std::string&>())) {
@@ -365,7 +368,8 @@ absl::StatusOr<SchemaJson> SchemaWriter::WriteArray(const ArrayPart& part, int32
   return out;
 }
 
-absl::StatusOr<SchemaJson> SchemaWriter::WriteObject(const ObjectPart& part, const SchemaJson* node, int32_t depth) {
+absl::StatusOr<SchemaJson> SchemaWriter::WriteObject(const ObjectPart& part, const SchemaJson* node,
+                                                     int32_t depth) {
   SchemaJson out = {{"type", "object"}};
   SchemaJson properties = SchemaJson::object();
   SchemaJson required = SchemaJson::array();
@@ -430,7 +434,8 @@ absl::Status SchemaWriter::WriteCounts(const ObjectPart& part, const SchemaJson*
   if (part.max != kNoLimit && (open || part.max < named)) (*object)["maxProperties"] = part.max;
   const bool counted = object->contains("minProperties") || object->contains("maxProperties");
   if (counted && named * (named + 1) > kMaxCountedProperties) {
-    return context_.Refuse(node, "", "minProperties and maxProperties are not supported beside so many properties");
+    return context_.Refuse(node, "",
+                           "minProperties and maxProperties are not supported beside so many properties");
   }
   return absl::OkStatus();
 }

@@ -14,7 +14,8 @@ namespace somnus {
 
 class SchemaWriter {
  public:
-  explicit SchemaWriter(GateContext* context) : context_(*context), builder_(context, &conjunctions_) {}
+  explicit SchemaWriter(GateContext* context)
+      : context_(*context), conjunctions_(context), builder_(context, &conjunctions_) {}
 
   // The schema equal to `root`.
   absl::StatusOr<SchemaJson> Write(const SchemaJson* root);
@@ -40,7 +41,8 @@ class SchemaWriter {
   absl::StatusOr<SchemaJson> Reference(ConjunctionId id, int32_t depth);
   absl::StatusOr<SchemaJson> Inline(ConjunctionId id, int32_t depth);
   absl::Status AddCase(const Case& one, int32_t depth, std::vector<SchemaJson>* parts);
-  absl::Status AddValues(const std::vector<SchemaJson>& values, const SchemaJson* node, std::vector<SchemaJson>* parts);
+  absl::Status AddValues(const std::vector<SchemaJson>& values, const SchemaJson* node,
+                         std::vector<SchemaJson>* parts);
   absl::StatusOr<SchemaJson> WriteValue(const SchemaJson& value, const SchemaJson* node, int32_t depth);
   SchemaJson WriteNumber(const NumberPart& part) const;
   absl::StatusOr<SchemaJson> WriteStrings(RegexId language, const SchemaJson* node);
@@ -54,8 +56,8 @@ class SchemaWriter {
   Conjunctions conjunctions_;
   CaseBuilder builder_;
   absl::flat_hash_map<ConjunctionId, Definition> definitions_;
-  std::vector<ConjunctionId> order_;       // of the definitions, as they were met
-  std::deque<ConjunctionId> unwritten_;    // named, but not written yet
+  std::vector<ConjunctionId> order_;     // of the definitions, as they were met
+  std::deque<ConjunctionId> unwritten_;  // named, but not written yet
   int32_t names_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Gates schemas for scripts: reads a schema a line, writes {"schema": ...} or {"refusal": {pointer, keyword, message}} a
-// line. With "regex" as argument, the lines are patterns, as JSON strings.
+// Gates schemas for scripts: reads a schema a line, writes {"schema": ...} or {"refusal": {pointer, keyword,
+// message}} a line. With "regex" as argument, the lines are patterns, as JSON strings.
 
 #include <iostream>
 #include <string>
@@ -12,7 +12,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json RefusalJson(const somnus::SchemaRefusal& refusal) {
-  return {{"refusal", {{"pointer", refusal.pointer}, {"keyword", refusal.keyword}, {"message", refusal.message}}}};
+  return {{"refusal",
+           {{"pointer", refusal.pointer}, {"keyword", refusal.keyword}, {"message", refusal.message}}}};
 }
 
 Json GateLine(const std::string& line, bool regex) {
@@ -31,5 +32,6 @@ Json GateLine(const std::string& line, bool regex) {
 
 int main(int argc, char** argv) {
   const bool regex = argc > 1 && std::string(argv[1]) == "regex";
-  for (std::string line; std::getline(std::cin, line);) std::cout << GateLine(line, regex).dump() << "\n" << std::flush;
+  for (std::string line; std::getline(std::cin, line);)
+    std::cout << GateLine(line, regex).dump() << "\n" << std::flush;
 }

@@ -28,22 +28,24 @@ class GateTable : public testing::TestWithParam<Row> {};
 
 TEST_P(GateTable, HasOutcome) { EXPECT_EQ(Outcome(GetParam().schema), GetParam().outcome); }
 
-constexpr char kClosed[] = R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false})";
+constexpr char kClosed[] =
+    R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false})";
 
 INSTANTIATE_TEST_SUITE_P(
     Types, GateTable,
-    testing::Values(
-        Row{"{}", "{}"}, Row{"true", "{}"}, Row{"false", "refused at "}, Row{R"({"title":"x","x-note":1})", "{}"},
-        Row{R"({"type":"integer"})", R"({"type":"integer"})"},
-        Row{R"({"type":["integer","null"]})", R"({"type":["integer","null"]})"},
-        Row{R"({"type":["integer","number"]})", R"({"type":"number"})"},
-        Row{R"({"anyOf":[{"type":"string"},{"type":"null"}]})",
-            R"({"anyOf":[{"type":"string"},{"type":"null"}]})"},
-        Row{R"({"type":"text"})", "refused at /type"}, Row{R"({"type":[]})", "refused at /type"},
-        Row{R"({"not":{"type":["object","array","string","null","boolean"]}})", R"({"type":"number"})"},
-        Row{R"({"not":{"type":"integer"},"type":"number"})", "refused at /not"},
-        Row{R"({"not":{"not":{"type":"null"}}})", R"({"type":"null"})"},
-        Row{R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "refused at "}));
+    testing::Values(Row{"{}", "{}"}, Row{"true", "{}"}, Row{"false", "refused at "},
+                    Row{R"({"title":"x","x-note":1})", "{}"},
+                    Row{R"({"type":"integer"})", R"({"type":"integer"})"},
+                    Row{R"({"type":["integer","null"]})", R"({"type":["integer","null"]})"},
+                    Row{R"({"type":["integer","number"]})", R"({"type":"number"})"},
+                    Row{R"({"anyOf":[{"type":"string"},{"type":"null"}]})",
+                        R"({"anyOf":[{"type":"string"},{"type":"null"}]})"},
+                    Row{R"({"type":"text"})", "refused at /type"}, Row{R"({"type":[]})", "refused at /type"},
+                    Row{R"({"not":{"type":["object","array","string","null","boolean"]}})",
+                        R"({"type":"number"})"},
+                    Row{R"({"not":{"type":"integer"},"type":"number"})", "refused at /not"},
+                    Row{R"({"not":{"not":{"type":"null"}}})", R"({"type":"null"})"},
+                    Row{R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "refused at "}));
 
 INSTANTIATE_TEST_SUITE_P(
     Values, GateTable,
@@ -83,27 +85,28 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Strings, GateTable,
-    testing::Values(
-        Row{R"({"type":"string","pattern":"^[ab]{2}$"})", "{\"type\":\"string\",\"pattern\":\"^[ab]{2}(?:é){0}$\"}"},
-        Row{R"({"type":"string","pattern":"^[ab]+$","minLength":2,"maxLength":5})",
-            "{\"type\":\"string\",\"pattern\":\"^[ab]{2,5}(?:é){0}$\"}"},
-        Row{R"({"type":"string","pattern":"^a$|^b$"})", "{\"type\":\"string\",\"pattern\":\"^[ab](?:é){0}$\"}"},
-        Row{R"({"type":"string","pattern":"^$"})", R"({"const":""})"},
-        Row{R"({"type":"string","minLength":0})", R"({"type":"string"})"},
-        Row{R"({"type":"string","minLength":3,"maxLength":2})", "refused at "},
-        Row{R"({"type":"string","format":"int32"})", R"({"type":"string"})"},
-        Row{R"({"type":"string","format":"idn-email"})", "refused at /format"},
-        Row{R"({"type":"string","pattern":"(?=a)b"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"(?<!a)b"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"(a)\\1"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"\\bword"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"\\p{L}"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"a^b"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"[b-a]"})", "refused at /pattern"},
-        Row{R"({"type":"string","pattern":"(a"})", "refused at /pattern"},
-        Row{R"({"contentEncoding":"base64"})", "{}"},
-        Row{R"({"$schema":"http://json-schema.org/draft-07/schema#","contentEncoding":"base64"})",
-            "refused at /contentEncoding"}));
+    testing::Values(Row{R"({"type":"string","pattern":"^[ab]{2}$"})",
+                        "{\"type\":\"string\",\"pattern\":\"^[ab]{2}(?:é){0}$\"}"},
+                    Row{R"({"type":"string","pattern":"^[ab]+$","minLength":2,"maxLength":5})",
+                        "{\"type\":\"string\",\"pattern\":\"^[ab]{2,5}(?:é){0}$\"}"},
+                    Row{R"({"type":"string","pattern":"^a$|^b$"})",
+                        "{\"type\":\"string\",\"pattern\":\"^[ab](?:é){0}$\"}"},
+                    Row{R"({"type":"string","pattern":"^$"})", R"({"const":""})"},
+                    Row{R"({"type":"string","minLength":0})", R"({"type":"string"})"},
+                    Row{R"({"type":"string","minLength":3,"maxLength":2})", "refused at "},
+                    Row{R"({"type":"string","format":"int32"})", R"({"type":"string"})"},
+                    Row{R"({"type":"string","format":"idn-email"})", "refused at /format"},
+                    Row{R"({"type":"string","pattern":"(?=a)b"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"(?<!a)b"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"(a)\\1"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"\\bword"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"\\p{L}"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"a^b"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"[b-a]"})", "refused at /pattern"},
+                    Row{R"({"type":"string","pattern":"(a"})", "refused at /pattern"},
+                    Row{R"({"contentEncoding":"base64"})", "{}"},
+                    Row{R"({"$schema":"http://json-schema.org/draft-07/schema#","contentEncoding":"base64"})",
+                        "refused at /contentEncoding"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Arrays, GateTable,
@@ -122,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{R"({"type":"array","not":{"contains":{"type":"string"}},"items":{"type":["string","null"]}})",
             R"({"type":"array","items":{"type":"null"}})"},
         Row{R"({"type":"array","uniqueItems":true})", "refused at /uniqueItems"},
-        Row{R"({"type":"array","uniqueItems":true,"maxItems":1})", R"({"type":"array","items":{},"maxItems":1})"},
+        Row{R"({"type":"array","uniqueItems":true,"maxItems":1})",
+            R"({"type":"array","items":{},"maxItems":1})"},
         Row{R"({"type":"array","uniqueItems":false})", R"({"type":"array","items":{}})"},
         Row{R"({"type":"array","prefixItems":[{}],"unevaluatedItems":false})",
             R"({"type":"array","prefixItems":[{}],"items":false})"}));
@@ -132,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Row{R"({"type":"object"})", R"({"type":"object","additionalProperties":{}})"}, Row{kClosed, kClosed},
         Row{R"({"type":"object","required":["z"],"additionalProperties":false})", "refused at "},
-        Row{R"({"type":"object","properties":{"a":{"type":"integer"},"b":false},"additionalProperties":false})", kClosed},
+        Row{R"({"type":"object","properties":{"a":{"type":"integer"},"b":false},"additionalProperties":false})",
+            kClosed},
         Row{R"({"type":"object","properties":{"a":true},"propertyNames":{"enum":["a"]},"additionalProperties":true})",
             R"({"type":"object","properties":{"a":{}},"additionalProperties":false})"},
         Row{R"({"type":"object","minProperties":2})", "refused at /minProperties"},
@@ -140,7 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"type":"object","additionalProperties":{},"minProperties":1})"},
         Row{R"({"type":"object","maxProperties":2})",
             R"({"type":"object","additionalProperties":{},"maxProperties":2})"},
-        Row{R"({"type":"object","properties":{"a":{"type":"integer"}},"unevaluatedProperties":false})", kClosed},
+        Row{R"({"type":"object","properties":{"a":{"type":"integer"}},"unevaluatedProperties":false})",
+            kClosed},
         Row{R"({"allOf":[{"properties":{"a":{"type":"integer"}}}],"unevaluatedProperties":false,"type":"object"})",
             kClosed},
         Row{R"({"anyOf":[{"properties":{"a":{}}}],"unevaluatedProperties":false})",
@@ -153,7 +159,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Combinations, GateTable,
     testing::Values(
-        Row{R"({"oneOf":[{"type":"string"},{"type":"integer"}]})", R"({"anyOf":[{"type":"string"},{"type":"integer"}]})"},
+        Row{R"({"oneOf":[{"type":"string"},{"type":"integer"}]})",
+            R"({"anyOf":[{"type":"string"},{"type":"integer"}]})"},
         Row{R"({"oneOf":[{"type":"integer","minimum":2},{"type":"integer","maximum":5}]})",
             R"({"anyOf":[{"type":"integer","minimum":6},{"type":"integer","maximum":1}]})"},
         Row{R"({"oneOf":[{"type":"array","items":{"type":"null"}},{"type":"array"}]})", "refused at /oneOf"},
@@ -177,10 +184,12 @@ INSTANTIATE_TEST_SUITE_P(
         Row{R"({"$defs":{"x":{"type":"null"}},"$ref":"#/$defs/x"})", R"({"type":"null"})"},
         Row{R"({"definitions":{"a/b":{"type":"null"}},"items":{"$ref":"#/definitions/a~1b"},"type":"array"})",
             R"({"type":"array","items":{"type":"null"}})"},
-        Row{R"({"$defs":{"x":{"$id":"http://e.org/x","type":"null"}},"$ref":"http://e.org/x"})", R"({"type":"null"})"},
+        Row{R"({"$defs":{"x":{"$id":"http://e.org/x","type":"null"}},"$ref":"http://e.org/x"})",
+            R"({"type":"null"})"},
         Row{R"({"$defs":{"x":{"$anchor":"n","type":"null"}},"$ref":"#n"})", R"({"type":"null"})"},
         Row{R"({"$ref":"http://json-schema.org/draft-07/schema#"})", "refused at /$ref"},
-        Row{R"({"$ref":"#"})", "refused at "}, Row{R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refused at "},
+        Row{R"({"$ref":"#"})", "refused at "},
+        Row{R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refused at "},
         Row{R"({"type":"object","properties":{"n":{"$ref":"#"}},"additionalProperties":false})",
             R"({"$ref":"#/$defs/d0","$defs":{"d0":{"type":"object","properties":{"n":{"$ref":"#/$defs/d0"}},)"
             R"("additionalProperties":false}}})"},
@@ -227,8 +236,10 @@ TEST(GateTest, BoundsDepth) {
     close += "}";
   }
   EXPECT_EQ(Outcome(open + "true" + close), "refused at ");
-  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(60'000, '(') + R"("})"), "refused at /pattern");
-  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(2'000, '(') + std::string(2'000, ')') + R"("})"),
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(60'000, '(') + R"("})"),
+            "refused at /pattern");
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":")" + std::string(2'000, '(') + std::string(2'000, ')') +
+                    R"("})"),
             "refused at /pattern");
 }
 
@@ -246,8 +257,8 @@ TEST(GateTest, BoundsCombinations) {
   std::string all;
   for (int i = 0; i < 12; ++i) {
     const std::string n = std::to_string(i);
-    all += std::string(i == 0 ? "" : ",") + R"({"anyOf":[{"required":["a)" + n + R"("]},{"required":["b)" + n +
-           R"("]},{"required":["c)" + n + R"("]}]})";
+    all += std::string(i == 0 ? "" : ",") + R"({"anyOf":[{"required":["a)" + n + R"("]},{"required":["b)" +
+           n + R"("]},{"required":["c)" + n + R"("]}]})";
   }
   EXPECT_EQ(Outcome(R"({"type":"object","allOf":[)" + all + "]}"), "refused at ");
   Json defs;
@@ -269,7 +280,7 @@ TEST(GateTest, BoundsSteps) {
 }
 
 TEST(GateTest, BoundsPatterns) {
-  EXPECT_EQ(Outcome(R"({"type":"string","pattern":"^(a|b)*a(a|b){300}$","minLength":1,"maxLength":1000})"),
+  EXPECT_EQ(Outcome(R"({"type":"string","pattern":"^(a|bc)*a(a|bc){300}$","minLength":1,"maxLength":1000})"),
             "refused at /pattern");
   EXPECT_EQ(Outcome(R"({"type":"string","pattern":"a{1000000}"})"), "refused at /pattern");
 }
@@ -282,7 +293,8 @@ TEST(GateTest, RegexMatchesTheWholeText) {
 }
 
 TEST(GateTest, StructuralTagsAreGatedWithin) {
-  Json tag = Json::parse(R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<f"],"tags":[
+  Json tag =
+      Json::parse(R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<f"],"tags":[
       {"begin":"<f>","content":{"type":"json_schema","json_schema":{"oneOf":[{"type":"null"},{"type":"string"}]}},
        "end":"</f>"}]}})");
   const SchemaOrRefusal gated = GateStructuralTag(tag, {});
