@@ -26,8 +26,9 @@ std::vector<ValueEnd> ValueEndsOf(const ToolFormat& format) {
   if (!tags.wraps_lines) return ends;
   for (size_t i = 0, n = ends.size(); i < n; ++i) {
     if (ends[i].text[0] == '\n') continue;
-    ends.push_back(ends[i]);
-    ends.back().text.insert(0, "\n");
+    ValueEnd on_its_line = ends[i];
+    on_its_line.text = absl::StrCat("\n", ends[i].text);
+    ends.push_back(std::move(on_its_line));
   }
   return ends;
 }
