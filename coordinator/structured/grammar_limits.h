@@ -17,8 +17,9 @@ struct GrammarLimits {
   // A compile, and the masks of a grammar. Times are those of the CPU.
   int64_t compile_bytes = int64_t{256} << 20;
   absl::Duration compile_time = absl::Seconds(1);
-  // One call of a matcher. The memory is what the call adds.
-  int64_t step_bytes = int64_t{64} << 20;
+  // What the calls of one matcher add up to, with the masks that they make.
+  int64_t matcher_bytes = int64_t{64} << 20;
+  // One call of a matcher.
   absl::Duration step_time = absl::Milliseconds(500);
 };
 

@@ -32,14 +32,18 @@ struct Shared {
   std::vector<int16_t> first_bytes;  // of each token that adds text, for whole words of a mask
 
   WorkMeter::Limits compile_limits() const { return {limits.compile_bytes, limits.compile_time}; }
-  WorkMeter::Limits step_limits() const { return {limits.step_bytes, limits.step_time}; }
+  // For a call of a matcher whose earlier calls hold `held` bytes.
+  WorkMeter::Limits step_limits(int64_t held) const {
+    return {limits.matcher_bytes - held, limits.step_time};
+  }
 };
 using SharedPtr = std::shared_ptr<const Shared>;
 
 // Runs `work`, a function that returns a Status, within the limits. What xgrammar throws is `wrong`'s kind of
-// error.
+// error. Adds the bytes that the work has left allocated to `held`.
 template <typename Work>
-absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, const Work& work) {
+absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, int64_t* held,
+                     const Work& work) {
   WorkMeter meter(limits);
   absl::Status exceeded, status;
   try {
@@ -52,6 +56,7 @@ absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, co
     exceeded = meter.End();
     status = absl::Status(wrong, "an exception of an unknown type");
   }
+  *held += meter.allocated();
   // First what the meter says, as xgrammar may have caught the meter's exception.
   return exceeded.ok() ? status : exceeded;
 }
@@ -133,11 +138,13 @@ class XgrammarMatcher : public GrammarMatcher {
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> Fork() const override {
     RETURN_IF_ERROR(broken_);
     std::unique_ptr<XgrammarMatcher> fork;
-    RETURN_IF_ERROR(Metered(shared_->step_limits(), absl::StatusCode::kInternal, [&] {
+    int64_t held = 0;
+    RETURN_IF_ERROR(Metered(shared_->step_limits(0), absl::StatusCode::kInternal, &held, [&] {
       fork = std::make_unique<XgrammarMatcher>(grammar_, matcher_.Fork(), shared_);
       return absl::OkStatus();
     }));
     fork->accepted_ = accepted_;
+    fork->held_ = held;
     return fork;
   }
 
@@ -149,7 +156,7 @@ class XgrammarMatcher : public GrammarMatcher {
   // After an exception the state of xgrammar's matcher is unknown.
   template <typename Work>
   absl::Status Run(const Work& work) {
-    broken_ = Metered(shared_->step_limits(), absl::StatusCode::kInternal, work);
+    broken_ = Metered(shared_->step_limits(held_), absl::StatusCode::kInternal, &held_, work);
     return broken_;
   }
 
@@ -206,6 +213,7 @@ class XgrammarMatcher : public GrammarMatcher {
   const SharedPtr shared_;
   int64_t accepted_ = 0;  // tokens
   int64_t masks_ = 0;
+  int64_t held_ = 0;  // bytes that the calls so far have left allocated
   absl::Status broken_;
 };
 
@@ -216,7 +224,8 @@ class XgrammarGrammar : public CompiledGrammar {
 
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     std::unique_ptr<GrammarMatcher> matcher;
-    RETURN_IF_ERROR(Metered(shared_->step_limits(), absl::StatusCode::kInternal, [&] {
+    int64_t held = 0;
+    RETURN_IF_ERROR(Metered(shared_->step_limits(0), absl::StatusCode::kInternal, &held, [&] {
       matcher = std::make_unique<XgrammarMatcher>(grammar_, xgrammar::GrammarMatcher(grammar_), shared_);
       return absl::OkStatus();
     }));
@@ -225,7 +234,8 @@ class XgrammarGrammar : public CompiledGrammar {
 
   void MakeMasks() const override {
     // What is missing at the limit is made on demand, within the limits of a step.
-    Metered(shared_->compile_limits(), absl::StatusCode::kInternal, [this] {
+    int64_t held = 0;
+    Metered(shared_->compile_limits(), absl::StatusCode::kInternal, &held, [this] {
       xgrammar::CompiledGrammar grammar = grammar_;  // another handle of the same grammar
       grammar->MaterializeAdaptiveTokenMaskCache();
       return absl::OkStatus();
@@ -254,7 +264,8 @@ class XgrammarCompiler : public GrammarCompiler {
     RETURN_IF_ERROR(CheckGrammarSource(source, shared_->limits));
     XgrammarWarnings warnings;
     std::shared_ptr<const CompiledGrammar> result;
-    RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, [&] {
+    int64_t held = 0;
+    RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
       result = std::make_shared<XgrammarGrammar>(CompileAs(source), shared_);
       return absl::OkStatus();
     }));
