@@ -65,12 +65,14 @@ std::optional<ForcedChoice> ReadChoice(FieldReader* fields, const ServedModel& m
   return forced;
 }
 
-// Calls that are forced have the family's form, or a form that every model can be forced to write.
+// Calls that are forced have the family's form if their arguments are JSON, for which the gate writes
+// schemas; else a form that every model can be forced to write.
 const ToolFormat* CallFormat(const ServedModel& model, const ToolChoice& choice) {
   if (choice.tools.empty()) return nullptr;
   const ToolFormat* const own = model.turn_format.tools;
   if (choice.choice.kind == Kind::kAuto) return own;
-  return own == nullptr || own->forced.begin.empty() ? &ForcedJsonFormat() : own;
+  const bool can_force = own != nullptr && !own->forced.begin.empty() && own->forced.style == "json";
+  return can_force ? own : &ForcedJsonFormat();
 }
 
 // Whether the text of one of the format's markers is a token that skip_special_tokens would hide.
@@ -92,6 +94,12 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
   const bool is_strict =
       std::any_of(choice.tools.begin(), choice.tools.end(), [](const ToolSpec& tool) { return tool.strict; });
   if (format == nullptr || (!as_answer && !is_strict)) return std::nullopt;
+  if (!format->forced.begin.empty() && format->forced.style != "json") {
+    fields->Fail("tools",
+                 "strict tools, and tools beside a form, need calls whose arguments are JSON, unlike this "
+                 "model's; tool_choice \"required\" or a named function goes");
+    return std::nullopt;
+  }
   ForcedChoice forced = choice.choice;
   if (as_answer && forced.kind == Kind::kAuto) forced.kind = Kind::kRequired;
   const absl::StatusOr<OrderedJson> tag = ForcedCallsTag(*format, choice.tools, forced);

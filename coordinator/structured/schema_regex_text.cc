@@ -15,7 +15,8 @@ namespace {
 
 using Kind = RegexTerm::Kind;
 
-// Chooses xgrammar's grammar rules, and matches the empty text.
+// Matches the empty text. Patterns with characters beyond ASCII become grammar rules; xgrammar 0.2.9 makes an
+// automaton of all others, which accepts texts that the pattern does not match.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
 const CodePointSet& Escaped() {
@@ -252,7 +253,7 @@ RegexId WithoutEscapes(RegexId id, RegexArena* arena) { return NoEscapes(arena).
 
 absl::StatusOr<std::string> PlainPattern(RegexId id, size_t max_bytes, const RegexArena& arena) {
   ASSIGN_OR_RETURN(std::string body, PatternWriter(arena, max_bytes).Write(id));
-  return absl::StrCat("^(?:", body, ")$");
+  return absl::StrCat("^(?:", body, ")", kByRules, "$");
 }
 
 }  // namespace somnus
