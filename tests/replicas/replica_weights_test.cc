@@ -137,6 +137,19 @@ TEST_P(ReplicaWeightsTest, AnUpdateThatALaterReplicaRefusesHasChangedTheEarlierO
   EXPECT_EQ(StateOf(0), EngineState::kAwake);
 }
 
+TEST_P(ReplicaWeightsTest, AWakeUpEndsThePauseOfAReplicaThatLacksItsWeights) {
+  Start(2);
+  executors_[1]->SetNextWeightsOutcome({.status = absl::FailedPreconditionError("no"), .untouched = true});
+  EXPECT_FALSE(set_->BeginWeightUpdate({}).ok());
+  ASSERT_EQ(StateOf(0), EngineState::kAsleep) << "its weights are stale";
+  ASSERT_TRUE(set_->Pause({}).ok());
+  ASSERT_TRUE(set_->Sleep({.level = 1, .tags = {"kv_cache"}}).ok());
+  ASSERT_TRUE(set_->WakeUp({"kv_cache"}).ok());
+  EXPECT_EQ(StateOf(1), EngineState::kAwake);
+  ASSERT_TRUE(set_->ReloadWeights({}).ok());
+  EXPECT_EQ(StateOf(0), EngineState::kAwake);
+}
+
 TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
   Start(2);
   auto update = set_->BeginWeightUpdate({.port_token = "secret"});

@@ -72,8 +72,12 @@ void ReplicaInvariants::CheckTurns() const {
     return std::any_of(stats.replicas.begin(), stats.replicas.end(),
                        [&](const ReplicaStats& replica) { return replica.state == state; });
   };
-  if (one_is(EngineState::kFallingAsleep) && one_is(EngineState::kWaking))
-    world_.Violate(absl::StrCat("two calls are under way at once: the replicas are ", Describe(stats)));
+  const bool one_sleeps = one_is(EngineState::kFallingAsleep), one_wakes = one_is(EngineState::kWaking);
+  const std::string& call = stats.lifecycle_call.name;
+  const bool is_other_call = (one_sleeps || one_wakes) && call != "sleep" && call != "wake_up";
+  if ((one_sleeps && one_wakes) || is_other_call)
+    world_.Violate(
+        absl::StrCat("two calls are under way at once: ", call, "; the replicas are ", Describe(stats)));
 }
 
 bool ReplicaInvariants::IsWhole(bool may_sleep) const {

@@ -32,7 +32,8 @@ class ReplicaInvariants : public EngineObserver {
   bool may_differ() const;
   // All replicas are in the same state, unless they may differ or a lifecycle call is under way.
   void CheckSame() const;
-  // No replica falls asleep while another replica wakes up. To be called at any time.
+  // No replica falls asleep while another replica wakes up, and replicas do so in a sleep or a wake-up alone.
+  // To be called at any time.
   void CheckTurns() const;
   // Every replica serves, or, where `may_sleep`, every replica sleeps; nothing is stale.
   bool IsWhole(bool may_sleep) const;

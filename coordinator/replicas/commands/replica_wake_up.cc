@@ -9,7 +9,22 @@ absl::StatusOr<TransitionReport> ReplicaWakeUp::Run() {
   RETURN_IF_ERROR(turn().Check());
   const CallScope scope(parts(), SetCall::kWakeUp);
   RETURN_IF_ERROR(CheckMemory());
-  return RunTransition(/*wakes=*/true);
+  absl::StatusOr<TransitionReport> report = RunTransition(/*wakes=*/true);
+  if (report.ok()) EndPause();
+  return report;
+}
+
+void ReplicaWakeUp::EndPause() const {
+  bool serves = false, pauses = false;
+  for (const EngineStats& stats : parts().loops.Stats()) {
+    serves |= stats.state == EngineState::kAwake;
+    pauses |= stats.paused;
+  }
+  if (!serves || !pauses) return;
+  ReplicaCalls(parts()).Run([](EngineLoop* loop, size_t) -> absl::StatusOr<TransitionReport> {
+    RETURN_IF_ERROR(loop->Resume());
+    return TransitionReport();
+  });
 }
 
 absl::StatusOr<TransitionReport> ReplicaWakeUp::DoAt(EngineLoop* loop, size_t /*replica*/) {

@@ -32,6 +32,9 @@ class ReplicaWakeUp : public ReplicaTransition {
   // replica checks the memory of its own ranks, and the replicas of one host might all find enough memory. A
   // replica that does not say what the wake-up takes finds out by itself.
   absl::Status CheckMemory() const;
+  // Where a replica serves, the wake-up has ended the engine's pause. A replica that lacks its weights is not
+  // awake yet, and must not stay paused when a reload brings the weights.
+  void EndPause() const;
 
   const WakeUpRequest request_;  // for arrivals: all tags
   const bool for_arrivals_;
