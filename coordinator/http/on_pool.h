@@ -44,34 +44,25 @@ absl::StatusOr<std::invoke_result_t<Work>> ResultOf(const Work& work) {
   }
 }
 
-// Calls `start` with a function that takes the result, on any thread and once; the coroutine resumes with the
-// result on the I/O thread.
-template <typename Result, typename Start>
-boost::asio::awaitable<Result> OnReply(Start start) {
-  const auto initiate = [&start](auto handler) {
-    // The handler is shared, since a std::function is copied. The guard keeps the I/O thread alive.
-    const auto resume = std::make_shared<decltype(handler)>(std::move(handler));
-    const auto executor = boost::asio::get_associated_executor(*resume);
-    start([resume, executor, guard = boost::asio::make_work_guard(executor)](Result result) {
-      boost::asio::post(executor, [resume, result = std::move(result)]() mutable {
-        std::move (*resume)(std::move(result));
-      });
-    });
-  };
-  co_return co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>, void(Result)>(
-      initiate, boost::asio::use_awaitable);
-}
-
 // Runs `work` on a thread of `threads`; the coroutine resumes with the result on the I/O thread. An error: no
 // thread is to be had and `work` has not run, or `work` has thrown an exception.
 template <typename Work>
 boost::asio::awaitable<absl::StatusOr<std::invoke_result_t<Work>>> OnThread(TaskThreads* threads, Work work) {
   using Result = absl::StatusOr<std::invoke_result_t<Work>>;
-  const auto start = [threads, &work](auto reply) {
+  const auto start = [threads, &work](auto handler) {
+    // The handler is shared, since a std::function is copied. The guard keeps the I/O thread alive.
+    const auto resume = std::make_shared<decltype(handler)>(std::move(handler));
+    const auto executor = boost::asio::get_associated_executor(*resume);
+    const auto reply = [resume, executor, guard = boost::asio::make_work_guard(executor)](Result result) {
+      boost::asio::post(executor, [resume, result = std::move(result)]() mutable {
+        std::move (*resume)(std::move(result));
+      });
+    };
     if (absl::Status status = threads->Run([reply, &work] { reply(ResultOf(work)); }); !status.ok())
       reply(std::move(status));
   };
-  co_return co_await OnReply<Result>(start);
+  co_return co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>, void(Result)>(
+      start, boost::asio::use_awaitable);
 }
 
 }  // namespace somnus

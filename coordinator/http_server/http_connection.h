@@ -104,6 +104,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Parses a request, and submits the request unless it awaits its grammar. Runs on the request pool.
   Started StartGeneration(Request* request, Route route, const std::shared_ptr<const ServedModel>& model,
                           const std::shared_ptr<ConnectionWaker>& waker);
+  // Waits for the grammar of a parsed request. Nullopt: no error.
+  boost::asio::awaitable<std::optional<ApiError>> SetConstraint(const ServedModel& model,
+                                                                GenerateParams* params,
+                                                                std::shared_ptr<ConnectionWaker> waker);
   // Submits a parsed request. Runs on the request pool.
   Started SubmitGeneration(Route route, const std::shared_ptr<const ServedModel>& model,
                            GenerateParams params, const std::shared_ptr<ConnectionWaker>& waker);

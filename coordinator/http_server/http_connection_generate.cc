@@ -11,6 +11,7 @@
 #include "coordinator/http/api_key.h"
 #include "coordinator/http/on_pool.h"
 #include "coordinator/http_server/connection_waker.h"
+#include "coordinator/http_server/grammar_wait.h"
 #include "coordinator/http_server/http_connection.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/grammar_request.h"
@@ -121,11 +122,9 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   Started started = co_await OnPool(context_->request_pool, work);
   if (auto* waiting = std::get_if<std::unique_ptr<GenerateParams>>(&started)) {
     const std::unique_ptr<GenerateParams> params = std::move(*waiting);
-    const std::optional<ApiError> error = co_await OnReply<std::optional<ApiError>>(
-        [&](auto reply) { SetConstraint(*model, params.get(), reply); });
-    if (error.has_value()) {
+    if (std::optional<ApiError> error = co_await SetConstraint(*model, params.get(), waker)) {
       model->metrics->OnRejected("bad_request");
-      started = *error;
+      started = *std::move(error);
     } else {
       auto submit = [&] { return SubmitGeneration(route, model, std::move(*params), waker); };
       started = co_await OnPool(context_->request_pool, submit);
@@ -145,6 +144,20 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   StopWatch();
   --context_->state->load;
   co_return usable;
+}
+
+asio::awaitable<std::optional<ApiError>> HttpConnection::SetConstraint(
+    const ServedModel& model, GenerateParams* params, std::shared_ptr<ConnectionWaker> waker) {
+  const auto grammar = std::make_shared<GrammarWait>();
+  MakeConstraint(model, *params, [grammar, waker](ConstraintOrError result) {
+    grammar->Set(std::move(result));
+    ConnectionWaker::Signal(waker);
+  });
+  std::optional<ConstraintOrError> made;
+  while (!(made = grammar->Take()).has_value()) co_await WaitForWake(absl::InfiniteDuration());
+  if (auto* error = std::get_if<ApiError>(&*made)) co_return std::move(*error);
+  params->constraint = std::get<std::shared_ptr<const TokenConstraint>>(*std::move(made));
+  co_return std::nullopt;
 }
 
 HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route route,

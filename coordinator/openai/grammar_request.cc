@@ -15,39 +15,37 @@ ApiError GrammarError(const absl::Status& status, const std::string& field) {
   return BadRequest(field, absl::StrCat(field, ": ", CleanMessage(status.message())));
 }
 
-void Finish(const ServedModel& model, std::shared_ptr<const CompiledGrammar> grammar,
-            GenerateParams* params) {
-  params->constraint = MakeAnswerConstraint(std::move(grammar), params->reasoning, model.tokenizer.get(),
-                                            static_cast<int32_t>(MaskWords(model.config.vocab_size)));
-}
-
 }  // namespace
 
-void SetConstraint(const ServedModel& model, GenerateParams* params, GrammarDone done) {
-  if (!AwaitsGrammar(*params)) {
-    if (params->reasoning.has_value() && params->reasoning->max_tokens.has_value())
-      Finish(model, nullptr, params);
-    return done(std::nullopt);
+void MakeConstraint(const ServedModel& model, const GenerateParams& params,
+                    std::function<void(ConstraintOrError)> done) {
+  const auto num_words = static_cast<int32_t>(MaskWords(model.config.vocab_size));
+  if (!AwaitsGrammar(params)) {
+    const bool is_bounded = params.reasoning.has_value() && params.reasoning->max_tokens.has_value();
+    return done(is_bounded ? MakeAnswerConstraint(nullptr, params.reasoning, model.tokenizer, num_words)
+                           : nullptr);
   }
   if (model.grammars == nullptr)
-    return done(BadRequest(params->grammar->field, "this server has no structured outputs"));
-  model.grammars->Get(params->grammar->source,
-                      [&model, params, done = std::move(done)](GrammarCache::Result result) {
-                        if (!result.ok()) return done(GrammarError(result.status(), params->grammar->field));
-                        Finish(model, *std::move(result), params);
-                        done(std::nullopt);
-                      });
+    return done(BadRequest(params.grammar->field, "this server has no structured outputs"));
+  model.grammars->Get(params.grammar->source, [field = params.grammar->field, reasoning = params.reasoning,
+                                               tokenizer = model.tokenizer, num_words,
+                                               done = std::move(done)](GrammarCache::Result grammar) {
+    if (!grammar.ok()) return done(GrammarError(grammar.status(), field));
+    done(MakeAnswerConstraint(*std::move(grammar), reasoning, tokenizer, num_words));
+  });
 }
 
 std::optional<ApiError> AwaitConstraint(const ServedModel& model, GenerateParams* params) {
   absl::Notification known;
-  std::optional<ApiError> error;
-  SetConstraint(model, params, [&](std::optional<ApiError> result) {
-    error = std::move(result);
+  ConstraintOrError made;
+  MakeConstraint(model, *params, [&](ConstraintOrError result) {
+    made = std::move(result);
     known.Notify();
   });
   known.WaitForNotification();
-  return error;
+  if (auto* error = std::get_if<ApiError>(&made)) return std::move(*error);
+  params->constraint = std::get<std::shared_ptr<const TokenConstraint>>(std::move(made));
+  return std::nullopt;
 }
 
 }  // namespace somnus

@@ -3,25 +3,29 @@
 // caller's thread, or is in the model's cache. Internal to coordinator/openai and the listeners.
 
 #include <functional>
+#include <memory>
 #include <optional>
+#include <variant>
 
 #include "coordinator/http/api_error.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/request/token_constraint.h"
 
 namespace somnus {
 
-// Nullopt: `params` has its constraint, or needs none.
-using GrammarDone = std::function<void(std::optional<ApiError>)>;
+// A null constraint: every token may come. Errors: 400 where the grammar is wrong, or takes too much time or
+// memory to compile; 503 where the server has too many grammars to compile.
+using ConstraintOrError = std::variant<std::shared_ptr<const TokenConstraint>, ApiError>;
 
-// Whether SetConstraint has to wait for a grammar.
+// Whether the constraint of the request takes time.
 inline bool AwaitsGrammar(const GenerateParams& params) { return params.grammar.has_value(); }
 
-// Sets the constraint. Calls `done` exactly once, on any thread, also within the call; `done` must not block.
-// `params` and `model` must live until then. Errors: 400 where the grammar is wrong, or takes too much time
-// or memory to compile; 503 where the server has too many grammars to compile.
-void SetConstraint(const ServedModel& model, GenerateParams* params, GrammarDone done);
-// SetConstraint for a caller that may wait.
+// Makes the constraint of the request. Calls `done` exactly once, on any thread, also within the call; `done`
+// must not block. Keeps nothing of `model` and `params` but copies.
+void MakeConstraint(const ServedModel& model, const GenerateParams& params,
+                    std::function<void(ConstraintOrError)> done);
+// MakeConstraint for a caller that may wait: sets params->constraint. Nullopt: no error.
 std::optional<ApiError> AwaitConstraint(const ServedModel& model, GenerateParams* params);
 
 }  // namespace somnus

@@ -152,16 +152,16 @@ class AnswerMatcher : public TokenMatcher {
 class AnswerConstraint : public TokenConstraint {
  public:
   AnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar, std::optional<ReasoningBounds> reasoning,
-                   const Tokenizer* tokenizer, int32_t num_mask_words)
+                   std::shared_ptr<const Tokenizer> tokenizer, int32_t num_mask_words)
       : grammar_(std::move(grammar)),
         reasoning_(std::move(reasoning)),
-        tokenizer_(*tokenizer),
+        tokenizer_(std::move(tokenizer)),
         num_mask_words_(num_mask_words) {}
 
   std::unique_ptr<TokenMatcher> NewMatcher() const override {
     absl::StatusOr<std::unique_ptr<GrammarMatcher>> matcher = std::unique_ptr<GrammarMatcher>();
     if (grammar_ != nullptr) matcher = grammar_->NewMatcher();
-    return std::make_unique<AnswerMatcher>(std::move(matcher), reasoning_, tokenizer_);
+    return std::make_unique<AnswerMatcher>(std::move(matcher), reasoning_, *tokenizer_);
   }
   int32_t num_mask_words() const override { return num_mask_words_; }
   int64_t bytes() const override {
@@ -173,7 +173,7 @@ class AnswerConstraint : public TokenConstraint {
 
   const std::shared_ptr<const CompiledGrammar> grammar_;
   const std::optional<ReasoningBounds> reasoning_;
-  const Tokenizer& tokenizer_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
   const int32_t num_mask_words_;
 };
 
@@ -181,9 +181,9 @@ class AnswerConstraint : public TokenConstraint {
 
 std::shared_ptr<const TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar,
                                                             std::optional<ReasoningBounds> reasoning,
-                                                            const Tokenizer* tokenizer,
+                                                            std::shared_ptr<const Tokenizer> tokenizer,
                                                             int32_t num_mask_words) {
-  return std::make_shared<AnswerConstraint>(std::move(grammar), std::move(reasoning), tokenizer,
+  return std::make_shared<AnswerConstraint>(std::move(grammar), std::move(reasoning), std::move(tokenizer),
                                             num_mask_words);
 }
 

@@ -27,11 +27,11 @@ struct ReasoningBounds {
   std::optional<int64_t> max_tokens;  // that reasoning may have; nullopt: any number
 };
 
-// `grammar` null: every text. `reasoning` nullopt: the answer begins at once. `tokenizer` must outlive the
-// constraint. `num_mask_words`: as TokenConstraint says.
+// `grammar` null: every text. `reasoning` nullopt: the answer begins at once. `num_mask_words`: as
+// TokenConstraint says.
 std::shared_ptr<const TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar,
                                                             std::optional<ReasoningBounds> reasoning,
-                                                            const Tokenizer* tokenizer,
+                                                            std::shared_ptr<const Tokenizer> tokenizer,
                                                             int32_t num_mask_words);
 
 }  // namespace somnus
