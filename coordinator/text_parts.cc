@@ -102,8 +102,10 @@ absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std:
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
   parts.tokenizer = *std::move(tokenizer);
-  if (absl::Status status = StartGrammars(checkpoint.config(), chat, &parts); !status.ok())
-    return Annotate(status, absl::StrCat(path, ": structured outputs"));
+  if (const absl::Status status = StartGrammars(checkpoint.config(), chat, &parts); !status.ok()) {
+    LogWarning("{}structured outputs will be refused: {}", log_name, std::string(status.message()));
+    parts.grammar_problem = std::string(status.message());
+  }
   return parts;
 }
 

@@ -20,7 +20,8 @@ struct TextParts {
   ModelTemplates templates;
   TurnFormat turn_format;
   ArgumentsForm arguments_form = ArgumentsForm::kObject;
-  std::shared_ptr<GrammarCache> grammars;
+  std::shared_ptr<GrammarCache> grammars;  // null: grammar_problem says why
+  std::string grammar_problem;
   // The tokens that end an answer, all of the vocabulary: from the model's configuration, and from its
   // tokenizer.
   std::vector<int32_t> eos_token_ids;

@@ -67,7 +67,7 @@ FlagGroup AnswerFlags(ChatFlags* c) {
                      "family's name (docs/tools.md)")
               .Shows("NAME"),
           Flag::Text("reasoning-parser", &c->reasoning_parser,
-                     "how reasoning is read from the model's text, likewise")
+                     "how reasoning is read from the model's text: auto, none, or a family's name")
               .Shows("NAME"),
           Flag::Switch("enable-auto-tool-choice", &c->auto_tool_choice,
                        "tools may be called with tool_choice \"auto\"; false: only where the request forces "

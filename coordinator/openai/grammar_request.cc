@@ -25,8 +25,10 @@ void MakeConstraint(const ServedModel& model, const GenerateParams& params,
     return done(is_bounded ? MakeAnswerConstraint(nullptr, params.reasoning, model.tokenizer, num_words)
                            : nullptr);
   }
-  if (model.grammars == nullptr)
-    return done(BadRequest(params.grammar->field, "this server has no structured outputs"));
+  if (model.grammars == nullptr) {
+    return done(BadRequest(params.grammar->field,
+                           absl::StrCat("this model has no structured outputs: ", model.grammar_problem)));
+  }
   model.grammars->Get(params.grammar->source, [field = params.grammar->field, reasoning = params.reasoning,
                                                tokenizer = model.tokenizer, num_words,
                                                done = std::move(done)](GrammarCache::Result grammar) {

@@ -28,6 +28,7 @@ class ChatAnswersTest : public ApiServerTest {
     ServedModel model = FakeModel(engine_);
     model.templates.chat = *ChatTemplate::Compile("{{ messages[0].content }}");
     model.turn_format = {FindToolFormat("hermes"), FindReasoningFormat("qwen3")};
+    model.grammar_problem = "no end token";
     server_->SetModel(std::move(model));
   }
 
@@ -142,11 +143,11 @@ TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {
   }
 }
 
-TEST_F(ChatAnswersTest, AServerWithoutGrammarsSaysSo) {
+TEST_F(ChatAnswersTest, AModelWithoutGrammarsSaysWhy) {
   const HttpReply reply =
       Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, R"(, "tool_choice": "required")")));
   EXPECT_EQ(reply.status, 400);
-  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "this server has no structured outputs");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "this model has no structured outputs: no end token");
 }
 
 }  // namespace

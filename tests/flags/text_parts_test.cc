@@ -52,8 +52,12 @@ TEST_F(TextPartsTest, TheTokenizersEosCountsBesideTheConfigurations) {
   SetKey("generation_config.json", "eos_token_id", nullptr);
   SetKey("config.json", "eos_token_id", nullptr);
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(2));
+  EXPECT_NE(Read().grammars, nullptr);
   SetKey("tokenizer_config.json", "eos_token", nullptr);
-  EXPECT_THAT(Read().eos_token_ids, ElementsAre());
+  const TextParts endless = Read();
+  EXPECT_THAT(endless.eos_token_ids, ElementsAre());
+  EXPECT_EQ(endless.grammars, nullptr) << "no text in a form could end";
+  EXPECT_NE(endless.grammar_problem, "");
   // Ids outside of the vocabulary end nothing.
   SetKey("config.json", "eos_token_id", {7, 512, 100000});
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(7));
