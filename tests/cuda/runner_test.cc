@@ -49,6 +49,49 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GpuGolden,
                                          GoldenParam{"qwen3", 1}, GoldenParam{"opt", 1}),
                          GoldenName);
 
+// A step that begins a sequence of `tokens` in slot 0.
+v1::StepRequest BeginStep(int64_t step_id, const std::vector<int32_t>& tokens) {
+  v1::StepRequest step;
+  step.set_step_id(step_id);
+  v1::NewSequence* const fresh = step.add_new_sequences();
+  fresh->mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  fresh->set_num_prompt_tokens(static_cast<int32_t>(tokens.size()));
+  fresh->add_block_ids(1);
+  *step.add_samplings() = GreedySampling();
+  step.add_sequences()->set_num_tokens(static_cast<int32_t>(tokens.size()));
+  return step;
+}
+
+class GpuMasks : public testing::TestWithParam<int> {};
+
+// Rank 0 alone has masks, and every rank goes on with its token.
+TEST_P(GpuMasks, ATokenOfTheMaskIsEveryRanksInput) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const auto group = RankGroup::Load(kModel, GetParam(), SmallRunnerOptions(), 16, GpuRanks());
+  ASSERT_TRUE(group.ok()) << group.status();
+  constexpr int32_t kToken = 37;
+  const std::vector<int32_t> prompt = {5, 17, 3};
+  v1::StepRequest masked = BeginStep(1, prompt);
+  masked.set_awaits_masks(true);
+  v1::SlotMask* const mask = masked.mutable_masks()->add_masks();
+  mask->set_allowed(std::string(static_cast<size_t>(((*group)->config().vocab_size + 31) / 32 * 4), '\0'));
+  (*mask->mutable_allowed())[kToken / 8] = static_cast<char>(1 << (kToken % 8));
+  const auto first = (*group)->Execute(masked);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->tokens(0).token_id(), kToken);
+  v1::StepRequest decode;
+  decode.set_step_id(2);
+  decode.add_sequences()->set_num_tokens(1);
+  const auto second = (*group)->Execute(decode);
+  ASSERT_TRUE(second.ok()) << second.status();
+  v1::StepRequest whole = BeginStep(3, {5, 17, 3, kToken});
+  whole.add_freed_slots(0);
+  const auto expected = (*group)->Execute(whole);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_EQ(second->tokens(0).token_id(), expected->tokens(0).token_id());
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuMasks, testing::Values(1, 2));
+
 std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed = 1) {
   auto group = RankGroup::Load(kModel, 1, options, 64, GpuRanks(seed));
   EXPECT_TRUE(group.ok()) << group.status();
