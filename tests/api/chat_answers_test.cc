@@ -70,8 +70,8 @@ TEST_F(ChatAnswersTest, AWholeAnswerHasItsParts) {
   EXPECT_EQ(call["function"], Json({{"name", "f"}, {"arguments", R"({"a": [1]})"}}));
   EXPECT_NE(call["id"], message["tool_calls"][1]["id"]);
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "tool_calls");
-  EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 22)
-      << "bytes of the reasoning and its markers";
+  EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 14)
+      << "the reasoning, and the bytes of the end marker but the last";
 }
 
 TEST_F(ChatAnswersTest, AStreamHasTheSameParts) {
@@ -147,7 +147,8 @@ TEST_F(ChatAnswersTest, AModelWithoutGrammarsSaysWhy) {
   const HttpReply reply =
       Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, R"(, "tool_choice": "required")")));
   EXPECT_EQ(reply.status, 400);
-  EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "this model has no structured outputs: no end token");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"],
+            "this model has no structured outputs: no end token");
 }
 
 }  // namespace
