@@ -130,16 +130,19 @@ class Fields(Attack):
         wide = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100_000)}}
         for form in ({"json": {"type": "nope"}}, {"json": "{"}, {"json": loop}, {"json": wide}, {"json": {"not": {"format": "x"}}},
                      {"json": '{"items":' * 5_000 + "{}" + "}" * 5_000}, {"regex": "(" * 60_000}, {"regex": "(" * 60_000 + ")" * 60_000},
-                     {"regex": "(a{1,1000}){1,1000}"}, {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
+                     {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
                      {"structural_tag": {"type": "nope"}}):
             start = time.monotonic()
             self.refused({"structured_outputs": form})
             self.assertLess(time.monotonic() - start, 30)
         self.refused({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}},
                      "/v1/chat/completions")
-        large = {"enum": [f"value {i}" for i in range(3_000)]}
-        reply = self.post({"model": self.cluster.name, "prompt": "x", "max_tokens": 2, "structured_outputs": {"json": large}})
-        self.assertIn(reply.status, (200, 400))
+        for form in ({"json": {"enum": [f"value {i}" for i in range(3_000)]}}, {"regex": "(a{1,1000}){1,1000}"},
+                     {"regex": "((a+)+)+" * 50}):
+            start = time.monotonic()
+            reply = self.post({"model": self.cluster.name, "prompt": "x", "max_tokens": 2, "structured_outputs": form})
+            self.assertIn(reply.status, (200, 400))
+            self.assertLess(time.monotonic() - start, 30)
 
     def test_t12_deep_json(self):
         for text in ("[" * 1_000_000, '{"a":' * 1_000_000, '{"model":"m","prompt":"x","user":' + "[" * 100_000 + "]" * 100_000 + "}",
