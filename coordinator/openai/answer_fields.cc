@@ -148,6 +148,8 @@ std::optional<ReasoningBounds> ReadReasoningBounds(FieldReader* fields, const Se
 
 ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const RenderedChat& chat) {
   ToolChoice result;
+  const Json* tools = fields->Find("tools");
+  if (tools != nullptr && tools->empty()) fields->Fail("tools", "tools must not be empty");
   std::optional<ForcedChoice> choice = ReadChoice(fields, model, chat.tools);
   if (!choice.has_value()) return result;
   result.tools = chat.tools;

@@ -290,7 +290,6 @@ void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* con
   const Json* tools = fields->Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields->Fail("tools", "tools must be a list");
-  if (tools->empty()) return fields->Fail("tools", "tools must not be empty");
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];

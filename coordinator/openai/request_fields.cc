@@ -59,8 +59,7 @@ void RefuseOtherServersFields(FieldReader* fields) {
 // Refuses fields that this server does not support. A field of the other route is unknown here, and unknown
 // fields are ignored.
 void RefuseUnsupported(FieldReader* fields, bool chat) {
-  Refuse(fields, {"repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors",
-                  "guided_whitespace_pattern"});
+  Refuse(fields, {"repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors"});
   if (chat) {
     Refuse(fields, {"functions", "function_call", "audio", "chat_template"});
   } else {
