@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -39,6 +40,15 @@ struct Shared {
 };
 using SharedPtr = std::shared_ptr<const Shared>;
 
+// The words of an error for clients: xgrammar's checks put their C++ expression before the words.
+std::string WithoutExpression(absl::string_view error) {
+  constexpr absl::string_view kEnd = ") is false: ";
+  if (const size_t end = error.find(kEnd); end != absl::string_view::npos)
+    error.remove_prefix(end + kEnd.size());
+  error = absl::StripAsciiWhitespace(error);
+  return error.empty() ? "the grammar engine refuses the grammar" : std::string(error);
+}
+
 // Runs `work`, a function that returns a Status, within the limits. What xgrammar throws is `wrong`'s kind of
 // error. Adds the bytes that the work has left allocated to `held`.
 template <typename Work>
@@ -51,7 +61,7 @@ absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, in
     exceeded = meter.End();
   } catch (const std::exception& error) {
     exceeded = meter.End();
-    status = absl::Status(wrong, error.what());
+    status = absl::Status(wrong, WithoutExpression(error.what()));
   } catch (...) {
     exceeded = meter.End();
     status = absl::Status(wrong, "an exception of an unknown type");
