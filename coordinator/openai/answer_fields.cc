@@ -140,6 +140,10 @@ std::optional<ReasoningBounds> ReadReasoningBounds(FieldReader* fields, const Se
   bounds.begin = model.tokenizer->Encode(format.begin, /*add_special_tokens=*/false);
   bounds.end = std::string(end);
   bounds.forced_end = model.tokenizer->Encode(format.forced_end, /*add_special_tokens=*/false);
+  if (has_budget && bounds.forced_end.empty()) {
+    fields->Fail("thinking_token_budget", "the reasoning of this model cannot be ended from outside");
+    return std::nullopt;
+  }
   if (has_budget) bounds.max_tokens = budget;
   return bounds;
 }

@@ -1,0 +1,144 @@
+#include "coordinator/structured/answer_constraint.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/api/byte_tokenizer.h"
+
+namespace somnus {
+namespace {
+
+constexpr int32_t kRows = 257, kEnd = 256;
+
+// The text "ok", and then the end token.
+class OkMatcher : public GrammarMatcher {
+ public:
+  absl::Status Accept(int32_t token) override {
+    if (at_ >= 3 || token != kText[at_]) return absl::InvalidArgumentError("not ok");
+    ++at_;
+    return absl::OkStatus();
+  }
+  absl::Status Rollback(int64_t count) override {
+    at_ -= static_cast<size_t>(count);
+    return absl::OkStatus();
+  }
+  absl::Status FillMask(absl::Span<uint32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), 0u);
+    if (at_ >= 3) return absl::FailedPreconditionError("nothing may follow");
+    mask[kText[at_] / 32] |= 1u << (kText[at_] % 32);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> ForcedText(int64_t) override { return std::string(); }
+  bool IsComplete() const override { return at_ >= 2; }
+  bool IsTerminated() const override { return at_ >= 3; }
+  absl::StatusOr<std::unique_ptr<GrammarMatcher>> Fork() const override {
+    return std::make_unique<OkMatcher>(*this);
+  }
+
+ private:
+  static constexpr int32_t kText[] = {'o', 'k', kEnd};
+  size_t at_ = 0;
+};
+
+class OkGrammar : public CompiledGrammar {
+ public:
+  absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+    return std::make_unique<OkMatcher>();
+  }
+  void MakeMasks() const override {}
+  int64_t bytes() const override { return 1; }
+};
+
+std::vector<int32_t> Ids(const std::string& text) { return {text.begin(), text.end()}; }
+
+ReasoningBounds Bounds(bool is_open) {
+  return {.is_open = is_open, .begin = Ids("<t>"), .end = "</t>", .forced_end = Ids(" so</t>")};
+}
+
+class AnswerConstraintTest : public ::testing::Test {
+ protected:
+  void Make(std::optional<ReasoningBounds> reasoning, bool has_grammar = true) {
+    constraint_ =
+        MakeAnswerConstraint(has_grammar ? std::make_shared<OkGrammar>() : nullptr, std::move(reasoning),
+                             std::make_shared<ByteTokenizer>(), (kRows + 31) / 32);
+    matcher_ = constraint_->NewMatcher();
+  }
+  void Accept(const std::string& text) {
+    for (const char c : text) ASSERT_TRUE(matcher_->Accept(c).ok()) << c << " of " << text;
+  }
+  // The tokens that may come next; "*": every token.
+  std::string Next() {
+    std::vector<uint32_t> mask(static_cast<size_t>(constraint_->num_mask_words()));
+    if (!matcher_->FillMask(absl::MakeSpan(mask))) return "*";
+    std::string next;
+    for (int32_t id = 0; id < kRows; ++id) {
+      if ((mask[id / 32] >> (id % 32)) & 1) next += id == kEnd ? '$' : static_cast<char>(id);
+    }
+    return next;
+  }
+
+  std::shared_ptr<const TokenConstraint> constraint_;
+  std::unique_ptr<TokenMatcher> matcher_;
+};
+
+TEST_F(AnswerConstraintTest, WithoutReasoningTheGrammarBeginsAtOnce) {
+  Make(std::nullopt);
+  EXPECT_EQ(Next(), "o");
+  EXPECT_FALSE(matcher_->Accept('x').ok());
+  Accept("ok");
+  EXPECT_EQ(Next(), "$");
+  ASSERT_TRUE(matcher_->Accept(kEnd).ok());
+  EXPECT_TRUE(matcher_->IsTerminated());
+}
+
+TEST_F(AnswerConstraintTest, TheGrammarBeginsBehindOpenReasoning) {
+  Make(Bounds(/*is_open=*/true));
+  EXPECT_EQ(Next(), "*");
+  Accept("hm, ok? <</t");
+  EXPECT_EQ(Next(), "*");
+  Accept(">");
+  EXPECT_EQ(Next(), "o");
+}
+
+TEST_F(AnswerConstraintTest, AModelMayThinkOrAnswer) {
+  Make(Bounds(/*is_open=*/false));
+  EXPECT_EQ(Next(), "<o");
+  Accept("<");
+  EXPECT_EQ(Next(), "t") << "a marker that has begun is completed";
+  Accept("t>why</t>");
+  EXPECT_EQ(Next(), "o");
+  Make(Bounds(/*is_open=*/false));
+  Accept("o");
+  EXPECT_EQ(Next(), "k");
+}
+
+TEST_F(AnswerConstraintTest, ABudgetForcesTheEnd) {
+  ReasoningBounds bounds = Bounds(/*is_open=*/true);
+  bounds.max_tokens = 2;
+  Make(bounds);
+  Accept("a");
+  EXPECT_EQ(Next(), "*");
+  Accept("b");
+  for (const char c : std::string(" so</t>")) {
+    EXPECT_EQ(Next(), std::string(1, c));
+    Accept(std::string(1, c));
+  }
+  EXPECT_EQ(Next(), "o");
+  Make(bounds, /*has_grammar=*/false);
+  Accept("ab so</t>");
+  EXPECT_EQ(Next(), "*");
+  EXPECT_FALSE(matcher_->IsTerminated());
+}
+
+TEST_F(AnswerConstraintTest, ARollbackCrossesTheEndOfReasoning) {
+  Make(Bounds(/*is_open=*/true));
+  Accept("x</t>ok");
+  matcher_->Rollback(3);
+  EXPECT_EQ(Next(), "*") << "the marker lacks its last byte";
+  Accept(">o");
+  EXPECT_EQ(Next(), "k");
+}
+
+}  // namespace
+}  // namespace somnus
