@@ -1,5 +1,6 @@
 #pragma once
-// The tokenizer, chat templates, grammars and end tokens of a served model, from its checkpoint while its workers load.
+// The tokenizer, chat templates, grammars and end tokens of a served model, from its checkpoint while its
+// workers load.
 
 #include <cstdint>
 #include <memory>
