@@ -219,7 +219,7 @@ TEST_F(KvEventLogTest, ReadersAtEverySpeedKnowWhatIsCached) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     threads.emplace_back([&, i] {
       const auto reader = Follow();
-      std::vector<ReplayedCache> replayed(2, ReplayedCache(kBlockSize));
+      std::vector<ReplayedCache> replayed(2, ReplayedCache(kBlockSize, /*may_repeat=*/true));
       while (!reader->ended()) {
         if (const Batch batch = reader->Next()) {
           replayed[static_cast<size_t>(batch->replica)].Apply(batch->events);
