@@ -110,9 +110,7 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
   }
   SchemaOrRefusal gated = GateStructuralTag(*tag, {});
   if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
-    ApiError error = BadRequest(refusal->pointer, absl::StrCat("tools: ", refusal->message));
-    error.code = std::string(kUnsupportedSchema);
-    fields->Fail(std::move(error));
+    FailSchema(fields, {refusal->pointer, refusal->keyword, absl::StrCat("tools: ", refusal->message)});
     return std::nullopt;
   }
   return std::get<OrderedJson>(gated).dump();

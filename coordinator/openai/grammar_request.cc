@@ -10,7 +10,7 @@ namespace somnus {
 namespace {
 
 ApiError GrammarError(const absl::Status& status, const std::string& field) {
-  if (absl::IsResourceExhausted(status) || absl::IsCancelled(status))
+  if (absl::IsUnavailable(status) || absl::IsCancelled(status))
     return {503, CleanMessage(status.message()), field};
   return BadRequest(field, absl::StrCat(field, ": ", CleanMessage(status.message())));
 }

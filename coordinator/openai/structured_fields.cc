@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
-#include "coordinator/structured/schema_gate.h"
 
 namespace somnus {
 namespace {
@@ -15,9 +14,8 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Of an object in a schema: one more than GateOptions::max_keys, so that the gate refuses an object that was
-// cut to this number.
-constexpr size_t kMaxKeys = 4097;
+// Of an object in a schema: one more than the gate takes, so that the gate refuses an object that was cut.
+constexpr size_t kMaxKeys = static_cast<size_t>(GateOptions().max_keys) + 1;
 constexpr size_t kMaxChoices = 10'000;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
@@ -50,13 +48,8 @@ class FormReader {
     }
     form_ = GrammarField{field, std::move(source)};
   }
-  void Refuse(const SchemaRefusal& refusal) {
-    ApiError error = BadRequest(refusal.pointer, refusal.message);
-    error.code = std::string(kUnsupportedSchema);
-    fields_->Fail(std::move(error));
-  }
   void SetGated(const char* field, GrammarKind kind, const SchemaOrRefusal& gated, JsonLayout layout = {}) {
-    if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) return Refuse(*refusal);
+    if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) return FailSchema(fields_, *refusal);
     GrammarSource source{.kind = kind, .text = std::get<OrderedJson>(gated).dump(), .layout = layout};
     Set(field, std::move(source));
   }
@@ -163,6 +156,12 @@ class FormReader {
 };
 
 }  // namespace
+
+void FailSchema(FieldReader* fields, const SchemaRefusal& refusal) {
+  ApiError error = BadRequest(refusal.pointer, refusal.message);
+  error.code = std::string(kUnsupportedSchema);
+  fields->Fail(std::move(error));
+}
 
 std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body) {
   return FormReader(fields, body).Read();

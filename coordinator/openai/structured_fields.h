@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/openai/field_reader.h"
 #include "coordinator/structured/grammar.h"
+#include "coordinator/structured/schema_gate.h"
 
 namespace somnus {
 
@@ -18,6 +19,10 @@ struct GrammarField {
   std::string field;
   GrammarSource source;
 };
+
+// The request's schema is refused: a 400 with the keyword's JSON pointer and the code of a schema that cannot
+// be enforced.
+void FailSchema(FieldReader* fields, const SchemaRefusal& refusal);
 
 // `body`: the JSON text of the request, whose order of properties is the order in which they are generated;
 // empty: the order is alphabetical. Nullopt: the text is free, or an error is in `fields`.

@@ -41,8 +41,8 @@ class TokenConstraint {
   virtual std::unique_ptr<TokenMatcher> NewMatcher() const = 0;
   // (vocab_size + 31) / 32, with the number of the model's logits as vocab_size.
   virtual int32_t num_mask_words() const = 0;
-  // Of memory that one request holds: a share of what requests with the same constraint have in common, and a
-  // matcher.
+  // The memory that one sequence takes: its matcher and a mask. The memory that all sequences share is
+  // bounded where the constraint comes from (structured/grammar_cache.h).
   virtual int64_t bytes() const = 0;
 };
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/limits.h"
 
@@ -115,13 +114,13 @@ class AnswerMatcher : public TokenMatcher {
     }
     const std::string rest = next->tail.substr(found + end.size());
     if (grammar_ != nullptr && !absl::StripAsciiWhitespace(rest).empty())
-      return absl::InvalidArgumentError(absl::StrCat("the token that ends the reasoning goes on with text"));
+      return absl::InvalidArgumentError("the token that ends the reasoning goes on with text");
     next->tail.clear();
     next->at = ReasoningPlace::At::kAnswer;
     return absl::OkStatus();
   }
 
-  // The begin marker, or the answer: its first token, since no further token of a longer marker is certain.
+  // At the start the answer may begin, or the marker of reasoning; a marker that has begun must be completed.
   bool FillStart(absl::Span<uint32_t> mask) {
     const std::vector<int32_t>& begin = reasoning_->begin;
     if (place_.num_begun > 0) {
@@ -164,9 +163,7 @@ class AnswerConstraint : public TokenConstraint {
     return std::make_unique<AnswerMatcher>(std::move(matcher), reasoning_, *tokenizer_);
   }
   int32_t num_mask_words() const override { return num_mask_words_; }
-  int64_t bytes() const override {
-    return kMatcherBytes + num_mask_words_ * int64_t{4} + (grammar_ == nullptr ? 0 : grammar_->bytes());
-  }
+  int64_t bytes() const override { return kMatcherBytes + num_mask_words_ * int64_t{4}; }
 
  private:
   static constexpr int64_t kMatcherBytes = 64 << 10;

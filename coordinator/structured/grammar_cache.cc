@@ -53,7 +53,7 @@ GrammarCache::~GrammarCache() {
 void GrammarCache::Get(GrammarSource source, Done done) {
   const auto key = std::make_shared<const GrammarSource>(std::move(source));
   Result answer =
-      absl::ResourceExhaustedError(absl::StrCat(options_.max_waiting, " requests wait for their grammars"));
+      absl::UnavailableError(absl::StrCat(options_.max_waiting, " requests wait for their grammars"));
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (const Result* known = Find(key); known != nullptr) {
@@ -183,7 +183,7 @@ void GrammarCache::ExpireWaiters() {
     waiters_.erase(waiter);
     ++counts_.expired;
     lock.unlock();
-    done(absl::DeadlineExceededError(
+    done(absl::UnavailableError(
         absl::StrCat("the grammar was not ready after ", absl::FormatDuration(options_.max_wait))));
     lock.lock();
   }

@@ -54,8 +54,8 @@ class GrammarCache {
   GrammarCache& operator=(const GrammarCache&) = delete;
 
   // Calls `done` exactly once: before Get returns where the answer is known, otherwise on a thread of the
-  // cache, which `done` must not keep. Errors: the compiler's; DeadlineExceeded (the wait was too long),
-  // ResourceExhausted (too many wait). An error that the source is to blame for is kept like a grammar.
+  // cache, which `done` must not keep. Errors: the compiler's; Unavailable: the wait was too long, or
+  // too many wait. An error that the source is to blame for is kept like a grammar.
   void Get(GrammarSource source, Done done);
   // Get for a caller that may wait.
   Result Wait(GrammarSource source);
