@@ -74,16 +74,12 @@ void LogTurnFormat(const TurnFormat& format, const std::string& log_name) {
 
 absl::Status StartGrammars(const ModelConfig& config, const ChatFlags& chat, TextParts* parts) {
   XgrammarOptions compiler_options;
-  compiler_options.limits.compile_bytes = chat.max_compile_bytes;
-  compiler_options.limits.compile_time = chat.max_compile_time;
+  compiler_options.limits = chat.grammar_limits;
   ASSIGN_OR_RETURN(
       std::unique_ptr<GrammarCompiler> compiler,
       NewXgrammarCompiler(VocabularyOf(*parts->tokenizer, parts->eos_token_ids, config.vocab_size),
                           compiler_options));
-  GrammarCache::Options options;
-  options.max_bytes = chat.max_grammar_bytes;
-  options.max_wait = chat.max_compile_wait;
-  ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), options));
+  ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), chat.grammar_cache));
   return absl::OkStatus();
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 // What the flags say of answers: which formats chat answers have, and what grammars may cost. Values.
 
-#include <cstdint>
 #include <string>
 
-#include "absl/time/time.h"
+#include "coordinator/structured/grammar_cache.h"
+#include "coordinator/structured/grammar_limits.h"
 
 namespace somnus {
 
@@ -13,12 +13,8 @@ struct ChatFlags {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   bool auto_tool_choice = true;  // false: a model calls tools only where a request forces it to
-  // Of structured outputs: compiled grammars that are kept, one grammar's compile, and the wait for a
-  // compile.
-  int64_t max_grammar_bytes = int64_t{512} << 20;
-  int64_t max_compile_bytes = int64_t{256} << 20;
-  absl::Duration max_compile_time = absl::Seconds(2);
-  absl::Duration max_compile_wait = absl::Seconds(10);
+  GrammarLimits grammar_limits;  // of structured outputs
+  GrammarCache::Options grammar_cache;
 };
 
 }  // namespace somnus
