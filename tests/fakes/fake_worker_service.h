@@ -353,6 +353,7 @@ class FakeWorkerService : public FakeChecks {
       return dead_ || (!held && turn == turns_done_);
     };
     mu_.Await(absl::Condition(&ready));
+    if (dead_) return grpc::Status::CANCELLED;  // before Shutdown cuts the connections, too
     ++turns_done_;
     absl::Status answer;
     if (!answers_.empty()) {
