@@ -66,12 +66,12 @@ constexpr RouteSpec kUnpinPrefix = {
 
 constexpr absl::string_view kResponsesPath = "/v1/responses/";
 constexpr absl::string_view kCancel = "/cancel";
-constexpr RouteSpec kGetResponse = {Route::kResponse,   "/v1/responses/{id}", true, false, true,
-                                    RouteKey::kClients, false,                true};
-constexpr RouteSpec kDeleteResponse = {Route::kDeleteResponse, "/v1/responses/{id}", false, false, true,
-                                       RouteKey::kClients,     false,                true};
-constexpr RouteSpec kCancelResponse = {Route::kCancelResponse, "/v1/responses/{id}/cancel", false, true, true,
-                                       RouteKey::kClients,     false,                       true};
+constexpr RouteSpec kGetResponse = {
+    Route::kResponse, "/v1/responses/{id}", true, false, true, RouteKey::kClients, false, true};
+constexpr RouteSpec kDeleteResponse = {
+    Route::kDeleteResponse, "/v1/responses/{id}", false, false, true, RouteKey::kClients, false, true};
+constexpr RouteSpec kCancelResponse = {
+    Route::kCancelResponse, "/v1/responses/{id}/cancel", false, true, true, RouteKey::kClients, false, true};
 
 // The response to HEAD is the response to GET without the body.
 bool IsGet(absl::string_view method) { return method == "GET" || method == "HEAD"; }
@@ -135,7 +135,8 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
   }
   if (absl::StartsWith(path, kPrefixesPath) && path[kPrefixesPath.size()] == '/')
     return MatchPrefix(method, path.substr(kPrefixesPath.size() + 1));
-  if (absl::StartsWith(path, kResponsesPath)) return MatchResponse(method, path.substr(kResponsesPath.size()));
+  if (absl::StartsWith(path, kResponsesPath))
+    return MatchResponse(method, path.substr(kResponsesPath.size()));
   return {404, nullptr, ""};
 }
 

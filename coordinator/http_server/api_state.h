@@ -31,8 +31,8 @@ class ApiState {
 
   const ApiServerOptions options;
   const std::shared_ptr<Metrics> metrics;
-  const int64_t created;  // Unix seconds
-  const CorsPolicy cors;  // of clients' listener
+  const int64_t created;                           // Unix seconds
+  const CorsPolicy cors;                           // of clients' listener
   const std::shared_ptr<ResponseStore> responses;  // of all models and both listeners
   // The ports that the listeners got, for /server_info. Set before the first connection.
   uint16_t http_port = 0, admin_port = 0;

@@ -103,8 +103,7 @@ void AnswerItems::Close(bool is_cut, std::string* out) {
   if (events_ == nullptr) return;
   const std::string place = Place(), text = Quoted(item.text);
   if (item.kind == Kind::kCall) {
-    const std::string members =
-        absl::StrCat(place, ",\"name\":", Quoted(item.name), ",\"arguments\":", text);
+    const std::string members = absl::StrCat(place, ",\"name\":", Quoted(item.name), ",\"arguments\":", text);
     events_->Add("response.function_call_arguments.done", members, out);
   } else {
     std::string members = absl::StrCat(place, ",\"text\":", text);

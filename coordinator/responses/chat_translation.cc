@@ -35,12 +35,11 @@ constexpr const char* kSameFields[] = {
 constexpr const char* kRefusedFields[] = {"conversation", "prompt", "moderation"};
 
 // Names of the chat route beside the names here.
-constexpr std::pair<const char*, const char*> kOtherNames[] = {
-    {"max_completion_tokens", "max_output_tokens"},
-    {"max_tokens", "max_output_tokens"},
-    {"response_format", "text.format"},
-    {"reasoning_effort", "reasoning.effort"},
-    {"messages", "input"}};
+constexpr std::pair<const char*, const char*> kOtherNames[] = {{"max_completion_tokens", "max_output_tokens"},
+                                                               {"max_tokens", "max_output_tokens"},
+                                                               {"response_format", "text.format"},
+                                                               {"reasoning_effort", "reasoning.effort"},
+                                                               {"messages", "input"}};
 
 constexpr char kChoices[] =
     "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}";

@@ -25,7 +25,8 @@ using ResponsesRequestOrError = std::variant<ResponsesRequest, ApiError>;
 // Reads a body. `can_store`: the server keeps responses; otherwise a request must not ask for that. Fields
 // that OpenAI has and this server does not are refused; unknown fields are ignored. Sampling fields are left
 // to the chat route, which checks the values.
-ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits, bool can_store);
+ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits,
+                                             bool can_store);
 
 // The body of the chat request. `before`: the turns of the conversation so far.
 std::string ChatBody(const ResponsesRequest& request, const Conversation& before);

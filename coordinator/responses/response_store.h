@@ -24,8 +24,8 @@ using Conversation = std::vector<std::shared_ptr<const std::string>>;
 
 struct StoredResponse {
   bool has_ended = false;
-  std::shared_ptr<const std::string> body;  // JSON
-  Conversation conversation;                // with the response's own turn; empty before the end
+  std::shared_ptr<const std::string> body;   // JSON
+  std::optional<Conversation> conversation;  // with the response's own turn; nullopt: no request can go on
 };
 
 class ResponseStore {
@@ -44,6 +44,8 @@ class ResponseStore {
   // The response has ended. `before`: the conversation without the response's `turn`. Does nothing where the
   // response is not kept any more; a response that exceeds the bound alone is dropped.
   void End(const std::string& id, std::string body, Conversation before, std::string turn);
+  // The same for a response that was cancelled or has failed: no request can go on.
+  void EndWithoutTurn(const std::string& id, std::string body);
   // Counts as a use.
   std::optional<StoredResponse> Find(absl::string_view id);
   // False: no such response.
@@ -56,7 +58,9 @@ class ResponseStore {
   };
   using Entries = std::list<Entry>;
 
-  std::shared_ptr<const std::string> Counted(std::string text) const;
+  // The text, whose bytes count as long as the text lives. `more_bytes`: count besides.
+  std::shared_ptr<const std::string> Counted(std::string text, size_t more_bytes = 0) const;
+  void Replace(const std::string& id, std::string body, std::optional<Conversation> conversation);
   void Erase(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops entries from the back until the bounds hold.
   void Trim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

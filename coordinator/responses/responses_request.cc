@@ -35,15 +35,18 @@ ConversationOrError FindConversation(const std::string& previous_id, ResponseSto
   if (!previous.has_value())
     return NoPreviousResponse("There is no such previous response, or the server does not keep it any more");
   if (!previous->has_ended) return NoPreviousResponse("The previous response has not ended");
-  return std::move(previous->conversation);
+  if (!previous->conversation.has_value())
+    return NoPreviousResponse(
+        "The previous response was cancelled, or has failed: go on with the one before");
+  return *std::move(previous->conversation);
 }
 
 }  // namespace
 
 GenerateOrError ParseResponsesRequest(absl::string_view body, const ServedModel& model,
                                       const ApiLimits& limits, std::shared_ptr<ResponseStore> store) {
-  ResponsesRequestOrError read = ReadResponsesRequest(body, {limits.max_json_depth, limits.max_json_values},
-                                                      store->keeps_any());
+  ResponsesRequestOrError read =
+      ReadResponsesRequest(body, {limits.max_json_depth, limits.max_json_values}, store->keeps_any());
   if (auto* error = std::get_if<ApiError>(&read)) return std::move(*error);
   auto& request = std::get<ResponsesRequest>(read);
   ConversationOrError found = FindConversation(request.previous_id, store.get());

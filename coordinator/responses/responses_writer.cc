@@ -15,12 +15,12 @@ namespace somnus {
 namespace {
 
 std::string UsageJson(const UsageCounts& usage) {
-  return absl::StrCat("{\"input_tokens\":", usage.prompt_tokens,
-                      ",\"input_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
-                      ",\"cache_write_tokens\":0},\"output_tokens\":", usage.completion_tokens,
-                      ",\"output_tokens_details\":{\"reasoning_tokens\":",
-                      std::max<int64_t>(0, usage.reasoning_tokens),
-                      "},\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, "}");
+  return absl::StrCat(
+      "{\"input_tokens\":", usage.prompt_tokens,
+      ",\"input_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
+      ",\"cache_write_tokens\":0},\"output_tokens\":", usage.completion_tokens,
+      ",\"output_tokens_details\":{\"reasoning_tokens\":", std::max<int64_t>(0, usage.reasoning_tokens),
+      "},\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, "}");
 }
 
 // The turn that a later request goes on with. `output`: the list of the response's items.
@@ -55,7 +55,12 @@ class ResponsesWriter : public ResponseWriter {
     CountHeld();
   }
   ~ResponsesWriter() override {
-    if (context_->store != nullptr && !is_finished_) context_->store->Remove(params_.response_id);
+    if (context_->store == nullptr || is_finished_) return;
+    if (params_.stream && has_begun_) {
+      context_->store->EndWithoutTurn(params_.response_id, Body({.status = "cancelled"}));
+    } else {
+      context_->store->Remove(params_.response_id);
+    }
   }
 
   std::string OnUpdate(ChoiceUpdate update, const UsageCounts&) override {
@@ -64,6 +69,7 @@ class ResponsesWriter : public ResponseWriter {
     Begin(&out);
     if (delta.finish_reason != FinishReason::kNone) finish_reason_ = delta.finish_reason;
     TakeLogprobs(delta);
+    if (delta.num_reasoning_tokens > 0) logprobs_.clear();
     if (params_.answer == nullptr && !delta.text.empty()) delta.events = {{.text = std::move(delta.text)}};
     for (const TurnEvent& event : delta.events) {
       items_.Add(event, std::exchange(logprobs_, ""), IsCut(), &out);
@@ -80,17 +86,13 @@ class ResponsesWriter : public ResponseWriter {
     progress.output.clear();
     items_.AppendOutput(&progress.output);
     const bool is_complete = finish_reason_ == FinishReason::kStop;
-    progress.status = is_complete                                  ? "completed"
+    progress.status = is_complete                               ? "completed"
                       : finish_reason_ == FinishReason::kLength ? "incomplete"
-                                                                   : "cancelled";
+                                                                : "cancelled";
     if (finish_reason_ == FinishReason::kLength)
       progress.incomplete_details = "{\"reason\":\"max_output_tokens\"}";
     std::string body = Body(progress);
-    if (context_->store != nullptr) {
-      context_->store->End(params_.response_id, body, context_->before,
-                           TurnOf(context_->input, progress.output));
-    }
-    is_finished_ = true;
+    Keep(body, finish_reason_ == FinishReason::kAbort ? nullptr : &progress.output);
     if (!params_.stream) return body;
     // There is no event for a response that somebody has cancelled: the status in the event says so.
     AddWithResponse(is_complete ? "response.completed" : "response.incomplete", body, &out);
@@ -101,7 +103,8 @@ class ResponsesWriter : public ResponseWriter {
     std::string out, message;
     AppendJsonString(error.message, &message);
     if (!has_begun_) {
-      // OpenAI's client raises an exception for an event with the member `error` alone, which the API has not.
+      // OpenAI's client raises an exception for an event with the member `error` alone, which the API has
+      // not.
       const auto body = nlohmann::json::parse(ErrorBody(error));
       events_.Add("error",
                   absl::StrCat(",\"code\":\"", error.status, "\",\"message\":", message,
@@ -114,13 +117,23 @@ class ResponsesWriter : public ResponseWriter {
                       .error = absl::StrCat("{\"code\":\"server_error\",\"message\":", message, "}")};
     progress.output.clear();
     items_.AppendOutput(&progress.output);
-    AddWithResponse("response.failed", Body(progress), &out);
+    std::string body = Body(progress);
+    Keep(body, /*output=*/nullptr);
+    AddWithResponse("response.failed", body, &out);
     return out;
   }
 
  private:
   bool IsCut() const {
     return finish_reason_ != FinishReason::kNone && finish_reason_ != FinishReason::kStop;
+  }
+
+  // The response has ended. `output`: null where no request can go on with the response.
+  void Keep(const std::string& body, const std::string* output) {
+    is_finished_ = true;
+    if (context_->store == nullptr) return;
+    if (output == nullptr) return context_->store->EndWithoutTurn(params_.response_id, body);
+    context_->store->End(params_.response_id, body, context_->before, TurnOf(context_->input, *output));
   }
 
   // Writes a stream's first events.
@@ -162,8 +175,8 @@ class ResponsesWriter : public ResponseWriter {
   }
 
   void CountHeld() {
-    held_bytes_ = items_.bytes() + static_cast<int64_t>(logprobs_.size() + context_->echo.size() +
-                                                        context_->input.size());
+    held_bytes_ = items_.bytes() +
+                  static_cast<int64_t>(logprobs_.size() + context_->echo.size() + context_->input.size());
   }
 
   const GenerateParams& params_;

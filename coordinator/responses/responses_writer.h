@@ -17,8 +17,9 @@ struct ResponseContext {
   std::string input;                     // messages, as of ResponsesRequest
 };
 
-// `params` and `model` must outlive the writer. The store has the response from now on, in progress; a writer
-// that is destroyed before Finish takes the response out of the store.
+// `params` and `model` must outlive the writer. The store has the response from now on, in progress. The
+// response of a writer that is destroyed before the end was cancelled; where no client has learned the id,
+// the response leaves the store.
 std::unique_ptr<ResponseWriter> MakeResponsesWriter(const GenerateParams& params, const ServedModel& model,
                                                     std::shared_ptr<const ResponseContext> context);
 

@@ -12,7 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse BodyResponse(const StoredResponse& stored) { return {200, "application/json", *stored.body, {}}; }
+HttpResponse BodyResponse(const StoredResponse& stored) {
+  return {200, "application/json", *stored.body, {}};
+}
 
 HttpResponse Cancel(const std::vector<SharedModel>& models, const std::string& id,
                     const StoredResponse& stored) {
@@ -22,7 +24,7 @@ HttpResponse Cancel(const std::vector<SharedModel>& models, const std::string& i
     return ErrorResponse(BadRequest("id", "The response has ended: nothing is left to cancel."));
   }
   for (const SharedModel& model : models) {
-    for (const std::string& engine_id : model->open_requests->Find({{id}}).engine_ids)
+    for (const std::string& engine_id : model->open_requests->Find(std::vector<std::string>{id}).engine_ids)
       model->engine->Abort(engine_id);
   }
   body["status"] = "cancelled";
@@ -36,7 +38,8 @@ HttpResponse AnswerStoredResponse(const std::vector<SharedModel>& models, const 
   const std::string& id = match.detail;
   const std::optional<StoredResponse> stored = store->Find(id);
   if (!stored.has_value())
-    return ErrorResponse({404, "The response does not exist, or the server does not keep it any more.", "id"});
+    return ErrorResponse(
+        {404, "The response does not exist, or the server does not keep it any more.", "id"});
   switch (match.spec->route) {
     case Route::kCancelResponse:
       return Cancel(models, id, *stored);
