@@ -26,7 +26,7 @@ class AnswerItems {
 
   // Appends the list of all items, after End.
   void AppendOutput(std::string* out) const;
-  // Of the items' texts.
+  // An estimate of the memory of all items.
   int64_t bytes() const { return bytes_; }
 
  private:

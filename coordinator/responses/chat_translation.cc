@@ -24,7 +24,7 @@ constexpr size_t kMaxMetadata = 16, kMaxMetadataKeyBytes = 64, kMaxMetadataValue
 // Fields that the chat route has under the same name.
 constexpr const char* kSameFields[] = {
     "model", "temperature", "top_p", "stream", "parallel_tool_calls", "user", "top_logprobs",
-    // What OpenAI does not have.
+    // OpenAI does not have the rest.
     "top_k", "min_p", "seed", "stop", "include_stop_str_in_output", "stop_token_ids", "ignore_eos",
     "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
     "allowed_token_ids", "bad_words", "priority", "cache_salt", "chat_template_kwargs", "documents",
@@ -105,7 +105,7 @@ class RequestReader {
       if (fields_.Find(name) != nullptr) Fail(name, "is not supported");
     }
     if (fields_.Bool("background").value_or(false))
-      Fail("background", "is not supported: a response is made while its client waits");
+      Fail("background", "is not supported: a response is made while the client waits");
     const std::optional<std::string> truncation = fields_.String("truncation", kMaxTextBytes);
     if (truncation.value_or("disabled") != "disabled")
       Fail("truncation", "must be disabled: items that do not fit the context are never left out");
@@ -248,10 +248,10 @@ class RequestReader {
     echo_["top_logprobs"] = top;
     bool logprobs = top > 0;
     if (const auto include = fields_.Strings("include", false, /*max_count=*/64, /*max_bytes=*/256)) {
-      for (const std::string& what : *include) {
-        if (what == "message.output_text.logprobs") {
+      for (const std::string& name : *include) {
+        if (name == "message.output_text.logprobs") {
           logprobs = true;
-        } else if (what != "reasoning.encrypted_content") {  // the reasoning is there in plain text
+        } else if (name != "reasoning.encrypted_content") {  // the reasoning is there in plain text
           Fail("include", "may have message.output_text.logprobs and reasoning.encrypted_content alone");
         }
       }

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is wrong with an item.
+// The fault of an item.
 struct Problem {
   const char* field;  // of the item; empty: the item itself
   std::string message;
@@ -23,7 +23,7 @@ Json Member(const Json& object, const char* name) {
   return it == object.end() ? Json() : *it;
 }
 
-// The member of a content part that has its text; nullptr: the part is no text.
+// The member with the text of a content part of this type; nullptr: the part is no text.
 const char* TextFieldOf(const Json& type) {
   if (type == "input_text" || type == "output_text" || type == "text") return "text";
   return type == "refusal" ? "refusal" : nullptr;

@@ -2,8 +2,8 @@
 // From the items of the Responses API (`input`, and the output of earlier responses) to chat messages. Pure
 // functions.
 //
-// Reasoning, a text and calls that follow one another were one turn of the model, and become one message of
-// the assistant.
+// Reasoning, a text and calls in a row were a single turn of the model, and become a single message of the
+// assistant.
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>

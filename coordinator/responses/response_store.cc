@@ -6,7 +6,7 @@
 namespace somnus {
 namespace {
 
-// An estimate of the memory of a text beside the characters, and of its places in lists and maps.
+// An estimate of the memory of a text beside the characters, with the text's places in lists and maps.
 constexpr int64_t kTextBytes = 256;
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace somnus {
 namespace {
 
-// Whoever may use the API and knows an id may read the response: so no id can be guessed from others.
+// A client that knows an id may read the response, so that no id must be found by guessing.
 std::string NewId() {
   std::random_device random;
   std::string id = "resp_";
@@ -33,7 +33,7 @@ ConversationOrError FindConversation(const std::string& previous_id, ResponseSto
   if (previous_id.empty()) return Conversation();
   std::optional<StoredResponse> previous = store->Find(previous_id);
   if (!previous.has_value())
-    return NoPreviousResponse("There is no such previous response, or the server does not keep it any more");
+    return NoPreviousResponse("The previous response does not exist, or is no longer kept");
   if (!previous->has_ended) return NoPreviousResponse("The previous response has not ended");
   if (!previous->conversation.has_value())
     return NoPreviousResponse(

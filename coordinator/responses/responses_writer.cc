@@ -103,8 +103,8 @@ class ResponsesWriter : public ResponseWriter {
     std::string out, message;
     AppendJsonString(error.message, &message);
     if (!has_begun_) {
-      // OpenAI's client raises an exception for an event with the member `error` alone, which the API has
-      // not.
+      // OpenAI's client raises an exception only for an event with the member `error`; the API does not have
+      // that member.
       const auto body = nlohmann::json::parse(ErrorBody(error));
       events_.Add("error",
                   absl::StrCat(",\"code\":\"", error.status, "\",\"message\":", message,

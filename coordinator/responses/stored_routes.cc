@@ -38,8 +38,7 @@ HttpResponse AnswerStoredResponse(const std::vector<SharedModel>& models, const 
   const std::string& id = match.detail;
   const std::optional<StoredResponse> stored = store->Find(id);
   if (!stored.has_value())
-    return ErrorResponse(
-        {404, "The response does not exist, or the server does not keep it any more.", "id"});
+    return ErrorResponse({404, "The response does not exist, or is no longer kept.", "id"});
   switch (match.spec->route) {
     case Route::kCancelResponse:
       return Cancel(models, id, *stored);

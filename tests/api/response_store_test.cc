@@ -1,4 +1,4 @@
-// The store of finished responses: its bounds, and the turns that conversations share.
+// The store of responses: the bounds, and the turns that conversations share.
 
 #include "coordinator/responses/response_store.h"
 

@@ -1,4 +1,4 @@
-// POST /v1/responses, whole and streamed, and what becomes of responses that are kept. The fake engine's
+// POST /v1/responses, whole and streamed, and the responses that are kept. The fake engine's
 // answer is the prompt over again.
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ std::vector<Json> EventsOf(const std::string& body) {
   return events;
 }
 
-// The types of events without "response.", each once for deltas that follow one another.
+// The types of events without "response.", each once for deltas in a row.
 std::string TypesOf(const std::vector<Json>& events) {
   std::vector<std::string> types;
   for (const Json& event : events) {
