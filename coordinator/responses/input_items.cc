@@ -18,9 +18,10 @@ struct Problem {
 using MaybeProblem = std::optional<Problem>;
 
 // Null where `object` has no such member.
-Json Member(const Json& object, const char* name) {
+const Json& Member(const Json& object, const char* name) {
+  static const Json* const none = new Json();
   const auto it = object.find(name);
-  return it == object.end() ? Json() : *it;
+  return it == object.end() ? *none : *it;
 }
 
 // The member with the text of a content part of this type; nullptr: the part is no text.
@@ -31,7 +32,7 @@ const char* TextFieldOf(const Json& type) {
 
 // Reads a text, or a list of parts that are texts, as the content of a chat message.
 MaybeProblem ReadContent(const Json& item, const char* field, Json* content) {
-  const Json given = Member(item, field);
+  const Json& given = Member(item, field);
   if (given.is_string()) {
     *content = given;
     return std::nullopt;
@@ -55,7 +56,7 @@ class ItemsReader {
 
   MaybeProblem Add(const Json& item) {
     if (!item.is_object()) return Problem{"", "must be an object"};
-    const Json type = Member(item, "type");
+    const Json& type = Member(item, "type");
     if (type.is_null() || type == "message") return AddMessage(item);
     if (type == "function_call") return AddCall(item);
     if (type == "function_call_output") return AddCallOutput(item);
@@ -78,7 +79,7 @@ class ItemsReader {
   }
 
   MaybeProblem AddMessage(const Json& item) {
-    const Json role = Member(item, "role");
+    const Json& role = Member(item, "role");
     if (role != "user" && role != "assistant" && role != "system" && role != "developer")
       return Problem{"role", "must be user, assistant, system or developer"};
     Json content;
@@ -117,7 +118,7 @@ class ItemsReader {
   // Encrypted reasoning of other servers, and summaries, say nothing to a model here.
   MaybeProblem AddReasoning(const Json& item) {
     std::string text;
-    if (const Json content = Member(item, "content"); !content.is_null()) {
+    if (const Json& content = Member(item, "content"); !content.is_null()) {
       if (!content.is_array()) return Problem{"content", "must be a list of parts of type reasoning_text"};
       for (const Json& part : content) {
         const Json value = part.is_object() ? Member(part, "text") : Json();

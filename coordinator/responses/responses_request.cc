@@ -13,7 +13,7 @@
 namespace somnus {
 namespace {
 
-// A client that knows an id may read the response, so that no id must be found by guessing.
+// A client that knows an id may read the response, so that ids must be hard to guess.
 std::string NewId() {
   std::random_device random;
   std::string id = "resp_";
@@ -36,8 +36,7 @@ ConversationOrError FindConversation(const std::string& previous_id, ResponseSto
     return NoPreviousResponse("The previous response does not exist, or is no longer kept");
   if (!previous->has_ended) return NoPreviousResponse("The previous response has not ended");
   if (!previous->conversation.has_value())
-    return NoPreviousResponse(
-        "The previous response was cancelled, or has failed: go on with the one before");
+    return NoPreviousResponse("The previous response was cancelled, or has failed: name the response before");
   return *std::move(previous->conversation);
 }
 
