@@ -69,7 +69,7 @@ class ResponsesWriter : public ResponseWriter {
     Begin(&out);
     if (delta.finish_reason != FinishReason::kNone) finish_reason_ = delta.finish_reason;
     TakeLogprobs(delta);
-    if (delta.num_reasoning_tokens > 0) logprobs_.clear();
+    if (delta.touches_reasoning) logprobs_.clear();
     if (params_.answer == nullptr && !delta.text.empty()) delta.events = {{.text = std::move(delta.text)}};
     for (const TurnEvent& event : delta.events) {
       items_.Add(event, std::exchange(logprobs_, ""), IsCut(), &out);

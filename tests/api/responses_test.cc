@@ -107,7 +107,7 @@ TEST_F(ResponsesTest, AWholeResponseHasItsItems) {
   EXPECT_NE(output[2]["call_id"], output[3]["call_id"]);
   for (const Json& item : output) EXPECT_EQ(item["status"], "completed");
   const Json& usage = response["usage"];
-  EXPECT_EQ(usage["output_tokens_details"]["reasoning_tokens"], 22);
+  EXPECT_EQ(usage["output_tokens_details"]["reasoning_tokens"], 14);
   EXPECT_EQ(usage["total_tokens"], usage["input_tokens"].get<int>() + usage["output_tokens"].get<int>());
 }
 
