@@ -182,7 +182,7 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
-    // Later requests name a response of kResponses by its id, which therefore no client may choose.
+    // Later requests name a response of kResponses by the id, which therefore no client may choose.
     if (!request->id.empty() && route != Route::kResponses)
       params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
     if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
