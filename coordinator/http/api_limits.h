@@ -22,6 +22,8 @@ struct ApiLimits {
   int64_t max_stream_backlog_bytes = 4 << 20;   // of one stream, made but not sent; aborted above
   int64_t max_response_bytes = 128 << 20;       // of a response that is sent whole; 400 above
   int64_t max_buffered_response_bytes = 512 << 20;  // of all such responses together; 503 above
+  int64_t max_stored_responses = 1024;              // of /v1/responses, for later requests; 0: none
+  int64_t max_stored_response_bytes = 64 << 20;     // of all such responses together; the oldest goes above
   int64_t max_queued_output_bytes = 64 << 20;       // of one HTTP request, not text yet; aborted above
   int32_t max_open_calls = 256;                     // of InferenceService.Generate; RESOURCE_EXHAUSTED above
   // Of ControlService.WatchTransition at once; RESOURCE_EXHAUSTED above. Each watcher asks every rank again

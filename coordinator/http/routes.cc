@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "coordinator/http/query_string.h"
 
 namespace somnus {
@@ -15,6 +16,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kModels, "/v1/models", true, false, true, RouteKey::kClients, false, true},
     {Route::kCompletions, "/v1/completions", false, true, true, RouteKey::kClients, true, true},
     {Route::kChat, "/v1/chat/completions", false, true, true, RouteKey::kClients, true, true},
+    {Route::kResponses, "/v1/responses", false, true, true, RouteKey::kClients, true, true},
     {Route::kTokenize, "/tokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kDetokenize, "/detokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kHealth, "/health", true, false, true, RouteKey::kNone, false, false},
@@ -62,6 +64,15 @@ constexpr RouteSpec kGetPrefix = {Route::kPrefix, "/v1/prefixes/{id}", true,  fa
 constexpr RouteSpec kUnpinPrefix = {
     Route::kUnpinPrefix, "/v1/prefixes/{id}", false, false, true, RouteKey::kClients, false, true};
 
+constexpr absl::string_view kResponsesPath = "/v1/responses/";
+constexpr absl::string_view kCancel = "/cancel";
+constexpr RouteSpec kGetResponse = {
+    Route::kResponse, "/v1/responses/{id}", true, false, true, RouteKey::kClients, false, true};
+constexpr RouteSpec kDeleteResponse = {
+    Route::kDeleteResponse, "/v1/responses/{id}", false, false, true, RouteKey::kClients, false, true};
+constexpr RouteSpec kCancelResponse = {
+    Route::kCancelResponse, "/v1/responses/{id}/cancel", false, true, true, RouteKey::kClients, false, true};
+
 // The response to HEAD is the response to GET without the body.
 bool IsGet(absl::string_view method) { return method == "GET" || method == "HEAD"; }
 
@@ -94,6 +105,16 @@ RouteMatch MatchPrefix(absl::string_view method, absl::string_view id) {
   return NoMethod(method, id.empty() ? "GET, HEAD, POST" : "GET, HEAD, DELETE");
 }
 
+// `rest`: the text after the path of all responses, which is not empty.
+RouteMatch MatchResponse(absl::string_view method, absl::string_view rest) {
+  const bool cancels = absl::ConsumeSuffix(&rest, kCancel);
+  if (rest.empty() || absl::StrContains(rest, '/')) return {404, nullptr, ""};
+  if (cancels) return MatchSpec(kCancelResponse, method, DecodePath(rest));
+  if (IsGet(method)) return {200, &kGetResponse, DecodePath(rest)};
+  if (method == "DELETE") return {200, &kDeleteResponse, DecodePath(rest)};
+  return NoMethod(method, "GET, HEAD, DELETE");
+}
+
 }  // namespace
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target) {
@@ -114,6 +135,8 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
   }
   if (absl::StartsWith(path, kPrefixesPath) && path[kPrefixesPath.size()] == '/')
     return MatchPrefix(method, path.substr(kPrefixesPath.size() + 1));
+  if (absl::StartsWith(path, kResponsesPath))
+    return MatchResponse(method, path.substr(kResponsesPath.size()));
   return {404, nullptr, ""};
 }
 

@@ -12,6 +12,10 @@ enum class Route {
   kModel,
   kCompletions,
   kChat,
+  kResponses,
+  kResponse,
+  kDeleteResponse,
+  kCancelResponse,
   kTokenize,
   kDetokenize,
   kPinPrefix,
@@ -49,7 +53,8 @@ enum class Route {
 
 // Routes whose responses wait for the engine's outputs.
 inline bool Generates(Route route) {
-  return route == Route::kCompletions || route == Route::kChat || route == Route::kPinPrefix;
+  return route == Route::kCompletions || route == Route::kChat || route == Route::kResponses ||
+         route == Route::kPinPrefix;
 }
 
 // Which key a route wants, where there is a key.
@@ -101,7 +106,7 @@ struct RouteMatch {
   int status = 404;                 // 200, 204 (OPTIONS), 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
   // 307: the location, with the query; 204 and 405: the allowed methods; kModel: the model's name; kPrefix
-  // and kUnpinPrefix: the pin's id.
+  // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse and kCancelResponse: the response's id.
   std::string detail;
 };
 

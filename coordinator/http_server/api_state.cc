@@ -12,6 +12,7 @@
 #include "coordinator/http/query_string.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
+#include "coordinator/responses/stored_routes.h"
 
 namespace somnus {
 namespace {
@@ -69,6 +70,8 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       metrics(std::move(metrics_in)),
       created(absl::ToUnixSeconds(absl::Now())),
       cors(options.cors),
+      responses(std::make_shared<ResponseStore>(options.limits.max_stored_responses,
+                                                options.limits.max_stored_response_bytes)),
       guard_(OwnNames(options)),
       models_(options.starting),
       call_bounds_(options.limits.max_lifecycle_calls) {}
@@ -226,6 +229,10 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kUnpinPrefix:
       if (loading()) return LoadingResponse();
       return AnswerPrefixes(models_.All(), match, query);
+    case Route::kResponse:
+    case Route::kDeleteResponse:
+    case Route::kCancelResponse:
+      return AnswerStoredResponse(models_.All(), match, query, responses.get());
     case Route::kHealth:
     case Route::kReadyz:
     case Route::kPing:

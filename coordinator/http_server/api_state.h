@@ -21,6 +21,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/model_table.h"
 #include "coordinator/operators/call_bounds.h"
+#include "coordinator/responses/response_store.h"
 
 namespace somnus {
 
@@ -30,8 +31,9 @@ class ApiState {
 
   const ApiServerOptions options;
   const std::shared_ptr<Metrics> metrics;
-  const int64_t created;  // Unix seconds
-  const CorsPolicy cors;  // of clients' listener
+  const int64_t created;                           // Unix seconds
+  const CorsPolicy cors;                           // of clients' listener
+  const std::shared_ptr<ResponseStore> responses;  // of all models and both listeners
   // The ports that the listeners got, for /server_info. Set before the first connection.
   uint16_t http_port = 0, admin_port = 0;
   std::atomic<int64_t> load{0};  // generation requests in progress

@@ -16,6 +16,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
+#include "coordinator/responses/responses_request.h"
 
 namespace somnus {
 
@@ -38,9 +39,10 @@ std::string StreamHead(const HttpRequest& request, int64_t weights_version) {
   return EventStreamHead(request.http_1_0, request.keep_alive, std::move(response.headers));
 }
 
-GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model,
-                      const ApiLimits& limits) {
+GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model, const ApiState& state) {
+  const ApiLimits& limits = state.options.limits;
   if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
+  if (route == Route::kResponses) return ParseResponsesRequest(body, model, limits, state.responses);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
                                : ParseCompletionRequest(body, model, limits);
 }
@@ -166,7 +168,7 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
   const ApiLimits& limits = context_->state->options.limits;
   const std::shared_ptr<Metrics>& metrics = model->metrics;
   try {
-    GenerateOrError parsed = Parse(route, request->body, *model, limits);
+    GenerateOrError parsed = Parse(route, request->body, *model, *context_->state);
     std::string().swap(request->body);
     if (request->id.size() > kMaxRequestIdBytes)
       parsed = BadRequest("X-Request-Id",
@@ -180,7 +182,8 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
-    if (!request->id.empty())
+    // Later requests name a response of kResponses by the id, which therefore no client may choose.
+    if (!request->id.empty() && route != Route::kResponses)
       params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
     if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
     if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) return *error;
@@ -242,7 +245,8 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     const bool silent = output.bytes.empty() && !output.done && !output.error.has_value();
     if (!woken && silent) output.bytes = WaitingComment(engine.state());
     if (output.error.has_value() && head_sent) {
-      output.bytes = StreamError(*std::exchange(output.error, std::nullopt));
+      output.bytes = std::move(output.error_event);
+      output.error.reset();
     }
     if (output.error.has_value()) {
       HttpResponse response = ErrorResponse(*output.error);

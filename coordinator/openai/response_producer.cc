@@ -63,11 +63,13 @@ void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
   if (params_.prefix != nullptr) params_.prefix->TakeBack();  // before the client reads of the error
   ended_ = true;
   if (started_ || !bytes->empty()) {
-    *bytes += StreamError(error);
+    *bytes += writer_->Fail(error);
     return;
   }
+  std::string event = params_.stream ? writer_->Fail(error) : "";
   absl::MutexLock lock(&mutex_);
   output_.error = error;
+  output_.error_event = std::move(event);
 }
 
 void ResponseProducer::ProduceOutputs(std::string* bytes) {

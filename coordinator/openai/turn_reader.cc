@@ -16,6 +16,7 @@ bool TurnReader::IsShown(const TurnEvent& event) const {
 void TurnReader::Read(OutputDelta* delta) {
   const bool was_in_reasoning = parser_.in_reasoning();
   std::vector<TurnEvent> events = parser_.Feed(std::exchange(delta->text, ""));
+  delta->touches_reasoning = was_in_reasoning || parser_.in_reasoning();
   // Markers do not count, as in vLLM.
   if (was_in_reasoning && parser_.in_reasoning())
     delta->num_reasoning_tokens = static_cast<int32_t>(delta->token_ids.size());

@@ -1,0 +1,166 @@
+#include "coordinator/responses/input_items.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The fault of an item.
+struct Problem {
+  const char* field;  // of the item; empty: the item itself
+  std::string message;
+};
+using MaybeProblem = std::optional<Problem>;
+
+// Null where `object` has no such member.
+const Json& Member(const Json& object, const char* name) {
+  static const Json* const none = new Json();
+  const auto it = object.find(name);
+  return it == object.end() ? *none : *it;
+}
+
+// The member with the text of a content part of this type; nullptr: the part is no text.
+const char* TextFieldOf(const Json& type) {
+  if (type == "input_text" || type == "output_text" || type == "text") return "text";
+  return type == "refusal" ? "refusal" : nullptr;
+}
+
+// Reads a text, or a list of parts that are texts, as the content of a chat message.
+MaybeProblem ReadContent(const Json& item, const char* field, Json* content) {
+  const Json& given = Member(item, field);
+  if (given.is_string()) {
+    *content = given;
+    return std::nullopt;
+  }
+  if (!given.is_array()) return Problem{field, "must be a text, or a list of parts of type input_text"};
+  *content = Json::array();
+  for (const Json& part : given) {
+    const char* const text = part.is_object() ? TextFieldOf(Member(part, "type")) : nullptr;
+    if (text == nullptr)
+      return Problem{field, "must have parts of type input_text alone: no images, files or sounds are read"};
+    Json value = Member(part, text);
+    if (!value.is_string()) return Problem{field, "has a part whose text is no string"};
+    content->push_back({{"type", "text"}, {"text", std::move(value)}});
+  }
+  return std::nullopt;
+}
+
+class ItemsReader {
+ public:
+  explicit ItemsReader(Json* messages) : messages_(*messages) {}
+
+  MaybeProblem Add(const Json& item) {
+    if (!item.is_object()) return Problem{"", "must be an object"};
+    const Json& type = Member(item, "type");
+    if (type.is_null() || type == "message") return AddMessage(item);
+    if (type == "function_call") return AddCall(item);
+    if (type == "function_call_output") return AddCallOutput(item);
+    if (type == "reasoning") return AddReasoning(item);
+    if (type == "item_reference")
+      return Problem{"type", "must not be item_reference: send the item, or previous_response_id"};
+    return Problem{"type", "must be message, function_call, function_call_output or reasoning"};
+  }
+  // Ends the assistant's message that is open.
+  void Flush() {
+    if (turn_.is_null()) return;
+    messages_.push_back(std::exchange(turn_, Json()));
+  }
+
+ private:
+  // The assistant's message that later items may belong to.
+  Json& Turn() {
+    if (turn_.is_null()) turn_ = {{"role", "assistant"}, {"content", nullptr}};
+    return turn_;
+  }
+
+  MaybeProblem AddMessage(const Json& item) {
+    const Json& role = Member(item, "role");
+    if (role != "user" && role != "assistant" && role != "system" && role != "developer")
+      return Problem{"role", "must be user, assistant, system or developer"};
+    Json content;
+    if (MaybeProblem problem = ReadContent(item, "content", &content)) return problem;
+    if (role != "assistant") {
+      Flush();
+      messages_.push_back({{"role", role}, {"content", std::move(content)}});
+      return std::nullopt;
+    }
+    if (!Turn()["content"].is_null()) Flush();
+    Turn()["content"] = std::move(content);
+    return std::nullopt;
+  }
+
+  MaybeProblem AddCall(const Json& item) {
+    for (const char* field : {"call_id", "name", "arguments"}) {
+      if (!Member(item, field).is_string()) return Problem{field, "must be a string"};
+    }
+    Turn()["tool_calls"].push_back(
+        {{"id", item["call_id"]},
+         {"type", "function"},
+         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    return std::nullopt;
+  }
+
+  MaybeProblem AddCallOutput(const Json& item) {
+    if (!Member(item, "call_id").is_string()) return Problem{"call_id", "must be a string"};
+    Json content;
+    if (MaybeProblem problem = ReadContent(item, "output", &content)) return problem;
+    Flush();
+    messages_.push_back(
+        {{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", std::move(content)}});
+    return std::nullopt;
+  }
+
+  // Encrypted reasoning of other servers, and summaries, say nothing to a model here.
+  MaybeProblem AddReasoning(const Json& item) {
+    std::string text;
+    if (const Json& content = Member(item, "content"); !content.is_null()) {
+      if (!content.is_array()) return Problem{"content", "must be a list of parts of type reasoning_text"};
+      for (const Json& part : content) {
+        const Json value = part.is_object() ? Member(part, "text") : Json();
+        if (!value.is_string()) return Problem{"content", "must have parts of type reasoning_text"};
+        text += value.get_ref<const std::string&>();
+      }
+    }
+    if (text.empty()) return std::nullopt;
+    if (!turn_.is_null() && (!turn_["content"].is_null() || turn_.contains("tool_calls"))) Flush();
+    Turn()["reasoning_content"] = absl::StrCat(Turn().value("reasoning_content", ""), text);
+    return std::nullopt;
+  }
+
+  Json& messages_;
+  Json turn_;  // null: no message is open
+};
+
+}  // namespace
+
+std::optional<ApiError> ReadInput(const Json& input, Json* messages) {
+  if (input.is_string()) {
+    messages->push_back({{"role", "user"}, {"content", input}});
+    return std::nullopt;
+  }
+  if (!input.is_array()) return BadRequest("input", "input must be a text or a list of items");
+  ItemsReader reader(messages);
+  for (size_t i = 0; i < input.size(); ++i) {
+    const MaybeProblem problem = reader.Add(input[i]);
+    if (!problem.has_value()) continue;
+    const std::string param =
+        absl::StrCat("input[", i, "]", *problem->field == '\0' ? "" : ".", problem->field);
+    return BadRequest(param, absl::StrCat(param, " ", problem->message));
+  }
+  reader.Flush();
+  return std::nullopt;
+}
+
+void AppendMessages(const Json& messages, std::string* out) {
+  for (const Json& message : messages) {
+    absl::StrAppend(out, out->empty() ? "" : ",",
+                    message.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+}
+
+}  // namespace somnus
