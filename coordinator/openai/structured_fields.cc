@@ -15,7 +15,9 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxKeys = 4096;  // of an object in a schema; as GateOptions::max_keys
+// Of an object in a schema: one more than GateOptions::max_keys, so that the gate refuses an object that was
+// cut to this number.
+constexpr size_t kMaxKeys = 4097;
 constexpr size_t kMaxChoices = 10'000;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "

@@ -130,6 +130,19 @@ TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
   EXPECT_TRUE(choice["message"]["content"].is_null());
 }
 
+TEST_F(ChatAnswersTest, ASchemaOfTooManyKeysIsRefusedNotCut) {
+  std::string properties = "\"p\": {}";
+  for (int i = 1; i <= 4096; ++i) absl::StrAppend(&properties, ", \"p", i, "\": {}");
+  const std::string schema = absl::StrCat(R"({"type": "object", "properties": {)", properties, "}}");
+  const HttpReply reply = Send(
+      "POST", "/v1/chat/completions",
+      Body("x", absl::StrCat(
+                    R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": )",
+                    schema, "}}")));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "unsupported_schema") << reply.body;
+}
+
 TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {
   for (const char* fields :
        {R"("tool_choice": "auto")", R"("tools": [])", R"("tools": [{"type": "function"}])"}) {
