@@ -14,6 +14,8 @@ enum class Route {
   kChat,
   kTokenize,
   kDetokenize,
+  kMessages,
+  kCountTokens,
   kPinPrefix,
   kPrefixes,
   kPrefix,
@@ -49,7 +51,8 @@ enum class Route {
 
 // Routes whose responses wait for the engine's outputs.
 inline bool Generates(Route route) {
-  return route == Route::kCompletions || route == Route::kChat || route == Route::kPinPrefix;
+  return route == Route::kCompletions || route == Route::kChat || route == Route::kMessages ||
+         route == Route::kPinPrefix;
 }
 
 // Which key a route wants, where there is a key.

@@ -13,6 +13,7 @@
 #include "coordinator/http_server/connection_waker.h"
 #include "coordinator/http_server/grammar_wait.h"
 #include "coordinator/http_server/http_connection.h"
+#include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
@@ -41,8 +42,14 @@ std::string StreamHead(const HttpRequest& request, int64_t weights_version) {
 GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model,
                       const ApiLimits& limits) {
   if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
+  if (route == Route::kMessages) return ParseMessagesRequest(body, model, limits);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
                                : ParseCompletionRequest(body, model, limits);
+}
+
+const char* IdPrefix(Route route) {
+  if (route == Route::kMessages) return kMessageIdPrefix;
+  return route == Route::kChat ? "chatcmpl-" : "cmpl-";
 }
 
 }  // namespace
@@ -180,8 +187,7 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
-    if (!request->id.empty())
-      params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
+    if (!request->id.empty()) params.response_id = absl::StrCat(IdPrefix(route), request->id);
     if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
     if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) return *error;
     return SubmitGeneration(route, model, std::move(params), waker);
@@ -242,7 +248,8 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     const bool silent = output.bytes.empty() && !output.done && !output.error.has_value();
     if (!woken && silent) output.bytes = WaitingComment(engine.state());
     if (output.error.has_value() && head_sent) {
-      output.bytes = StreamError(*std::exchange(output.error, std::nullopt));
+      output.bytes = std::move(output.error_event);
+      output.error.reset();
     }
     if (output.error.has_value()) {
       HttpResponse response = ErrorResponse(*output.error);

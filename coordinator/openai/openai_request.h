@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@
 
 namespace somnus {
 
-class PrefixClaim;  // prefix_request.h
+class PrefixClaim;     // prefix_request.h
+class ResponseWriter;  // openai_response.h
 
 // The longest id of a request, given in the body or as a header.
 constexpr size_t kMaxRequestIdBytes = 1024;
@@ -70,6 +72,9 @@ struct GenerateParams {
   std::string user;  // from UserOfField or UserOfKey (api_key.h); empty: nobody is named
   RequestTimes times;
   std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
+  // Set: makes the writer of a response in the form of an API that stands on the chat route. Both arguments
+  // outlive the writer.
+  std::function<std::unique_ptr<ResponseWriter>(const GenerateParams&, const ServedModel&)> make_writer;
 
   // The number that is computed of each prompt.
   int32_t num_candidates() const { return std::max(n, best_of); }

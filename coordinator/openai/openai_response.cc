@@ -397,6 +397,7 @@ class StreamWriter : public Writer {
 
 std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model) {
   if (params.prefix != nullptr) return MakePrefixWriter(params, model);
+  if (params.make_writer != nullptr) return params.make_writer(params, model);
   if (params.stream) return std::make_unique<StreamWriter>(params, model);
   return std::make_unique<WholeWriter>(params, model);
 }

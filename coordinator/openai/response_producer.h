@@ -52,7 +52,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
     std::string bytes;              // not streamed: the whole body, once complete
     bool done = false;              // nothing follows
     std::optional<ApiError> error;  // instead of all bytes: none were returned before
-    int64_t weights_version = 0;    // of the weights that computed the first token; 0: not known, or none did
+    std::string error_event;      // of a stream: the error as bytes, for a client that has the stream's head
+    int64_t weights_version = 0;  // of the weights that computed the first token; 0: not known, or none did
   };
   // Returns the bytes that were made since the last call.
   Output Take();
