@@ -52,12 +52,14 @@ ARROWS = {
     # OpenAI's Responses API, which stands on the chat route.
     "coordinator/responses": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/openai",
                               "coordinator/request"],
+    # Anthropic's API in front of the chat route.
+    "coordinator/messages": ["text", "coordinator/http", "coordinator/openai"],
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
     "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                          "coordinator/operators", "coordinator/residency"],
-    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                                "coordinator/operators", "coordinator/residency", "coordinator/responses"],
+    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
+                                "coordinator/openai", "coordinator/operators", "coordinator/residency", "coordinator/responses"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
                           "coordinator/scheduler", "coordinator/several_models", "coordinator/structured"],
     "coordinator/membership": ["proto"],

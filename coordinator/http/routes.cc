@@ -19,6 +19,8 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kResponses, "/v1/responses", false, true, true, RouteKey::kClients, true, true},
     {Route::kTokenize, "/tokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kDetokenize, "/detokenize", false, true, true, RouteKey::kClients, true, true},
+    {Route::kMessages, "/v1/messages", false, true, true, RouteKey::kClients, true, true},
+    {Route::kCountTokens, "/v1/messages/count_tokens", false, true, true, RouteKey::kClients, true, true},
     {Route::kHealth, "/health", true, false, true, RouteKey::kNone, false, false},
     {Route::kReadyz, "/readyz", true, false, true, RouteKey::kNone, false, false},
     {Route::kLivez, "/livez", true, false, true, RouteKey::kNone, false, false},

@@ -18,6 +18,8 @@ enum class Route {
   kCancelResponse,
   kTokenize,
   kDetokenize,
+  kMessages,
+  kCountTokens,
   kPinPrefix,
   kPrefixes,
   kPrefix,
@@ -54,7 +56,7 @@ enum class Route {
 // Routes whose responses wait for the engine's outputs.
 inline bool Generates(Route route) {
   return route == Route::kCompletions || route == Route::kChat || route == Route::kResponses ||
-         route == Route::kPinPrefix;
+         route == Route::kMessages || route == Route::kPinPrefix;
 }
 
 // Which key a route wants, where there is a key.

@@ -16,6 +16,8 @@
 #include "coordinator/http/no_route.h"
 #include "coordinator/http/on_pool.h"
 #include "coordinator/http_server/request_gate.h"
+#include "coordinator/messages/messages_error.h"
+#include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -66,6 +68,16 @@ std::string MethodLabel(const std::string& method) {
 bool IsJson(absl::string_view content_type) {
   const absl::string_view media = absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
   return absl::EqualsIgnoreCase(media, "application/json");
+}
+
+bool ReadsText(Route route) {
+  return route == Route::kTokenize || route == Route::kDetokenize || route == Route::kCountTokens;
+}
+
+BodyOrError AnswerTokens(Route route, absl::string_view body, const ServedModel& model,
+                         const ApiLimits& limits) {
+  if (route == Route::kCountTokens) return CountMessageTokens(body, model, limits);
+  return route == Route::kTokenize ? Tokenize(body, model, limits) : Detokenize(body, model, limits);
 }
 
 // The response to a request that does not say that the body is JSON. A client that sends no content type has
@@ -122,6 +134,8 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
 
 asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpResponse response) {
   last_status_ = response.status;
+  if (response.error.has_value() && IsMessagesTarget(request.target))
+    response.body = MessagesErrorBody(*response.error);
   for (const auto& header : request.response_headers) response.headers.push_back(header);
   // A response with status 204 has no body and no Content-Length.
   const std::string framing =
@@ -165,6 +179,7 @@ asio::awaitable<void> HttpConnection::RefuseWith(const Request& request, HttpRes
   CountRefusal(request, response.status);
   Request closing;
   closing.method = request.method;
+  closing.target = request.target;
   closing.response_headers = request.response_headers;
   co_await SendResponse(closing, std::move(response));
   co_await LingeringClose();
@@ -281,14 +296,13 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
 
 asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const RouteMatch& match) {
   const Route route = match.spec->route;
-  if (route == Route::kTokenize || route == Route::kDetokenize) {
+  if (ReadsText(route)) {
     if (context_->state->loading()) co_return context_->state->LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
       try {
         const SharedModel model = context_->state->ModelOf(request->body);
-        BodyOrError body = route == Route::kTokenize ? Tokenize(request->body, *model, limits)
-                                                     : Detokenize(request->body, *model, limits);
+        BodyOrError body = AnswerTokens(route, request->body, *model, limits);
         if (auto* error = std::get_if<ApiError>(&body)) return ErrorResponse(*error);
         return HttpResponse{200, "application/json", std::get<std::string>(std::move(body)), {}};
       } catch (const std::exception&) {

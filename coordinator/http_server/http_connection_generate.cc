@@ -13,6 +13,7 @@
 #include "coordinator/http_server/connection_waker.h"
 #include "coordinator/http_server/grammar_wait.h"
 #include "coordinator/http_server/http_connection.h"
+#include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
@@ -43,8 +44,14 @@ GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& mo
   const ApiLimits& limits = state.options.limits;
   if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
   if (route == Route::kResponses) return ParseResponsesRequest(body, model, limits, state.responses);
+  if (route == Route::kMessages) return ParseMessagesRequest(body, model, limits);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
                                : ParseCompletionRequest(body, model, limits);
+}
+
+const char* IdPrefix(Route route) {
+  if (route == Route::kMessages) return kMessageIdPrefix;
+  return route == Route::kChat ? "chatcmpl-" : "cmpl-";
 }
 
 }  // namespace
@@ -184,7 +191,7 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
     // Later requests name a response of kResponses by the id, which therefore no client may choose.
     if (!request->id.empty() && route != Route::kResponses)
-      params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
+      params.response_id = absl::StrCat(IdPrefix(route), request->id);
     if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
     if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) return *error;
     return SubmitGeneration(route, model, std::move(params), waker);

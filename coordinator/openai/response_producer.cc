@@ -78,6 +78,9 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
       return Fail(FromStatus(update.delta.error), bytes);
     if (params_.prefix != nullptr && update.delta.finish_reason == FinishReason::kAbort)
       return Fail(FromStatus(PrefixAborted()), bytes);
+    if (update.delta.finish_reason == FinishReason::kAbort) {
+      if (const std::optional<ApiError> error = writer_->ErrorOfAbort()) return Fail(*error, bytes);
+    }
     const bool has_begun =
         !update.delta.token_ids.empty() || update.delta.finish_reason != FinishReason::kNone;
     if (has_begun && weights_version_ == 0) weights_version_ = update.delta.weights_version;
