@@ -170,6 +170,7 @@ class ServedEngineImpl : public ServedEngine {
     model.turn_format = parts.turn_format;
     model.arguments_form = parts.arguments_form;
     model.grammars = std::move(parts.grammars);
+    model.forced_tokenizer = std::move(parts.forced_tokenizer);
     model.grammar_problem = std::move(parts.grammar_problem);
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
     model.metrics = metrics_;

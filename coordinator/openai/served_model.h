@@ -19,6 +19,7 @@
 namespace somnus {
 
 class ChatTemplate;
+class ForcedTokenizer;
 class GrammarCache;
 class KvEventLog;
 class Metrics;
@@ -48,10 +49,11 @@ struct ServedModel {
       ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
   bool auto_tool_choice = true;            // tools may be called where the request does not force a call
   std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
-  std::string grammar_problem;             // why there are none, for clients
-  std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
-  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
-  std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
+  std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null: grammars force no drafts
+  std::string grammar_problem;                              // why there are none, for clients
+  std::shared_ptr<Metrics> metrics;                         // null: the API's own metrics
+  std::shared_ptr<const StepTrace> trace;                   // of the engine's steps; null: no trace
+  std::shared_ptr<KvEventLog> kv_events;                    // of the prefix caches; null: events are off
   // The note of GetStatus as long as the weights have first_weights_version (served_weights.h); or empty.
   std::string weights_note;
   int64_t first_weights_version = 1;
