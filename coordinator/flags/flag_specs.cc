@@ -142,6 +142,9 @@ FlagGroup ListenerFlags(Flags* f) {
               .Alias("control-api-key"),
           Flag::Int("output-threads", &f->output_threads, 0, 256,
                     "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
+          Flag::Int("structured-outputs-mask-threads", &f->engine.scheduler.mask_threads, 0, 256,
+                    "threads that compute masks of tokens where a step has many; 0: a quarter of the CPUs, "
+                    "1 to 8"),
           Flag::OneOf<std::string>(
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},

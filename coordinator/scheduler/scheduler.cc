@@ -43,6 +43,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       host_tier_(options_, ledger_, &blocks_, &copies_, &stats_.swaps),
       beams_(options_, &blocks_, &slots_, &copies_, &stats_),
       drafts_(options_, &blocks_),
+      constraints_(options_.mask_threads),
       sequences_(options_, long_prompts_, ledger_, &blocks_, &slots_, &host_tier_, &beams_,
                  &stats_.preemptions),
       admission_(options_, long_prompts_, &blocks_, slots_, &copies_, &host_tier_, &beams_, &sequences_,
@@ -145,7 +146,7 @@ StepPlan Scheduler::Send(bool preempted, StepBuilder* builder) {
 std::optional<v1::StepMasks> Scheduler::TakeMasks() {
   InFlightStep* const step = ledger_.oldest();
   if (step == nullptr || !std::exchange(step->awaits_masks, false)) return std::nullopt;
-  return Constraints::MakeMasks(*step);
+  return constraints_.MakeMasks(*step);
 }
 
 bool Scheduler::AddDecodes(StepBuilder* builder) {

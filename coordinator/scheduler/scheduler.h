@@ -23,6 +23,7 @@
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/scheduler/admission.h"
 #include "coordinator/scheduler/beams.h"
+#include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/drafts.h"
 #include "coordinator/scheduler/fork_copies.h"
 #include "coordinator/scheduler/host_tier.h"
@@ -164,6 +165,7 @@ class Scheduler {
   HostTier host_tier_;
   Beams beams_;
   Drafts drafts_;
+  Constraints constraints_;
   LiveSequences sequences_;
   Admission admission_;
   Results results_;

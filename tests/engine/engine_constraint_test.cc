@@ -123,6 +123,14 @@ TEST_P(EngineConstraintTest, TokensFollowTheConstraintBesideOtherRequests) {
   Run(options_, &executor_, 6, 40);
 }
 
+TEST_P(EngineConstraintTest, MasksOfManySequencesAreMadeOnSeveralThreads) {
+  options_.scheduler.mask_threads = 3;
+  options_.scheduler.max_num_seqs = 24;
+  options_.scheduler.blocks.num_blocks = 600;
+  FakeExecutor executor{SmallWorker(options_)};
+  Run(options_, &executor, 40, 20);
+}
+
 TEST_P(EngineConstraintTest, ACompleteTextEndsTheRequest) {
   EngineLoop engine(options_, &executor_, nullptr);
   const Rule rule{.length = 9};
