@@ -126,9 +126,11 @@ TEST_P(EngineConstraintTest, TokensFollowTheConstraintBesideOtherRequests) {
 TEST_P(EngineConstraintTest, MasksOfManySequencesAreMadeOnSeveralThreads) {
   options_.scheduler.mask_threads = 3;
   options_.scheduler.max_num_seqs = 24;
+  options_.scheduler.max_num_batched_tokens = 64;
   options_.scheduler.blocks.num_blocks = 600;
+  options_.queue.max_num_waiting = 24;
   FakeExecutor executor{SmallWorker(options_)};
-  Run(options_, &executor, 40, 20);
+  Run(options_, &executor, 24, 20);
 }
 
 TEST_P(EngineConstraintTest, ACompleteTextEndsTheRequest) {
