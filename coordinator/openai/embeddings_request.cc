@@ -99,7 +99,7 @@ void AddText(FieldReader* fields, const ServedModel& model, const char* field, a
     return fields->Fail(field, absl::StrCat("The ", field, " is longer than the context of ",
                                             model.engine->max_model_len(), " tokens"));
   }
-  params->prompts.push_back({.ids = model.tokenizer->Encode(text, add_special_tokens)});
+  params->prompts.emplace_back().ids = model.tokenizer->Encode(text, add_special_tokens);
 }
 
 void AddIds(FieldReader* fields, const ServedModel& model, const Json& ids, GenerateParams* params) {
