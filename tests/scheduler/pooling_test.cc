@@ -77,7 +77,9 @@ TEST(PoolingTest, OnlyTheLastTokensVectorTakesACachedPrefix) {
 
 TEST(PoolingTest, APreemptionBeginsAgainWhereRowsWouldBeMissing) {
   for (const Pooling pooling : kAll) {
-    Harness harness(SmallOptions());
+    SchedulerOptions options = SmallOptions();
+    options.blocks.num_host_blocks = 64;
+    Harness harness(options);
     const EngineRequest request = PoolingRequest("pool", 60, pooling);
     harness.Add(request);
     RunIntoPrompt(&harness);
