@@ -20,12 +20,6 @@ constexpr size_t kMaxWordBytes = 64;
 constexpr char kInputKinds[] =
     "input must be a string, a list of strings, a list of token ids or a list of such lists";
 
-bool IsId(const Json& value) { return value.is_number() && AsInt(value).has_value(); }
-
-bool IsIdList(const Json& value) {
-  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), IsId);
-}
-
 // A word out of `taken`; any of `others` is vLLM's, and not supported here.
 std::string ReadWord(FieldReader* fields, const char* name, std::initializer_list<absl::string_view> taken,
                      std::initializer_list<absl::string_view> others) {

@@ -315,6 +315,12 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
   }
 }
 
+bool IsIdList(const Json& value) {
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const Json& item) {
+           return item.is_number() && AsInt(item).has_value();
+         });
+}
+
 bool MayFitContext(absl::string_view text, const ServedModel& model) {
   // NFC can make a single code point of three; max_token_bytes includes added tokens and tokens of many
   // spaces.

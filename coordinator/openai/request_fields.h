@@ -51,6 +51,9 @@ void CheckGrammar(FieldReader* fields, const GenerateParams& params);
 // log-probabilities wait in memory for the end of the request.
 void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params);
 
+// Whether `value` is a list of whole numbers that is not empty.
+bool IsIdList(const nlohmann::json& value);
+
 // Returns false, without tokenizing, when `text` cannot fit the context with any tokens.
 bool MayFitContext(absl::string_view text, const ServedModel& model);
 
