@@ -19,7 +19,7 @@ except ImportError:
 
 with open(os.path.join(ROOT, "tests", "data", "embedding_goldens.json"), encoding="utf-8") as goldens_file:
     GOLDENS = json.load(goldens_file)
-CHUNKS = "--max-num-batched-tokens=16"  # the longest prompts take several steps
+CHUNKS = ("--max-num-batched-tokens=16", "--max-num-seqs=8")  # the longest prompts take several steps
 GENERATING = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
               "/v1/responses": {"input": "a"}, "/v1/messages": {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}]}}
 
@@ -64,7 +64,7 @@ class Vectors(EmbeddingCase):
     def test_vectors_are_those_of_transformers(self):
         for workers, model, pooling in self.ROWS:
             with self.subTest(workers=workers, model=model, pooling=pooling), Cluster(
-                    tiny(model), "--dtype=float32", CHUNKS, f"--pooling-type={pooling}", workers=workers) as self.cluster:
+                    tiny(model), "--dtype=float32", *CHUNKS, f"--pooling-type={pooling}", workers=workers) as self.cluster:
                 self.check(GOLDENS[model], pooling)
 
     def check(self, cases, pooling):
@@ -91,7 +91,7 @@ class Faults(EmbeddingCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(tiny("qwen2"), "--dtype=float32", CHUNKS, "--pooling-type=mean", "--max-num-partial-prefills=4",
+        cls.cluster = Cluster(tiny("qwen2"), "--dtype=float32", *CHUNKS, "--pooling-type=mean", "--max-num-partial-prefills=4",
                               "--max-recoveries=100", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
         prompt = GOLDENS["qwen2"][-1]["prompt"]
