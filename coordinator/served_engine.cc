@@ -26,6 +26,7 @@
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/scheduler/ngram_lookup.h"
+#include "coordinator/scheduler/step_size.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "coordinator/several_models/shared_devices.h"
 #include "coordinator/text_parts.h"
@@ -63,6 +64,15 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   if (options.stale_weights_timeout == absl::ZeroDuration())
     options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = config.vocab_size;
+  options.scheduler.pooled_bytes = PooledStateBytes(config.embedding_dim);
+  return options;
+}
+
+PoolingOptions PoolingOptionsOf(const PoolingFlags& flags, const ModelConfig& config) {
+  PoolingOptions options{.generates = flags.generates, .type = flags.type};
+  options.matryoshka = flags.matryoshka.value_or(
+      MatryoshkaDimensions{.any = config.is_matryoshka && config.matryoshka_dimensions.empty(),
+                           .listed = config.matryoshka_dimensions});
   return options;
 }
 
@@ -173,6 +183,7 @@ class ServedEngineImpl : public ServedEngine {
     model.forced_tokenizer = std::move(parts.forced_tokenizer);
     model.grammar_problem = std::move(parts.grammar_problem);
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
+    model.pooling = PoolingOptionsOf(flags_.pooling, config);
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;

@@ -23,6 +23,7 @@
   X(SiluAndMul)           \
   X(Activate)             \
   X(GatherRows)           \
+  X(PoolRows)             \
   X(KvBlockBytes)         \
   X(QkNormRopeAndCache)   \
   X(PagedAttention)       \

@@ -61,7 +61,7 @@ ARROWS = {
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
                                 "coordinator/openai", "coordinator/operators", "coordinator/residency", "coordinator/responses"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
-                          "coordinator/scheduler", "coordinator/several_models", "coordinator/structured"],
+                          "coordinator/request", "coordinator/scheduler", "coordinator/several_models", "coordinator/structured"],
     "coordinator/membership": ["proto"],
     "coordinator/group": ["proto", "checkpoint", "coordinator/block_manager", "coordinator/executor", "coordinator/flags",
                           "coordinator/membership", "coordinator/residency"],

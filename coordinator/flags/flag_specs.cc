@@ -261,6 +261,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   "device-memory-budget"};
   table.groups = {ModelFlags(flags),
                   AnswerFlags(&flags->chat),
+                  EmbeddingFlags(&flags->pooling),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
                   WorkerFlags(flags),

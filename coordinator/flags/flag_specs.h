@@ -20,6 +20,7 @@ inline constexpr int64_t kMaxBytesFlag = int64_t{1} << 30;  // gRPC counts a mes
 
 FlagGroup BrowserFlags(Flags* flags);
 FlagGroup CacheFlags(Flags* flags);
+FlagGroup EmbeddingFlags(PoolingFlags* flags);
 FlagGroup SpeculationFlags(Flags* flags);
 FlagGroup SleepFlags(Flags* flags);
 FlagGroup TimeFlags(Flags* flags);

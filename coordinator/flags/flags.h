@@ -17,6 +17,7 @@
 #include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/flags/chat_flags.h"
+#include "coordinator/flags/pooling_flags.h"
 #include "coordinator/flags/quantization.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
@@ -53,6 +54,7 @@ struct Flags {
   bool generation_config = true;  // sampling defaults are the model's
   uint64_t seed = 0;
   ChatFlags chat;
+  PoolingFlags pooling;
   // Listeners.
   std::string host = "127.0.0.1";
   int32_t port = 8000;

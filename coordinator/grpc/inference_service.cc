@@ -16,6 +16,7 @@
 #include "coordinator/http/api_key.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/client_request.h"
+#include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/request_fields.h"
 #include "coordinator/openai/response_json.h"
@@ -29,6 +30,7 @@ using Json = nlohmann::json;
 // A response has at most so many deltas: deltas of best_of come all at once, and clients refuse messages
 // above 4 MiB. A delta is the output of a step, which takes 8 KiB at most except for rare texts.
 constexpr int kMaxDeltas = 256;
+constexpr int64_t kMaxEmbeddingBytes = 1 << 20;  // of a response, unless one embedding takes more
 
 template <typename Ids>
 Json IdList(const Ids& ids) {
@@ -142,6 +144,7 @@ Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokeni
 // rules.
 GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel& model,
                            const ApiLimits& limits) {
+  if (std::optional<ApiError> error = CheckGenerates(model)) return *std::move(error);
   if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
   if (std::optional<ApiError> error = CheckBadWords(request.sampling(), model, limits)) return *error;
   Json json = SamplingFields(request.sampling());
@@ -165,23 +168,78 @@ GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel
   return parsed;
 }
 
-TimesOrError ReadTimes(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+std::optional<ApiError> CheckInputs(const v1::EmbedRequest& request, const ServedModel& model,
+                                    const ApiLimits& limits) {
+  if (request.inputs_size() > limits.max_prompts)
+    return BadRequest("inputs", absl::StrCat("inputs has more than ", limits.max_prompts, " entries"));
+  for (const v1::EmbedInput& input : request.inputs()) {
+    if (input.input_case() == v1::EmbedInput::INPUT_NOT_SET)
+      return BadRequest("inputs", "inputs has an entry without a text and without token_ids");
+    if (input.input_case() != request.inputs(0).input_case())
+      return BadRequest("inputs", "inputs must hold entries of one kind");
+    // Before the conversion to JSON, as CheckCounts.
+    if (!request.has_truncate_prompt_tokens() &&
+        input.token_ids().ids_size() > model.engine->max_model_len()) {
+      return BadRequest("inputs", absl::StrCat("inputs must have at most ", model.engine->max_model_len(),
+                                               " token_ids each"));
+    }
+  }
+  return std::nullopt;
+}
+
+Json InputsField(const v1::EmbedRequest& request) {
+  Json inputs = Json::array();
+  for (const v1::EmbedInput& input : request.inputs())
+    inputs.push_back(input.has_text() ? Json(input.text()) : IdList(input.token_ids().ids()));
+  return inputs;
+}
+
+// As ReadFields of a GenerateRequest.
+GenerateOrError ReadFields(const v1::EmbedRequest& request, const ServedModel& model,
+                           const ApiLimits& limits) {
+  if (std::optional<ApiError> error = CheckInputs(request, model, limits)) return *std::move(error);
+  Json json = Json::object();
+  json["input"] = InputsField(request);
+  if (!request.model().empty()) json["model"] = request.model();
+  if (!request.request_id().empty()) json["request_id"] = request.request_id();
+  if (request.has_normalize()) json["normalize"] = request.normalize();
+  if (request.has_dimensions()) json["dimensions"] = request.dimensions();
+  if (request.has_truncate_prompt_tokens()) json["truncate_prompt_tokens"] = request.truncate_prompt_tokens();
+  if (!request.truncation_side().empty()) json["truncation_side"] = request.truncation_side();
+  if (request.has_add_special_tokens()) json["add_special_tokens"] = request.add_special_tokens();
+  if (request.priority() != 0) json["priority"] = request.priority();
+  if (!request.cache_salt().empty()) json["cache_salt"] = request.cache_salt();
+  if (!request.user().empty()) json["user"] = request.user();
+  GenerateOrError parsed = ParseEmbeddingsFields(json, EmbeddingOptions::Api::kEmbeddings, model, limits);
+  auto* params = std::get_if<GenerateParams>(&parsed);
+  if (params != nullptr && !request.request_id().empty()) params->response_id = request.request_id();
+  return parsed;
+}
+
+// `ttft_target_s`: of the message, if it has one.
+TimesOrError ReadTimes(const grpc::ServerContext& context, std::optional<double> ttft_target_s,
                        const ApiLimits& limits) {
   const auto now = std::chrono::system_clock::now();
   const MonotonicTime received = MonotonicNow();
   const bool has_deadline = context.deadline() != std::chrono::system_clock::time_point::max();
   const absl::Duration timeout =
       has_deadline ? absl::FromChrono(context.deadline() - now) : absl::InfiniteDuration();
-  if (request.has_ttft_target_s()) return TimesOfFields(timeout, request.ttft_target_s(), received, limits);
+  if (ttft_target_s.has_value()) return TimesOfFields(timeout, *ttft_target_s, received, limits);
   const auto ttft = context.client_metadata().find(absl::AsciiStrToLower(kTtftHeader));
   std::optional<std::string> value;
   if (ttft != context.client_metadata().end()) value.emplace(ttft->second.data(), ttft->second.size());
   return TimesOfCall(timeout, value, received, limits);
 }
 
-GenerateOrError Resolve(const grpc::ServerContext& context, const v1::GenerateRequest& request,
-                        const ServedModel& model, const ApiLimits& limits) {
-  const TimesOrError times = ReadTimes(context, request, limits);
+std::optional<double> TtftTargetOf(const v1::GenerateRequest& request) {
+  return request.has_ttft_target_s() ? std::optional(request.ttft_target_s()) : std::nullopt;
+}
+std::optional<double> TtftTargetOf(const v1::EmbedRequest&) { return std::nullopt; }
+
+template <typename Request>
+GenerateOrError Resolve(const grpc::ServerContext& context, const Request& request, const ServedModel& model,
+                        const ApiLimits& limits) {
+  const TimesOrError times = ReadTimes(context, TtftTargetOf(request), limits);
   if (const auto* error = std::get_if<ApiError>(&times)) return *error;
   GenerateOrError parsed = ReadFields(request, model, limits);
   if (auto* params = std::get_if<GenerateParams>(&parsed)) {
@@ -201,7 +259,7 @@ void FillLogprobs(const Tokenizer& tokenizer, const Logprobs& from, v1::Position
   }
 }
 
-void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, const ChoiceUpdate& update,
+void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, ChoiceUpdate update,
                   v1::GenerateResponse* response) {
   const OutputDelta& delta = update.delta;
   if (update.index == 0) {
@@ -221,6 +279,24 @@ void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, cons
   if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
 }
 
+void FillResponse(const Tokenizer&, const GenerateParams& params, ChoiceUpdate update,
+                  v1::EmbedResponse* response) {
+  const std::vector<float> numbers = FinishEmbedding(*params.embedding, std::move(update.delta.pooled));
+  v1::Embedding* embedding = response->add_embeddings();
+  embedding->set_index(update.index);
+  embedding->mutable_values()->Add(numbers.begin(), numbers.end());
+}
+
+// How many updates a response has, and the most.
+int NumParts(const v1::GenerateResponse& response) { return response.choices_size(); }
+int NumParts(const v1::EmbedResponse& response) { return response.embeddings_size(); }
+int MaxParts(const v1::GenerateResponse&) { return kMaxDeltas; }
+int MaxParts(const v1::EmbedResponse& response) {
+  const int64_t numbers =
+      std::max(1, response.embeddings().empty() ? 1 : response.embeddings(0).values_size());
+  return static_cast<int>(std::max<int64_t>(1, kMaxEmbeddingBytes / (numbers * int64_t{sizeof(float)})));
+}
+
 grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell, ClientRequest* request) {
   const absl::Status status = request->Submit([bell] { bell->Ring(); });
   if (status.ok()) return grpc::Status::OK;
@@ -228,6 +304,15 @@ grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell,
   const grpc::Status refusal = EngineRefusal(status, *model.engine);
   // The engine is asleep, and may be woken.
   return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
+}
+
+// Ok unless the choice has ended without what the client asked for: there is no half of an embedding.
+grpc::Status ErrorOf(const OutputDelta& delta, const GenerateParams& params, const ServedModel& model) {
+  if (delta.finish_reason == FinishReason::kError)
+    return EngineRefusal(delta.error.ok() ? absl::InternalError("") : delta.error, *model.engine);
+  if (delta.finish_reason == FinishReason::kAbort && params.embedding.has_value())
+    return {grpc::StatusCode::ABORTED, "the request was aborted"};
+  return grpc::Status::OK;
 }
 
 // `error` is a ResponseBudget's.
@@ -258,6 +343,17 @@ InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  return Admit(context, *request, writer);
+}
+
+grpc::Status InferenceServiceImpl::Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                                         grpc::ServerWriter<v1::EmbedResponse>* writer) {
+  return Admit(context, *request, writer);
+}
+
+template <typename Request, typename Response>
+grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Request& request,
+                                         grpc::ServerWriter<Response>* writer) {
   const int32_t open = ++open_calls_;
   const absl::Cleanup leave = [this] { --open_calls_; };
   if (open > limits_.max_open_calls) {
@@ -266,14 +362,15 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
   }
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   try {
-    return Serve(context, *request, writer);
+    return Serve(context, request, writer);
   } catch (const std::exception&) {
     return {grpc::StatusCode::INTERNAL, "internal error"};
   }
 }
 
-grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
-                                         grpc::ServerWriter<v1::GenerateResponse>* writer) {
+template <typename Request, typename Response>
+grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const Request& request,
+                                         grpc::ServerWriter<Response>* writer) {
   SharedModel model = models_->Find(request.model());
   if (model == nullptr) model = models_->Get();  // Resolve names the fault of the name
   if (model == nullptr) {
@@ -294,7 +391,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   const auto bell = std::make_shared<Bell>();
   if (grpc::Status status = Submit(*model, bell, &client_request); !status.ok()) return status;
   ResponseBudget::Part held(&held_responses_);
-  v1::GenerateResponse response;
+  Response response;
   grpc::WriteOptions options;
   const auto write = [&] {
     response.set_request_id(params.response_id);
@@ -306,23 +403,20 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   while (!client_request.done()) {
     bell->Wait();
     if (context->IsCancelled()) return grpc::Status::CANCELLED;  // ~ClientRequest aborts the request
-    for (const ChoiceUpdate& update : client_request.Take()) {
-      if (update.delta.finish_reason == FinishReason::kError) {
-        const absl::Status& error = update.delta.error;
-        return EngineRefusal(error.ok() ? absl::InternalError("") : error, *model->engine);
-      }
+    for (ChoiceUpdate& update : client_request.Take()) {
+      if (grpc::Status status = ErrorOf(update.delta, params, *model); !status.ok()) return status;
       // Weights may be replaced between two tokens.
       const int64_t version = update.delta.weights_version;
-      const bool another = response.choices_size() >= kMaxDeltas || response.weights_version() != version;
-      if (!response.choices().empty() && another && !write()) return grpc::Status::CANCELLED;
+      const bool another = NumParts(response) >= MaxParts(response) || response.weights_version() != version;
+      if (NumParts(response) > 0 && another && !write()) return grpc::Status::CANCELLED;
       response.set_weights_version(version);
-      FillResponse(*model->tokenizer, params, update, &response);
+      FillResponse(*model->tokenizer, params, std::move(update), &response);
     }
     if (client_request.overflowed())
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
     if (const std::optional<ApiError> error = held.Hold(client_request.held_bytes()))
       return HeldTooMuch(*error);
-    if (response.choices().empty()) continue;
+    if (NumParts(response) == 0) continue;
     if (client_request.done()) {
       // The last write ends when the client's window has taken everything: the end of the call, which nobody
       // watches, then has to wait for nothing.

@@ -27,12 +27,19 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                     grpc::ServerWriter<v1::EmbedResponse>* writer) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                           v1::ListModelsResponse* response) override;
 
  private:
-  grpc::Status Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
-                     grpc::ServerWriter<v1::GenerateResponse>* writer);
+  // Both are defined for the requests and responses of Generate and Embed.
+  template <typename Request, typename Response>
+  grpc::Status Admit(grpc::ServerContext* context, const Request& request,
+                     grpc::ServerWriter<Response>* writer);
+  template <typename Request, typename Response>
+  grpc::Status Serve(grpc::ServerContext* context, const Request& request,
+                     grpc::ServerWriter<Response>* writer);
 
   const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;

@@ -17,6 +17,8 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kCompletions, "/v1/completions", false, true, true, RouteKey::kClients, true, true},
     {Route::kChat, "/v1/chat/completions", false, true, true, RouteKey::kClients, true, true},
     {Route::kResponses, "/v1/responses", false, true, true, RouteKey::kClients, true, true},
+    {Route::kEmbeddings, "/v1/embeddings", false, true, true, RouteKey::kClients, true, true},
+    {Route::kPooling, "/pooling", false, true, true, RouteKey::kClients, true, true},
     {Route::kTokenize, "/tokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kDetokenize, "/detokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kMessages, "/v1/messages", false, true, true, RouteKey::kClients, true, true},

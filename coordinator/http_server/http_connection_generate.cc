@@ -15,8 +15,10 @@
 #include "coordinator/http_server/http_connection.h"
 #include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
+#include "coordinator/openai/request_fields.h"
 #include "coordinator/responses/responses_request.h"
 
 namespace somnus {
@@ -40,9 +42,15 @@ std::string StreamHead(const HttpRequest& request, int64_t weights_version) {
   return EventStreamHead(request.http_1_0, request.keep_alive, std::move(response.headers));
 }
 
+EmbeddingOptions::Api EmbeddingsApiOf(Route route) {
+  return route == Route::kPooling ? EmbeddingOptions::Api::kPooling : EmbeddingOptions::Api::kEmbeddings;
+}
+
 GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model, const ApiState& state) {
   const ApiLimits& limits = state.options.limits;
+  if (Embeds(route)) return ParseEmbeddingsRequest(body, EmbeddingsApiOf(route), model, limits);
   if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
+  if (std::optional<ApiError> error = CheckGenerates(model)) return *std::move(error);
   if (route == Route::kResponses) return ParseResponsesRequest(body, model, limits, state.responses);
   if (route == Route::kMessages) return ParseMessagesRequest(body, model, limits);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
@@ -51,6 +59,7 @@ GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& mo
 
 const char* IdPrefix(Route route) {
   if (route == Route::kMessages) return kMessageIdPrefix;
+  if (Embeds(route)) return EmbeddingsIdPrefix(EmbeddingsApiOf(route));
   return route == Route::kChat ? "chatcmpl-" : "cmpl-";
 }
 

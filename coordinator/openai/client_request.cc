@@ -137,6 +137,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   request.sampling = sampling;
   request.constraint = params_->constraint;
   request.max_tokens = prompt.max_tokens;
+  if (params_->embedding.has_value()) request.pooling = params_->embedding->pooling;
   request.seed = params_->seed + candidate;
   request.cache_salt = params_->cache_salt;
   request.user = params_->user;
@@ -177,7 +178,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     LeaveOpenRequests();
     return status;
   }
-  if (metrics_ != nullptr) {
+  if (metrics_ != nullptr && !params_->embedding.has_value()) {
     for (const GenerateParams::Prompt& prompt : params_->prompts)
       metrics_->OnRequestParams(params_->n, prompt.max_tokens);
   }

@@ -13,6 +13,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/open_requests.h"
+#include "coordinator/request/pooling_options.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tools/template_traits.h"
 
@@ -48,6 +49,7 @@ struct ServedModel {
   ArgumentsForm arguments_form =
       ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
   bool auto_tool_choice = true;            // tools may be called where the request does not force a call
+  PoolingOptions pooling;
   std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
   std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null: grammars force no drafts
   std::string grammar_problem;                              // why there are none, for clients

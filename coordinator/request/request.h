@@ -72,6 +72,15 @@ struct SamplingParams {
   std::optional<BeamSearchParams> beam_search;
 };
 
+// Which vector a request gives in the place of tokens, made of the final hidden states of the prompt's
+// tokens. As StepPooling of proto/step.proto.
+enum class Pooling {
+  kNone,  // the request gives tokens
+  kLast,
+  kCls,
+  kMean,
+};
+
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
 struct Logprobs {
@@ -105,10 +114,12 @@ struct RequestOutput {
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the member of stop_token_ids that ended the request
-  std::vector<Beam> beams;               // the answers of a beam search that has ended, best first
-  absl::Status error;                    // with kError: the error for the client
-  int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
-  int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none, the weights are stale
+  std::vector<float>
+      pooled;               // of a request that pools, with kStop: as many numbers as the model's hidden size
+  std::vector<Beam> beams;  // the answers of a beam search that has ended, best first
+  absl::Status error;       // with kError: the error for the client
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache
+  int64_t weights_version = 0;    // of the weights that computed the tokens; 0: none, the weights are stale
 };
 
 // Receives a request's outputs, on the engine loop's thread, in order: hand the outputs over and return;
@@ -146,6 +157,8 @@ struct EngineRequest {
   std::shared_ptr<const SamplingParams> sampling = std::make_shared<SamplingParams>();  // never null
   std::shared_ptr<const TokenConstraint> constraint;  // of the outputs; null: none. Not with a beam search
   int32_t max_tokens = 16;
+  // Not kNone: the request ends with its prompt. max_tokens is 0, and there is no constraint and no fork.
+  Pooling pooling = Pooling::kNone;
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;

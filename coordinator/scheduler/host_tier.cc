@@ -43,7 +43,9 @@ std::vector<ComputedTokens> HostTier::ComputedOf(const std::vector<SequencePtr>&
 
 bool HostTier::Takes(const std::vector<SequencePtr>& all, PreemptionCause cause) {
   const bool is_choice = cause == PreemptionCause::kNoBlocks || cause == PreemptionCause::kPriority;
-  const auto has_none = [](const SequencePtr& sequence) { return sequence->num_computed == 0; };
+  const auto has_none = [](const SequencePtr& sequence) {
+    return sequence->num_computed == 0 || sequence->pools_early_rows();
+  };
   if (!is_choice || options_.preemption == PreemptionMode::kRecompute ||
       blocks_.host().pool().num_total() == 0 || std::all_of(all.begin(), all.end(), has_none)) {
     return false;

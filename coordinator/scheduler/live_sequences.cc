@@ -145,6 +145,7 @@ void LiveSequences::PreemptAll(PreemptionCause cause) {
 
 // The pointer is passed by value: the map of running sequences gives its own up.
 void LiveSequences::Suspend(SequencePtr sequence) {
+  if (sequence->pools_early_rows()) return Preempt({sequence}, PreemptionCause::kReset);
   LeaveRunning(sequence.get());
   sequence->held.is_suspended = true;
   InsertWaiting(sequence);

@@ -156,7 +156,7 @@ bool Scheduler::AddDecodes(StepBuilder* builder) {
     const Sequence& next = *it->second;
     const bool is_group = next.beam.group != nullptr;
     if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
-    if (!is_group && !IsDecodeDue(next)) {
+    if (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next))) {
       ++it;
     } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {
       builder->AddEntry(it->second, 1);  // its last block has room
