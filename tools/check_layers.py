@@ -60,8 +60,11 @@ ARROWS = {
                          "coordinator/operators", "coordinator/residency"],
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
                                 "coordinator/openai", "coordinator/operators", "coordinator/residency", "coordinator/responses"],
+    # Spans of requests, and the collector that gets them.
+    "coordinator/traces": ["coordinator/request"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
-                          "coordinator/scheduler", "coordinator/several_models", "coordinator/structured"],
+                          "coordinator/scheduler", "coordinator/several_models", "coordinator/structured",
+                          "coordinator/traces"],
     "coordinator/membership": ["proto"],
     "coordinator/group": ["proto", "checkpoint", "coordinator/block_manager", "coordinator/executor", "coordinator/flags",
                           "coordinator/membership", "coordinator/residency"],

@@ -263,6 +263,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   AnswerFlags(&flags->chat),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
+                  ObservationFlags(flags),
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),

@@ -224,7 +224,7 @@ void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, cons
 grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell, ClientRequest* request) {
   const absl::Status status = request->Submit([bell] { bell->Ring(); });
   if (status.ok()) return grpc::Status::OK;
-  model.metrics->OnRejected(RejectionReason(status));
+  model.metrics->OnRejected(RejectionReason(status), status);
   const grpc::Status refusal = EngineRefusal(status, *model.engine);
   // The engine is asleep, and may be woken.
   return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;

@@ -133,6 +133,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   const GenerateParams::Prompt& prompt = params_->prompts[index / num_candidates];
   EngineRequest request;
   request.id = choices_[index].engine_id;
+  request.client_id = params_->response_id;
   request.prompt = ids;
   request.sampling = sampling;
   request.constraint = params_->constraint;
@@ -219,6 +220,7 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
   if (choice.turn != nullptr) {
     choice.turn->Read(&delta);
     reasoning_tokens_ += delta.num_reasoning_tokens;
+    for (const TurnEvent& event : delta.events) choice.has_calls |= event.call >= 0;
   }
   if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
   if (index % params_->num_candidates() == 0 && !choice.counted_cache) {
@@ -235,9 +237,17 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
   if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
   if (delta.finish_reason != FinishReason::kNone) {
     if (--open_ == 0) LeaveOpenRequests();
-    if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
+    CountEnd(choice, delta.finish_reason);
   }
   return update;
+}
+
+void ClientRequest::CountEnd(const Choice& choice, FinishReason reason) {
+  if (metrics_ == nullptr) return;
+  metrics_->OnSequenceEnd(reason);
+  if (params_->answer == nullptr || params_->answer->format.tools == nullptr) return;
+  metrics_->OnAnswerParsed(
+      {.streams = params_->stream, .has_calls = choice.has_calls, .request_type = params_->request_type});
 }
 
 }  // namespace somnus

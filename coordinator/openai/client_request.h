@@ -72,6 +72,7 @@ class ClientRequest {
     std::unique_ptr<TurnReader> turn;  // null: the text is the answer
     absl::Time last_output = absl::InfinitePast();
     bool counted_cache = false;
+    bool has_calls = false;  // of tools
   };
   bool HasBeams() const { return params_->sampling.beam_search.has_value(); }
   EngineRequest MakeRequest(int32_t index, const PromptIds& ids,
@@ -79,6 +80,7 @@ class ClientRequest {
   // An answer that is taken apart gives an update for each token.
   void Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates);
   ChoiceUpdate ProcessOne(int32_t index, RequestOutput output);
+  void CountEnd(const Choice& choice, FinishReason reason);
   void LeaveOpenRequests();
 
   const std::shared_ptr<const ServedModel> model_;
