@@ -57,11 +57,14 @@ ARROWS = {
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
     "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                         "coordinator/operators", "coordinator/residency"],
+                         "coordinator/operators", "coordinator/records", "coordinator/residency"],
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
-                                "coordinator/openai", "coordinator/operators", "coordinator/residency", "coordinator/responses"],
+                                "coordinator/openai", "coordinator/operators", "coordinator/records", "coordinator/residency",
+                                "coordinator/responses"],
+    # What is written down of requests: the access log.
+    "coordinator/records": ["coordinator/request"],
     # Spans of requests, and the collector that gets them.
-    "coordinator/traces": ["coordinator/request"],
+    "coordinator/traces": ["coordinator/records", "coordinator/request"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
                           "coordinator/scheduler", "coordinator/several_models", "coordinator/structured",
                           "coordinator/traces"],

@@ -12,7 +12,7 @@ FlagGroup ObservationFlags(Flags* f) {
               .Shows("FILE|-"),
           Flag::Switch("kv-cache-metrics", &f->kv_cache_metrics,
                        "/metrics says how long blocks stay in the KV cache (vllm:kv_block_*)"),
-          Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0.000001, 1,
+          Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0, 1,
                        "share of the blocks that are measured for that"),
           Flag::Text(
               "otlp-traces-endpoint", &f->traces.endpoint,
@@ -23,7 +23,7 @@ FlagGroup ObservationFlags(Flags* f) {
           Flag::Number("otlp-traces-sample", &f->traces.sample, 0, 1,
                        "share of the requests that are traced among those without a traceparent, which says "
                        "so itself"),
-          Flag::Int("otlp-traces-queue", &f->traces.max_queued_spans, 1, 1 << 20,
+          Flag::Int("otlp-traces-queue", &f->traces.max_queued_spans, 16, 1 << 20,
                     "spans that wait for the collector; more are dropped and counted"),
           Flag::Time("otlp-traces-timeout", &f->traces.timeout, kShortestTimeFlag, kLongestTimeFlag,
                      "of one message to the collector"),

@@ -155,6 +155,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   ++context_->state->load;
   StartWatch();
   const bool usable = co_await Follow(*request, producer.get(), *model->engine);
+  summary_ = producer->Summary();
   waker->Detach();
   StopWatch();
   --context_->state->load;

@@ -264,6 +264,7 @@ class PrometheusMetrics : public Metrics {
     series_.Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
   }
 
+  void AddSource(CounterSource source) override { process_.AddSource(std::move(source)); }
   std::string Serialize() override { return process_.Serialize(); }
 
   const std::shared_ptr<prometheus::Registry>& shared_registry() const { return shared_registry_; }

@@ -5,6 +5,8 @@
 // EngineObserver methods are made for the engine's loop thread.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -22,6 +24,14 @@ struct CacheConfigInfo {
   int32_t total_blocks = 0;  // without the null block
   bool enable_prefix_caching = true;
   std::string cache_dtype = "auto";
+};
+
+// A counter of the process that somebody else keeps, without a model's label.
+struct CounterSource {
+  std::string name;
+  std::string help;
+  std::map<std::string, std::string> labels;
+  std::function<int64_t()> count;  // since the start; called on any thread, and must not block
 };
 
 // An answer that had a parser of tool calls.
@@ -65,6 +75,8 @@ class Metrics : public EngineObserver {
   // A model that slept has woken for a request: how long the request waited for room, and for the wake-up.
   virtual void OnModelSwitch(absl::Duration room, absl::Duration wake_up) = 0;
 
+  // From now on each scrape asks the source for its count.
+  virtual void AddSource(CounterSource source) = 0;
   // Take over the numbers that the cache of grammars, and the engine, keep themselves.
   virtual void UpdateGrammars(const GrammarNumbers& numbers) = 0;
   virtual void Update(const EngineStats& stats) = 0;

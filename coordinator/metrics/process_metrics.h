@@ -8,11 +8,14 @@
 #include <prometheus/text_serializer.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/heartbeat.h"
 #include "base/log_writer.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/process_numbers.h"
 #include "coordinator/metrics/series.h"
 
@@ -35,6 +38,11 @@ class ProcessMetrics {
                      .Register(*registry)
                      .Add({})) {}
 
+  void AddSource(CounterSource source) {
+    absl::MutexLock lock(&mu_);
+    sources_.push_back(std::move(source));
+  }
+
   // Returns all metrics of the registry as Prometheus' text, with present values for the process.
   std::string Serialize() {
     Update();
@@ -45,9 +53,11 @@ class ProcessMetrics {
   void Update() {
     silence_.Set(absl::ToDoubleSeconds(Heartbeats::OfProcess().LongestSilence()));
     UpdateNumbers();
+    absl::MutexLock lock(&mu_);
+    for (const CounterSource& source : sources_)
+      series_.Advance(source.name, source.help, source.count(), source.labels);
     const LogWriter* const writer = LogWriter::OfProcess();
     if (writer == nullptr) return;
-    absl::MutexLock lock(&mu_);
     const double missing = static_cast<double>(writer->num_dropped()) - dropped_.Value();
     if (missing > 0) dropped_.Increment(missing);
   }
@@ -76,6 +86,7 @@ class ProcessMetrics {
   const prometheus::Registry& registry_;
   const Series series_;  // of the whole process
   absl::Mutex mu_;
+  std::vector<CounterSource> sources_ ABSL_GUARDED_BY(mu_);
   prometheus::Counter& dropped_;
   prometheus::Gauge& silence_;
 };

@@ -27,7 +27,8 @@ ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, Gen
       request_(model_, &params_, std::move(metrics), limits.max_queued_output_bytes),
       writer_(MakeResponseWriter(params_, *model_)),
       budget_(std::move(budget)),
-      held_(budget_.get()) {}
+      held_(budget_.get()),
+      summary_(request_.NewSummary()) {}
 
 absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   on_ready_ = std::move(on_ready);
@@ -119,6 +120,7 @@ void ResponseProducer::Produce() {
     output_.bytes += bytes;
     output_.done = ended_;
     output_.weights_version = weights_version_;
+    request_.UpdateSummary(&summary_);
     if (std::exchange(told_, true)) return;
   }
   on_ready_();
@@ -131,5 +133,10 @@ ResponseProducer::Output ResponseProducer::Take() {
 }
 
 void ResponseProducer::Abort() { request_.Abort(); }
+
+RequestSummary ResponseProducer::Summary() const {
+  absl::MutexLock lock(&mutex_);
+  return summary_;
+}
 
 }  // namespace somnus

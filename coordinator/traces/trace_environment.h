@@ -9,9 +9,10 @@
 namespace somnus {
 
 // Fills what `options` does not have from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT,
-// and takes the name from OTEL_SERVICE_NAME. OTEL_SDK_DISABLED=true turns traces off, unless the endpoint was
-// given by a flag. Checks the endpoint, and completes its path. InvalidArgument names the flag or the
-// variable.
+// and takes the name from OTEL_SERVICE_NAME. OTEL_SDK_DISABLED=true turns traces off, unless a flag has given
+// the endpoint. Completes the path of the endpoint. InvalidArgument: the flag's endpoint is wrong. Variables
+// are often set for all programs of a cluster: an endpoint of the environment that cannot be used, such as an
+// endpoint of gRPC, is passed over, and options->passed_over says why.
 absl::Status AddTraceEnvironment(const Environment& environment, TraceExportOptions* options);
 
 }  // namespace somnus

@@ -11,7 +11,8 @@ namespace somnus {
 struct TraceExportOptions {
   std::string endpoint;  // http://host[:port][/path] of a collector that takes OTLP; empty: no spans are made
   std::string service_name = "somnus";
-  double sample = 1;  // the share of requests without a traceparent that are traced
+  std::string passed_over;  // why the environment's endpoint is not used, for the log; empty: no reason
+  double sample = 1;        // the share of requests without a traceparent that are traced
   int32_t max_queued_spans = 2048;
   int32_t max_batch_spans = 512;                     // of one message
   absl::Duration interval = absl::Seconds(1);        // between two messages while the queue is short
