@@ -262,6 +262,7 @@ RequestSummary ClientRequest::NewSummary() const {
   RequestSummary summary;
   summary.response_id = params_->response_id;
   summary.model = model_->name;
+  summary.prompt_tokens = prompt_tokens_;
   summary.num_choices = params_->n * static_cast<int32_t>(params_->prompts.size());
   summary.max_tokens = params_->prompts.empty() ? 0 : params_->prompts.front().max_tokens;
   summary.temperature = params_->sampling.temperature;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "coordinator/openai/prefix_request.h"
 
 namespace somnus {
@@ -32,6 +33,10 @@ ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, Gen
 
 absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   on_ready_ = std::move(on_ready);
+  {
+    absl::MutexLock lock(&mutex_);
+    summary_.arrival = absl::Now();  // until the first output
+  }
   const auto schedule = std::make_shared<Schedule>();
   schedule->producer = weak_from_this();
   schedule->post = post_;
