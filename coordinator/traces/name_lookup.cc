@@ -41,7 +41,11 @@ absl::StatusOr<Addresses> LookUp(const std::string& host, int port, MonotonicTim
   }
   if (result == EAI_INPROGRESS) {
     // The resolver's thread goes on and writes to the query, which therefore is never freed.
-    if (gai_cancel(&query->request) == EAI_NOTCANCELED) (void)query.release();
+    if (gai_cancel(&query->request) == EAI_NOTCANCELED) {
+      (void)query.release();
+    } else if (gai_error(&query->request) == 0) {
+      freeaddrinfo(query->request.ar_result);  // the answer has just come
+    }
     return absl::UnavailableError(absl::StrCat(host, ": its address was not found in time"));
   }
   if (result != 0) return absl::UnavailableError(absl::StrCat(host, ": ", gai_strerror(result)));

@@ -108,12 +108,20 @@ TEST(AccessLogTest, DroppedLinesAreCountedAndToldInJson) {
   const TempDir dir;
   const std::string path = dir.path() + "/access.log";
   {
-    const auto log = AccessLog::Open(path, /*queue_bytes=*/1);
+    const auto log = AccessLog::Open(path, /*queue_bytes=*/600);
     ASSERT_TRUE(log.ok()) << log.status();
-    (*log)->Record(Record());
+    RequestRecord record = Record();
+    record.generates = false;
+    const RequestRecord fits = record;
+    record.request_id = record.client = record.route = std::string(256, 'x');
+    (*log)->Record(record);
     EXPECT_EQ((*log)->num_dropped(), 1);
+    (*log)->Record(fits);
   }
-  EXPECT_EQ(Json::parse(ReadAll(path)), Json({{"dropped_lines", 1}}));
+  const std::vector<std::string> lines = absl::StrSplit(ReadAll(path), '\n');
+  ASSERT_EQ(lines.size(), 3u) << "with the empty rest";
+  EXPECT_EQ(Json::parse(lines[0]), Json({{"dropped_lines", 1}}));
+  EXPECT_EQ(Json::parse(lines[1])["request_id"], "abc");
 }
 
 TEST(AccessLogTest, AFileThatCannotBeOpenedIsAnError) {
