@@ -56,6 +56,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.speculation.make_drafter = MakeDrafterOf(flags);
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
+  if (flags.kv_cache_metrics) options.scheduler.blocks.residency_sample = flags.kv_cache_metrics_sample;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
   options.kv_block_bytes = plan.kv_block_bytes;
@@ -146,8 +147,12 @@ class ServedEngineImpl : public ServedEngine {
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
+    ChatFlags chat = flags_.chat;
+    chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {
+      metrics->OnGrammarCompiled(duration);
+    };
     text_ = std::async(std::launch::async,
-                       [this] { return ReadTextParts(*checkpoint_, flags_.model, flags_.chat, LogName()); });
+                       [this, chat] { return ReadTextParts(*checkpoint_, flags_.model, chat, LogName()); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());

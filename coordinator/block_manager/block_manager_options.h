@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/monotonic.h"
+
 namespace somnus {
 
 struct BlockManagerOptions {
@@ -13,6 +15,9 @@ struct BlockManagerOptions {
   double watermark = 0.01;
   int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
   bool records_events = false;  // of the prefix cache, which PrefixCache::TakeEvents returns
+  // The share of the blocks whose stay in the cache is measured (block_residency.h), by that clock; 0: none.
+  double residency_sample = 0;
+  MonotonicClock residency_clock = MonotonicNow;
 };
 
 }  // namespace somnus

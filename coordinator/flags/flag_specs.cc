@@ -264,6 +264,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   EmbeddingFlags(&flags->pooling),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
+                  ObservationFlags(flags),
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),

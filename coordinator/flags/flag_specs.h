@@ -19,6 +19,7 @@ inline constexpr int64_t kMinBytesFlag = 1 << 10;
 inline constexpr int64_t kMaxBytesFlag = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
 FlagGroup BrowserFlags(Flags* flags);
+FlagGroup ObservationFlags(Flags* flags);
 FlagGroup CacheFlags(Flags* flags);
 FlagGroup EmbeddingFlags(PoolingFlags* flags);
 FlagGroup SpeculationFlags(Flags* flags);

@@ -23,6 +23,7 @@
 #include "coordinator/http/cors_options.h"
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/several_models/shared_devices_options.h"
+#include "coordinator/traces/trace_options.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
 
@@ -72,6 +73,11 @@ struct Flags {
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;
+  // Observation.
+  std::string access_log;  // file for a JSON line of each request; "-": stdout; empty: there is none
+  bool kv_cache_metrics = false;
+  double kv_cache_metrics_sample = 0.01;  // of the blocks
+  TraceExportOptions traces;
   // The options of each replica's engine loop, without the values that depend on the model and on the size of
   // the KV cache: those are known once the workers have loaded (served_engine.cc). A stale_weights_timeout of
   // zero means "as long as clients wait".

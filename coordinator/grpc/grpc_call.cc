@@ -68,11 +68,14 @@ grpc::Status LoadingStatus(const ModelTable& models) {
 }
 
 // gRPC writes a peer as "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
-Caller CallerOf(grpc::ServerContext* context) {
-  const std::string peer = context->peer();
+std::string PeerOf(const grpc::ServerContext& context) {
+  const std::string peer = context.peer();
   const absl::string_view address = absl::StripPrefix(absl::StripPrefix(peer, "ipv4:"), "ipv6:");
-  return {.name = absl::StrCat(absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}}), " (gRPC)"),
-          .has_left = [context] { return context->IsCancelled(); }};
+  return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}});
+}
+
+Caller CallerOf(grpc::ServerContext* context) {
+  return {.name = PeerOf(*context) + " (gRPC)", .has_left = [context] { return context->IsCancelled(); }};
 }
 
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {

@@ -28,6 +28,9 @@ grpc::Status ToGrpcStatus(const ApiError& error);
 // UNAVAILABLE: the models are being loaded.
 grpc::Status LoadingStatus(const ModelTable& models);
 
+// The address and port of a call's client.
+std::string PeerOf(const grpc::ServerContext& context);
+
 // The client of a call. `context` must outlive the result, in which has_left asks the context.
 Caller CallerOf(grpc::ServerContext* context);
 

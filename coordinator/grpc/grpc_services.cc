@@ -69,7 +69,7 @@ class GrpcServicesImpl : public GrpcServices {
         write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
         metrics_(std::move(metrics)),
         models_(options.starting),
-        inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
+        inference_(&models_, metrics_, options.api_key, options.limits, write_watch_, options.recorder),
         prefixes_(&models_, options.api_key, options.limits),
         kv_events_(&models_, options.admin_api_key, limits_.max_kv_event_watchers, write_watch_),
         control_(&models_, std::move(options)) {}

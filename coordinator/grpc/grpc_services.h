@@ -11,6 +11,7 @@
 
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/records/request_recorder.h"
 #include "coordinator/residency/state_report.h"
 
 namespace grpc {
@@ -27,7 +28,8 @@ struct GrpcServicesOptions {
   std::string api_key;        // InferenceService's and PrefixService's
   std::string admin_api_key;  // ControlService's and KvEventService's
   ApiLimits limits;
-  std::function<StateReport()> starting;  // while models are being loaded, as of ModelTable
+  std::shared_ptr<RequestRecorder> recorder;  // of calls of InferenceService.Generate; may be null
+  std::function<StateReport()> starting;      // while models are being loaded, as of ModelTable
 };
 
 class GrpcServices {

@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/utf8.h"
 #include "coordinator/grpc/bell.h"
 #include "coordinator/grpc/error_details.h"
@@ -300,7 +301,7 @@ int MaxParts(const v1::EmbedResponse& response) {
 grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell, ClientRequest* request) {
   const absl::Status status = request->Submit([bell] { bell->Ring(); });
   if (status.ok()) return grpc::Status::OK;
-  model.metrics->OnRejected(RejectionReason(status));
+  model.metrics->OnRejected(RejectionReason(status), status);
   const grpc::Status refusal = EngineRefusal(status, *model.engine);
   // The engine is asleep, and may be woken.
   return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
@@ -323,6 +324,25 @@ grpc::Status HeldTooMuch(const ApiError& error) {
                                  "log-probabilities"));
 }
 
+std::string MetadataOf(const grpc::ServerContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  return found == context.client_metadata().end() ? ""
+                                                  : std::string(found->second.data(), found->second.size());
+}
+
+RequestRecord NewRecord(grpc::ServerContext* context, const char* method) {
+  RequestRecord record;
+  record.protocol = "grpc";
+  record.client = PeerOf(*context);
+  record.request_id = MetadataOf(*context, "x-request-id");
+  record.traceparent = MetadataOf(*context, "traceparent");
+  record.method = method;
+  record.route = v1::InferenceService::service_full_name();
+  record.generates = true;
+  record.begin = absl::Now();
+  return record;
+}
+
 void FillUsage(const ClientRequest& request, v1::Usage* usage) {
   usage->set_prompt_tokens(static_cast<int32_t>(request.prompt_tokens()));
   usage->set_completion_tokens(static_cast<int32_t>(request.completion_tokens()));
@@ -333,27 +353,44 @@ void FillUsage(const ClientRequest& request, v1::Usage* usage) {
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics,
                                            std::string api_key, const ApiLimits& limits,
-                                           std::shared_ptr<WriteWatch> write_watch)
+                                           std::shared_ptr<WriteWatch> write_watch,
+                                           std::shared_ptr<RequestRecorder> recorder)
     : models_(models),
       metrics_(std::move(metrics)),
       api_key_(std::move(api_key)),
       limits_(limits),
       held_responses_(limits.max_response_bytes, limits.max_buffered_response_bytes),
-      write_watch_(std::move(write_watch)) {}
+      write_watch_(std::move(write_watch)),
+      recorder_(std::move(recorder)) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  return Admit(context, *request, writer);
+  return Admit(context, "Generate", *request, writer);
 }
 
 grpc::Status InferenceServiceImpl::Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
                                          grpc::ServerWriter<v1::EmbedResponse>* writer) {
-  return Admit(context, *request, writer);
+  return Admit(context, "Embed", *request, writer);
 }
 
 template <typename Request, typename Response>
-grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Request& request,
-                                         grpc::ServerWriter<Response>* writer) {
+grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const char* method,
+                                         const Request& request, grpc::ServerWriter<Response>* writer) {
+  if (recorder_ == nullptr) {
+    RequestRecord ignored;
+    return Guard(context, request, writer, &ignored);
+  }
+  RequestRecord record = NewRecord(context, method);
+  grpc::Status status = Guard(context, request, writer, &record);
+  record.status = status.error_code();
+  record.end = absl::Now();
+  recorder_->Record(record);
+  return status;
+}
+
+template <typename Request, typename Response>
+grpc::Status InferenceServiceImpl::Guard(grpc::ServerContext* context, const Request& request,
+                                         grpc::ServerWriter<Response>* writer, RequestRecord* record) {
   const int32_t open = ++open_calls_;
   const absl::Cleanup leave = [this] { --open_calls_; };
   if (open > limits_.max_open_calls) {
@@ -362,7 +399,7 @@ grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Req
   }
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   try {
-    return Serve(context, request, writer);
+    return Serve(context, request, writer, record);
   } catch (const std::exception&) {
     return {grpc::StatusCode::INTERNAL, "internal error"};
   }
@@ -370,7 +407,7 @@ grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Req
 
 template <typename Request, typename Response>
 grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const Request& request,
-                                         grpc::ServerWriter<Response>* writer) {
+                                         grpc::ServerWriter<Response>* writer, RequestRecord* record) {
   SharedModel model = models_->Find(request.model());
   if (model == nullptr) model = models_->Get();  // Resolve names the fault of the name
   if (model == nullptr) {
@@ -390,6 +427,8 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const Req
   ClientRequest client_request(model, &params, model->metrics, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
   if (grpc::Status status = Submit(*model, bell, &client_request); !status.ok()) return status;
+  record->summary = client_request.NewSummary();
+  const absl::Cleanup summarize = [&] { client_request.UpdateSummary(&*record->summary); };
   ResponseBudget::Part held(&held_responses_);
   Response response;
   grpc::WriteOptions options;

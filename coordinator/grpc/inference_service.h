@@ -13,6 +13,7 @@
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
 #include "coordinator/openai/response_budget.h"
+#include "coordinator/records/request_recorder.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace somnus {
@@ -21,9 +22,10 @@ class Metrics;
 
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
-  // `models` must outlive the service.
+  // `models` must outlive the service. `recorder`: of calls of Generate; may be null.
   InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
-                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch);
+                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch,
+                       std::shared_ptr<RequestRecorder> recorder = nullptr);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -33,13 +35,17 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
                           v1::ListModelsResponse* response) override;
 
  private:
-  // Both are defined for the requests and responses of Generate and Embed.
+  // The three are defined for the requests and responses of Generate and Embed. Admit records the request.
   template <typename Request, typename Response>
-  grpc::Status Admit(grpc::ServerContext* context, const Request& request,
+  grpc::Status Admit(grpc::ServerContext* context, const char* method, const Request& request,
                      grpc::ServerWriter<Response>* writer);
+  // Within the bounds of open calls, and with errors for what is thrown.
+  template <typename Request, typename Response>
+  grpc::Status Guard(grpc::ServerContext* context, const Request& request,
+                     grpc::ServerWriter<Response>* writer, RequestRecord* record);
   template <typename Request, typename Response>
   grpc::Status Serve(grpc::ServerContext* context, const Request& request,
-                     grpc::ServerWriter<Response>* writer);
+                     grpc::ServerWriter<Response>* writer, RequestRecord* record);
 
   const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;
@@ -48,6 +54,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   std::atomic<int32_t> open_calls_{0};
   ResponseBudget held_responses_;
   const std::shared_ptr<WriteWatch> write_watch_;
+  const std::shared_ptr<RequestRecorder> recorder_;  // of calls of Generate; may be null
 };
 
 }  // namespace somnus

@@ -99,7 +99,7 @@ grpc::Status PrefixServiceImpl::Pin(grpc::ServerContext* context, const v1::PinP
   const auto bell = std::make_shared<Bell>();
   absl::Status status = client_request.Submit([bell] { bell->Ring(); });
   if (!status.ok()) {
-    model->metrics->OnRejected(RejectionReason(status));
+    model->metrics->OnRejected(RejectionReason(status), status);
     const grpc::Status refusal = EngineRefusal(status, *model->engine);
     // The engine is asleep, and may be woken.
     return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "coordinator/http/content_coding.h"
 #include "coordinator/http/no_route.h"
@@ -96,6 +97,7 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::shared_ptr<asi
       admin_(admin),
       stream_(std::move(socket), std::move(tls)),
       buffer_(context->state->options.limits.max_header_bytes + kSliceBytes),
+      peer_(stream_.PeerText()),
       event_(*context->io),
       hangup_timer_(*context->io) {
   error_code ignored;
@@ -327,7 +329,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
 asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& request, const RouteMatch& match,
                                                             const std::string& query) {
   const auto left = std::make_shared<std::atomic<bool>>(gone_);
-  const Caller caller = {.name = stream_.PeerText() + " (HTTP)", .has_left = [left] { return left->load(); }};
+  const Caller caller = {.name = peer_ + " (HTTP)", .has_left = [left] { return left->load(); }};
   auto work = [&] {
     const CallerScope scope(caller);
     return context_->state->AnswerLifecycle(*match.spec, query, request.body);
@@ -345,6 +347,24 @@ void HttpConnection::Count(const Request& request, const RouteMatch& match, int 
   context_->state->metrics->OnHttpRequest(match.spec == nullptr ? "none" : match.spec->path,
                                           MethodLabel(request.method), status,
                                           absl::ToDoubleSeconds(MonotonicNow() - start));
+  if (context_->state->options.recorder != nullptr) Record(request, match, status);
+}
+
+void HttpConnection::Record(const Request& request, const RouteMatch& match, int status) {
+  RequestRecord record;
+  record.protocol = "http";
+  record.client = peer_;
+  record.request_id = request.id;
+  record.traceparent = request.traceparent;
+  record.method = MethodLabel(request.method);
+  record.route = match.spec == nullptr ? "" : match.spec->path;
+  record.of_operators = admin_;
+  record.generates = match.spec != nullptr && Generates(match.spec->route);
+  record.status = status;
+  record.end = absl::Now();
+  record.begin = record.end - (MonotonicNow() - request_start_);
+  record.summary = std::exchange(summary_, std::nullopt);
+  context_->state->options.recorder->Record(record);
 }
 
 void HttpConnection::CountRefusal(const Request& request, int status) {

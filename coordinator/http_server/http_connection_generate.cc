@@ -63,6 +63,12 @@ const char* IdPrefix(Route route) {
   return route == Route::kChat ? "chatcmpl-" : "cmpl-";
 }
 
+// As vLLM's metric of tool calls has the types.
+const char* RequestTypeOf(Route route) {
+  if (route == Route::kChat) return "chat_completions";
+  return route == Route::kResponses ? "responses" : "other";
+}
+
 }  // namespace
 
 void HttpConnection::Wake() {
@@ -158,6 +164,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   ++context_->state->load;
   StartWatch();
   const bool usable = co_await Follow(*request, producer.get(), *model->engine);
+  summary_ = producer->Summary();
   waker->Detach();
   StopWatch();
   --context_->state->load;
@@ -197,6 +204,7 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     }
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
+    params.request_type = RequestTypeOf(route);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
     // Later requests name a response of kResponses by the id, which therefore no client may choose.
     if (!request->id.empty() && route != Route::kResponses)
@@ -228,7 +236,7 @@ HttpConnection::Started HttpConnection::SubmitGeneration(Route route,
                                            context_->state->options.limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
-    metrics->OnRejected(RejectionReason(status));
+    metrics->OnRejected(RejectionReason(status), status);
     return FromStatus(status);
   } catch (const std::exception&) {
     return ApiError{500, "internal error", ""};

@@ -40,6 +40,7 @@ void ReadHead(const http::request_header<>& head, HttpRequest* request) {
     if (request->authorization.empty()) request->authorization = request->api_key;
   }
   request->id = std::string(head["X-Request-Id"]);
+  request->traceparent = FieldValue(head, "traceparent").value_or("");
   request->last_event_id = std::string(head["Last-Event-ID"]);
   request->timeout = FieldValue(head, kTimeoutHeader);
   request->ttft = FieldValue(head, kTtftHeader);

@@ -17,6 +17,18 @@ ApiError GrammarError(const absl::Status& status, const std::string& field) {
 
 }  // namespace
 
+GrammarNumbers CountGrammars(const GrammarCache& grammars) {
+  const GrammarCache::Counts counts = grammars.counts();
+  return {.entries = counts.entries,
+          .bytes = counts.bytes,
+          .waiting = counts.waiting,
+          .hits = counts.hits,
+          .misses = counts.misses,
+          .refused = counts.refused,
+          .expired = counts.expired,
+          .evicted = counts.evicted};
+}
+
 void MakeConstraint(const ServedModel& model, const GenerateParams& params,
                     std::function<void(ConstraintOrError)> done) {
   const auto num_words = static_cast<int32_t>(MaskWords(model.config.vocab_size));

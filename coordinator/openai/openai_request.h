@@ -43,7 +43,8 @@ struct EmbeddingOptions {
 
 struct GenerateParams {
   bool chat = false;
-  std::string response_id;  // "cmpl-..." or "chatcmpl-..."
+  std::string response_id;             // "cmpl-..." or "chatcmpl-..."
+  const char* request_type = "other";  // for metrics: "chat_completions", "responses" or "other"
   struct Prompt {
     std::vector<int32_t> ids;
     std::string echo_text;  // with echo: the text before the output

@@ -113,6 +113,7 @@ class Scheduler {
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
   std::vector<BlockEvent> TakeCacheEvents() { return blocks_.cache().TakeEvents(); }
+  std::vector<BlockStay> TakeBlockStays() { return blocks_.TakeStays(); }
   void Pin(PrefixPin pin) { blocks_.pins().Add(std::move(pin)); }
   void Unpin(const std::string& id) { blocks_.pins().Remove(id); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.

@@ -93,13 +93,13 @@ struct Sequence : ServicePlace, FailureHistory {
   // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not
   // deliver these again.
   int32_t num_prompt_logprobs = 0;
+  int32_t num_preemptions = 0;
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
   MonotonicTime expires_at = absl::InfiniteDuration();  // ExpiryQueue sets this
 
   // For the observer; stamped by the engine.
-  absl::Time scheduled_time = absl::InfinitePast();
-  absl::Time first_token_time = absl::InfinitePast();
+  RequestMoments moments;
 
   int64_t prompt_len() const { return static_cast<int64_t>(request.prompt.size()); }
   int64_t num_outputs() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }

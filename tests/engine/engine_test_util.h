@@ -179,13 +179,13 @@ class RecordingObserver : public EngineObserver {
     ++num_recoveries_;
     recovery_time_ += duration;
   }
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     absl::MutexLock lock(&mu_);
     finished_.push_back(request.id);
-    times_are_ordered_ = times_are_ordered_ && request.arrival <= scheduled && scheduled <= first_token &&
-                         first_token <= finished;
-    output_tokens_ += num_output_tokens;
+    times_are_ordered_ = times_are_ordered_ && request.arrival <= end.moments.scheduled &&
+                         end.moments.scheduled <= end.moments.first_token &&
+                         end.moments.first_token <= end.finished;
+    output_tokens_ += end.num_output_tokens;
   }
   int64_t step_tokens() const {
     absl::MutexLock lock(&mu_);
