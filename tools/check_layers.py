@@ -62,8 +62,8 @@ ARROWS = {
     # The protocol of gateways that drive engines.
     "coordinator/grpc/gateway": ["proto", "checkpoint", "coordinator/engine", "coordinator/grpc/calls", "coordinator/http",
                                  "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/residency"],
-    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                         "coordinator/operators", "coordinator/residency"],
+    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
+                         "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/residency"],
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
                                 "coordinator/openai", "coordinator/operators", "coordinator/residency", "coordinator/responses"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
