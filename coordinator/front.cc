@@ -25,6 +25,7 @@
 #include "proto/grpc_listener.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/tls.h"
+#include "proto/vllm_engine.grpc.pb.h"
 
 namespace somnus {
 namespace {
@@ -134,6 +135,7 @@ class FrontImpl : public Front {
     options.version = kVersion;
     options.api_key = flags_.api_key;
     options.admin_api_key = flags_.admin_api_key;
+    options.trusts_gateways = flags_.trust_gateways;
     options.limits = flags_.limits;
     options.starting = starting_;
     options.recorder = records_->recorder();
@@ -173,11 +175,12 @@ class FrontImpl : public Front {
     SetHealth(inference_->server().GetHealthCheckService(), serving);
   }
 
-  // The server as a whole and InferenceService are healthy while requests are served. The operators' listener
-  // always is, since a sleeping engine is woken through it.
+  // The server as a whole and the services that generate are healthy while requests are served. The
+  // operators' listener always is, since a sleeping engine is woken through it.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
     health->SetServingStatus("", serving);
     health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
+    health->SetServingStatus(::vllm::grpc::engine::VllmEngine::service_full_name(), serving);
   }
 
   const Flags flags_;

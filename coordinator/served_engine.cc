@@ -1,5 +1,6 @@
 #include "coordinator/served_engine.h"
 
+#include <filesystem>
 #include <future>
 #include <utility>
 
@@ -199,6 +200,9 @@ class ServedEngineImpl : public ServedEngine {
     model.config.eos_token_ids = std::move(parts.eos_token_ids);
     const v1::DType dtype = ResolveDType(flags_.dtype, config.stored_type);
     model.kv_cache_dtype = KvCacheDTypeName(ResolveKvCacheDType(flags_.kv_cache_dtype, dtype));
+    model.dtype = KvCacheDTypeName(dtype);
+    model.max_num_seqs = flags_.engine.scheduler.max_num_seqs;
+    if (std::filesystem::is_directory(flags_.model)) model.tokenizer_folder = flags_.model;
     model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,
                                                     .dtype = dtype,
                                                     .max_model_len = max_model_len_,

@@ -56,8 +56,16 @@ ARROWS = {
     "coordinator/messages": ["text", "coordinator/http", "coordinator/openai"],
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
-    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                         "coordinator/operators", "coordinator/records", "coordinator/residency"],
+    # The calls of all gRPC services: keys, errors, and the loop of a Generate call.
+    "coordinator/grpc/calls": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+                               "coordinator/records", "coordinator/residency"],
+    # The protocol of gateways that drive engines.
+    "coordinator/grpc/gateway": ["proto", "checkpoint", "coordinator/engine", "coordinator/grpc/calls", "coordinator/http",
+                                 "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
+                                 "coordinator/residency"],
+    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
+                         "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
+                         "coordinator/residency"],
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
                                 "coordinator/openai", "coordinator/operators", "coordinator/records", "coordinator/residency",
                                 "coordinator/responses"],

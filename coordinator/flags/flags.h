@@ -68,6 +68,7 @@ struct Flags {
   TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
   std::string api_key;                // empty: no key is required
   std::string admin_api_key;          // empty: no key is required
+  bool trust_gateways = false;        // clients' gRPC has gateways alone as clients
   CorsOptions cors;                   // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;

@@ -5,15 +5,12 @@
 // of the call's outputs wait. The candidates of best_of, which wait for the last candidate, have a
 // ResponseBudget. The engine's thread only queues outputs. Thread safe. Internal to coordinator/grpc.
 
-#include <atomic>
 #include <memory>
 #include <string>
 
-#include "coordinator/grpc/write_watch.h"
+#include "coordinator/grpc/calls/generate_call.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
-#include "coordinator/openai/response_budget.h"
-#include "coordinator/records/request_recorder.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace somnus {
@@ -22,10 +19,9 @@ class Metrics;
 
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
-  // `models` must outlive the service. `recorder`: of calls of Generate; may be null.
+  // `models` and `generate_calls` must outlive the service.
   InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
-                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch,
-                       std::shared_ptr<RequestRecorder> recorder = nullptr);
+                       const ApiLimits& limits, GenerateCalls* generate_calls);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -35,13 +31,10 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
                           v1::ListModelsResponse* response) override;
 
  private:
-  // The three are defined for the requests and responses of Generate and Embed. Admit records the request.
+  // Both are defined for the requests and responses of Generate and Embed. Admit keeps the bound of open
+  // calls, and makes errors of what is thrown.
   template <typename Request, typename Response>
-  grpc::Status Admit(grpc::ServerContext* context, const char* method, const Request& request,
-                     grpc::ServerWriter<Response>* writer);
-  // Within the bounds of open calls, and with errors for what is thrown.
-  template <typename Request, typename Response>
-  grpc::Status Guard(grpc::ServerContext* context, const Request& request,
+  grpc::Status Admit(grpc::ServerContext* context, const Request& request,
                      grpc::ServerWriter<Response>* writer, RequestRecord* record);
   template <typename Request, typename Response>
   grpc::Status Serve(grpc::ServerContext* context, const Request& request,
@@ -51,10 +44,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   const std::shared_ptr<Metrics> metrics_;
   const std::string api_key_;
   const ApiLimits limits_;
-  std::atomic<int32_t> open_calls_{0};
-  ResponseBudget held_responses_;
-  const std::shared_ptr<WriteWatch> write_watch_;
-  const std::shared_ptr<RequestRecorder> recorder_;  // of calls of Generate; may be null
+  GenerateCalls* const generate_calls_;
 };
 
 }  // namespace somnus

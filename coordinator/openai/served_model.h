@@ -47,8 +47,8 @@ struct ServedModel {
   ModelTemplates templates;
   TurnFormat turn_format;  // of chat answers, by the template and by flags
   ArgumentsForm arguments_form =
-      ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
-  bool auto_tool_choice = true;            // tools may be called where the request does not force a call
+      ArgumentsForm::kObject;    // in which the template takes the calls of a conversation
+  bool auto_tool_choice = true;  // tools may be called where the request does not force a call
   PoolingOptions pooling;
   std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
   std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null: grammars force no drafts
@@ -65,6 +65,10 @@ struct ServedModel {
   int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
   std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null
   std::string kv_cache_dtype;                       // for GetStatus
+  std::string dtype;                                // of weights, for gateways: "bfloat16"
+  int32_t max_num_seqs = 0;                         // that run at once in each replica
+  // The directory with the tokenizer's files, for gateways; empty: the model is one file.
+  std::string tokenizer_folder;
   std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;     // of each replica
   // Where several models are served, for ListModelStatus. Targets: 0 is none.

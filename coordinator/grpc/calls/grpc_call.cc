@@ -1,4 +1,4 @@
-#include "coordinator/grpc/grpc_call.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "coordinator/grpc/error_details.h"
+#include "coordinator/grpc/calls/error_details.h"
 #include "coordinator/http/api_key.h"
 #include "coordinator/residency/engine_state.h"
 #include "proto/missing_memory.h"
@@ -57,6 +57,8 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
     }
     case 404:
       return {grpc::StatusCode::NOT_FOUND, message};
+    case 503:
+      return WithRetry({grpc::StatusCode::UNAVAILABLE, message}, kRetryDelay);
     default:
       return {grpc::StatusCode::INTERNAL, message};
   }
@@ -65,6 +67,10 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
 grpc::Status LoadingStatus(const ModelTable& models) {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, CleanMessage(models.Starting().Line()));
   return WithReason(status, EngineState::kLoading);
+}
+
+grpc::Status TooManyCalls() {
+  return WithRetry({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"}, kRetryDelay);
 }
 
 // gRPC writes a peer as "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
