@@ -29,7 +29,7 @@ struct GrpcServicesOptions {
   std::string admin_api_key;     // ControlService's and KvEventService's
   bool trusts_gateways = false;  // as of GatewayOptions
   ApiLimits limits;
-  std::shared_ptr<RequestRecorder> recorder;  // of calls of InferenceService.Generate; may be null
+  std::shared_ptr<RequestRecorder> recorder;  // of calls that compute tokens; may be null
   std::function<StateReport()> starting;      // while models are being loaded, as of ModelTable
 };
 

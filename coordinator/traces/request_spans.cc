@@ -41,14 +41,21 @@ void AddCall(const RequestRecord& record, Span* span) {
   if (!record.request_id.empty()) add("http.request.header.x-request-id", Cut(record.request_id));
 }
 
+// By the conventions. Of gRPC's calls the prompt may be a chat's: only the client knows.
+std::string OperationOf(const RequestRecord& record) {
+  for (const char* const chat : {"chat", "responses", "messages"}) {
+    if (absl::StrContains(record.route, chat)) return "chat";
+  }
+  const bool embeds = record.method == "Embed" || absl::StrContains(record.route, "embeddings") ||
+                      absl::StrContains(record.route, "pooling");
+  return embeds ? "embeddings" : "text_completion";
+}
+
 void AddGeneration(const RequestRecord& record, const RequestSummary& summary, Span* span) {
   const auto add = [span](const char* key, Span::Value value) {
     span->attributes.emplace_back(key, std::move(value));
   };
-  const bool is_chat = absl::StrContains(record.route, "chat") ||
-                       absl::StrContains(record.route, "responses") ||
-                       absl::StrContains(record.route, "messages");
-  add("gen_ai.operation.name", std::string(is_chat ? "chat" : "text_completion"));
+  add("gen_ai.operation.name", OperationOf(record));
   add("gen_ai.provider.name", std::string("somnus"));
   add("gen_ai.request.model", summary.model);
   add("gen_ai.response.model", summary.model);

@@ -101,6 +101,21 @@ TEST(RequestSpansTest, AttributesHaveTheNamesOfVllmAndOfTheConventions) {
   EXPECT_EQ(Get<std::string>(request, "client.address"), "10.0.0.7");
 }
 
+TEST(RequestSpansTest, TheRouteSaysWhatIsComputed) {
+  const auto operation_of = [](const std::string& route, const std::string& method) {
+    RequestRecord record = Record();
+    record.route = route;
+    record.method = method;
+    return Get<std::string>(SpansOf(record, kContext)[0], "gen_ai.operation.name");
+  };
+  EXPECT_EQ(operation_of("/v1/completions", "POST"), "text_completion");
+  EXPECT_EQ(operation_of("/v1/responses", "POST"), "chat");
+  EXPECT_EQ(operation_of("/v1/messages", "POST"), "chat");
+  EXPECT_EQ(operation_of("/v1/embeddings", "POST"), "embeddings");
+  EXPECT_EQ(operation_of("somnus.v1.InferenceService", "Generate"), "text_completion");
+  EXPECT_EQ(operation_of("vllm.grpc.engine.VllmEngine", "Embed"), "embeddings");
+}
+
 TEST(RequestSpansTest, ARequestThatWasAbortedInTheQueueHasNoOtherPhase) {
   RequestRecord record = Record();
   record.status = 499;
