@@ -30,8 +30,8 @@ class EmbeddingsTest : public ApiServerTest {
   // The vectors of a request without normalization.
   std::vector<std::vector<float>> Vectors(const std::string& fields) {
     std::vector<std::vector<float>> vectors;
-    for (const Json& item : Embed(absl::StrCat(fields, ", \"normalize\": false"))["data"])
-      vectors.push_back(item["embedding"].get<std::vector<float>>());
+    const Json reply = Embed(absl::StrCat(fields, ", \"normalize\": false"));
+    for (const Json& item : reply["data"]) vectors.push_back(item["embedding"].get<std::vector<float>>());
     return vectors;
   }
   // The error of a request, which names `param`.
