@@ -32,7 +32,8 @@ def qwen3_template():
 
 
 def qwen3_with_tools(directory):
-    """A copy of the tiny Qwen3 in `directory`, with Qwen3's own template and a longer context."""
+    """A copy of the tiny Qwen3 in `directory`, with Qwen3's own template and a longer context. Random weights never end what
+    they repeat: so thinking is off unless a request asks for thoughts, and a penalty leads out of white space."""
     for name in os.listdir(tiny("qwen3")):
         shutil.copyfile(os.path.join(tiny("qwen3"), name), os.path.join(directory, name))
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
@@ -40,7 +41,9 @@ def qwen3_with_tools(directory):
     with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as file:
         json.dump({**config, "max_position_embeddings": CONTEXT}, file)
     with open(os.path.join(directory, "chat_template.jinja"), "w", encoding="utf-8") as file:
-        file.write(qwen3_template())
+        file.write("{%- set enable_thinking = enable_thinking | default(false) %}" + qwen3_template())
+    with open(os.path.join(directory, "generation_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"eos_token_id": config["eos_token_id"], "repetition_penalty": 4.0}, file)
     return directory
 
 
