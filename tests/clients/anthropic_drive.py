@@ -13,7 +13,7 @@ class Messages:
         self.client = anthropic.Anthropic(base_url=self.url, api_key=KEY, max_retries=0, timeout=300)
 
     def create(self, **fields):
-        return self.client.messages.create(model=self.model, max_tokens=fields.pop("max_tokens", 48),
+        return self.client.messages.create(model=self.model, max_tokens=fields.pop("max_tokens", self.room),
                                            messages=fields.pop("messages", QUESTION), **fields)
 
     def test_message(self):
@@ -39,7 +39,7 @@ class Messages:
         self.assertGreater(again.usage.output_tokens, 0)
 
     def test_streamed_call(self):
-        with self.client.messages.stream(model=self.model, max_tokens=48, messages=QUESTION, tools=[TOOL],
+        with self.client.messages.stream(model=self.model, max_tokens=self.room, messages=QUESTION, tools=[TOOL],
                                          tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
             message = stream.get_final_message()
         call = next(block for block in message.content if block.type == "tool_use")

@@ -25,22 +25,24 @@ class Instructor:
     def test_tools(self):
         for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT):
             with self.subTest(mode):
-                self.assertIsInstance(self.create(mode, max_tokens=96), Order)
+                self.assertIsInstance(self.create(mode, max_tokens=self.room), Order)
 
     def test_schema(self):
-        self.assertIsInstance(self.create(instructor.Mode.JSON_SCHEMA, max_tokens=96), Order)
+        self.assertIsInstance(self.create(instructor.Mode.JSON_SCHEMA, max_tokens=self.room), Order)
 
     def test_responses(self):
-        self.assertIsInstance(self.create(instructor.Mode.RESPONSES_TOOLS, max_output_tokens=96), Order)
+        self.assertIsInstance(self.create(instructor.Mode.RESPONSES_TOOLS, max_output_tokens=self.room), Order)
 
     def test_partial_stream(self):
         client = instructor.from_openai(openai.OpenAI(base_url=self.v1, api_key=KEY, max_retries=0, timeout=300))
-        parts = list(client.chat.completions.create_partial(model=self.model, messages=QUESTION, response_model=Order, max_tokens=96))
+        parts = list(client.chat.completions.create_partial(
+            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room))
         self.assertIn(parts[-1].fruit, ("apple", "pear"))
 
     def test_anthropics_route(self):
         client = instructor.from_anthropic(anthropic.Anthropic(base_url=self.url, api_key=KEY, max_retries=0, timeout=300))
-        order = client.messages.create(model=self.model, messages=QUESTION, response_model=Order, max_tokens=96, max_retries=0)
+        order = client.messages.create(
+            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, max_retries=0)
         self.assertIsInstance(order, Order)
 
 

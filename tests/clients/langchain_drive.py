@@ -25,7 +25,8 @@ def get_weather(city: Literal["Paris", "Rome", "Zürich"], days: Literal[1, 2, 3
 
 class LangChain:
     def model_of(self, **fields):
-        return ChatOpenAI(model=self.model, base_url=self.v1, api_key=KEY, max_retries=0, max_tokens=96, timeout=300, **fields)
+        return ChatOpenAI(
+            model=self.model, base_url=self.v1, api_key=KEY, max_retries=0, max_tokens=self.room, timeout=300, **fields)
 
     def test_invoke_and_stream(self):
         self.assertGreater(self.model_of().invoke("Say hello.").usage_metadata["output_tokens"], 0)
@@ -54,7 +55,8 @@ class LangChain:
         for method in ("json_schema", "function_calling"):
             for strict in (None, True):
                 with self.subTest(method=method, strict=strict):
-                    order = self.model_of().with_structured_output(Order, method=method, strict=strict).invoke("An apple, please.")
+                    form = self.model_of().with_structured_output(Order, method=method, strict=strict)
+                    order = form.invoke("An apple, please.")
                     self.assertIsInstance(order, Order)
 
     def test_json_mode(self):
@@ -69,9 +71,10 @@ class LangChain:
         self.assertIsInstance(model.with_structured_output(Order).invoke("An apple, please."), Order)
 
     def test_anthropics_route(self):
-        model = ChatAnthropic(model=self.model, base_url=self.url, api_key=KEY, max_retries=0, max_tokens=96, timeout=300)
+        model = ChatAnthropic(model=self.model, base_url=self.url, api_key=KEY, max_retries=0, max_tokens=self.room, timeout=300)
         self.assertGreater(model.invoke("Say hello.").usage_metadata["output_tokens"], 0)
-        self.check_weather(model.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False).invoke("Weather?").tool_calls[0]["args"])
+        bound = model.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False)
+        self.check_weather(bound.invoke("Weather?").tool_calls[0]["args"])
         self.assertIsInstance(model.with_structured_output(Order).invoke("An apple, please."), Order)
 
 

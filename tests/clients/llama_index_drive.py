@@ -23,7 +23,7 @@ def get_weather(city: Literal["Paris", "Rome", "Zürich"], days: Literal[1, 2, 3
 class LlamaIndex:
     def llm(self, **fields):
         return OpenAILike(model=self.model, api_base=self.v1, api_key=KEY, is_chat_model=True, is_function_calling_model=True,
-                          max_tokens=96, max_retries=0, timeout=300, context_window=2048, **fields)
+                          max_tokens=self.room, max_retries=0, timeout=300, context_window=2048, **fields)
 
     def test_chat_and_stream(self):
         message = ChatMessage(role="user", content="Say hello.")
@@ -31,7 +31,7 @@ class LlamaIndex:
         self.assertGreater(len(list(self.llm().stream_chat([message]))), 1)
 
     def test_completion(self):
-        llm = OpenAILike(model=self.model, api_base=self.v1, api_key=KEY, is_chat_model=False, max_tokens=8, max_retries=0, timeout=300)
+        llm = OpenAILike(model=self.model, api_base=self.v1, api_key=KEY, is_chat_model=False, max_tokens=8, max_retries=0)
         self.assertIsInstance(llm.complete("Once upon a time").text, str)
 
     def test_tools(self):
@@ -42,7 +42,8 @@ class LlamaIndex:
         self.llm().chat_with_tools([tool], user_msg="What is the weather in Paris?")
 
     def test_structured_llm(self):
-        self.assertIsInstance(self.llm().as_structured_llm(Order).chat([ChatMessage(role="user", content="An apple!")]).raw, Order)
+        answer = self.llm().as_structured_llm(Order).chat([ChatMessage(role="user", content="An apple!")])
+        self.assertIsInstance(answer.raw, Order)
 
     def test_structured_llm_by_schema(self):
         llm = self.llm(should_use_structured_outputs=True)

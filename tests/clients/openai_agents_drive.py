@@ -34,11 +34,12 @@ class Agents:
                 asyncio.run(run(kind))
 
     def settings(self, **fields):
-        return ModelSettings(max_tokens=96, **fields)
+        return ModelSettings(max_tokens=self.room, **fields)
 
     def test_text(self):
         async def check(model):
-            result = await Runner.run(Agent("Tester", model=model, instructions="Be brief.", model_settings=self.settings()), "Hello!")
+            agent = Agent("Tester", model=model, instructions="Be brief.", model_settings=self.settings())
+            result = await Runner.run(agent, "Hello!")
             self.assertGreater(result.context_wrapper.usage.output_tokens, 0)
         self.on_each_route(check)
 
@@ -55,7 +56,8 @@ class Agents:
 
     def test_output_type(self):
         async def check(model):
-            result = await Runner.run(Agent("Tester", model=model, output_type=Order, model_settings=self.settings()), "An apple!")
+            agent = Agent("Tester", model=model, output_type=Order, model_settings=self.settings())
+            result = await Runner.run(agent, "An apple!")
             self.assertIsInstance(result.final_output, Order)
         self.on_each_route(check)
 

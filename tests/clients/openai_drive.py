@@ -35,7 +35,7 @@ class Chat:
 
     def chat(self, **fields):
         return self.client.chat.completions.create(model=self.model, messages=fields.pop("messages", QUESTION),
-                                                   max_tokens=fields.pop("max_tokens", 48), temperature=0, **fields)
+                                                   max_tokens=fields.pop("max_tokens", self.room), temperature=0, **fields)
 
     def test_models(self):
         self.assertEqual([card.id for card in self.client.models.list()], [self.model])
@@ -82,17 +82,18 @@ class Chat:
 
     def test_parse(self):
         message = self.client.chat.completions.parse(model=self.model, messages=QUESTION, response_format=Trip,
-                                                     max_tokens=200).choices[0].message
+                                                     max_tokens=2 * self.room).choices[0].message
         self.assertIsInstance(message.parsed, Trip)
 
     def test_parse_of_tools(self):
         choice = self.client.chat.completions.parse(
             model=self.model, messages=QUESTION, tools=[openai.pydantic_function_tool(get_weather)], tool_choice="required",
-            parallel_tool_calls=False, max_tokens=96).choices[0]
+            parallel_tool_calls=False, max_tokens=self.room).choices[0]
         self.assertIsInstance(choice.message.tool_calls[0].function.parsed_arguments, get_weather)
 
     def test_stream_helper(self):
-        with self.client.chat.completions.stream(model=self.model, messages=QUESTION, response_format=Trip, max_tokens=200) as stream:
+        with self.client.chat.completions.stream(
+                model=self.model, messages=QUESTION, response_format=Trip, max_tokens=2 * self.room) as stream:
             kinds = {event.type for event in stream}
             final = stream.get_final_completion()
         self.assertIn("content.done", kinds)
@@ -122,7 +123,7 @@ class Responses:
 
     def respond(self, **fields):
         return self.client.responses.create(model=self.model, input=fields.pop("input", "What is the weather in Paris?"),
-                                            max_output_tokens=fields.pop("max_output_tokens", 48), **fields)
+                                            max_output_tokens=fields.pop("max_output_tokens", self.room), **fields)
 
     def test_text(self):
         response = self.respond(max_output_tokens=16)
@@ -149,7 +150,8 @@ class Responses:
         self.check_weather(done.arguments)
 
     def test_parse(self):
-        response = self.client.responses.parse(model=self.model, input="Plan a trip.", text_format=Trip, max_output_tokens=200)
+        response = self.client.responses.parse(
+            model=self.model, input="Plan a trip.", text_format=Trip, max_output_tokens=2 * self.room)
         self.assertIsInstance(response.output_parsed, Trip)
 
     def test_get_and_delete(self):

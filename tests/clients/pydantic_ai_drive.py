@@ -13,8 +13,6 @@ from pydantic_ai.usage import UsageLimits
 
 from clients.servers import KEY, Qwen3, SmolLm2
 
-SETTINGS = {"max_tokens": 96, "timeout": 300, "parallel_tool_calls": False}
-
 
 class Order(BaseModel):
     """An order of fruit."""
@@ -25,8 +23,12 @@ class Order(BaseModel):
 class PydanticAi:
     def models(self):
         openai = OpenAIProvider(base_url=self.v1, api_key=KEY)
-        return {"chat": OpenAIChatModel(self.model, provider=openai), "responses": OpenAIResponsesModel(self.model, provider=openai),
+        return {"chat": OpenAIChatModel(self.model, provider=openai),
+                "responses": OpenAIResponsesModel(self.model, provider=openai),
                 "messages": AnthropicModel(self.model, provider=AnthropicProvider(base_url=self.url, api_key=KEY))}
+
+    def settings(self):
+        return {"max_tokens": self.room, "timeout": 300, "parallel_tool_calls": False}
 
     def on_each_route(self, check):
         for name, model in self.models().items():
@@ -35,13 +37,13 @@ class PydanticAi:
 
     def test_text(self):
         async def check(_, model):
-            result = await Agent(model, model_settings=SETTINGS, instructions="Be brief.").run("Say hello.")
+            result = await Agent(model, model_settings=self.settings(), instructions="Be brief.").run("Say hello.")
             self.assertGreater(result.usage.output_tokens, 0)
         self.on_each_route(check)
 
     def test_output_by_tool(self):
         async def check(_, model):
-            result = await Agent(model, model_settings=SETTINGS, output_type=ToolOutput(Order)).run("An apple, please.")
+            result = await Agent(model, model_settings=self.settings(), output_type=ToolOutput(Order)).run("An apple, please.")
             self.assertIsInstance(result.output, Order)
         self.on_each_route(check)
 
@@ -49,21 +51,22 @@ class PydanticAi:
         async def check(name, model):
             if name == "messages":
                 return  # the client itself knows which of Anthropic's models have the feature
-            result = await Agent(model, model_settings=SETTINGS, output_type=NativeOutput(Order)).run("An apple, please.")
+            result = await Agent(model, model_settings=self.settings(), output_type=NativeOutput(Order)).run("An apple, please.")
             self.assertIsInstance(result.output, Order)
         self.on_each_route(check)
 
     def test_output_by_prompt(self):
         async def check(_, model):
             try:
-                await Agent(model, model_settings=SETTINGS, output_type=PromptedOutput(Order), retries=0).run("An apple, please.")
+                agent = Agent(model, model_settings=self.settings(), output_type=PromptedOutput(Order), retries=0)
+                await agent.run("An apple, please.")
             except UnexpectedModelBehavior:
                 pass  # a small model's text is no order
         self.on_each_route(check)
 
     def test_function_tools(self):
         async def check(_, model):
-            agent = Agent(model, model_settings=SETTINGS, output_type=ToolOutput(Order), retries=0)
+            agent = Agent(model, model_settings=self.settings(), output_type=ToolOutput(Order), retries=0)
 
             @agent.tool_plain
             def get_price(fruit: Literal["apple", "pear"]) -> int:
@@ -78,7 +81,8 @@ class PydanticAi:
 
     def test_stream(self):
         async def check(_, model):
-            async with Agent(model, model_settings=SETTINGS, output_type=ToolOutput(Order)).run_stream("An apple, please.") as result:
+            agent = Agent(model, model_settings=self.settings(), output_type=ToolOutput(Order))
+            async with agent.run_stream("An apple, please.") as result:
                 self.assertIsInstance(await result.get_output(), Order)
         self.on_each_route(check)
 

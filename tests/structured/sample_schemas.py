@@ -58,7 +58,8 @@ class Sampler:
     def text(self, schema, seed, max_tokens):
         """(text, finish_reason), or (refusal, None)."""
         body = {"messages": [{"role": "user", "content": QUESTIONS[seed % len(QUESTIONS)]}], "temperature": 1, "seed": seed,
-                "max_tokens": max_tokens, "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+                "max_tokens": max_tokens,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
         reply = self.cluster.request("POST", "/v1/chat/completions", body, timeout=600)
         if reply.status == 400 and reply.json["error"]["code"] == "unsupported_schema":
             return reply.json["error"]["message"], None
