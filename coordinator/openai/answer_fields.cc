@@ -189,10 +189,12 @@ void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const Served
   const std::optional<std::string> calls =
       ForcedCalls(fields, model, choice, /*as_answer=*/form.has_value() || !is_auto);
   if (!fields->ok()) return;
-  if (calls.has_value() && form.has_value() && !is_auto) {
+  // A response_format is of the answer's text, and a forced call leaves no text: clients send both.
+  const bool is_of_text = form.has_value() && form->field == absl::string_view("response_format");
+  if (calls.has_value() && form.has_value() && !is_auto && !is_of_text) {
     fields->Fail("tool_choice",
                  absl::StrCat("tool_choice forces a call, and ", form->field, " another form"));
-  } else if (calls.has_value() && form.has_value()) {
+  } else if (calls.has_value() && form.has_value() && is_auto) {
     form = CallsOrForm(fields, *calls, *form);
   } else if (calls.has_value()) {
     form = GrammarField{"tools", {.kind = GrammarKind::kStructuralTag, .text = *calls}};

@@ -19,6 +19,10 @@ using Kind = RegexTerm::Kind;
 // automaton of all others, which accepts texts that the pattern does not match.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
+// xgrammar 0.2.9 divides a part that repeats more often in two parts, and a text may cross from one part to
+// the other at each of this many places: masks take a hundred milliseconds and more.
+constexpr int32_t kMaxCount = 128;
+
 const CodePointSet& Escaped() {
   static const auto* set = new CodePointSet(CodePointSet::Of({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
   return *set;
@@ -91,10 +95,13 @@ class PatternWriter {
       case Kind::kUnion:
         AppendUnion(term, grouped);
         return;
-      case Kind::kRepeat:
+      case Kind::kRepeat: {
+        const size_t begin = out_.size();
         AppendAtom(term.parts[0]);
-        out_ += CountText(term.min, term.max);
+        const std::string atom = out_.substr(begin);
+        out_.replace(begin, std::string::npos, RepeatText(atom, term.min, term.max));
         return;
+      }
       case Kind::kEmpty:
       case Kind::kNothing:
       case Kind::kAnd:
@@ -125,6 +132,33 @@ class PatternWriter {
     }
     if (!grouped || optional) out_ += ")";
     if (optional) out_ += "?";
+  }
+
+  // `atom` repeated, without any count above kMaxCount. A text goes on in at most a few ways at once.
+  static std::string RepeatText(const std::string& atom, int32_t min, int32_t max) {
+    if ((max == kNoLimit ? min : max) <= kMaxCount) return absl::StrCat(atom, CountText(min, max));
+    if (max == kNoLimit) return absl::StrCat(Exactly(atom, min), atom, "*");
+    return absl::StrCat(Exactly(atom, min), UpTo(atom, max - min));
+  }
+
+  static std::string Exactly(const std::string& atom, int32_t count) {
+    if (count == 0) return "";
+    if (count <= kMaxCount) return absl::StrCat(atom, CountText(count, count));
+    return absl::StrCat(Exactly(BlockOf(atom), count / kMaxCount), Exactly(atom, count % kMaxCount));
+  }
+
+  // Either the last block is missing, or all blocks are there.
+  static std::string UpTo(const std::string& atom, int32_t count) {
+    if (count == 0) return "";
+    if (count <= kMaxCount) return absl::StrCat(atom, CountText(0, count));
+    const std::string block = BlockOf(atom);
+    const int32_t blocks = count / kMaxCount;
+    return absl::StrCat("(?:", UpTo(block, blocks - 1), UpTo(atom, kMaxCount - 1), "|",
+                        Exactly(block, blocks), UpTo(atom, count % kMaxCount), ")");
+  }
+
+  static std::string BlockOf(const std::string& atom) {
+    return absl::StrCat("(?:", atom, CountText(kMaxCount, kMaxCount), ")");
   }
 
   static std::string CountText(int32_t min, int32_t max) {

@@ -164,5 +164,20 @@ TEST_F(ChatAnswersTest, AModelWithoutGrammarsSaysWhy) {
             "this model has no structured outputs: no end token");
 }
 
+// Agents send both: the form is of a text, and a forced call leaves none. Other forms are of the whole
+// answer.
+TEST_F(ChatAnswersTest, AForcedCallGoesBeforeAResponseFormat) {
+  const auto message = [&](const std::string& form) {
+    const std::string fields = absl::StrCat(kTools, R"(, "tool_choice": "required", )", form);
+    const HttpReply reply = Send("POST", "/v1/chat/completions", Body("x", fields));
+    EXPECT_EQ(reply.status, 400);
+    return Json::parse(reply.body)["error"]["message"].get<std::string>();
+  };
+  // The calls' grammar is what this model lacks.
+  EXPECT_EQ(message(R"("response_format": {"type": "json_object"})"),
+            "this model has no structured outputs: no end token");
+  EXPECT_EQ(message(R"("guided_regex": "a")"), "tool_choice forces a call, and guided_regex another form");
+}
+
 }  // namespace
 }  // namespace somnus

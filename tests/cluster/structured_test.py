@@ -115,6 +115,17 @@ class Structured(unittest.TestCase):
                 self.assertEqual(answer["finish_reason"], reason)
                 self.assertIsNone(answer["message"]["content"])
 
+    def test_a_forced_call_goes_before_a_response_format(self):
+        answer = self.chat(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, response_format=as_format(PERSON))
+        self.assertEqual(set(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])), {"city", "days"})
+
+    def test_a_long_text_keeps_its_length(self):
+        schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 140, "maxLength": 1000}},
+                  "required": ["text"], "additionalProperties": False}
+        choice = self.chat(response_format=as_format(schema), max_tokens=60)
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertTrue(choice["message"]["content"].lstrip().startswith("{"))
+
     def test_a_forced_call_in_a_stream(self):
         body = {"messages": QUESTION, "max_tokens": 120, "temperature": 0, "stream": True, "tools": [WEATHER],
                 "tool_choice": "required", "parallel_tool_calls": False}

@@ -285,6 +285,17 @@ TEST(GateTest, BoundsPatterns) {
   EXPECT_EQ(Outcome(R"({"type":"string","pattern":"a{1000000}"})"), "refused at /pattern");
 }
 
+TEST(GateTest, NoCountOfAPatternIsAbove128) {
+  const auto counts = [](const std::string& pattern) {
+    return Outcome(Json({{"type", "string"}, {"pattern", pattern}}).dump());
+  };
+  EXPECT_EQ(counts("^a{3,128}$"), "{\"type\":\"string\",\"pattern\":\"^a{3,128}(?:é){0}$\"}");
+  EXPECT_EQ(counts("^a{0,200}$"),
+            "{\"type\":\"string\",\"pattern\":\"^(?:a{0,127}|(?:a{128}){1}a{0,72})(?:é){0}$\"}");
+  EXPECT_EQ(counts("^a{300}$"), "{\"type\":\"string\",\"pattern\":\"^(?:a{128}){2}a{44}(?:é){0}$\"}");
+  EXPECT_EQ(counts("^a{130,}$"), "{\"type\":\"string\",\"pattern\":\"^(?:a{128}){1}a{2}a*(?:é){0}$\"}");
+}
+
 TEST(GateTest, RegexMatchesTheWholeText) {
   EXPECT_EQ(std::get<std::string>(GateRegex("a|b+", {})), "^(?:a|b+)(?:\u00e9){0}$");
   EXPECT_EQ(std::get<std::string>(GateRegex("^$", {})), "^$");
