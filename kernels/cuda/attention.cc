@@ -62,7 +62,7 @@ int64_t AttentionWorkspaceBytes(const CudaDevice& device, const OpsLimits& limit
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
-                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out) {
   if (batch.num_tokens == 0 || num_heads == 0) return;
   CudaDevice& cuda = AsCuda(device);
@@ -85,7 +85,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.block_size = static_cast<int>(cache.block_size);
   params.run_size = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
   params.run_header = CacheRunHeader(cache.dtype, cache.block_size) / SizeOf(cache.dtype);
-  params.scale_log2 = static_cast<float>(static_cast<double>(scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
+  params.scale_log2 =
+      static_cast<float>(static_cast<double>(rule.scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
   params.v_scale = f8 ? cache.v_scale : 1.0f;
   params.cache = cache.data;
   params.block_tables = batch.block_tables;
@@ -94,6 +95,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.context_len = batch.context_len;
   params.positions = batch.positions;
   params.num_seqs = static_cast<int>(batch.num_seqs);
+  if (rule.window > 0) params.window = rule.window;
+  params.softcap_log2 = static_cast<float>(static_cast<double>(rule.logit_softcap) * kLog2E);
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
   // The tensor-core kernels look for the largest score before scaling, which needs a positive scale.
   const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;
