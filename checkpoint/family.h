@@ -111,15 +111,21 @@ struct Family {
   // Rows of q and k are stored so that neighbours rotate together, 2i with 2i + 1, in all kinds of files
   // (GLM); otherwise row i of a head's rotating rows and the row that lies half of these further on.
   bool interleaved_rope = false;
+  bool partial_rope = false;  // files may rotate a part of each head
+  bool local_rope = false;    // layers with a window have a rotary embedding of their own
+  // Where files have windows and no list of layers: the layers whose number, from 1 on, is no multiple have
+  // one; 0: all.
+  int32_t window_period = 0;
   // embedding_scale is rounded to the type of computation, as transformers and vLLM do (Gemma).
   bool rounds_embedding_scale = false;
   bool learned_positions = false;  // then no token may be beyond max_position_embeddings
   int32_t position_offset = 0;     // the row of position 0 in the table of learned positions
   // GGUF's q and k rows are stored in the pairing order of llama.cpp's rotary embedding: as interleaved_rope.
   bool gguf_permutes_heads = false;
-  // Sets what GGUF files of the family leave to the reader; nullptr: nothing. To be called when all general
-  // keys have been read.
-  absl::Status (*finish_gguf)(GgufFields* fields, ModelConfig* config) = nullptr;
+  // Sets what GGUF files of the family leave to the reader; nullptr: nothing. Called when all general keys
+  // have been read; keeps errors in the fields.
+  void (*finish_gguf)(GgufFields* fields, ModelConfig* config) = nullptr;
+  int32_t gguf_nope_period = 0;  // GGUF: every so many layers one has no rotary embedding; 0: none
 
   const char* layer_prefix = "model.layers.";  // the layer's number and "." follow
   absl::Span<const TensorSpec> tensors;        // outside of the layers

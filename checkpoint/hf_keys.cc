@@ -108,21 +108,21 @@ void ReadLongRope(int64_t original, int64_t max_positions, size_t num_pairs, Jso
 }
 
 // The dimensions of a head that rotate; 0: all.
-int32_t ReadRotaryDim(const RopeKeys& keys, int32_t head_dim, JsonFields* fields, JsonFields* rope) {
+int32_t ReadRotaryDim(const RopeKeys& keys, const ModelConfig& config, JsonFields* fields, JsonFields* rope) {
   const double partial =
       rope->Double("partial_rotary_factor", fields->Double("partial_rotary_factor", keys.partial));
   if (partial == 1.0) return 0;
-  if (!keys.allows_partial) {
+  if (!config.family->partial_rope) {
     rope->Note(rope->Unsupported("partial_rotary_factor", "a value other than 1 in this family"));
     return 0;
   }
-  const double dims = std::floor(head_dim * partial);
+  const double dims = std::floor(config.head_dim * partial);
   if (!(partial > 0) || partial > 1 || dims < 2 || static_cast<int32_t>(dims) % 2 != 0) {
-    rope->Note(rope->Bad("partial_rotary_factor",
-                         absl::StrCat(partial, " of head_dim ", head_dim, " is not a number of pairs")));
+    rope->Note(rope->Bad("partial_rotary_factor", absl::StrCat(partial, " of head_dim ", config.head_dim,
+                                                               " is not a number of pairs")));
     return 0;
   }
-  return static_cast<int32_t>(dims) == head_dim ? 0 : static_cast<int32_t>(dims);
+  return static_cast<int32_t>(dims) == config.head_dim ? 0 : static_cast<int32_t>(dims);
 }
 
 // Reads one rotary embedding from its object; what the object lacks stands on the file's outermost level.
@@ -145,7 +145,7 @@ absl::Status ReadRope(const RopeKeys& keys, double theta, JsonFields* fields, Js
   const bool needs_factor = type != "default" && type != "longrope" && !is_ratio;
   if (needs_factor && !rope->Has("factor")) rope->Note(rope->Bad("factor", "missing"));
   if (out->factor <= 0) rope->Note(rope->Bad("factor", "not above zero"));
-  out->rotary_dim = ReadRotaryDim(keys, config->head_dim, fields, rope);
+  out->rotary_dim = ReadRotaryDim(keys, *config, fields, rope);
   const int32_t rotated = out->rotary_dim > 0 ? out->rotary_dim : config->head_dim;
   if (type == "linear") {
     out->type = RopeConfig::Type::kLinear;
@@ -196,7 +196,8 @@ absl::StatusOr<std::vector<bool>> WindowedLayers(const WindowKeys& keys,
     return f->Bad("layer_types", "shorter than num_hidden_layers");
   const bool switched_on = f->Bool("use_sliding_window", false);
   const int64_t full_layers = f->Int("max_window_layers", kDefaultFullAttentionLayers, 0, int64_t{1} << 31);
-  const int64_t period = f->Int("sliding_window_pattern", std::max(1, keys.period), 1, kMaxLayers);
+  const int64_t period =
+      f->Int("sliding_window_pattern", std::max(1, config.family->window_period), 1, kMaxLayers);
   RETURN_IF_ERROR(f->status());
   for (int64_t i = 0; i < config.num_layers; ++i) {
     if (typed) {
@@ -258,14 +259,14 @@ void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, 
   config->activation = *activation;
 }
 
-absl::Status ReadRopes(const RopeKeys& keys, bool has_local, JsonFields* fields, ModelConfig* config) {
+absl::Status ReadRopes(const RopeKeys& keys, JsonFields* fields, ModelConfig* config) {
   // Where both are there, transformers takes rope_scaling, unless that is empty.
   const bool scaling = !fields->Object("rope_scaling").empty();
   const char* key = scaling ? "rope_scaling" : "rope_parameters";
   const json& parameters = fields->Object(key);
   RETURN_IF_ERROR(fields->status());
   const double theta = fields->Double("rope_theta", keys.theta);
-  if (!has_local) {
+  if (!config->family->local_rope) {
     JsonFields rope(fields->file(), parameters, absl::StrCat(key, "."));
     for (const char* layered : {kFull, kSliding}) {
       if (rope.Has(layered)) return rope.Unsupported(layered, "a rope of its own per kind of layer");
@@ -301,7 +302,7 @@ absl::Status ReadLayers(const WindowKeys& keys, JsonFields* fields, ModelConfig*
   for (int32_t i = 0; i < num_layers; ++i) {
     if (!windowed[i]) continue;
     if (narrows) layers[i].window = static_cast<int32_t>(window);
-    if (keys.has_local_rope) layers[i].rope = LayerRope::kLocal;
+    if (config->family->local_rope) layers[i].rope = LayerRope::kLocal;
   }
   const auto is_plain = [](const LayerAttention& layer) { return layer == LayerAttention(); };
   if (!std::all_of(layers.begin(), layers.end(), is_plain)) config->layer_attention = std::move(layers);

@@ -23,23 +23,20 @@ enum class AttentionWindow {
   kNone,
   kAlways,         // all
   kBySwitch,       // with use_sliding_window, those from max_window_layers on (Qwen)
-  kByPattern,      // layer i unless i + 1 is a multiple of WindowKeys::period
+  kByPattern,      // layer i unless i + 1 is a multiple of Family::window_period
   kWithoutRotary,  // with use_sliding_window, those without rotary embedding (SmolLM3)
 };
 
 struct WindowKeys {
   AttentionWindow kind = AttentionWindow::kNone;
-  int32_t period = 0;               // of kByPattern, where sliding_window_pattern gives none
   int32_t default_window = 4096;    // of an absent sliding_window; 0: none
-  bool has_local_rope = false;      // layers with a window have a rotary embedding of their own
   bool skips_rope_by_list = false;  // no_rope_layers and no_rope_layer_interval are read
 };
 
 // The rotary embedding's defaults.
 struct RopeKeys {
   double theta = 1e4;
-  double local_theta = 1e4;  // of layers with a window, in families that have two
-  bool allows_partial = false;
+  double local_theta = 1e4;       // of layers with a window, in families that have two
   double partial = 1.0;           // partial_rotary_factor
   bool yarn_is_longrope = false;  // as Phi-3's class reads old files
 };
@@ -60,7 +57,7 @@ void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, 
 // rope_scaling (with rope_theta beside it) or transformers 5's rope_parameters (with rope_theta inside; with
 // an object for each kind of layer in families that have two rotary embeddings). Fills rope, local_rope and
 // query_temperature; head_dim and max_position_embeddings must have been read.
-absl::Status ReadRopes(const RopeKeys& keys, bool has_local, JsonFields* fields, ModelConfig* config);
+absl::Status ReadRopes(const RopeKeys& keys, JsonFields* fields, ModelConfig* config);
 
 // Which layers have a window or no rotation. Unimplemented for kinds of layers that no decoder here has.
 absl::Status ReadLayers(const WindowKeys& keys, JsonFields* fields, ModelConfig* config);

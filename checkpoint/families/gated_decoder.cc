@@ -46,7 +46,7 @@ absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, 
   ReadActivation(fields, keys.activation_key, keys.activation, model);
   RETURN_IF_ERROR(fields->status());
   RETURN_IF_ERROR(CheckHeads(*fields, *model));
-  RETURN_IF_ERROR(ReadRopes(keys.rope, keys.window.has_local_rope, fields, model));
+  RETURN_IF_ERROR(ReadRopes(keys.rope, fields, model));
   ExtendByYarn(model);
   return ReadLayers(keys.window, fields, model);
 }

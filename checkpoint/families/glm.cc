@@ -7,7 +7,7 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kGlmKeys = {.qkv_bias_by_flag = true,
-                                       .rope = {.allows_partial = true, .partial = 0.5},
+                                       .rope = {.partial = 0.5},
                                        .default_positions = 131072,
                                        .default_kv_heads = 2,
                                        .default_head_dim = 128,
@@ -31,6 +31,7 @@ constexpr Family kGlm = {
     .class_name = "Glm",
     .read_config = ReadGlm,
     .interleaved_rope = true,
+    .partial_rope = true,
     .tensors = kGatedDecoderTensors,
     .layer_tensors = kGlmTensors,
 };
@@ -56,6 +57,7 @@ constexpr Family kGlm4 = {
     .gguf_architecture = "glm4",
     .read_config = ReadGlm,
     .interleaved_rope = true,
+    .partial_rope = true,
     .tensors = kGatedDecoderTensors,
     .layer_tensors = kGlm4Tensors,
 };

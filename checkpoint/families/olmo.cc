@@ -34,22 +34,25 @@ constexpr Family kOlmo2 = GatedDecoder<kOlmo2Keys>({
     .gguf_architecture = "olmo2",
     .qk_norm = true,
     .qk_norm_wide = true,
+    .local_rope = true,  // OLMo 3's GGUF files, too, have this architecture
+    .window_period = 4,
     .layer_tensors = kLayerTensors,
 });
 const FamilyRegistration kOlmo2Registration(&kOlmo2);
 
-constexpr GatedDecoderKeys kOlmo3Keys = {
-    .bias_by_flag = true,
-    .window = {.kind = AttentionWindow::kByPattern, .period = 4, .has_local_rope = true},
-    .rope = {.theta = 5e5, .local_theta = 5e5},
-    .default_eps = 1e-5,
-    .token_ids = {.eos = 50279, .pad = 1}};
+constexpr GatedDecoderKeys kOlmo3Keys = {.bias_by_flag = true,
+                                         .window = {.kind = AttentionWindow::kByPattern},
+                                         .rope = {.theta = 5e5, .local_theta = 5e5},
+                                         .default_eps = 1e-5,
+                                         .token_ids = {.eos = 50279, .pad = 1}};
 // GGUF files name the architecture olmo2.
 constexpr Family kOlmo3 = GatedDecoder<kOlmo3Keys>({
     .model_type = "olmo3",
     .class_name = "Olmo3",
     .qk_norm = true,
     .qk_norm_wide = true,
+    .local_rope = true,
+    .window_period = 4,
     .layer_tensors = kLayerTensors,
 });
 const FamilyRegistration kOlmo3Registration(&kOlmo3);

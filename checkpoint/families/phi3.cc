@@ -12,7 +12,7 @@ constexpr TensorSpec kLayerTensors[] = {
 };
 
 constexpr GatedDecoderKeys kPhi3Keys = {.window = {.kind = AttentionWindow::kAlways, .default_window = 0},
-                                        .rope = {.allows_partial = true, .yarn_is_longrope = true},
+                                        .rope = {.yarn_is_longrope = true},
                                         .default_positions = 4096,
                                         .default_eps = 1e-5,
                                         .token_ids = {.bos = 1, .eos = 32000, .pad = 32000}};
@@ -20,6 +20,7 @@ constexpr Family kPhi3 = GatedDecoder<kPhi3Keys>({
     .model_type = "phi3",
     .class_name = "Phi3",
     .gguf_architecture = "phi3",
+    .partial_rope = true,
     .layer_tensors = kLayerTensors,
 });
 const FamilyRegistration kPhi3Registration(&kPhi3);

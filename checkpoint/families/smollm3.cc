@@ -19,6 +19,7 @@ constexpr Family kSmolLm3 = GatedDecoder<kSmolLm3Keys>({
     .class_name = "SmolLM3",
     .gguf_architecture = "smollm3",
     .gguf_permutes_heads = true,
+    .gguf_nope_period = 4,
 });
 const FamilyRegistration kSmolLm3Registration(&kSmolLm3);
 
