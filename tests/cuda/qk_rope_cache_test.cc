@@ -28,7 +28,7 @@ constexpr double kEps = 1e-5;
 struct Options {
   DataType type;
   std::optional<DataType> cache = {};  // kF8E4M3 or kI8; else `type`
-  bool q_norm = false, k_norm = false, rope = true;
+  bool q_norm = false, k_norm = false, rope = true, q_scale = false;
   Layout layout = {};
   float k_scale = 1, v_scale = 1;
 };
