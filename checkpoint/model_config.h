@@ -149,6 +149,16 @@ struct ModelConfig {
   LayerAttention AttentionOf(int32_t layer) const {
     return layer_attention.empty() ? LayerAttention() : layer_attention[layer];
   }
+  // How many tokens a query attends at most in any layer, with its own: the widest window; 0: all tokens,
+  // since a layer has no window.
+  int32_t AttentionReach() const {
+    int32_t widest = 0;
+    for (const LayerAttention& layer : layer_attention) {
+      if (layer.window == 0) return 0;
+      widest = layer.window > widest ? layer.window : widest;
+    }
+    return widest;
+  }
   // The dimensions of a head that rotate, by the main rotary embedding.
   int32_t RotaryDim() const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
 };
