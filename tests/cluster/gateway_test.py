@@ -162,7 +162,7 @@ class Calls(unittest.TestCase):
 
     def test_loads_tell_of_a_request_that_runs(self):
         loads = lambda: self.gateway.stub.GetLoads(pb.GetLoadsRequest(include=["core"]), timeout=DEADLINE_S).loads[0]
-        stream = self.gateway.generate([5, 6, 7], max_tokens=480, ignore_eos=True, n=4)
+        stream = self.gateway.generate([5, 6, 7], max_tokens=480, ignore_eos=True, n=4, temperature=1)
         next(stream)
         wait_until(lambda: loads().num_running_reqs == 4 and loads().num_used_tokens > 0, 10, "four sequences run")
         stream.cancel()

@@ -33,7 +33,7 @@ wire::GetModelInfoResponse ModelInfo(const ServedModel& model) {
   wire::GetModelInfoResponse info;
   info.set_model_path(model.name);
   info.set_served_model_name(model.name);
-  info.set_is_generation(true);
+  info.set_is_generation(model.pooling.generates);
   info.set_max_context_length(static_cast<uint32_t>(model.engine->max_model_len()));
   info.set_max_req_input_len(model.engine->max_model_len() - 1);  // one token is generated
   info.set_vocab_size(static_cast<uint32_t>(model.config.vocab_size));
