@@ -43,6 +43,21 @@ struct KvCacheView {
 };
 inline constexpr float kLeastI8Magnitude = 0x1p-100f;
 
+// Which keys of the cache a query attends, and what becomes of a score before the softmax. A layer's own:
+// layers of one model may differ.
+struct AttentionRule {
+  float scale = 1;  // of the product of query and key
+  // The query at position p attends the keys at positions p - window + 1 to p, `window` keys with its own: as
+  // transformers' sliding_window, which masks keys at or before p - window (sliding_window_overlay of
+  // masking_utils.py; Mistral 7B, arXiv 2310.06825, section 2). 0: all keys from position 0 on. Nothing of a
+  // block is read where every key of the block lies before the windows of all of a sequence's queries: the
+  // entry in the block table may be the null block.
+  int32_t window = 0;
+  // A scaled score s becomes logit_softcap * tanh(s / logit_softcap), before the mask, as transformers'
+  // attn_logit_softcapping (Gemma 2, arXiv 2408.00118, section 2). 0: scores stay as they are.
+  float logit_softcap = 0;
+};
+
 struct ScoredToken {
   float value;
   int32_t id;

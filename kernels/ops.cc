@@ -93,9 +93,10 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
-                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out) {
-  device.ops().PagedAttention(device, qkv, num_heads, kv_head_of_head, scale, batch, cache, out);
+  SOMNUS_CHECK(rule.window >= 0 && rule.logit_softcap >= 0);
+  device.ops().PagedAttention(device, qkv, num_heads, kv_head_of_head, rule, batch, cache, out);
 }
 
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,

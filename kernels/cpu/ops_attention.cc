@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/check.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
@@ -185,8 +186,9 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
-                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out) {
+  SOMNUS_CHECK(rule.window == 0 && rule.logit_softcap == 0);
   CpuDevice& cpu = AsCpu(device);
   const HeadGroups groups = HeadGroups::Make(kv_head_of_head, num_heads, cache.num_kv_heads, cpu.workspace());
   const bool f8 = cache.dtype == DataType::kF8E4M3;
@@ -197,7 +199,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                            .out_type = out.dtype,
                            .heads = nullptr,
                            .num_heads = 0,
-                           .scale = f8 ? scale * cache.k_scale * kF8Unit : scale,
+                           .scale = f8 ? rule.scale * cache.k_scale * kF8Unit : rule.scale,
                            .v_scale = f8 ? cache.v_scale * kF8Unit : 1.0f,
                            .positions = batch.positions,
                            .cache = cache};

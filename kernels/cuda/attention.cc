@@ -62,10 +62,14 @@ int64_t AttentionWorkspaceBytes(const CudaDevice& device, const OpsLimits& limit
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
-                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out) {
   if (batch.num_tokens == 0 || num_heads == 0) return;
   CudaDevice& cuda = AsCuda(device);
+  if (rule.window != 0 || rule.logit_softcap != 0) {
+    cuda.Record(absl::UnimplementedError("PagedAttention: no kernel takes a window or a soft cap"));
+    return;
+  }
   const AttentionShape shape{.act = out.dtype,
                              .cache = cache.dtype,
                              .num_heads = num_heads,
@@ -85,7 +89,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.block_size = static_cast<int>(cache.block_size);
   params.run_size = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
   params.run_header = CacheRunHeader(cache.dtype, cache.block_size) / SizeOf(cache.dtype);
-  params.scale_log2 = static_cast<float>(static_cast<double>(scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
+  params.scale_log2 =
+      static_cast<float>(static_cast<double>(rule.scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
   params.v_scale = f8 ? cache.v_scale : 1.0f;
   params.cache = cache.data;
   params.block_tables = batch.block_tables;

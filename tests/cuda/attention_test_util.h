@@ -58,8 +58,8 @@ class AttentionRun {
 
   // Queues the op.
   void Queue(Device& device) {
-    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), Scale(), Batch(), CacheView(),
-                   out_.view());
+    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), {.scale = Scale()}, Batch(),
+                   CacheView(), out_.view());
   }
 
   void Check() {

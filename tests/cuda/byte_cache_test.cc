@@ -135,8 +135,8 @@ class Pair {
     const KvCacheView cache = View(cuda_memory_.device<void>());
     QkNormRopeAndCache(*cuda_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-5, rope, batch,
                        cache);
-    PagedAttention(*cuda_.device, qkv.view(), shape_.num_heads, kv_head_of_head.data(), Scale(), batch, cache,
-                   out.view());
+    PagedAttention(*cuda_.device, qkv.view(), shape_.num_heads, kv_head_of_head.data(), {.scale = Scale()},
+                   batch, cache, out.view());
     EXPECT_TRUE(cuda_.device->Synchronize().ok());
   }
 
@@ -152,8 +152,8 @@ class Pair {
     want_ = std::make_unique<Matrix>(DataType::kF32, qkv.rows(), shape_.num_heads * shape_.head_dim);
     QkNormRopeAndCache(*cpu_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-5, rope, batch,
                        cache);
-    PagedAttention(*cpu_.device, qkv.view(), shape_.num_heads, a.kv_head_of_head.data(), Scale(), batch,
-                   cache, want_->view());
+    PagedAttention(*cpu_.device, qkv.view(), shape_.num_heads, a.kv_head_of_head.data(), {.scale = Scale()},
+                   batch, cache, want_->view());
   }
 
   const Shape shape_;

@@ -222,7 +222,7 @@ std::vector<float> ThroughCache(CpuIsa isa, const CacheTypes& types, const std::
                              .positions = &position,
                              .slot_mapping = &slot};
   QkNormRopeAndCache(*bench.device, qkv.view(), 1, nullptr, nullptr, 1e-5, {}, batch, cache);
-  PagedAttention(*bench.device, qkv.view(), 1, &kv_head, 1, batch, cache, out.view());
+  PagedAttention(*bench.device, qkv.view(), 1, &kv_head, {}, batch, cache, out.view());
   std::vector<float> values;
   for (int64_t i = 0; i < head_dim; ++i) values.push_back(out.Get(0, i));
   return values;

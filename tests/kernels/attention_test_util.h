@@ -128,8 +128,8 @@ class Runner {
     QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
                        view_);
     out_ = std::make_unique<Matrix>(out_type_, num_tokens, shape_.num_heads * shape_.head_dim, 1);
-    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), Scale(), batch,
-                   view_, out_->view());
+    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), {.scale = Scale()},
+                   batch, view_, out_->view());
     std::vector<std::string> rows;
     for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(out_->Bytes(t));
     return rows;

@@ -334,7 +334,9 @@ class Cases {
     const double bytes = queries > 1 ? 0 : static_cast<double>(seqs * blocks_per_seq * block_bytes);
     const TensorView qkv = Wide(tokens, qkv_width_), out = Act(tokens, model_.heads * model_.head_dim);
     Time("attention " + name, bytes, 4.0 * pairs * static_cast<double>(model_.head_dim), BenchPeak::kBF16,
-         [&] { PagedAttention(device_, qkv, model_.heads, map.data(), 0.125f, batch, cache, out); });
+         [&] {
+           PagedAttention(device_, qkv, model_.heads, map.data(), {.scale = 0.125f}, batch, cache, out);
+         });
     const std::vector<float> norm(model_.head_dim, 1.0f), rope(kMaxContext * model_.head_dim / 2, 0.7f);
     const float* qk_norm = model_.qk_norm ? norm.data() : nullptr;
     Time("qk_norm_rope_cache " + name, 0, 0, BenchPeak::kF32, [&] {

@@ -174,11 +174,11 @@ void DecoderModel::Attention(int64_t layer, const StepInput& input, const Tensor
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
   if (num_heads > 0) {
     const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // sum [T, (H + 2 KV) D]
-    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim));
+    const AttentionRule rule{.scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim))};
     FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
     QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope,
                        input.batch, c_.kv_cache[layer]);
-    PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer],
+    PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, rule, input.batch, c_.kv_cache[layer],
                    heads);
   }
   RowParallel(heads, w.out, w.out_bias, delta);

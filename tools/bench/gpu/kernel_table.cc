@@ -244,7 +244,7 @@ class KernelBench {
     size_t turn = 0;
     RETURN_IF_ERROR(Time(name, work, repeats, [&] {
       batch.block_tables = tables[turn++ % tables.size()];
-      PagedAttention(device_, qkv, heads_, kv_head_of_head, 0.0884f, batch, view, out);
+      PagedAttention(device_, qkv, heads_, kv_head_of_head, {.scale = 0.0884f}, batch, view, out);
     }));
     return FreeFrom(first_region);
   }
