@@ -51,7 +51,7 @@ struct AttentionRule {
   // transformers' sliding_window, which masks keys at or before p - window (sliding_window_overlay of
   // masking_utils.py; Mistral 7B, arXiv 2310.06825, section 2). 0: all keys from position 0 on. Nothing of a
   // block is read where every key of the block lies before the windows of all of a sequence's queries: the
-  // entry in the block table may be the null block.
+  // entry in the block table may be the null block, or name a block that other sequences have by now.
   int32_t window = 0;
   // A scaled score s becomes logit_softcap * tanh(s / logit_softcap), before the mask, as transformers'
   // attn_logit_softcapping (Gemma 2, arXiv 2408.00118, section 2). 0: scores stay as they are.

@@ -166,8 +166,8 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
 // Causal attention over the paged cache (PagedAttention, SOSP'23 section 4.1): query row t of sequence i sees
 // the cache's tokens [0, positions[t]], or those of them that rule.window leaves. q: the first num_heads *
 // head_dim columns of qkv; out: act [T, num_heads * head_dim]. kv_head_of_head: [num_heads], which of this
-// rank's KV heads serves query head h (uneven shards have no fixed ratio). rule: scale > 0, window >= 0,
-// logit_softcap >= 0.
+// rank's KV heads serves query head h (uneven shards have no fixed ratio). rule: window >= 0, logit_softcap
+// >= 0.
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
                     const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out);

@@ -4,8 +4,9 @@
 // K's layout in a block of bf16 is the layout of tiles of 16 tokens, a group. V is multiplied in steps of 32
 // tokens, as a tile of 16 takes as long: a chunk's values are copied side by side, once for all rows. A bf16
 // holds every value of a cache of bytes exactly: such a chunk's keys and values become bf16 in that copy. A
-// tile of rows has the products of all tokens that the tile's last row sees; rows that see less have weights
+// tile of rows has the products of all tokens that some row of the tile sees; rows that see less have weights
 // of zero there, which change neither a sum that is a normal number nor, after FlushSmallSums, any other.
+// Steps lie where they lie without a window, and those before all windows are left out.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -63,12 +64,16 @@ SOMNUS_INLINE VF FoldRows(VF (&v)[kW], const Op& op) {
 template <typename S>
 struct TileAttention : Attention<S, kTileChunkTokens> {
   using Base = Attention<S, kTileChunkTokens>;
-  using Base::acc, Base::args, Base::block_size, Base::dims, Base::head_dim, Base::kScaled, Base::limits,
-      Base::max, Base::q, Base::scores, Base::sum, Base::v_row_bytes, Base::weights;
+  using Base::acc, Base::args, Base::block_size, Base::dims, Base::firsts, Base::head_dim, Base::kScaled,
+      Base::limits, Base::max, Base::q, Base::scores, Base::sum, Base::v_row_bytes, Base::weights;
   using typename Base::Act;
   using typename Base::ActType;
   static constexpr bool kInPlace = S::E::kType == DataType::kBF16;  // K's tiles
   static constexpr int64_t kColumnBytes = Base::kPair * static_cast<int64_t>(sizeof(typename S::E::Type));
+
+  // Capped scores are final: neither a token's scale of K nor `scale` is to be multiplied any more.
+  const bool capped = args.logit_softcap > 0;
+  const float scale = capped ? 1 : args.scale;
 
   static bool Serves(const KvCacheView& cache) {
     return cache.head_dim % kStepK == 0 && cache.head_dim <= kMaxTileDims &&
@@ -96,8 +101,12 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   struct Rows {
     int64_t begin;
     int64_t count;
-    int64_t least;  // tokens that the first sees
-    int64_t most;   // and the last
+    int64_t first;  // token that the first row sees
+    int64_t end;    // of the tokens that the last row sees
+  };
+  // Tokens [first, end), of which each row sees [all_first, all_end).
+  struct Tokens {
+    int64_t first, all_first, all_end, end;
   };
 
   Groups GroupsOf(const Chunk& chunk) const {
@@ -116,6 +125,13 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return groups;
   }
 
+  // The group, and the step, of the first token at or beyond `first`.
+  static int64_t FirstGroup(const Groups& groups, int64_t first) {
+    return Max(0, first - groups.begin) / kGroupTokens;
+  }
+  static int64_t FirstStep(const Groups& groups, int64_t first) {
+    return Max(0, first - groups.begin) / kStepTokens;
+  }
   // How many groups, and how many steps, hold a token below the limit.
   static int64_t SeenGroups(const Groups& groups, int64_t limit) {
     return Max(0, Min(groups.count, (limit - groups.begin + kGroupTokens - 1) / kGroupTokens));
@@ -127,15 +143,23 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   template <typename Fn>
   SOMNUS_INLINE void ForSeen(const Groups& groups, int64_t row, const Fn& fn) const {
     const int64_t tokens = Min(groups.count * kGroupTokens, limits[row] - groups.begin);
-    int64_t t = 0;
+    const int64_t first = Max(0, firsts[row] - groups.begin);
+    int64_t t = first / kGroupTokens * kGroupTokens;
+    if (t < first && t < tokens) {
+      fn(t, static_cast<__mmask16>(Below(tokens - t) & ~Below(first - t)));
+      t += kGroupTokens;
+    }
     for (; t + kGroupTokens <= tokens; t += kGroupTokens) fn(t, static_cast<__mmask16>(0xffff));
-    if (t < tokens) fn(t, static_cast<__mmask16>((1u << (tokens - t)) - 1));
+    if (t < tokens) fn(t, static_cast<__mmask16>(Below(tokens - t)));
+  }
+  static SOMNUS_INLINE uint32_t Below(int64_t lane) {
+    return lane >= kGroupTokens ? 0xffffu : (1u << lane) - 1;
   }
 
   void CopyKeys(const Groups& groups, Keys* keys) const {
     if constexpr (kInPlace) return;
-    VU* to = keys->data;
-    for (int64_t g = 0; g < groups.count; ++g) {
+    for (int64_t g = FirstGroup(groups, firsts[0]); g < groups.count; ++g) {
+      VU* to = keys->data + g * head_dim / 2;
       for (int64_t d = 0; d < head_dim; d += 2) *to++ = S::Pair(groups.k[g] + d * block_size, block_size);
     }
   }
@@ -160,14 +184,26 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   }
 
   void Score(const Groups& groups, const Keys& keys, const Rows& rows) {
-    const int64_t count = SeenGroups(groups, rows.most);
-    for (int64_t g = 0; g < count; g += kSumTiles)
+    const int64_t count = SeenGroups(groups, rows.end);
+    for (int64_t g = FirstGroup(groups, rows.first); g < count; g += kSumTiles)
       ScoreGroups(groups, keys, g, Min(kSumTiles, count - g), rows);
+    if (!capped) return;
+    for (int64_t r = rows.begin; r < rows.begin + rows.count; ++r) CapRow(groups, r);
+  }
+
+  // The row's scores as they are after the soft cap.
+  void CapRow(const Groups& groups, int64_t row) {
+    float* const s = scores + row * kTileChunkTokens;
+    const float cap = args.logit_softcap, unit = args.scale / cap;
+    ForSeen(groups, row, [&](int64_t t, __mmask16) {
+      const VF score = Load(s + t) * unit;
+      Store(s + t, Tanh(kScaled ? score * Load(groups.k_scales[t / kGroupTokens]) : score) * cap);
+    });
   }
 
   SOMNUS_INLINE VF ScoresAt(const Groups& groups, int64_t row, int64_t t) const {
     const VF s = Load(scores + row * kTileChunkTokens + t);
-    return kScaled ? s * Load(groups.k_scales[t / kGroupTokens]) : s;
+    return kScaled && !capped ? s * Load(groups.k_scales[t / kGroupTokens]) : s;
   }
 
   // The row's largest score of the chunk, before scaling, in some lane.
@@ -179,26 +215,27 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return top;
   }
 
-  // The row's weights for the first `steps` steps, zero where the row does not see; returns the sum of the
+  // The row's weights for the steps [begin, end), zero where the row does not see; returns the sum of the
   // weights, over lanes.
-  VF WeighRow(const Groups& groups, int64_t row, int64_t steps, float new_max) {
+  VF WeighRow(const Groups& groups, int64_t row, int64_t begin_step, int64_t end_step, float new_max) {
     ActType* const w = weights + row * kTileChunkTokens;
-    const VF unit = Set(args.scale * kLog2E), less = Set(new_max * -kLog2E);
+    const VF unit = Set(scale * kLog2E), less = Set(new_max * -kLog2E);
     VF total = {};
-    int64_t end = 0;
+    int64_t end = begin_step * kStepTokens;
     ForSeen(groups, row, [&](int64_t t, __mmask16 seen) {
+      for (; end < t; end += kGroupTokens) Act::Put(w + end, VF{});
       const VF p = Exp2(Fma(ScoresAt(groups, row, t), unit, less));
       total = (VF)_mm512_mask_add_ps((__m512)total, seen, (__m512)total, (__m512)p);
       const VF weight = kScaled ? p * Load(groups.v_scales[t / kGroupTokens]) : p;
       Act::Put(w + t, (VF)_mm512_maskz_mov_ps(seen, (__m512)weight));
       end = t + kGroupTokens;
     });
-    for (; end < steps * kStepTokens; end += kGroupTokens) Act::Put(w + end, VF{});
+    for (; end < end_step * kStepTokens; end += kGroupTokens) Act::Put(w + end, VF{});
     return total;
   }
 
   void Weigh(const Groups& groups, const Rows& rows) {
-    const int64_t steps = SeenSteps(groups, rows.most);
+    const int64_t begin = FirstStep(groups, rows.first), end = SeenSteps(groups, rows.end);
     float* const old_max = max + rows.begin;
     float* const sums = sum + rows.begin;
     // Lanes beyond the rows stay unchanged.
@@ -206,10 +243,11 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     for (int64_t r = 0; r < rows.count; ++r) lanes[r] = LargestOf(groups, rows.begin + r);
     for (int64_t r = rows.count; r < kW; ++r) lanes[r] = Set(-__builtin_inff());
     const VF before = Load(old_max);
-    const VF now = MaxV(FoldRows(lanes, [](VF a, VF b) { return MaxV(a, b); }) * args.scale, before);
+    const VF now = MaxV(FoldRows(lanes, [](VF a, VF b) { return MaxV(a, b); }) * scale, before);
     float new_max[kW], decay[kW];
     Store(new_max, now);
-    for (int64_t r = 0; r < rows.count; ++r) lanes[r] = WeighRow(groups, rows.begin + r, steps, new_max[r]);
+    for (int64_t r = 0; r < rows.count; ++r)
+      lanes[r] = WeighRow(groups, rows.begin + r, begin, end, new_max[r]);
     for (int64_t r = rows.count; r < kW; ++r) lanes[r] = VF{};
     const VF total = FoldRows(lanes, [](VF a, VF b) { return a + b; });
     const VF factors = now == before ? Set(1) : Exp2((before - now) * kLog2E);
@@ -254,13 +292,14 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     }
   }
 
-  // A group's values with zeros for the tokens from `seen` on. Returns whether all are finite.
-  bool CopySeen(const char* v, int64_t seen, VU* to) const {
+  // A group's values with zeros for the tokens outside [from, seen). Returns whether all are finite.
+  bool CopySeen(const char* v, int64_t from, int64_t seen, VU* to) const {
     constexpr uint32_t kLow = 0x7f80, kHigh = 0x7f800000;
     VI infinite = {};
     ForValues(v, [&](int64_t pair, VU values) {
-      const int64_t tokens = seen - 2 * pair;
-      const uint32_t mask = tokens >= 2 ? ~0u : tokens == 1 ? 0xffffu : 0u;
+      const int64_t tokens = seen - 2 * pair, before = from - 2 * pair;
+      const uint32_t below = tokens >= 2 ? ~0u : tokens == 1 ? 0xffffu : 0u;
+      const uint32_t mask = before <= 0 ? below : before == 1 ? below & 0xffff0000u : 0u;
       const VU bits = values & mask;
       infinite |= (VI)((bits & kLow) == kLow) | (VI)((bits & kHigh) == kHigh);
       *to++ = bits;
@@ -268,21 +307,24 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     return _mm512_test_epi32_mask((__m512i)infinite, (__m512i)infinite) == 0;
   }
 
-  // The values of the tokens below `most`, and zeros up to a whole step. All rows see the tokens below
-  // `least`.
-  void CopyValues(const Groups& groups, int64_t least, int64_t most, Values* values) const {
-    const int64_t vectors = kGroupTokens / 2 * dims / kW, count = SeenGroups(groups, most);
+  // The values of the tokens, and zeros up to whole steps.
+  void CopyValues(const Groups& groups, const Tokens& tokens, Values* values) const {
+    const int64_t vectors = kGroupTokens / 2 * dims / kW, count = SeenGroups(groups, tokens.end);
+    const int64_t first = FirstGroup(groups, tokens.first);
     for (bool& finite : values->finite) finite = true;
-    for (int64_t g = 0; g < count; ++g) {
+    for (int64_t g = first; g < count; ++g) {
       VU* to = values->data + g * vectors;
       const int64_t position = groups.begin + g * kGroupTokens;
-      if (position + kGroupTokens <= least) {
+      if (position >= tokens.all_first && position + kGroupTokens <= tokens.all_end) {
         ForValues(groups.v[g], [&](int64_t, VU pairs) { *to++ = pairs; });
       } else {
-        values->finite[g * kGroupTokens / kStepTokens] &= CopySeen(groups.v[g], most - position, to);
+        values->finite[g * kGroupTokens / kStepTokens] &=
+            CopySeen(groups.v[g], tokens.first - position, tokens.end - position, to);
       }
     }
-    const int64_t end = SeenSteps(groups, most) * kStepTokens / 2 * dims / kW;
+    const int64_t begin = FirstStep(groups, tokens.first) * kStepTokens / 2 * dims / kW;
+    const int64_t end = SeenSteps(groups, tokens.end) * kStepTokens / 2 * dims / kW;
+    for (int64_t i = begin; i < first * vectors; ++i) values->data[i] = VU{};
     for (int64_t i = count * vectors; i < end; ++i) values->data[i] = VU{};
   }
 
@@ -295,9 +337,9 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     __builtin_memcpy(after, sums, bytes);
     __builtin_memcpy(before, sums, bytes);
     for (int64_t r = 0; r < rows.count; ++r) {
-      const int64_t limit = limits[rows.begin + r];
-      if (SeenSteps(groups, limit) <= step) continue;
-      CopyValues(groups, limit, limit, &own);
+      const int64_t first = firsts[rows.begin + r], limit = limits[rows.begin + r];
+      if (SeenSteps(groups, limit) <= step || FirstStep(groups, first) > step) continue;
+      CopyValues(groups, {first, first, limit, limit}, &own);
       AccumulateSteps(own, step, step + 1, rows);
       __builtin_memcpy(after + r * dims, sums + r * dims, static_cast<size_t>(dims) * 4);
       __builtin_memcpy(sums, before, bytes);
@@ -306,9 +348,9 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   }
 
   void Accumulate(const Groups& groups, const Values& values, const Rows& rows) {
-    const int64_t end = SeenSteps(groups, rows.most);
-    int64_t begin = 0;
-    for (int64_t step = 0; step < end; ++step) {
+    const int64_t end = SeenSteps(groups, rows.end);
+    int64_t begin = FirstStep(groups, rows.first);
+    for (int64_t step = begin; step < end; ++step) {
       if (values.finite[step]) continue;
       AccumulateSteps(values, begin, step, rows);
       AccumulateRowByRow(groups, step, rows);
@@ -325,14 +367,14 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     }
   }
 
-  // Calls fn with each tile of rows that sees the position. The last may have rows of scratch beyond the end,
-  // which nothing reads.
+  // Calls fn with each tile of rows that sees a token of the chunk. The last may have rows of scratch beyond
+  // the end, which nothing reads.
   template <typename Fn>
-  void ForRows(int64_t rows, int64_t height, int64_t position, const Fn& fn) const {
+  void ForRows(int64_t rows, int64_t height, const Chunk& chunk, const Fn& fn) const {
     for (int64_t row = 0; row < rows; row += height) {
       const int64_t count = Min(height, rows - row);
-      const Rows tile{row, count, limits[row], limits[row + count - 1]};
-      if (tile.most > position) fn(tile);
+      const Rows tile{row, count, firsts[row], limits[row + count - 1]};
+      if (tile.end > chunk.pieces[0].position && tile.first < chunk.end) fn(tile);
     }
   }
 
@@ -352,19 +394,20 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows, height = (rows + tiles - 1) / tiles;
     const TileScope scope(height, 2 * kStepK, 2 * kStepTokens);
     const int64_t last = limits[rows - 1];
+    const Tokens tokens{firsts[0], firsts[rows - 1], limits[0], last};
     Keys keys;
     Values values;
-    for (int64_t position = begin; position < end;) {
-      const Chunk chunk = this->ChunkAt(position, end);
-      if (tiles == 1) Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last) : chunk);
+    for (int64_t position = this->FirstChunk(begin); position < end;) {
+      const Chunk chunk = this->ChunkAt(position, end, 0);
+      if (tiles == 1) Ask(chunk, chunk.end < last ? this->ChunkAt(chunk.end, last, 0) : chunk);
       const Groups groups = GroupsOf(chunk);
       CopyKeys(groups, &keys);
       // Each phase runs for all tiles before the next phase: the results of a phase are in the cache when the
       // next phase loads them.
-      ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, keys, tile); });
-      ForRows(rows, height, position, [&](const Rows& tile) { Weigh(groups, tile); });
-      CopyValues(groups, limits[0], last, &values);
-      ForRows(rows, height, position, [&](const Rows& tile) { Accumulate(groups, values, tile); });
+      ForRows(rows, height, chunk, [&](const Rows& tile) { Score(groups, keys, tile); });
+      ForRows(rows, height, chunk, [&](const Rows& tile) { Weigh(groups, tile); });
+      CopyValues(groups, tokens, &values);
+      ForRows(rows, height, chunk, [&](const Rows& tile) { Accumulate(groups, values, tile); });
       position = chunk.end;
     }
     FlushSmallSums(rows);

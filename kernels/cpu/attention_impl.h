@@ -4,8 +4,9 @@
 // The context is cut at fixed positions into sections, which attention_sections_impl.h puts together. A
 // section is cut into chunks of whole blocks (or parts of a large block); the chunks' maxima and sums are
 // folded in ascending order. A query's result thus depends on its position and its cache alone. Keys and
-// values at or beyond a query's limit never enter the query's sums, not even with weight zero: there may be
-// NaNs of another request.
+// values at or beyond a query's limit, or before its window, never enter the query's sums, not even with
+// weight zero: there may be NaNs of another request. With a window the cuts stay where they are, and the work
+// begins at the chunk with the first token that any row sees; blocks before that token are not looked at.
 //
 // With an int8 cache the products are with the integers: a complete score is multiplied by its token's scale
 // of K, and a weight by the scale of V after entering the sum of weights.
@@ -74,7 +75,8 @@ struct Attention {
   ActType* q = nullptr;        // [rows][dims]
   float* scores = nullptr;     // [rows][kChunkTokens]
   ActType* weights = nullptr;  // [rows][kChunkTokens]
-  int64_t* limits = nullptr;   // [rows]: tokens that the row sees; ascending
+  int64_t* limits = nullptr;   // [rows]: the end of the tokens that the row sees; ascending
+  int64_t* firsts = nullptr;   // [rows]: the first of these tokens; ascending
 
   // Returns where the rest begins.
   char* Carve(char* scratch) {
@@ -92,6 +94,7 @@ struct Attention {
     scores = take_floats(kAttentionRows * kChunkTokens);
     weights = reinterpret_cast<ActType*>(take(kAttentionRows * kChunkTokens * kActBytes));
     limits = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
+    firsts = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
     return scratch;
   }
 
@@ -104,6 +107,7 @@ struct Attention {
         Act::Put(q + r * dims + d, d < head_dim ? Get<F32>(from + d, head_dim - d) : VF{});
       }
       limits[r] = args.positions[token] + 1;
+      firsts[r] = FirstToken(args.positions[token], args.window);
     }
     Restart(rows);
   }
@@ -117,15 +121,36 @@ struct Attention {
     }
   }
 
-  // The chunk that starts at `position`. The cut depends on block_size alone.
-  Chunk ChunkAt(int64_t position, int64_t limit) const {
+  // Whether the row sees a token of [begin, end).
+  bool Sees(int64_t row, int64_t begin, int64_t end) const {
+    return limits[row] > begin && firsts[row] < end;
+  }
+
+  // The blocks of a chunk. 1 also where a block has several chunks.
+  int64_t ChunkBlocks() const { return Max(1, kChunkTokens / RoundUp(block_size, 16)); }
+
+  // The chunk at which the rows begin, in the section at `begin`.
+  int64_t FirstChunk(int64_t begin) const {
+    if (firsts[0] <= begin) return begin;
+    if (block_size > kChunkTokens) return firsts[0] - firsts[0] % block_size % kChunkTokens;
+    const int64_t tokens = ChunkBlocks() * block_size;
+    return begin + (firsts[0] - begin) / tokens * tokens;
+  }
+
+  // The chunk that starts at `position`, without the pieces that end at or before `first`. The cut depends on
+  // block_size alone.
+  Chunk ChunkAt(int64_t position, int64_t limit, int64_t first) const {
     Chunk chunk;
-    const int64_t most = Max(1, kChunkTokens / RoundUp(block_size, 16));
     chunk.num_pieces = 0;
     chunk.end = position;
     int64_t column = 0;
-    while (chunk.num_pieces < most && chunk.end < limit) {
-      const int64_t offset = chunk.end % block_size;
+    for (int64_t blocks = ChunkBlocks(); blocks > 0 && chunk.end < limit; --blocks) {
+      const int64_t offset = chunk.end % block_size, tokens = Min(block_size - offset, kChunkTokens);
+      if (chunk.end + tokens <= first) {
+        column += RoundUp(tokens, kW);
+        chunk.end += tokens;
+        continue;
+      }
       const char* head =
           static_cast<const char*>(args.cache.data) +
           (item.blocks[chunk.end / block_size] * args.cache.num_kv_heads + item.kv_head) * head_bytes;
@@ -136,10 +161,10 @@ struct Attention {
       piece.k_scales = reinterpret_cast<const float*>(head) + offset;
       piece.v_scales = reinterpret_cast<const float*>(head + scale_bytes) + offset;
       piece.position = chunk.end;
-      piece.tokens = Min(block_size - offset, kChunkTokens);
+      piece.tokens = tokens;
       piece.column = column;
-      column += RoundUp(piece.tokens, kW);
-      chunk.end += piece.tokens;
+      column += RoundUp(tokens, kW);
+      chunk.end += tokens;
     }
     return chunk;
   }
@@ -191,14 +216,15 @@ struct Attention {
   // q * k for rows [row, row + kRows), two vectors of tokens at a time, in any blocks.
   template <typename T, int kRows, bool kAhead>
   void Score(const Chunk& chunk, const NextPieces& next, int64_t row) {
-    const int64_t limit = limits[row + kRows - 1];
+    const int64_t first = firsts[row], limit = limits[row + kRows - 1];
     const char* k[2];
     const float* scales[2];
     int64_t columns[2], ahead[2];
     int waiting = 0;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
-      for (int64_t t = 0; t < piece.tokens && piece.position + t < limit; t += kW) {
+      int64_t t = FirstVector(piece, first);
+      for (; t < piece.tokens && piece.position + t < limit; t += kW) {
         k[waiting] = piece.k + t / kW * P::kBBytes;
         scales[waiting] = piece.k_scales + t;
         columns[waiting] = piece.column + t;
@@ -212,36 +238,58 @@ struct Attention {
     if (waiting == 1) ScoreTile<T, kRows, kAhead, 1>(row, {k[0]}, {scales[0]}, {columns[0]}, {ahead[0]});
   }
 
-  static SOMNUS_INLINE VF MaskFrom(VF v, int64_t count, float fill) {
-    if (count >= kW) return v;
-    VI lane;
-    for (int i = 0; i < kW; ++i) lane[i] = i;
-    return lane < static_cast<int32_t>(count) ? v : Set(fill);
+  // Where the vector of a piece with the token at `first` begins; 0 where that token is in an earlier piece.
+  static SOMNUS_INLINE int64_t FirstVector(const Piece& piece, int64_t first) {
+    return first <= piece.position ? 0 : (first - piece.position) / kW * kW;
   }
 
-  // Calls fn(column, count, v_scales) for each vector of tokens that the row sees; `count` lanes of the
-  // vector are visible.
+  // Lanes [from, to) of a vector, which is seen in part or as a whole.
+  struct Lanes {
+    int64_t from, to;
+  };
+  static SOMNUS_INLINE VF Mask(VF v, const Lanes& lanes, float fill) {
+    if (lanes.from <= 0 && lanes.to >= kW) return v;
+    VI lane;
+    for (int i = 0; i < kW; ++i) lane[i] = i;
+    const VI seen =
+        (lane < static_cast<int32_t>(Min(lanes.to, kW))) & (lane >= static_cast<int32_t>(Max(lanes.from, 0)));
+    return seen ? v : Set(fill);
+  }
+
+  // Calls fn(column, lanes, v_scales) for each vector of tokens that the row sees.
   template <typename Fn>
-  SOMNUS_INLINE void ForVisible(const Chunk& chunk, int64_t limit, const Fn& fn) {
+  SOMNUS_INLINE void ForVisible(const Chunk& chunk, int64_t row, const Fn& fn) {
+    const int64_t first = firsts[row], limit = limits[row];
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
       const int64_t tokens = Min(piece.tokens, limit - piece.position);
-      for (int64_t t = 0; t < tokens; t += kW) fn(piece.column + t, tokens - t, piece.v_scales + t);
+      for (int64_t t = FirstVector(piece, first); t < tokens; t += kW)
+        fn(piece.column + t, Lanes{first - piece.position - t, tokens - t}, piece.v_scales + t);
     }
   }
 
+  // logit_softcap * tanh(score / logit_softcap) of the scores that the row sees.
+  void Cap(const Chunk& chunk, int64_t row) {
+    float* s = scores + row * kChunkTokens;
+    const float cap = args.logit_softcap, inverse = 1 / cap;
+    ForVisible(chunk, row, [&](int64_t column, const Lanes&, const float*) {
+      Store(s + column, Tanh(Load(s + column) * inverse) * cap);
+    });
+  }
+
   void Softmax(const Chunk& chunk, int64_t row) {
-    if (limits[row] <= chunk.pieces[0].position) return;
+    if (!Sees(row, chunk.pieces[0].position, chunk.end)) return;
+    if (args.logit_softcap > 0) Cap(chunk, row);
     const float* s = scores + row * kChunkTokens;
     ActType* w = weights + row * kChunkTokens;
     VF top = Set(max[row]);
-    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count, const float*) {
-      top = MaxV(MaskFrom(Load(s + column), count, -__builtin_inff()), top);
+    ForVisible(chunk, row, [&](int64_t column, const Lanes& lanes, const float*) {
+      top = MaxV(Mask(Load(s + column), lanes, -__builtin_inff()), top);
     });
     const float new_max = ReduceMax(top);
     VF total = {};
-    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count, const float* v_scales) {
-      const VF p = MaskFrom(Exp(Load(s + column) - new_max), count, 0);
+    ForVisible(chunk, row, [&](int64_t column, const Lanes& lanes, const float* v_scales) {
+      const VF p = Mask(Exp(Load(s + column) - new_max), lanes, 0);
       total += p;
       Act::Put(w + column, kScaled ? p * Load(v_scales) : p);
     });
@@ -253,7 +301,7 @@ struct Attention {
     max[row] = new_max;
   }
 
-  // Tokens [from, to) of each piece; from is even unless the span is empty.
+  // Tokens [from, to) of each piece.
   struct Spans {
     int64_t from[kMaxPieces] = {};
     int64_t to[kMaxPieces] = {};
@@ -271,14 +319,22 @@ struct Attention {
     }
     for (int p = 0; p < chunk.num_pieces; ++p) {
       if (spans.to[p] <= spans.from[p]) continue;
-      const int64_t first = spans.from[p] / kPair;
-      const int64_t steps = spans.to[p] / kPair - first;
+      int64_t first = spans.from[p] / kPair;
       const char* w = reinterpret_cast<const char*>(weights + row * kChunkTokens + chunk.pieces[p].column +
                                                     first * kPair);
       const char* b[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         b[v] = chunk.pieces[p].v + first * v_step_bytes + (d / kW + v) * P::kBBytes;
+      if constexpr (kPair == 2) {
+        if (spans.from[p] % 2 != 0) {
+          TileHalfStep<T, kRows, kVectors, true>(w, kChunkTokens * kActBytes, b, a);
+          for (const char*& pair : b) pair += v_step_bytes;
+          w += P::kABytes;
+          ++first;
+        }
+      }
+      const int64_t steps = spans.to[p] / kPair - first;
       Tile<T, kRows, kVectors, ToL2If(kAhead)>(w, kChunkTokens * kActBytes, b, v_step_bytes, steps, a,
                                                next.pieces[p].v);
       if constexpr (kPair == 2) {
@@ -301,30 +357,56 @@ struct Attention {
     if (d < dims) AccumulateTile<T, kRows, 1, kAhead>(chunk, next, row, d, spans);
   }
 
-  // First adds the tokens that all rows of the tile see, together; then, where the causal limit cuts a piece,
-  // each row's own rest.
-  template <typename T, int kRows, bool kAhead>
-  void Accumulate(const Chunk& chunk, const NextPieces& next, int64_t row) {
-    const int64_t least = limits[row];
-    const int64_t most = limits[row + kRows - 1];
-    Spans common, rest;
+  // The tokens of each piece that all rows of a tile see, in whole pairs where the rows differ.
+  template <int kRows>
+  Spans CommonTokens(const Chunk& chunk, int64_t row) const {
+    const int64_t last = row + kRows - 1;
+    Spans common;
     for (int p = 0; p < chunk.num_pieces; ++p) {
       const Piece& piece = chunk.pieces[p];
-      const int64_t seen = Max(0, Min(piece.tokens, least - piece.position));
-      common.to[p] = seen == piece.tokens || least == most ? seen : seen / kPair * kPair;
-      rest.from[p] = common.to[p];
+      const int64_t from = Max(0, Min(piece.tokens, firsts[last] - piece.position));
+      const int64_t to = Max(0, Min(piece.tokens, limits[row] - piece.position));
+      common.from[p] = firsts[row] == firsts[last] ? from : Min(piece.tokens, RoundUp(from, kPair));
+      const bool whole = to == piece.tokens || limits[row] == limits[last];
+      common.to[p] = Max(common.from[p], whole ? to : to / kPair * kPair);
+    }
+    return common;
+  }
+
+  // Adds the row's tokens of [from[p], to[p]) of each piece.
+  template <typename T>
+  void AccumulateOwn(const Chunk& chunk, const NextPieces& next, int64_t row, const Spans& of) {
+    Spans own;
+    bool any = false;
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const Piece& piece = chunk.pieces[p];
+      own.from[p] = Max(of.from[p], firsts[row] - piece.position);
+      own.to[p] = Min(of.to[p], limits[row] - piece.position);
+      any |= own.to[p] > own.from[p];
+    }
+    if (any) AccumulateRows<T, 1, false>(chunk, next, row, own);
+  }
+
+  // First adds, where windows cut a piece, each row's own beginning; then the tokens that all rows of the
+  // tile see, together; then, where the causal limit cuts a piece, each row's own rest. A row's tokens are
+  // thus added in ascending order.
+  template <typename T, int kRows, bool kAhead>
+  void Accumulate(const Chunk& chunk, const NextPieces& next, int64_t row) {
+    const int64_t last = row + kRows - 1;
+    const Spans common = CommonTokens<kRows>(chunk, row);
+    if (firsts[row] != firsts[last] && firsts[last] > chunk.pieces[0].position) {
+      Spans before;
+      for (int p = 0; p < chunk.num_pieces; ++p) before.to[p] = common.from[p];
+      for (int r = 0; r < kRows; ++r) AccumulateOwn<T>(chunk, next, row + r, before);
     }
     AccumulateRows<T, kRows, kAhead>(chunk, next, row, common);
-    if (most == least || least >= chunk.end) return;
-    for (int r = 0; r < kRows; ++r) {
-      bool any = false;
-      for (int p = 0; p < chunk.num_pieces; ++p) {
-        const Piece& piece = chunk.pieces[p];
-        rest.to[p] = Max(rest.from[p], Min(piece.tokens, limits[row + r] - piece.position));
-        any |= rest.to[p] > rest.from[p];
-      }
-      if (any) AccumulateRows<T, 1, false>(chunk, next, row + r, rest);
+    if (limits[row] == limits[last] || limits[row] >= chunk.end) return;
+    Spans behind;
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      behind.from[p] = common.to[p];
+      behind.to[p] = chunk.pieces[p].tokens;
     }
+    for (int r = 0; r < kRows; ++r) AccumulateOwn<T>(chunk, next, row + r, behind);
   }
 
   void Finish(int64_t row_begin, int64_t rows) {
@@ -364,15 +446,15 @@ struct Attention {
   void AddChunks(int64_t rows, int64_t begin, int64_t end, const Expand& expand) {
     const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
     const int64_t last = limits[rows - 1];
-    for (int64_t position = begin; position < end;) {
-      const Chunk stored = ChunkAt(position, end);
+    for (int64_t position = FirstChunk(begin); position < end;) {
+      const Chunk stored = ChunkAt(position, end, firsts[0]);
       NextPieces next;
-      if (tiles == 1 && stored.end < last) next = Distances(stored, ChunkAt(stored.end, last));
+      if (tiles == 1 && stored.end < last) next = Distances(stored, ChunkAt(stored.end, last, 0));
       const Chunk chunk = expand(stored, next);
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t row = rows * tile / tiles;
         const int64_t count = rows * (tile + 1) / tiles - row;
-        if (limits[row + count - 1] <= position) continue;
+        if (limits[row + count - 1] <= position || firsts[row] >= chunk.end) continue;
         WithRows(count, [&]<int kRows>() {
           if (kExpanded || tiles > 1) return AddChunk<P, kRows, false>(chunk, next, row);
           if constexpr (P::E::kType == DataType::kF8E4M3) {

@@ -5,11 +5,22 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// `older` becomes the sums of both; a row that sees no token from `begin` on has nothing newer.
+inline void CopyRow(int64_t r, int64_t dims, const Sums& from, const Sums& to) {
+  __builtin_memcpy(to.acc + r * dims, from.acc + r * dims, static_cast<size_t>(dims) * 4);
+  to.max[r] = from.max[r];
+  to.sum[r] = from.sum[r];
+}
+
+// `older` becomes the sums of both. `newer` are of the section that begins at `begin`; a row that sees none
+// of the section's tokens has nothing newer, and a row that sees no earlier token has nothing older.
 template <typename A>
 void FoldSection(const A& a, int64_t rows, int64_t begin, const Sums& newer, const Sums& older) {
   for (int64_t r = 0; r < rows; ++r) {
-    if (a.limits[r] <= begin) continue;
+    if (!a.Sees(r, begin, begin + SectionTokens(a.block_size))) continue;
+    if (a.firsts[r] >= begin) {
+      CopyRow(r, a.dims, newer, older);
+      continue;
+    }
     const float top = newer.max[r] > older.max[r] ? newer.max[r] : older.max[r];
     const VF keep = Exp(Set(older.max[r] - top)), add = Exp(Set(newer.max[r] - top));
     float* const to = older.acc + r * a.dims;
@@ -41,11 +52,11 @@ void RunAttention(A a, char* scratch) {
   for (int64_t row_begin = 0; row_begin < total; row_begin += kAttentionRows) {
     const int64_t rows = Min(kAttentionRows, total - row_begin);
     a.Prepare(row_begin, rows);
-    const int64_t limit = a.limits[rows - 1];
-    a.AddTokens(rows, 0, Min(limit, section));
-    for (int64_t begin = section; begin < limit; begin += section) {
+    const int64_t limit = a.limits[rows - 1], first_end = (a.firsts[0] / section + 1) * section;
+    a.AddTokens(rows, first_end - section, Min(limit, first_end));
+    for (int64_t begin = first_end; begin < limit; begin += section) {
       const Sums sums = SumsOf(a);
-      if (begin == section) {
+      if (begin == first_end) {
         SetSums(a, a.older);
         a.older = sums;
       }
@@ -53,7 +64,7 @@ void RunAttention(A a, char* scratch) {
       a.AddTokens(rows, begin, Min(limit, begin + section));
       FoldSection(a, rows, begin, SumsOf(a), a.older);
     }
-    if (limit > section) {
+    if (limit > first_end) {
       const Sums newer = SumsOf(a);
       SetSums(a, a.older);
       a.older = newer;
@@ -81,16 +92,18 @@ void RunSection(A a, int64_t section, char* scratch, char* partial) {
   __builtin_memcpy(to.sum, a.sum, static_cast<size_t>(rows) * 4);
 }
 
-// The item's output from the sums of all sections. The sums are `stride` bytes apart and are changed.
+// The item's output from the sums of all sections up to `sections`, from the first that a row sees. The sums
+// are `stride` bytes apart and are changed.
 template <typename A>
 void JoinSections(A a, int64_t sections, char* scratch, char* partials, int64_t stride) {
   a.Carve(scratch);
   const int64_t rows = (a.item.query_end - a.item.query_begin) * a.args.num_heads;
   a.Prepare(0, rows);
   SetSums(a, SumsAt(partials, rows, a.dims));
-  for (int64_t s = 1; s < sections; ++s) {
-    FoldSection(a, rows, s * SectionTokens(a.block_size), SumsAt(partials + s * stride, rows, a.dims),
-                SumsOf(a));
+  const int64_t first = a.firsts[0] / SectionTokens(a.block_size);
+  for (int64_t s = first + 1; s < sections; ++s) {
+    FoldSection(a, rows, s * SectionTokens(a.block_size),
+                SumsAt(partials + (s - first) * stride, rows, a.dims), SumsOf(a));
   }
   a.Finish(0, rows);
 }

@@ -82,8 +82,10 @@ struct AttentionArgs {
   DataType out_type;
   const int32_t* heads;  // the query heads that this KV head serves
   int64_t num_heads;
-  float scale;    // of scores, with that of K
-  float v_scale;  // of the output
+  float scale;          // of scores, with that of K
+  float v_scale;        // of the output
+  int32_t window;       // 0: none; see AttentionRule
+  float logit_softcap;  // 0: none
   const int32_t* positions;
   KvCacheView cache;
 };
@@ -98,8 +100,9 @@ struct AttentionItem {
 struct AttentionKernels {
   void (*whole)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
   // `whole` in two steps, for items of at most kAttentionRows rows: the sums of each section of the context
-  // (SectionTokens), of PartialBytes bytes, by any thread in any order; then the output from the sums of all
-  // sections.
+  // (SectionTokens), of PartialBytes bytes, by any thread in any order; then the output from the sums of the
+  // sections [first, sections), where `first` is the section of FirstToken of the item's first query, and
+  // `partials` are the sums of that section.
   void (*section)(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
                   char* partial);
   void (*join)(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
@@ -247,13 +250,18 @@ static inline int64_t PartialBytes(int64_t rows, int64_t head_dim) {
   return RoundUp(rows * (PaddedHeadDim(head_dim) + 2) * 4, 64);
 }
 
+// The first position that a query at `position` attends.
+static inline int64_t FirstToken(int64_t position, int64_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
 static inline int64_t AttentionScratchBytes(int64_t head_dim) {
   const int64_t dims = PaddedHeadDim(head_dim);
   const int64_t acc = 2 * kAttentionRows * dims * 4;
   const int64_t q = kAttentionRows * dims * 4;
   const int64_t scores = kAttentionRows * kMaxChunkTokens * 4;
   const int64_t rows = kAttentionRows * 6 * 8;
-  return RoundUp(acc + q + 2 * scores + rows + 10 * 64 + 2 * ExpandedBytes(head_dim), 64);
+  return RoundUp(acc + q + 2 * scores + rows + 11 * 64 + 2 * ExpandedBytes(head_dim), 64);
 }
 
 }  // namespace somnus::cpu

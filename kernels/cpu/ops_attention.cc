@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 
-#include "base/check.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
@@ -40,28 +39,33 @@ struct HeadGroups {
 // Queries of one sequence against one KV head, and their cost.
 struct Item {
   AttentionItem item;
-  int64_t rows;    // queries times heads
-  int64_t tokens;  // that the last query sees
-  int64_t Cost(int64_t of_tokens) const {
+  int64_t rows;   // queries times heads
+  int64_t first;  // token that the first query sees
+  int64_t end;    // of the tokens that the last query sees
+  // The cost of all tokens before `token`.
+  int64_t CostUpTo(int64_t token) const {
     // Reading a token's K and V costs about as much as using K and V for four rows.
-    return of_tokens * (rows + 4);
+    return (token - first) * (rows + 4);
   }
+  int64_t Cost() const { return CostUpTo(end); }
 };
 
 // Calls fn(Item) for every (sequence, KV head, block of queries) of the step, in a fixed order.
 template <typename Fn>
-void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t num_kv_heads, const Fn& fn) {
+void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, const AttentionArgs& args,
+                 const Fn& fn) {
   for (int64_t i = 0; i < batch.num_seqs; ++i) {
     const int32_t* blocks = batch.block_tables + i * batch.max_blocks_per_seq;
     const int64_t query_end = batch.query_start[i + 1];
-    for (int64_t g = 0; g < num_kv_heads; ++g) {
+    for (int64_t g = 0; g < args.cache.num_kv_heads; ++g) {
       if (groups.size(g) == 0) continue;
       const int64_t queries = std::max<int64_t>(1, kAttentionRows / groups.size(g));
       for (int64_t q = batch.query_start[i]; q < query_end; q += queries) {
         const int64_t end = std::min(query_end, q + queries);
         fn(Item{.item = {.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g},
                 .rows = (end - q) * groups.size(g),
-                .tokens = batch.positions[end - 1] + 1});
+                .first = FirstToken(batch.positions[q], args.window),
+                .end = batch.positions[end - 1] + 1});
       }
     }
   }
@@ -92,8 +96,8 @@ class Shares {
               .total = total,
               .thread = thread,
               .partition = partition};
-    ForEachItem(batch, groups_, args_.cache.num_kv_heads, [&](const Item& item) {
-      const int64_t cost = item.Cost(item.tokens);
+    ForEachItem(batch, groups_, args_, [&](const Item& item) {
+      const int64_t cost = item.Cost();
       walk.args.heads = groups_.heads + groups_.begins[item.item.kv_head];
       walk.args.num_heads = groups_.size(item.item.kv_head);
       if (IsShared(walk, item, cost)) {
@@ -119,10 +123,10 @@ class Shares {
     int OwnerOf(int64_t cost) const { return partition.OwnerOf(cost, total); }
   };
 
-  int64_t NumSections(const Item& item) const {
-    const int64_t section = SectionTokens(args_.cache.block_size);
-    return (item.tokens + section - 1) / section;
-  }
+  int64_t section_tokens() const { return SectionTokens(args_.cache.block_size); }
+  int64_t FirstSection(const Item& item) const { return item.first / section_tokens(); }
+  int64_t EndSection(const Item& item) const { return (item.end - 1) / section_tokens() + 1; }
+  int64_t NumSections(const Item& item) const { return EndSection(item) - FirstSection(item); }
   int64_t BytesOfPartial(const Item& item) const { return PartialBytes(item.rows, args_.cache.head_dim); }
 
   bool IsShared(const Walk& walk, const Item& item, int64_t cost) const {
@@ -132,18 +136,18 @@ class Shares {
   }
 
   void RunSections(Walk& walk, const Item& item) {
-    const int64_t sections = NumSections(item), bytes = BytesOfPartial(item);
-    const int64_t section_tokens = SectionTokens(args_.cache.block_size);
+    const int64_t sections = NumSections(item), first = FirstSection(item), bytes = BytesOfPartial(item);
     char* const partials = partials_ + walk.partial_used;
     int32_t mine = 0;
-    for (int64_t s = 0; s < sections; ++s) {
-      const int64_t begin = s * section_tokens, end = std::min(item.tokens, begin + section_tokens);
-      if (walk.OwnerOf(walk.before + item.Cost((begin + end) / 2)) != walk.thread) continue;
-      kernels_.section(walk.args, item.item, s, walk.scratch, partials + s * bytes);
+    for (int64_t s = first; s < first + sections; ++s) {
+      const int64_t begin = std::max(item.first, s * section_tokens());
+      const int64_t end = std::min(item.end, (s + 1) * section_tokens());
+      if (walk.OwnerOf(walk.before + item.CostUpTo((begin + end) / 2)) != walk.thread) continue;
+      kernels_.section(walk.args, item.item, s, walk.scratch, partials + (s - first) * bytes);
       ++mine;
     }
     if (mine > 0 && done_[walk.shared].fetch_add(mine, std::memory_order_acq_rel) + mine == sections)
-      kernels_.join(walk.args, item.item, sections, walk.scratch, partials, bytes);
+      kernels_.join(walk.args, item.item, first + sections, walk.scratch, partials, bytes);
     ++walk.shared;
     walk.partial_used += sections * bytes;
   }
@@ -188,7 +192,6 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
                     const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out) {
-  SOMNUS_CHECK(rule.window == 0 && rule.logit_softcap == 0);
   CpuDevice& cpu = AsCpu(device);
   const HeadGroups groups = HeadGroups::Make(kv_head_of_head, num_heads, cache.num_kv_heads, cpu.workspace());
   const bool f8 = cache.dtype == DataType::kF8E4M3;
@@ -201,10 +204,12 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                            .num_heads = 0,
                            .scale = f8 ? rule.scale * cache.k_scale * kF8Unit : rule.scale,
                            .v_scale = f8 ? cache.v_scale * kF8Unit : 1.0f,
+                           .window = rule.window,
+                           .logit_softcap = rule.logit_softcap,
                            .positions = batch.positions,
                            .cache = cache};
   int64_t total = 0;
-  ForEachItem(batch, groups, cache.num_kv_heads, [&](const Item& item) { total += item.Cost(item.tokens); });
+  ForEachItem(batch, groups, args, [&](const Item& item) { total += item.Cost(); });
   Shares shares(cpu, args, groups, cpu.workspace() + AttentionHeadBytes(num_heads + cache.num_kv_heads));
   cpu.OnThreads(total * cache.head_dim / 16,
                 [&](int thread, const Partition& partition) { shares.Run(batch, total, thread, partition); });

@@ -313,6 +313,20 @@ SOMNUS_INLINE VF Exp(VF x) {
 #endif
 }
 
+// tanh(x), within 3 ulp; +-1 far out, NaN for NaN. Below 0.625 an odd polynomial of degree 11, fitted to the
+// relative error; beyond, 1 - 2 / (e^2|x| + 1), where the difference loses nothing.
+SOMNUS_INLINE VF Tanh(VF x) {
+  const VU sign = (VU)x & 0x80000000u;
+  const VF magnitude = (VF)((VU)x ^ sign), z = x * x;
+  VF p = Set(-0.00570525425f);
+  p = Fma(p, z, Set(0.0206404991f));
+  p = Fma(p, z, Set(-0.0537405624f));
+  p = Fma(p, z, Set(0.133314582f));
+  p = Fma(p, z, Set(-0.333332828f));
+  const VF far = 1.0f - 2.0f / (Exp(magnitude * 2.0f) + 1.0f);
+  return magnitude < 0.625f ? Fma(x * z, p, x) : (VF)((VU)far | sign);
+}
+
 // log(x) for normal positive x, within 2 ulp or so.
 SOMNUS_INLINE VF Log(VF x) {
   const VI bits = (VI)x;

@@ -69,6 +69,9 @@ struct TileBF16 {
   }
   static SOMNUS_INLINE B LoadB(const char* p) { return {_mm512_loadu_si512(p)}; }
   static SOMNUS_INLINE B FirstOfPair(B b) { return {_mm512_and_si512(b.w, _mm512_set1_epi32(0xffff))}; }
+  static SOMNUS_INLINE B SecondOfPair(B b) {
+    return {_mm512_and_si512(b.w, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))};
+  }
   static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
     return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a.x, (__m512bh)b.w);
   }
@@ -93,6 +96,7 @@ struct TileBF16 {
   }
   static SOMNUS_INLINE B LoadB(const char* p) { return {LoadU(p)}; }
   static SOMNUS_INLINE B FirstOfPair(B b) { return {b.w & 0xffffu}; }
+  static SOMNUS_INLINE B SecondOfPair(B b) { return {b.w & 0xffff0000u}; }
   static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
     return (VF)vbfdotq_f32((float32x4_t)acc, (bfloat16x8_t)a.x, (bfloat16x8_t)b.w);
   }
@@ -117,6 +121,7 @@ struct TileBF16 {
     return {(VF)(pair << 16), (VF)(pair & 0xffff0000u)};
   }
   static SOMNUS_INLINE B FirstOfPair(B b) { return {b.low, VF{}}; }
+  static SOMNUS_INLINE B SecondOfPair(B b) { return {VF{}, b.high}; }
   static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
     return Fma(Set(a.x[1]), b.high, Fma(Set(a.x[0]), b.low, acc));
   }
@@ -179,19 +184,20 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
   }
 }
 
-// One last step in which only the first value of each pair counts: the second value lies beyond the end and
-// may be anything.
-template <typename P, int kRows, int kVectors>
+// A step in which only the first value of each pair counts, or only the second: the pair's other value lies
+// beyond the end or before the beginning, and may be anything.
+template <typename P, int kRows, int kVectors, bool kSecond = false>
 SOMNUS_INLINE void TileHalfStep(const char* a, int64_t a_stride, const char* const (&b)[kVectors],
                                 VF (&acc)[kRows][kVectors]) {
   using Type = typename P::ActElement::Type;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     Type pair[2] = {};
-    __builtin_memcpy(pair, a + r * a_stride, sizeof(Type));
+    constexpr size_t kAt = kSecond ? sizeof(Type) : 0;
+    __builtin_memcpy(pair + kSecond, a + r * a_stride + kAt, sizeof(Type));
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const typename P::B w = P::FirstOfPair(P::LoadB(b[v]));
+      const typename P::B w = kSecond ? P::SecondOfPair(P::LoadB(b[v])) : P::FirstOfPair(P::LoadB(b[v]));
       acc[r][v] = P::Step(acc[r][v], P::LoadA(reinterpret_cast<const char*>(pair)), w);
     }
   }

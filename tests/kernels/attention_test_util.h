@@ -62,6 +62,7 @@ class Runner {
       : shape_(shape),
         type_(types.cache),
         out_type_(types.out),
+        rule_{.scale = Scale()},
         bench_(isa, num_threads,
                {.num_heads = shape.num_heads,
                 .head_dim = shape.head_dim,
@@ -80,6 +81,13 @@ class Runner {
       kv_head_of_head_.push_back(static_cast<int32_t>(h * shape.num_kv_heads / shape.num_heads));
     }
     for (int64_t b = num_blocks - 1; b > 0; --b) free_.push_back(static_cast<int32_t>(b));
+  }
+
+  // A window and a soft cap. With a window, Step takes the blocks that lie before it away: their place in the
+  // table becomes the null block, their bytes become NaN, and other sequences may get them.
+  void SetRule(int32_t window, float logit_softcap) {
+    rule_.window = window;
+    rule_.logit_softcap = logit_softcap;
   }
 
   void ShuffleBlocks(uint32_t seed) { std::shuffle(free_.begin(), free_.end(), std::mt19937(seed)); }
@@ -128,10 +136,11 @@ class Runner {
     QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
                        view_);
     out_ = std::make_unique<Matrix>(out_type_, num_tokens, shape_.num_heads * shape_.head_dim, 1);
-    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), {.scale = Scale()},
-                   batch, view_, out_->view());
+    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), rule_, batch, view_,
+                   out_->view());
     std::vector<std::string> rows;
     for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(out_->Bytes(t));
+    for (Sequence* s : sequences) FreeBlocksBefore(*s, s->done + 1 - rule_.window);
     return rows;
   }
 
@@ -139,9 +148,20 @@ class Runner {
   Matrix& out() { return *out_; }
 
  private:
+  void FreeBlocksBefore(Sequence& s, int64_t token) {
+    if (rule_.window == 0) return;
+    for (int64_t b = 0; (b + 1) * shape_.block_size <= token; ++b) {
+      if (s.blocks[b] == 0) continue;
+      std::memset(cache_.as<char>() + s.blocks[b] * bytes_, 0xff, bytes_);
+      free_.insert(free_.begin(), s.blocks[b]);
+      s.blocks[b] = 0;
+    }
+  }
+
   Shape shape_;
   DataType type_;
   DataType out_type_;
+  AttentionRule rule_;
   Bench bench_;
   int64_t bytes_;
   Buffer cache_;
@@ -152,7 +172,8 @@ class Runner {
 
 // Attention of the query at `position` for head h, in double, with K, V and (bf16) q rounded as in the cache.
 inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, int64_t kv_head,
-                                     int64_t h, int64_t position, float scale) {
+                                     int64_t h, int64_t position, float scale,
+                                     const AttentionRule& rule = {}) {
   const int64_t d = shape.head_dim, k = (shape.num_heads + kv_head) * d, v = k + shape.num_kv_heads * d;
   std::vector<double> scores, out(d, 0.0);
   const auto cached = [&](int64_t p, int64_t column) {
@@ -160,18 +181,20 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
     for (int64_t i = 0; i < d; ++i) head.push_back(s.qkv.Get(p, column + i));
     return Cached(type, head, column == v);
   };
-  for (int64_t p = 0; p <= position; ++p) {
+  const int64_t first = rule.window > 0 ? std::max<int64_t>(0, position - rule.window + 1) : 0;
+  for (int64_t p = first; p <= position; ++p) {
     const std::vector<double> key = cached(p, k);
     double score = 0;
     for (int64_t i = 0; i < d; ++i) score += s.qkv.Get(position, h * d + i) * key[i];
-    scores.push_back(score * scale);
+    const double cap = rule.logit_softcap;
+    scores.push_back(cap > 0 ? cap * std::tanh(score * scale / cap) : score * scale);
   }
   const double max = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - max);
-  for (int64_t p = 0; p <= position; ++p) {
+  for (int64_t p = first; p <= position; ++p) {
     const std::vector<double> value = cached(p, v);
-    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * value[i];
+    for (int64_t i = 0; i < d; ++i) out[i] += scores[p - first] / sum * value[i];
   }
   return out;
 }
