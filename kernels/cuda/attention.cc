@@ -66,10 +66,6 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                     const TensorView& out) {
   if (batch.num_tokens == 0 || num_heads == 0) return;
   CudaDevice& cuda = AsCuda(device);
-  if (rule.window != 0 || rule.logit_softcap != 0) {
-    cuda.Record(absl::UnimplementedError("PagedAttention: no kernel takes a window or a soft cap"));
-    return;
-  }
   const AttentionShape shape{.act = out.dtype,
                              .cache = cache.dtype,
                              .num_heads = num_heads,
@@ -99,6 +95,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.context_len = batch.context_len;
   params.positions = batch.positions;
   params.num_seqs = static_cast<int>(batch.num_seqs);
+  if (rule.window > 0) params.window = rule.window;
+  params.softcap_log2 = static_cast<float>(static_cast<double>(rule.logit_softcap) * kLog2E);
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
   // The tensor-core kernels look for the largest score before scaling, which needs a positive scale.
   const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;

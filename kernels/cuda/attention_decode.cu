@@ -7,11 +7,16 @@
 // of a run that are only a part of a context go to scratch (at most two pieces a block), and a second kernel
 // adds the parts up in the order of the context.
 //
+// With a window a context begins at the tile in which the window begins; kRule says whether there is a window
+// or a soft cap.
+//
 // A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens
 // through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead (by
 // plan 100-140 KiB are under way per multiprocessor; HBM3's latency needs 40-64, an estimate), with a softmax
 // of its own; the four meet at the end of a piece. On an H100 32 contexts of 4096 tokens are read at 0.90 of
 // copy bandwidth. The queries of the heads are the 16 rows of m16n8k16, in registers.
+
+#include <algorithm>
 
 #include "kernels/cuda/attention_scratch.h"
 #include "kernels/cuda/attention_tiles.h"
@@ -34,6 +39,7 @@ struct alignas(16) DecodeShared {
 // Tiles [tile_begin, tile_end) of a context, for the heads of one tile of heads.
 struct Piece {
   int seq = 0;
+  int first = 0;    // token that the query sees
   int context = 0;  // tokens
   int tile_begin = 0, tile_end = 0;
   int head_begin = 0, num_rows = 0;  // in HeadTiles
@@ -41,7 +47,7 @@ struct Piece {
 };
 
 // A warp's sub-tiles of a piece, and their way into the warp's ring.
-template <typename E, int kDims>
+template <bool kRule, typename E, int kDims>
 class SubTiles {
  public:
   static constexpr int kTileBytes = kSubTileTokens * kTilePitch<E, kDims>;
@@ -66,7 +72,8 @@ class SubTiles {
       const int block = ShflIdx(block_, i % 32), in_block = ShflIdx(in_block_, i % 32);
       const E* const cache = static_cast<const E*>(p_.cache);
       const E* const k = cache + KeyOffset(p_, block, piece_.kv_head, in_block);
-      const int valid = piece_.context - Token(i), head_dim = p_.head_dim;
+      const ValidRows<kRule> valid(piece_.first - Token(i), piece_.context - Token(i));
+      const int head_dim = p_.head_dim;
       CopyTiles<E, kDims, kSubTileTokens, 32>(K(slot), V(slot), LaneId(), valid, head_dim, cache,
                                               p_.run_size * static_cast<int64_t>(sizeof(E)),
                                               [&](int row) { return k + row * head_dim; });
@@ -126,10 +133,10 @@ __device__ void LeaveSums(DecodeShared& shared, float* sums, const SoftmaxState&
 }
 
 // A warp's part of a piece.
-template <typename T, typename E, int kDims>
+template <bool kRule, typename T, typename E, int kDims>
 __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const HeadTiles& heads,
                             DecodeShared& shared, void* shared_queries, char* ring) {
-  SubTiles<E, kDims> tiles(p, piece, ring);
+  SubTiles<kRule, E, kDims> tiles(p, piece, ring);
   for (int i = 0; i < p.stages - 1; ++i) tiles.Load(i, i);
   const int g = LaneId() / 4;
   const T* const queries = static_cast<const T*>(p.q) + p.query_start[piece.seq] * p.q_stride;
@@ -151,8 +158,9 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
     SyncWarp();
     tiles.Load(i + p.stages - 1, free_slot);
     const int token = tiles.Token(i);
-    AttendTile<E, kDims, kSubTileTokens>(q, tiles.K(slot), tiles.V(slot), token,
-                                         token + kSubTileTokens > piece.context, limit, state, o);
+    const bool masked = token + kSubTileTokens > piece.context || (kRule && token < piece.first);
+    AttendTile<kRule, E, kDims, kSubTileTokens>(p, q, tiles.K(slot), tiles.V(slot), token, masked, limit,
+                                                state, o);
     free_slot = slot;
     slot = slot + 1 == p.stages ? 0 : slot + 1;
   }
@@ -240,7 +248,7 @@ __device__ inline void LeaveRecord(const AttentionParams& p, const PartsScratch&
   }
 }
 
-template <typename T, typename E, int kDims>
+template <bool kRule, typename T, typename E, int kDims>
 __global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
     DecodeKernel(AttentionParams p, PartsScratch scratch, int64_t ring_bytes) {
   GridDependencyLaunch();
@@ -252,8 +260,11 @@ __global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
   char* const rings = queries + kQueryBytes<kDims, 1>;
   ZeroPadding<T>(p);
   SortHeads<kThreads>(p.kv_head_of_head, heads, shared.num_head_tiles);
+  const auto first_tile_of = [&](int seq) {
+    return kRule ? FirstToken(p, p.context_len[seq]) / kDecodeTileTokens : 0;
+  };
   const auto tiles_of = [&](int seq) {
-    return (p.context_len[seq] + kDecodeTileTokens - 1) / kDecodeTileTokens;
+    return (p.context_len[seq] + kDecodeTileTokens - 1) / kDecodeTileTokens - first_tile_of(seq);
   };
   TileScan<kThreads, decltype(tiles_of)> scan(shared.scan, p.num_seqs, tiles_of);
   const int num_head_tiles = shared.num_head_tiles;
@@ -268,18 +279,21 @@ __global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
   int64_t seq_begin = int64_t{before} * num_head_tiles;
   while (unit < end) {
     const int tiles = tiles_of(seq), at = static_cast<int>(unit - seq_begin), head_tile = at / tiles;
-    Piece piece{.seq = seq, .context = p.context_len[seq], .tile_begin = at % tiles};
-    piece.tile_end = static_cast<int>(min(int64_t{tiles}, piece.tile_begin + (end - unit)));
+    const int first_tile = first_tile_of(seq);
+    Piece piece{.seq = seq, .context = p.context_len[seq], .tile_begin = first_tile + at % tiles};
+    if (kRule) piece.first = FirstToken(p, piece.context);
+    piece.tile_end = static_cast<int>(min(int64_t{first_tile} + tiles, piece.tile_begin + (end - unit)));
     piece.head_begin = heads.begins[head_tile];
     piece.num_rows =
         (head_tile + 1 < num_head_tiles ? heads.begins[head_tile + 1] : p.num_heads) - piece.head_begin;
     piece.kv_head = heads.kv_heads[piece.head_begin];
-    AttendPiece<T, E, kDims>(p, piece, heads, shared, queries, rings + WarpId() * ring_bytes);
+    AttendPiece<kRule, T, E, kDims>(p, piece, heads, shared, queries, rings + WarpId() * ring_bytes);
     __syncthreads();
-    const bool whole = piece.tile_begin == 0 && piece.tile_end == tiles;
+    const bool within = piece.tile_begin > first_tile;  // The context began in an earlier block.
+    const bool whole = !within && piece.tile_end == first_tile + tiles;
     FinishPiece<T, kDims>(p, piece, heads, shared, rings, ring_bytes,
-                          whole ? nullptr : scratch.Slot(blockIdx.x, piece.tile_begin > 0 ? 0 : 1));
-    if (piece.tile_begin > 0) {
+                          whole ? nullptr : scratch.Slot(blockIdx.x, within ? 0 : 1));
+    if (within) {
       const int64_t begin = seq_begin + int64_t{head_tile} * tiles;
       LeaveRecord(p, scratch, shares, piece, heads, begin, begin + tiles);
     }
@@ -300,8 +314,10 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
   const int64_t query_bytes = CompiledHeadDim(shape.head_dim) == 256 ? kQueryBytes<256, 1> : 0;
   const int64_t header =
       static_cast<int64_t>(sizeof(DecodeShared)) + HeadTiles::Bytes(shape.num_heads) + query_bytes;
+  // The most tokens of the tiles of a window, which may begin anywhere in a tile.
+  const int64_t window = int64_t{params.window} + kDecodeTileTokens - 1;
   const DecodePlan plan =
-      PlanDecode(AttentionChipOf(device), shape, params.num_seqs, max_context_len, header);
+      PlanDecode(AttentionChipOf(device), shape, params.num_seqs, std::min(max_context_len, window), header);
   if (plan.stages == 0) return false;
   AttentionParams p = params;
   p.stages = plan.stages;
@@ -311,12 +327,15 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
     DispatchTypes(shape, [&](auto act, auto element) {
       using T = typename decltype(act)::type;
       using E = typename decltype(element)::type;
-      Launch(device,
-             {.grid = dim3(blocks),
-              .block = dim3(kThreads),
-              .shared_bytes = plan.shared_bytes,
-              .overlaps_previous = true},
-             DecodeKernel<T, E, decltype(dims)::value>, p, at, (plan.shared_bytes - header) / kDecodeWarps);
+      DispatchRule(p, [&](auto rule) {
+        Launch(device,
+               {.grid = dim3(blocks),
+                .block = dim3(kThreads),
+                .shared_bytes = plan.shared_bytes,
+                .overlaps_previous = true},
+               DecodeKernel<decltype(rule)::value, T, E, decltype(dims)::value>, p, at,
+               (plan.shared_bytes - header) / kDecodeWarps);
+      });
     });
   });
   if (blocks > 1) CombineParts(device, shape.act, p, at, blocks);  // One block cuts nothing.

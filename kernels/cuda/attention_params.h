@@ -10,6 +10,9 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
+// A window that no context fills.
+inline constexpr int kNoWindow = 0x7fffffff;
+
 // All pointers are to the device's memory; shapes as in ops.h.
 struct AttentionParams {
   const void* q = nullptr;  // T
@@ -35,6 +38,11 @@ struct AttentionParams {
   int first_seq = 0;  // this kernel's sequences are [first_seq, first_seq + num_seqs)
   int num_seqs = 0;
   int stages = 0;  // of shared memory
+  // Of AttentionRule; kernels without a rule (kRule false) do not read them.
+  int window = kNoWindow;
+  float softcap_log2 = 0;  // in powers of two, as scores are
+
+  bool has_rule() const { return window != kNoWindow || softcap_log2 != 0; }
 };
 
 // Where a token's K of KV head `kv_head` begins in cache block `block`, in elements; the token's V is
@@ -47,6 +55,11 @@ SOMNUS_HD int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, in
 SOMNUS_HD int64_t KeyScaleOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
   const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
   return run * p.run_size + int64_t{in_block} * 4;
+}
+
+// The first token that a row sees which sees the tokens below `limit`.
+SOMNUS_HD int FirstToken(const AttentionParams& p, int limit) {
+  return limit > p.window ? limit - p.window : 0;
 }
 
 // One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). Returns false when
@@ -82,6 +95,12 @@ void DispatchTypes(const AttentionShape& shape, const Fn& fn) {
     }
   };
   shape.act == DataType::kBF16 ? dispatch(TypeTag<bf16>{}) : dispatch(TypeTag<f16>{});
+}
+// Calls fn(std::bool_constant<kRule>{}): a window and a soft cap have kernels of their own, so that they cost
+// nothing where a layer has neither.
+template <typename Fn>
+void DispatchRule(const AttentionParams& params, const Fn& fn) {
+  params.has_rule() ? fn(std::true_type{}) : fn(std::false_type{});
 }
 // Calls fn(std::integral_constant<int, dims>{}) for a compiled head dimension.
 template <typename Fn>

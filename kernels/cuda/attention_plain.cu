@@ -34,14 +34,15 @@ __device__ inline int SequenceOf(const AttentionParams& p, int row) {
   return low;
 }
 
-// Folds tokens [begin, begin + 32) below `limit` into a warp's sums.
+// Folds the tokens of [begin, begin + 32) that lie in [first, limit) into a warp's sums: at least one.
 template <typename E>
-__device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_head, int begin, int limit,
-                        const float* query, PlainShared& shared, float* sums) {
+__device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_head, int begin, int first,
+                        int limit, const float* query, PlainShared& shared, float* sums) {
   const int warp = WarpId(), lane = LaneId(), token = begin + lane;
   const E* const cache = static_cast<const E*>(p.cache);
+  const bool seen = token >= first && token < limit;
   float score = -INFINITY, v_scale = 1;  // V's scale: of an int8 cache alone
-  if (token < limit) {
+  if (seen) {
     const int index = token / p.block_size;
     const int in_block = token % p.block_size;
     const int64_t at = KeyOffset(p, table[index], kv_head, in_block);
@@ -55,17 +56,18 @@ __device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_h
       v_scale = *reinterpret_cast<const float*>(k_scale + p.run_size);
     }
     score *= p.scale_log2;
+    if (p.softcap_log2 != 0) score = p.softcap_log2 * tanhf(score / p.softcap_log2);
   }
   const float old = shared.max[warp], top = fmaxf(old, WarpMax(score));
   const float base = top == -INFINITY ? 0.0f : top;
-  const float weight = token < limit ? exp2f(score - base) : 0.0f;
+  const float weight = seen ? exp2f(score - base) : 0.0f;
   const float decay = exp2f(old - base), sum = WarpSum(weight);
   shared.weights[warp][lane] = weight * v_scale;
   SyncWarp();
-  const int tokens = min(32, limit - begin);
+  const int from = max(0, first - begin), tokens = min(32, limit - begin);
   for (int d = lane; d < p.head_dim; d += 32) {
     float total = sums[d] * decay;
-    for (int i = 0; i < tokens; ++i) {
+    for (int i = from; i < tokens; ++i) {
       total = fmaf(shared.weights[warp][i], ToFloat(cache[shared.tokens[warp][i] + d]), total);
     }
     sums[d] = total;
@@ -98,8 +100,10 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
   }
   __syncthreads();
   const int32_t* const table = p.block_tables + seq * p.max_blocks_per_seq;
-  for (int begin = warp * 32; begin < limit; begin += kWarps * 32) {
-    FoldRun<E>(p, table, p.kv_head_of_head[head], begin, limit, query, shared, sums);
+  const int first = FirstToken(p, limit), first_run = first / (kWarps * 32) * (kWarps * 32);
+  for (int begin = first_run + warp * 32; begin < limit; begin += kWarps * 32) {
+    if (begin + 32 <= first) continue;
+    FoldRun<E>(p, table, p.kv_head_of_head[head], begin, first, limit, query, shared, sums);
   }
   __syncthreads();
   float top = -INFINITY, sum = 0, weight[kWarps];

@@ -26,6 +26,9 @@
 // On an H100 this kernel makes 230 TFLOP/s for 2048 queries of 16384 tokens, FlashAttention-2 350 and a
 // kernel with wgmma 650 (docs/gpu_verification.md).
 //
+// With a window a tile of rows begins at the tile of tokens in which its first row's window begins, at the
+// same cuts and the same places of the tree as without; its context is not shared by blocks.
+//
 // The grid depends on the host's numbers alone: blocks find their sequence in query_start, and the length of
 // spans in the context lengths. The longest work comes first.
 //
@@ -60,16 +63,17 @@ constexpr int kFoldTokens = 32;
 
 // K/V tiles of a span of a sequence on their way into the stages of shared memory; used by all threads of the
 // block together.
-template <typename E, int kDims>
+template <bool kRule, typename E, int kDims>
 class KvTiles {
  public:
   static constexpr int kTokens = PrefillTileTokens(kDims);
   static constexpr int kRuns = kTokens / kSubTileTokens;
   static constexpr int kTileBytes = kTokens * kTilePitch<E, kDims>;
 
-  // Tokens [begin, end) of shared.rows.
-  __device__ KvTiles(const AttentionParams& p, int begin, int end, PrefillShared<kDims>& shared, char* stages)
-      : p_(p), begin_(begin), end_(end), shared_(shared), stages_(stages) {}
+  // Tokens [begin, end) of shared.rows; tokens before `first` are not loaded.
+  __device__ KvTiles(const AttentionParams& p, int begin, int first, int end, PrefillShared<kDims>& shared,
+                     char* stages)
+      : p_(p), begin_(begin), first_(first), end_(end), shared_(shared), stages_(stages) {}
 
   __device__ int count() const { return (end_ - begin_ + kTokens - 1) / kTokens; }
   __device__ int Token(int i) const { return begin_ + i * kTokens; }
@@ -99,7 +103,8 @@ class KvTiles {
       const E* const cache = static_cast<const E*>(p_.cache);
       const int64_t to_v = p_.run_size;
       const int64_t* const runs = shared_.runs[slot];
-      const int head_dim = p_.head_dim, valid = end_ - Token(i);
+      const int head_dim = p_.head_dim;
+      const ValidRows<kRule> valid(first_ - Token(i), end_ - Token(i));
       const auto k = [&](unsigned row) {
         return cache + runs[row / kSubTileTokens] + static_cast<int>(row % kSubTileTokens) * head_dim;
       };
@@ -121,7 +126,7 @@ class KvTiles {
 
  private:
   const AttentionParams& p_;
-  const int begin_, end_;
+  const int begin_, first_, end_;
   PrefillShared<kDims>& shared_;
   char* const stages_;
 };
@@ -190,16 +195,29 @@ __device__ inline void TakeQueries(const AttentionParams& p, const RowTile& rows
   }
 }
 
-// The sums of the last section of the span of shared.rows that the warp sees, and how many are on the stack.
-template <typename T, typename E, int kDims>
+// The first token that the tile's rows see.
+template <bool kRule>
+__device__ inline int FirstTokenOf(const AttentionParams& p, const RowTile& rows) {
+  return kRule ? FirstToken(p, rows.Limit(p, rows.first_row)) : 0;
+}
+// The sections of a span before that token, which are left out.
+template <bool kRule>
+__device__ inline int SkippedSections(const AttentionParams& p, const RowTile& rows) {
+  return kRule ? max(0, FirstTokenOf<kRule>(p, rows) - rows.begin) / kSectionTokens : 0;
+}
+
+// The sums of the last section of the span of shared.rows that the warp sees, and that section's number.
+template <bool kRule, typename T, typename E, int kDims>
 __device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, PrefillShared<kDims>& shared,
                           char* queries, SumsPlace stack, Sums<kDims>& sums) {
-  using Tiles = KvTiles<E, kDims>;
+  using Tiles = KvTiles<kRule, E, kDims>;
   constexpr int kGroups = kPrefillGroups<kDims>, kFold = kFoldTokens<kDims>;
   const RowTile& rows = shared.rows;
   const int thread = static_cast<int>(threadIdx.x);
   const int seen = rows.Limit(p, min(rows.first_row + kPrefillRows, rows.num_rows) - 1);
-  Tiles tiles(p, rows.begin, min(rows.end, seen), shared, queries + kTileQueryBytes<kDims>);
+  const int first = FirstTokenOf<kRule>(p, rows);
+  const int begin = kRule ? max(rows.begin, first / Tiles::kTokens * Tiles::kTokens) : rows.begin;
+  Tiles tiles(p, begin, first, min(rows.end, seen), shared, queries + kTileQueryBytes<kDims>);
   if (thread < p.stages * Tiles::kRuns) {
     const int tile = thread / Tiles::kRuns, run = thread % Tiles::kRuns;
     tiles.PutRun(tile, tile, run, tiles.FindRun(tile, run));
@@ -218,7 +236,8 @@ __device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, Prefil
     if (row < rows.num_rows) most = min(rows.end, rows.Limit(p, min(row + 15, rows.num_rows - 1)));
   }
   sums.Clear();
-  int section = 0, slot = 0, free_slot = p.stages - 1;
+  const int skipped = SkippedSections<kRule>(p, rows);
+  int section = skipped, slot = 0, free_slot = p.stages - 1;
   for (int i = 0; i < tiles.count(); ++i) {
     WaitForStage(p.stages);
     __syncthreads();
@@ -229,35 +248,37 @@ __device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, Prefil
 #pragma unroll
     for (int part = 0; part < Tiles::kTokens; part += kFold) {
       if (token + part >= most) break;
+      if (kRule && token + part + kFold <= least - p.window) continue;
       const int offset = part * kTilePitch<E, kDims>;
-      AttendTile<E, kDims, kFold, kGroups>(q, tiles.K(slot) + offset, tiles.V(slot) + offset, token + part,
-                                           token + part + kFold > least, limit, sums.state, sums.o);
+      const bool masked = token + part + kFold > least || (kRule && token + part < most - p.window);
+      AttendTile<kRule, E, kDims, kFold, kGroups>(p, q, tiles.K(slot) + offset, tiles.V(slot) + offset,
+                                                  token + part, masked, limit, sums.state, sums.o);
     }
     if (thread < Tiles::kRuns) tiles.PutRun(i + p.stages, slot, thread, run);
     free_slot = slot;
     slot = slot + 1 == p.stages ? 0 : slot + 1;
     const int next = token + Tiles::kTokens;
-    if (next % kSectionTokens == 0 && next < most) PushSection(stack, section++, sums);
+    if (next % kSectionTokens == 0 && next < most) PushSection(stack, section++, skipped, sums);
   }
   sums.AddLanes();
   return section;
 }
 
 // shared.rows, to its end.
-template <typename T, typename E, int kDims>
+template <bool kRule, typename T, typename E, int kDims>
 __device__ void AttendUnit(const AttentionParams& p, const PrefillParts& parts, const int32_t* heads,
                            PrefillShared<kDims>& shared, char* queries) {
   Sums<kDims> sums;
   const SumsPlace stack = parts.Stack(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
-  const int below = AttendSpan<T, E, kDims>(p, heads, shared, queries, stack, sums);
-  const int part = shared.rows.part;
-  if (below == 0 && part < 0) {
+  const int last = AttendSpan<kRule, T, E, kDims>(p, heads, shared, queries, stack, sums);
+  const int part = shared.rows.part, skipped = SkippedSections<kRule>(p, shared.rows);
+  if (last == skipped && part < 0) {
     StoreRows<T, E, kDims>(p, shared.rows, heads, sums);
     return;
   }
   const SumsPlace place = part < 0 ? parts.StackTop(stack) : parts.Part(static_cast<int>(blockIdx.y), part);
   sums.Leave(place);
-  MergeStack<kDims>(stack, below, true, place);
+  MergeStack<kDims>(stack, last, skipped, true, place);
   if (part < 0) StoreRows<T, E, kDims>(p, shared.rows, heads, place);
 }
 
@@ -314,7 +335,7 @@ __device__ inline void TakeUnit(const AttentionParams& p, const PrefillParts& pa
   parts.Record(static_cast<int>(blockIdx.y), part) = {span == 0 ? spans : 0, rows.seq, rows.first_row};
 }
 
-template <typename T, typename E, int kDims>
+template <bool kRule, typename T, typename E, int kDims>
 __global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
     PrefillKernel(AttentionParams p, PrefillParts parts) {
   GridDependencyLaunch();
@@ -330,7 +351,7 @@ __global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
     ClearRecords<kDims>(parts, 0);
     return;
   }
-  const bool cut = parts.max_sections > 1;
+  const bool cut = parts.max_sections > 1 && !(kRule && p.window != kNoWindow);
   const auto sections_of = [&](int i) { return cuts.Tiles(i) * cuts.Sections(i); };
   if (cut) {
     const TileScan<kCount, decltype(sections_of)> work(shared.work, p.num_seqs, sections_of);
@@ -353,7 +374,7 @@ __global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
     is_span ? spans.Find(index, seq, before) : wholes.Find(index, seq, before);
     if (threadIdx.x == 0) TakeUnit(p, parts, cuts, seq, index - before, is_span ? unit : -1, shared);
     __syncthreads();
-    AttendUnit<T, E, kDims>(p, parts, heads, shared, queries);
+    AttendUnit<kRule, T, E, kDims>(p, parts, heads, shared, queries);
   }
 }
 
@@ -371,14 +392,16 @@ bool PrefillAttentionOf(CudaDevice& device, const AttentionShape& shape, const A
   DispatchTypes(shape, [&](auto act, auto element) {
     using T = typename decltype(act)::type;
     using E = typename decltype(element)::type;
-    Launch(device,
-           {.grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(shape.num_kv_heads)),
-            .block = dim3(kThreads<kDims>),
-            .shared_bytes = plan.shared_bytes,
-            .overlaps_previous = true},
-           PrefillKernel<T, E, kDims>, p, parts);
+    DispatchRule(p, [&](auto rule) {
+      Launch(device,
+             {.grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(shape.num_kv_heads)),
+              .block = dim3(kThreads<kDims>),
+              .shared_bytes = plan.shared_bytes,
+              .overlaps_previous = true},
+             PrefillKernel<decltype(rule)::value, T, E, kDims>, p, parts);
+    });
   });
-  if (plan.sections > 1) CombineSections(device, shape, p, parts);
+  if (plan.sections > 1 && p.window == kNoWindow) CombineSections(device, shape, p, parts);
   return true;
 }
 

@@ -11,17 +11,17 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 template <int kDims>
 constexpr int kScalePitch = static_cast<int>(TilePitch(kDims, sizeof(i8)));
 
-// Queues the copy of the scales of rows [0, kRows) of a tile of K or of V by kThreads threads; scales from
-// `valid` on become zeros. scale(i): the place of row i's scale in the cache; called for valid rows only.
-// `anywhere`: any address in the cache.
-template <int kDims, int kRows, int kThreads, typename Scale>
-__device__ inline void CopyScales(char* tile, int thread, int valid, const void* anywhere,
+// Queues the copy of the scales of rows [0, kRows) of a tile of K or of V by kThreads threads; scales of rows
+// that are not valid become zeros. scale(i): the place of row i's scale in the cache; called for valid rows
+// only. `anywhere`: any address in the cache.
+template <int kDims, int kRows, int kThreads, typename Valid, typename Scale>
+__device__ inline void CopyScales(char* tile, int thread, const Valid& valid, const void* anywhere,
                                   const Scale& scale) {
 #pragma unroll
   for (int i = 0; i < (kRows + kThreads - 1) / kThreads; ++i) {
     const int row = thread + i * kThreads;
     if (kRows % kThreads != 0 && row >= kRows) break;
-    const bool there = row < valid;
+    const bool there = valid.Has(row);
     CpAsync4(tile + row * kScalePitch<kDims> + kDims,
              there ? static_cast<const void*>(scale(static_cast<unsigned>(row))) : anywhere, there);
   }

@@ -169,11 +169,13 @@ __device__ inline void MergeSums(SumsPlace older, SumsPlace newer) {
 
 // Section `index` of a span has been left at `place`. Adds the nodes that the section completes, or, after
 // the span's last section, all nodes on the stack. Level l holds the node of 2^l sections that waits for its
-// neighbour, so the occupied levels are the bits of `index`.
+// neighbour, so the occupied levels are the bits of `index`. No row sees the first `skipped` sections of the
+// span: the nodes of these sections alone are not there.
 template <int kDims>
-__device__ inline void MergeStack(SumsPlace stack, int index, bool last, SumsPlace place) {
+__device__ inline void MergeStack(SumsPlace stack, int index, int skipped, bool last, SumsPlace place) {
   for (int level = 0; index >> level != 0; ++level) {
     if (index >> level & 1) {
+      if (index >> level << level <= skipped) continue;
       MergeSums<kDims>(At(stack, level * (kDims / 8 + 1)), place);
     } else if (!last) {
       break;
@@ -183,11 +185,11 @@ __device__ inline void MergeStack(SumsPlace stack, int index, bool last, SumsPla
 
 // Pushes a section that is not the last of its span onto the stack.
 template <int kDims>
-__device__ inline void PushSection(SumsPlace stack, int index, Sums<kDims>& sums) {
+__device__ inline void PushSection(SumsPlace stack, int index, int skipped, Sums<kDims>& sums) {
   const SumsPlace place = At(stack, (FindFirstSet(~index) - 1) * (kDims / 8 + 1));
   sums.AddLanes();
   sums.Leave(place);
-  MergeStack<kDims>(stack, index, false, place);
+  MergeStack<kDims>(stack, index, skipped, false, place);
   sums.Clear();
 }
 

@@ -166,12 +166,28 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
 // ---- Tiles of K and V: rows of kDims elements, kTilePitch apart. An i8 row's scale lies right behind the
 // row.
 
+// The rows of a tile that hold tokens which some query sees: [from, end), with a window; else [0, end).
+template <bool kRule>
+struct ValidRows;
+template <>
+struct ValidRows<false> {
+  int end;
+  __device__ ValidRows(int, int end) : end(end) {}
+  __device__ bool Has(int row) const { return row < end; }
+};
+template <>
+struct ValidRows<true> {
+  int from, end;
+  __device__ ValidRows(int from, int end) : from(from), end(end) {}
+  __device__ bool Has(int row) const { return row >= from && row < end; }
+};
+
 // Queues the copy of a tile's rows [0, kRows) of K and of V, which lies to_v bytes behind K in the cache, by
-// kThreads threads; rows from `valid` on and columns from head_dim on become zeros. row(i): the place of row
-// i of K in the cache; called for valid rows only. `anywhere`: any address in the cache.
-template <typename E, int kDims, int kRows, int kThreads, typename Row>
-__device__ inline void CopyTiles(char* k, char* v, int thread, int valid, int head_dim, const void* anywhere,
-                                 int64_t to_v, const Row& row) {
+// kThreads threads; rows that are not valid and columns from head_dim on become zeros. row(i): the place of
+// row i of K in the cache; called for valid rows only. `anywhere`: any address in the cache.
+template <typename E, int kDims, int kRows, int kThreads, typename Valid, typename Row>
+__device__ inline void CopyTiles(char* k, char* v, int thread, const Valid& valid, int head_dim,
+                                 const void* anywhere, int64_t to_v, const Row& row) {
   constexpr int kChunks = kDims * static_cast<int>(sizeof(E)) / 16;
 #pragma unroll
   for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
@@ -183,7 +199,7 @@ __device__ inline void CopyTiles(char* k, char* v, int thread, int valid, int he
                       ? static_cast<int>(static_cast<unsigned>(thread) / kChunks) + i * (kThreads / kChunks)
                       : static_cast<int>(at / kChunks);
     const int chunk = static_cast<int>((kColumn ? static_cast<unsigned>(thread) : at) % kChunks);
-    const bool there = r < valid && chunk * 16 < head_dim * static_cast<int>(sizeof(E));
+    const bool there = valid.Has(r) && chunk * 16 < head_dim * static_cast<int>(sizeof(E));
     const char* const from =
         there ? reinterpret_cast<const char*>(row(r)) + chunk * 16 : static_cast<const char*>(anywhere);
     const int to = r * kTilePitch<E, kDims> + chunk * 16;
@@ -351,32 +367,59 @@ __device__ inline void WeightOperand(const float (&s0)[4], const float (&s1)[4],
   a[3] = Pack2<M>(s1[2], s1[3]);
 }
 
-// Sets the scores of tokens that are not below a row's limit to -inf. `token`: of the tile's first score.
-template <int kFragments>
-__device__ inline void MaskScores(int token, const int (&limit)[2], float (&s)[kFragments][4]) {
+// Sets the scores of tokens that are not below a row's limit, or lie before its window, to -inf. `token`: of
+// the tile's first score.
+template <bool kRule, int kFragments>
+__device__ inline void MaskScores(const AttentionParams& p, int token, const int (&limit)[2],
+                                  float (&s)[kFragments][4]) {
   const int t = LaneId() % 4;
 #pragma unroll
   for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (token + 8 * n + 2 * t + i % 2 >= limit[i / 2]) s[n][i] = -INFINITY;
+      const int at = token + 8 * n + 2 * t + i % 2;
+      if (at >= limit[i / 2] || (kRule && at < limit[i / 2] - p.window)) s[n][i] = -INFINITY;
+    }
+  }
+}
+
+// cap * tanh(score / cap) in powers of two; tanh(x) as 1 - 2 / (e^2x + 1), whose error of some 2^-22 is
+// absolute and thus a few millionths of the cap (tanh.approx has 2^-11). The results need no scale.
+template <int kFragments>
+__device__ inline void CapScores(const AttentionParams& p, const float (&scale)[2],
+                                 float (&s)[kFragments][4]) {
+  constexpr float kTwiceLog2E = 2.885390082f;
+  const float cap = p.softcap_log2;
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float power = Exp2Approx(s[n][i] * (scale[i / 2] * (kTwiceLog2E / cap)));
+      s[n][i] = cap - 2 * cap * RcpApprox(power + 1);
     }
   }
 }
 
 // One K/V tile of kTokens tokens: all of the above, for kGroups times 16 rows. Each read of K and V serves
-// all groups. `masked`: some row does not see the whole tile (the same for the warp).
-template <typename E, int kDims, int kTokens, int kGroups>
-__device__ inline void AttendTile(const QueryOperand<kDims, kGroups> (&q)[kGroups], const char* k,
-                                  const char* v, int token, bool masked, const int (&limit)[kGroups][2],
-                                  SoftmaxState (&state)[kGroups], float (&o)[kGroups][kDims / 8][4]) {
+// all groups. `masked`: some row does not see the whole tile (the same for the warp). kRule: with a window or
+// a soft cap.
+template <bool kRule, typename E, int kDims, int kTokens, int kGroups>
+__device__ inline void AttendTile(const AttentionParams& p, const QueryOperand<kDims, kGroups> (&q)[kGroups],
+                                  const char* k, const char* v, int token, bool masked,
+                                  const int (&limit)[kGroups][2], SoftmaxState (&state)[kGroups],
+                                  float (&o)[kGroups][kDims / 8][4]) {
   float s[kGroups][kTokens / 8][4];
   Scores<E, kDims, kTokens>(q, k, s);
   if constexpr (kIsI8<E>) MultiplyByScales<kDims>(k, s);
 #pragma unroll
   for (int m = 0; m < kGroups; ++m) {
-    if (masked) MaskScores(token, limit[m], s[m]);
-    FoldScores(s[m], q[m].scale, state[m], o[m]);
+    float scale[2] = {q[m].scale[0], q[m].scale[1]};
+    if (kRule && p.softcap_log2 != 0) {
+      CapScores(p, q[m].scale, s[m]);
+      scale[0] = scale[1] = 1;
+    }
+    if (masked) MaskScores<kRule>(p, token, limit[m], s[m]);
+    FoldScores(s[m], scale, state[m], o[m]);
   }
   if constexpr (kIsI8<E>) MultiplyByScales<kDims>(v, s);
 #pragma unroll

@@ -1,6 +1,7 @@
 #pragma once
 // The input of a test of attention: sequences, heads, types and layout.
 
+#include <algorithm>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -26,6 +27,13 @@ struct AttentionCase {
   double q_spread = 2;                   // scores' standard deviation is about this
   uint32_t seed = 1;
   int64_t max_context_len = 0;  // 0: the longest
+  int32_t window = 0;           // AttentionRule's
+  float logit_softcap = 0;
+  // Tokens from here on, of sequence `i`, are seen by a query; blocks before are not there.
+  int64_t FirstSeen(size_t i) const {
+    const SequenceSpec& s = sequences[i];
+    return window == 0 ? 0 : std::max<int64_t>(0, s.context - s.queries + 1 - window);
+  }
   int64_t num_tokens() const {
     int64_t sum = 0;
     for (const SequenceSpec& s : sequences) sum += s.queries;
@@ -40,6 +48,8 @@ inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
       << NameOf(c.act) << ", " << c.num_heads << " heads on " << c.num_kv_heads << ", dim " << c.head_dim
       << ", block " << c.block_size << ", contexts";
   for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
+  if (c.window > 0) out << ", window " << c.window;
+  if (c.logit_softcap > 0) out << ", cap " << c.logit_softcap;
   return out;
 }
 

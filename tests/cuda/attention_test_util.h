@@ -58,7 +58,8 @@ class AttentionRun {
 
   // Queues the op.
   void Queue(Device& device) {
-    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), {.scale = Scale()}, Batch(),
+    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(),
+                   {.scale = Scale(), .window = c_.window, .logit_softcap = c_.logit_softcap}, Batch(),
                    CacheView(), out_.view());
   }
 
@@ -96,6 +97,7 @@ class AttentionRun {
   void SwingValues(int64_t tokens) {
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
+        if (blocks_[i][p / c_.block_size] == 0) continue;
         for (int64_t at = 0; at < c_.num_kv_heads * c_.head_dim; ++at) {
           const int64_t index = CacheIndex(blocks_[i][p / c_.block_size], at / c_.head_dim, true,
                                            p % c_.block_size, at % c_.head_dim);
@@ -129,7 +131,8 @@ class AttentionRun {
             c_.num_kv_heads,        c_.head_dim, f8() ? kKScale : 1, f8() ? kVScale : 1};
   }
 
-  // Shuffled blocks from 1 on, some never used; entries behind a sequence's blocks name no block.
+  // Shuffled blocks from 1 on, some never used; entries behind a sequence's blocks name no block, and entries
+  // before the window the null block, which holds NaN.
   void PlaceBlocks() {
     int64_t used = 0;
     blocks_per_seq_ = 1;
@@ -147,6 +150,10 @@ class AttentionRun {
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       const SequenceSpec& s = c_.sequences[i];
       for (int64_t b = 0; b * c_.block_size < s.context; ++b) {
+        if ((b + 1) * c_.block_size <= c_.FirstSeen(i)) {
+          tables[i * blocks_per_seq_ + b] = 0;
+          continue;
+        }
         tables[i * blocks_per_seq_ + b] = free.back();
         free.pop_back();
       }
@@ -228,7 +235,11 @@ class AttentionRun {
     UploadCache();
   }
 
-  void UploadCache() { cache_->Write(0, contents_.data(), cache_->bytes()); }
+  // The null block stays NaN, also where tokens before a window were written to it.
+  void UploadCache() {
+    std::fill_n(contents_.begin(), 2 * c_.num_kv_heads * RunElements() * SizeOf(c_.cache), '\xff');
+    cache_->Write(0, contents_.data(), cache_->bytes());
+  }
   // Writes an element of a cache of 16 bits.
   void Put16(int64_t index, float x) {
     const uint16_t bits = c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
