@@ -64,7 +64,7 @@ int32_t BlockManager::BlocksMissing(int64_t sequence, absl::Span<const int32_t> 
 
 void BlockManager::FreedBlocks::Add(const BlockManager& manager, int64_t sequence) {
   for (const KvBlock* block : TableOf(sequence, manager.tables_).blocks) {
-    if (block->id >= manager.pool_.limit()) continue;
+    if (IsNull(*block) || block->id >= manager.pool_.limit()) continue;
     if (block->ref_count == 1 || ++references_[block->id] == block->ref_count) ++count_;
   }
 }
@@ -101,6 +101,22 @@ int32_t BlockManager::BlocksMissingToGrow(int64_t sequence, int64_t num_tokens) 
 
 void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed) {
   if (options_.enable_prefix_caching) cache_.Commit(tokens, num_computed, &TableOf(sequence, &tables_));
+}
+
+int32_t BlockManager::GiveBackUnseen(int64_t sequence, int64_t next_position) {
+  const int64_t first = next_position + 1 - options_.attention_reach;  // token that is attended
+  if (options_.attention_reach == 0 || first < options_.block_size) return 0;
+  BlockTable& table = TableOf(sequence, &tables_);
+  auto end = static_cast<int32_t>(first / options_.block_size);
+  if (options_.enable_prefix_caching && !table.is_broken()) end = std::min(end, table.num_committed);
+  int32_t count = 0;
+  for (; table.num_given_back < end; ++table.num_given_back) {
+    KvBlock*& block = table.blocks[table.num_given_back];
+    if (IsNull(*block)) continue;
+    pool_.Release(std::exchange(block, pool_.null_block()));
+    ++count;
+  }
+  return count;
 }
 
 void BlockManager::Free(int64_t sequence) {
@@ -189,7 +205,7 @@ absl::Status BlockManager::CheckIntegrity() const {
 absl::Status BlockManager::CheckReferences() const {
   std::vector<int32_t> counts(options_.num_blocks, 0);
   for (const auto& [id, table] : tables_) {
-    for (const KvBlock* block : table.blocks) ++counts[block->id];
+    for (const KvBlock* block : table.blocks) counts[block->id] += IsNull(*block) ? 0 : 1;
   }
   RETURN_IF_ERROR(pins_.CheckIntegrity(&counts));
   for (int32_t id = 0; id < options_.num_blocks; ++id) {

@@ -5,9 +5,11 @@
 // sent is written or read by its new owner in step k+1 at the earliest, when every access of step k is over.
 // Only a swap of step k to the host may still read then, on a GPU; a worker waits for that swap before a step
 // that gives the block to a sequence.
-// For the same reason a block may be remembered for the prefix cache as soon as the step that fills the block
-// has been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix are in
-// blocks of the sequence alone, and a fork's last, partly filled block is copied by MakeWritable first.
+// A block that no later query attends is given back in the same way, when the step is made that attends it
+// last. For the same reason a block may be remembered for the prefix cache as soon as the step that fills the
+// block has been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix
+// are in blocks of the sequence alone, and a fork's last, partly filled block is copied by MakeWritable
+// first.
 //
 // The BlockManager itself gives blocks to sequences and takes blocks back; each part has one other idea, and
 // callers reach the part by its accessor. BlockPool: which blocks are used, free and cached. PrefixCache: how
@@ -78,6 +80,10 @@ class BlockManager {
   // Remembers the full blocks among the first `num_computed` of `tokens`, which are in the cache, or will be
   // once the steps scheduled so far are done.
   void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
+  // Gives back the blocks that no query at `next_position` or later attends, with attention_reach; with the
+  // prefix cache only blocks that were committed, which stay cached. Returns their number. Beams, which share
+  // blocks with beams that are further on, must not call this.
+  int32_t GiveBackUnseen(int64_t sequence, int64_t next_position);
   // Releases the table, last block first.
   void Free(int64_t sequence);
 

@@ -74,13 +74,13 @@ KvBlock* BlockPool::Allocate() {
 }
 
 void BlockPool::Reference(KvBlock* block) {
-  SOMNUS_CHECK(block->id != kNullBlock);
-  if (block->ref_count++ > 0) return;
+  if (block->id == kNullBlock || block->ref_count++ > 0) return;
   RemoveFree(block);
   ++num_used_;
 }
 
 void BlockPool::Release(KvBlock* block) {
+  if (block->id == kNullBlock) return;
   SOMNUS_CHECK(block->ref_count > 0);
   if (--block->ref_count > 0) return;
   --num_used_;

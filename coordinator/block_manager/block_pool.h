@@ -70,10 +70,13 @@ class BlockPool {
 
   // Takes a free block and forgets what it cached; it has one reference. The pool must not be exhausted.
   KvBlock* Allocate();
-  // Adds a reference to a block that is used or cached.
+  // Adds a reference to a block that is used or cached. The null block has no references: for it this and
+  // Release do nothing.
   void Reference(KvBlock* block);
   // Drops a reference; with the last one the block is free.
   void Release(KvBlock* block);
+  // Stands in a table for a block that was given back.
+  KvBlock* null_block() { return &blocks_[kNullBlock]; }
 
   // From now on only blocks with ids below `num_blocks`, which counts the null block, are given out; at least
   // 1. What is known of the others is forgotten. Takes time in proportion to the difference.

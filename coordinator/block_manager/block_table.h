@@ -1,7 +1,8 @@
 #pragma once
 // The block table of a sequence: which blocks of the device hold the keys and values of the sequence's
 // tokens. Values, which the block manager and its parts share; each block in a table is referenced once by
-// that table.
+// that table. The null block stands for a block that the sequence has given back, as no later query attends
+// its tokens (BlockManagerOptions::attention_reach).
 
 #include <cstdint>
 #include <string>
@@ -9,13 +10,17 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/check.h"
+#include "base/null_block.h"
 #include "coordinator/block_manager/block_pool.h"
 #include "coordinator/block_manager/host_prefix_cache.h"
 
 namespace somnus {
 
+inline bool IsNull(const KvBlock& block) { return block.id == kNullBlock; }
+
 struct BlockTable {
   std::vector<KvBlock*> blocks;
+  int32_t num_given_back = 0;  // leading blocks that were given back; there may be more
   std::string salt;
   int32_t num_committed = 0;     // leading blocks that were given to BlockPool::Remember
   std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least

@@ -26,13 +26,15 @@ std::vector<int64_t> KeptBlocks::Choose(absl::Span<const ComputedTokens> sequenc
   for (const auto& [sequence, num_tokens] : sequences) {
     const BlockTable& table = TableOf(sequence, tables_);
     const auto begin = table.blocks.begin(), end = begin + BlocksFor(num_tokens, options_.block_size);
-    const auto more =
-        std::count_if(begin, end, [&](const KvBlock* block) { return !ids_.contains(block->id); });
+    const auto is_new = [&](const KvBlock* block) { return !IsNull(*block) && !ids_.contains(block->id); };
+    const auto more = std::count_if(begin, end, is_new);
     if (more > Room(limits.num_blocks)) {
       without_room.push_back(sequence);
       continue;
     }
-    std::for_each(begin, end, [&](const KvBlock* block) { Keep(block->id); });
+    for (auto block = begin; block != end; ++block) {
+      if (!IsNull(**block)) Keep((*block)->id);
+    }
   }
   KeepCached(without_room, limits);
   host_.EvictDownTo(limits.num_blocks);
@@ -43,6 +45,7 @@ void KeptBlocks::KeepCached(absl::Span<const int64_t> without_room, const KeepLi
   const auto has_room = [&] { return Room(limits.num_blocks) > 0; };
   for (const int64_t sequence : without_room) {
     for (const KvBlock* block : TableOf(sequence, tables_).blocks) {
+      if (IsNull(*block)) continue;
       if (block->content_id == 0 || !has_room()) break;
       Keep(block->id);
     }

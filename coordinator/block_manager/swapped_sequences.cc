@@ -24,6 +24,7 @@ int32_t SwappedSequences::CountBlocks(absl::Span<const ComputedTokens> sequences
     const auto begin = TableOf(sequence, std::as_const(tables_)).blocks.begin();
     blocks.insert(begin, begin + BlocksFor(num_tokens, options_.block_size));
   }
+  blocks.erase(pool_.null_block());
   return static_cast<int32_t>(blocks.size());
 }
 
@@ -36,6 +37,10 @@ void SwappedSequences::SwapOut(absl::Span<const ComputedTokens> sequences,
     HostTable host;
     host.is_forgotten = table.is_broken();
     for (const KvBlock* block : absl::MakeConstSpan(table.blocks).first(count)) {
+      if (IsNull(*block)) {
+        host.blocks.push_back(kNone);
+        continue;
+      }
       const auto [copy, is_new] = on_host.try_emplace(block, 0);
       if (is_new) {
         copy->second = host_.Take();
@@ -60,7 +65,8 @@ int32_t SwappedSequences::NeededToSwapIn(const HostTable& host, const BlockTable
   const auto adopted = table.blocks.size();
   const auto known = static_cast<int32_t>(std::max(adopted, host.blocks.size()));
   auto needed = std::max(0, BlocksFor(num_tokens, options_.block_size) - known);
-  for (size_t i = adopted; i < host.blocks.size(); ++i) needed += seen->insert(host.blocks[i]).second ? 1 : 0;
+  for (size_t i = adopted; i < host.blocks.size(); ++i)
+    needed += host.blocks[i] != kNone && seen->insert(host.blocks[i]).second ? 1 : 0;
   return needed;
 }
 
@@ -68,6 +74,10 @@ void SwappedSequences::FillFromHost(const HostTable& host, int64_t num_tokens,
                                     absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
                                     std::vector<BlockCopyOp>* swap_ins) {
   for (size_t i = table->blocks.size(); i < host.blocks.size(); ++i) {
+    if (host.blocks[i] == kNone) {
+      table->blocks.push_back(pool_.null_block());
+      continue;
+    }
     const auto [block, is_new] = came_back->try_emplace(host.blocks[i], nullptr);
     if (is_new) {
       block->second = pool_.Allocate();
@@ -104,6 +114,7 @@ SwappedSequences::Room SwappedSequences::RoomFor(absl::Span<const Returning> all
     needed += is_swapped ? NeededToSwapIn(host->second, table, num_tokens, &seen)
                          : num_blocks - std::max(table.num_blocks(), shared);
   }
+  had.erase(pool_.null_block());
   const Room room = {watermark_.Missing(needed, ignore_watermark), needed + static_cast<int32_t>(had.size())};
   for (auto it = begun.rbegin(); it != begun.rend(); ++it) cache_.GiveUp(it->first, std::move(it->second));
   return room;
@@ -134,9 +145,14 @@ AllocStatus SwappedSequences::SwapIn(absl::Span<Returning> all, bool ignore_wate
     const HostTable& host = host_tables_.at(one.sequence);
     one.num_adopted = static_cast<int64_t>(table.blocks.size()) * options_.block_size;
     cache_.Adopt(one.tokens, &table);
-    FillFromHost(host, static_cast<int64_t>(one.tokens.size()), &came_back, &table, swap_ins);
     // The chain is broken, so that the sequence's later blocks stay out of the prefix cache, too.
-    if (host.is_forgotten) table.num_committed = 1;
+    const size_t adopted = table.blocks.size();
+    const bool has_gap = adopted < host.blocks.size() && host.blocks[adopted] == kNone;
+    FillFromHost(host, static_cast<int64_t>(one.tokens.size()), &came_back, &table, swap_ins);
+    if (host.is_forgotten || has_gap) {
+      table.num_committed = std::max(table.num_committed, 1);
+      table.last_content_id = 0;
+    }
     tables_.emplace(one.sequence, std::move(table));
   }
   for (const Returning& one : all) Drop(one.sequence);
@@ -148,7 +164,7 @@ void SwappedSequences::Drop(int64_t sequence) {
   SOMNUS_CHECK(table != host_tables_.end());
   const std::vector<int32_t>& blocks = table->second.blocks;
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it)
-    num_blocks_ -= host_.mutable_pool()->Release(*it) ? 1 : 0;
+    num_blocks_ -= *it != kNone && host_.mutable_pool()->Release(*it) ? 1 : 0;
   host_tables_.erase(table);
 }
 
@@ -161,6 +177,7 @@ std::vector<int32_t> SwappedSequences::Sources() const {
   blocks.reserve(blocks.size() + static_cast<size_t>(num_blocks_));
   for (const auto& [sequence, table] : host_tables_)
     blocks.insert(blocks.end(), table.blocks.begin(), table.blocks.end());
+  std::erase(blocks, kNone);
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return blocks;
@@ -171,7 +188,9 @@ absl::Status SwappedSequences::CheckIntegrity(const std::vector<bool>& taken) co
   for (const auto& [sequence, table] : host_tables_) {
     if (tables_.contains(sequence))
       return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out and has a table"));
-    for (const int32_t id : table.blocks) ++counts[id];
+    for (const int32_t id : table.blocks) {
+      if (id != kNone) ++counts[id];
+    }
   }
   for (const auto& [id, count] : counts) {
     if (taken[id] || host_.pool().ref_count(id) != count) {

@@ -79,9 +79,10 @@ class SwappedSequences {
 
  private:
   // Whole blocks of the host that hold the computed tokens of a swapped sequence.
+  static constexpr int32_t kNone = -1;
   struct HostTable {
-    std::vector<int32_t> blocks;
-    bool is_forgotten = false;  // the contents may not enter the prefix cache any more
+    std::vector<int32_t> blocks;  // kNone: of a block that was given back
+    bool is_forgotten = false;    // the contents may not enter the prefix cache any more
   };
 
   // The blocks that a swapped sequence needs beyond the adopted blocks, which `table` has, and beyond the

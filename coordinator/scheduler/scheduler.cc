@@ -139,8 +139,18 @@ StepPlan Scheduler::Send(bool preempted, StepBuilder* builder) {
   drafts_.AddTo(num_running(), preempted, builder);
   Constraints::AddTo(&builder->step, &plan.request);
   slots_.SendFreed(&plan.request);
+  GiveBackUnseen(*builder);
   plan.request.set_step_id(ledger_.Add(std::move(builder->step)));
   return std::move(plan);
+}
+
+void Scheduler::GiveBackUnseen(const StepBuilder& builder) {
+  if (options_.blocks.attention_reach == 0) return;
+  for (const ScheduledEntry& entry : builder.step.entries) {
+    // A beam may be computed again from the blocks of another beam, which is further on.
+    if (entry.owner()->beam.group != nullptr) continue;
+    stats_.given_back_blocks += blocks_.GiveBackUnseen(entry.sequence->id, entry.sequence->num_computed);
+  }
 }
 
 std::optional<v1::StepMasks> Scheduler::TakeMasks() {

@@ -155,6 +155,8 @@ class Scheduler {
   // Completes a step whose tokens are decided, by swaps, copies, forks and drafts, and hands it to the
   // ledger.
   StepPlan Send(bool preempted, StepBuilder* builder);
+  // Blocks that the step attends last are free for the next step.
+  void GiveBackUnseen(const StepBuilder& builder);
 
   const SchedulerOptions options_;
   const LongPrompts long_prompts_;

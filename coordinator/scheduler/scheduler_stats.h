@@ -22,6 +22,7 @@ struct SchedulerStats {
   CacheMissCounts prefix_cache_misses;  // the others of the queries
   int64_t corrupted_requests = 0;       // that ended because their logits were bad
   int64_t num_forks = 0;                // sequences that began as forks, and branches of beams
+  int64_t given_back_blocks = 0;        // by running sequences, whose later queries do not attend them
   int64_t kept_blocks = 0;              // of the KV cache, that came back after a sleep
   int64_t kept_tokens = 0;              // of live sequences, that were not computed again after it
 };

@@ -329,5 +329,43 @@ TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
   }
 }
 
+// A query at 16 that attends 6 tokens attends those from 11 on, which is in the third block.
+TEST(BlockManagerTest, BlocksBeforeTheReachAreGivenBackAndStayCached) {
+  BlockManagerOptions options = Options(20);
+  options.attention_reach = 6;
+  BlockManager manager(options);
+  const std::vector<int32_t> tokens = Tokens(20);
+  ASSERT_EQ(manager.Allocate(1, tokens, "", true, false), 0);
+  manager.Commit(1, tokens, 4);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 16), 1) << "what the cache does not know yet stays";
+  manager.Commit(1, tokens, 20);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 16), 1);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 16), 0);
+  const std::vector<int32_t> table = manager.Table(1);
+  EXPECT_EQ(std::vector<int32_t>(table.begin(), table.begin() + 2), (std::vector<int32_t>{0, 0}));
+  EXPECT_NE(table[2], 0);
+  EXPECT_EQ(manager.pool().num_used(), 3);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+
+  EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 16) << "the beginning is found in the cache";
+  manager.Fork(1, 3);
+  BlockManager::FreedBlocks freed;
+  for (const int64_t sequence : {1, 2, 3}) freed.Add(manager, sequence);
+  EXPECT_EQ(freed.count(), 6) << "4 that are shared, and each table's last block";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  for (const int64_t sequence : {1, 2, 3}) manager.Free(sequence);
+  EXPECT_EQ(manager.pool().num_used(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, WithoutAReachNothingIsGivenBack) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(20);
+  ASSERT_EQ(manager.Allocate(1, tokens, "", true, false), 0);
+  manager.Commit(1, tokens, 20);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 20), 0);
+  EXPECT_EQ(manager.pool().num_used(), 5);
+}
+
 }  // namespace
 }  // namespace somnus

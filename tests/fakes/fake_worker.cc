@@ -303,11 +303,26 @@ absl::Status FakeWorker::Resize(int32_t num_blocks) {
 }
 
 absl::Status FakeWorker::CheckBlocks(const Slot& slot) const {
-  for (int32_t block : slot.blocks) {
+  for (size_t i = 0; i < slot.blocks.size(); ++i) {
+    const int32_t block = slot.blocks[i];
+    if (block == 0 && IsUnseen(static_cast<int64_t>(i), slot.num_computed)) continue;
     if (block <= 0 || block >= num_blocks_) return Broken(absl::StrCat("block id ", block));
   }
   if (static_cast<int64_t>(slot.blocks.size()) * options_.block_size < slot.num_computed)
     return Broken("too few blocks");
+  return absl::OkStatus();
+}
+
+absl::Status FakeWorker::CheckWindow(const Slot& slot, int64_t position) const {
+  if (options_.window == 0) return absl::OkStatus();
+  uint64_t state = weights_;
+  for (int64_t p = 0; p < position; ++p) {
+    state = Mix(state, static_cast<uint64_t>(slot.tokens[p]));
+    if (p <= position - options_.window) continue;
+    if (IsUnseen(p / options_.block_size, position) || slot.blocks[p / options_.block_size] == 0 ||
+        cache_[CacheIndex(slot, p)] != state)
+      return Broken(absl::StrCat("position ", position, " attends ", p, ", which the cache has not"));
+  }
   return absl::OkStatus();
 }
 
@@ -342,6 +357,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     return Broken("tokens beyond the sequence");
   slot.num_computed = end;
   RETURN_IF_ERROR(CheckBlocks(slot));
+  RETURN_IF_ERROR(CheckWindow(slot, start));
   v1::PromptLogprobs* prompt_logprobs = nullptr;
   for (int64_t position = start; position < end; ++position) {
     const uint64_t before = position == 0 ? weights_ : cache_[CacheIndex(slot, position - 1)];

@@ -36,6 +36,9 @@ struct FakeWorkerOptions {
   // exception).
   int32_t max_proposals = 0;
   int32_t wrong_period = 0;
+  // Each query attends this many tokens, with its own: the cache must have them all, and blocks before may be
+  // the null block. 0: the query attends the token before it, and there are no null blocks.
+  int32_t window = 0;
 };
 
 class FakeWorker {
@@ -128,6 +131,11 @@ class FakeWorker {
   absl::Status Propose(const v1::ScheduledSequence& scheduled, int first_token, v1::StepReply* reply);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
+  // The cache has the tokens that the query at `position` attends.
+  absl::Status CheckWindow(const Slot& slot, int64_t position) const;
+  bool IsUnseen(int64_t block, int64_t position) const {
+    return options_.window > 0 && (block + 1) * options_.block_size <= position + 1 - options_.window;
+  }
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
   // The model's choice, or the next id, cyclically, that the slot's mask allows.
   int32_t ChooseToken(int32_t slot, uint64_t state);

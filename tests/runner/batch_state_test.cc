@@ -181,6 +181,22 @@ TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
 }
 
 // Its blocks were kept while it waited.
+// With a reach of 4 tokens the token at position 19 attends nothing of the first block, the token at 18 does.
+TEST(BatchStateTest, OnlyABlockThatNoTokenAttendsMayBeTheNullBlock) {
+  for (const int32_t computed : {18, 19}) {
+    for (const int64_t reach : {0, 4}) {
+      BatchLimits limits = Limits();
+      limits.attention_reach = reach;
+      BatchState state(limits);
+      v1::StepRequest request = Good();
+      request.mutable_new_sequences(0)->set_block_ids(0, 0);
+      request.mutable_new_sequences(0)->set_num_computed_tokens(computed);
+      request.mutable_sequences(0)->set_num_tokens(20 - computed);
+      EXPECT_EQ(Apply(state, request).ok(), reach == 4 && computed == 19) << computed << " " << reach;
+    }
+  }
+}
+
 TEST(BatchStateTest, ASequenceGoesOnWithinABlock) {
   BatchState state(Limits());
   v1::StepRequest request = Good();

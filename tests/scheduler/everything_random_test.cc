@@ -15,8 +15,9 @@ namespace {
 
 // What has happened over all loads, so that none of it stays away unnoticed.
 struct Totals {
-  int64_t steps = 0, preemptions = 0, swapped_in = 0, host_hits = 0, forks = 0, branches = 0, accepted = 0,
-          wrong = 0, salted_hits = 0, pinned = 0, pin_releases = 0, aborts = 0, losses = 0, sleeps = 0;
+  int64_t steps = 0, given_back = 0, preemptions = 0, swapped_in = 0, host_hits = 0, forks = 0, branches = 0,
+          accepted = 0, wrong = 0, salted_hits = 0, pinned = 0, pin_releases = 0, aborts = 0, losses = 0,
+          sleeps = 0;
 };
 
 class RandomRun {
@@ -60,6 +61,7 @@ class RandomRun {
   void AddTo(Totals* totals) const {
     const Scheduler& scheduler = harness_.scheduler;
     totals->steps += static_cast<int64_t>(harness_.steps.size());
+    totals->given_back += scheduler.stats().given_back_blocks;
     totals->preemptions += scheduler.stats().num_preemptions();
     totals->swapped_in += scheduler.stats().swaps.in_tokens;
     totals->host_hits += scheduler.stats().swaps.host_hit_tokens;
@@ -98,6 +100,7 @@ class RandomRun {
     options.blocks.enable_prefix_caching = Below(6) != 0;
     options.blocks.watermark = Below(2) * 0.05;
     options.blocks.num_host_blocks = Below(60);
+    if (Below(3) == 0) options.blocks.attention_reach = 2 + Below(30);
     if (Below(2) == 0) options.accounts = UserAccounts::Create(8);
     if (Below(4) == 0) return options;
     const auto seed = static_cast<uint64_t>(random_());
@@ -205,6 +208,7 @@ TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
     }
   }
   EXPECT_GT(totals.steps, 100'000);
+  EXPECT_GT(totals.given_back, 500);
   EXPECT_GT(totals.preemptions, 500);
   EXPECT_GT(totals.swapped_in, 1000);
   EXPECT_GT(totals.host_hits, 500);

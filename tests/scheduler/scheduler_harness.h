@@ -219,6 +219,7 @@ class Harness {
     if (options.speculation.asks_workers) fake.max_proposals = options.speculation.num_speculative_tokens;
     fake.num_blocks = options.blocks.num_blocks;
     fake.block_size = options.blocks.block_size;
+    fake.window = static_cast<int32_t>(options.blocks.attention_reach);
     fake.max_num_seqs = options.max_num_seqs;
     fake.max_num_batched_tokens = options.max_num_batched_tokens;
     return fake;

@@ -186,7 +186,11 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
     return InvalidStep("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
-    if (block <= kNullBlock || block >= limits_.num_blocks)
+    const int64_t end =
+        (static_cast<int64_t>(table.size()) + 1) * limits_.block_size;  // of the block's tokens
+    const bool is_unseen =
+        limits_.attention_reach > 0 && end <= slots_[slot].num_computed + 1 - limits_.attention_reach;
+    if (block < kNullBlock || (block == kNullBlock && !is_unseen) || block >= limits_.num_blocks)
       return InvalidStep("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});
     table.push_back(block);

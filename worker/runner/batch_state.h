@@ -36,6 +36,9 @@ struct BatchLimits {
   int32_t vocab_size = 0;
   int32_t num_blocks = 0;     // of the KV cache, with memory, the null block included; 0: no cache
   int32_t max_proposals = 0;  // of a draft model for a sequence; 0: no draft model
+  // How many tokens a query attends at most in any layer, with its own; 0: all. Block ids of a sequence may
+  // be the null block where all tokens of the block lie before.
+  int64_t attention_reach = 0;
 
   // A block more than a full sequence needs: before the coordinator knows that a sequence has ended, a step
   // may be scheduled past the end.

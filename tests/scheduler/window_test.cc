@@ -1,0 +1,213 @@
+// Models whose layers all have a window: running sequences give back the blocks that no later query attends.
+// The fake worker checks, for every query, that the cache has each token of its window.
+
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/fake_drafter.h"
+#include "tests/scheduler/reference_beams.h"
+
+namespace somnus {
+namespace {
+
+constexpr int32_t kWindow = 10;  // 3 blocks of 4 hold it
+
+SchedulerOptions WindowOptions(int32_t num_blocks = 64, int32_t reach = kWindow) {
+  SchedulerOptions options = SmallOptions(num_blocks);
+  options.blocks.attention_reach = reach;
+  return options;
+}
+
+class WindowTest : public testing::TestWithParam<size_t> {
+ protected:
+  size_t depth() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Depths, WindowTest, testing::Values(0, 1));
+
+void ExpectExact(const std::vector<EngineRequest>& requests, const Harness& harness) {
+  for (const EngineRequest& request : requests)
+    EXPECT_EQ(harness.answers.at(request.id).tokens, Reference(request)) << request.id;
+  EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
+}
+
+// ceil(window / block) + 2 blocks: the window may begin and end within a block, and the next token has its
+// own.
+TEST_P(WindowTest, ADecodeHoldsTheBlocksOfItsWindow) {
+  for (const bool caching : {false, true}) {
+    SchedulerOptions options = WindowOptions();
+    options.blocks.enable_prefix_caching = caching;
+    Harness harness(options, depth());
+    const EngineRequest request = MakeRequest("a", 16, 80);
+    harness.Add(request);
+    int32_t most = 0;
+    for (int i = 0; harness.Step(); ++i) {
+      ASSERT_FALSE(HasFatalFailure());
+      if (i > 2) most = std::max(most, harness.scheduler.blocks().pool().num_used());
+    }
+    EXPECT_LE(most, (kWindow + 3) / 4 + 2);
+    EXPECT_GE(most, (kWindow + 3) / 4);
+    EXPECT_GT(harness.scheduler.stats().given_back_blocks, 15);
+    ExpectExact({request}, harness);
+  }
+}
+
+// A prompt has all of its blocks when it is admitted, and gives them back chunk by chunk.
+TEST_P(WindowTest, APromptGivesBackWhatItsChunksHavePassed) {
+  Harness harness(WindowOptions(), depth());
+  const EngineRequest request = MakeRequest("a", 80, 3);
+  harness.Add(request);
+  int32_t before = 1000;
+  for (int chunk = 1; chunk <= 5; ++chunk) {
+    ASSERT_TRUE(harness.Step());
+    const int32_t used = harness.scheduler.blocks().pool().num_used();
+    EXPECT_LT(used, before) << chunk;
+    EXPECT_LE(used, (80 - 16 * chunk) / 4 + (kWindow + 3) / 4 + 2) << chunk;
+    before = used;
+  }
+  harness.RunToEnd();
+  ExpectExact({request}, harness);
+}
+
+TEST_P(WindowTest, WithoutAReachNothingIsGivenBack) {
+  Harness harness(WindowOptions(64, 0), depth());
+  const EngineRequest request = MakeRequest("a", 16, 40);
+  harness.Add(request);
+  for (int i = 0; i < 39; ++i) harness.Step();
+  EXPECT_GE(harness.scheduler.blocks().pool().num_used(), 12);
+  EXPECT_EQ(harness.scheduler.stats().given_back_blocks, 0);
+  harness.RunToEnd();
+  ExpectExact({request}, harness);
+}
+
+// More sequences run at once than would fit with all of their tokens: none is preempted.
+TEST_P(WindowTest, SequencesRunTogetherThatWouldNotFitWhole) {
+  SchedulerOptions options = WindowOptions(/*num_blocks=*/1 + 6 * 6);
+  options.blocks.enable_prefix_caching = false;
+  Harness harness(options, depth());
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 6; ++i) requests.push_back(MakeRequest(std::to_string(i), 8, 80, 100 * i));
+  for (const EngineRequest& request : requests) harness.Add(request);
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
+  ExpectExact(requests, harness);
+}
+
+// Blocks that were given back stay cached: a hit needs the whole beginning, and has it while blocks are free.
+TEST_P(WindowTest, ALaterPromptFindsTheBlocksThatWereGivenBack) {
+  Harness harness(WindowOptions(), depth());
+  const EngineRequest first = MakeRequest("a", 40, 20);
+  harness.Add(first);
+  for (int i = 0; i < 10; ++i) harness.Step();
+  EngineRequest second = MakeRequest("b", 46, 20);
+  harness.Add(second);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["b"].num_cached, 40);
+  ExpectExact({first, second}, harness);
+}
+
+// Where the beginning was given to others, nothing behind it is adopted.
+TEST_P(WindowTest, WithoutItsBeginningAPromptIsComputedAgain) {
+  Harness harness(WindowOptions(/*num_blocks=*/26), depth());
+  const EngineRequest first = MakeRequest("a", 40, 5), other = MakeRequest("b", 60, 20, 500);
+  harness.Add(first);
+  harness.RunToEnd();
+  harness.Add(other);
+  harness.RunToEnd();
+  EngineRequest again = MakeRequest("c", 40, 9);
+  harness.Add(again);
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_LT(harness.answers["c"].num_cached, 36);
+  ExpectExact({first, other, again}, harness);
+}
+
+TEST_P(WindowTest, ASwappedSequenceGoesOnWithTheBlocksOfItsWindow) {
+  for (const bool caching : {false, true}) {
+    SchedulerOptions options = WindowOptions(/*num_blocks=*/1 + 15);
+    options.preemption = PreemptionMode::kSwap;
+    options.blocks.num_host_blocks = 64;
+    options.blocks.enable_prefix_caching = caching;
+    options.max_model_len = 56;
+    Harness harness(options, depth());
+    std::vector<EngineRequest> requests;
+    for (int i = 0; i < 7; ++i) requests.push_back(MakeRequest(std::to_string(i), 8, 40, 100 * i));
+    for (const EngineRequest& request : requests) harness.Add(request);
+    harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure());
+    const SchedulerStats& stats = harness.scheduler.stats();
+    EXPECT_GT(stats.preemptions.by_swap[static_cast<size_t>(PreemptionCause::kNoBlocks)], 0);
+    EXPECT_GT(stats.given_back_blocks, 0);
+    ExpectExact(requests, harness);
+    EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
+  }
+}
+
+TEST_P(WindowTest, ASleepAtAnyMomentKeepsTheBlocksOfTheWindow) {
+  for (int after = 0; after < 45; after += 4) {
+    SchedulerOptions options = WindowOptions();
+    options.blocks.num_host_blocks = 64;
+    Harness harness(options, depth());
+    const EngineRequest a = MakeRequest("a", 40, 40), b = MakeRequest("b", 6, 40, 400);
+    harness.Add(a);
+    harness.Add(b);
+    for (int i = 0; i < after; ++i) harness.Step();
+    harness.SleepKeeping();
+    harness.WakeKeeping();
+    const int64_t computed = harness.worker.num_computed_tokens();
+    harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure()) << after;
+    EXPECT_EQ(harness.worker.num_computed_tokens(), 40 + 39 + 6 + 39) << after << ", before " << computed;
+    ExpectExact({a, b}, harness);
+  }
+}
+
+TEST_P(WindowTest, AfterALossAllIsComputedAgain) {
+  Harness harness(WindowOptions(), depth());
+  const EngineRequest a = MakeRequest("a", 40, 40), b = MakeRequest("b", 6, 40, 400);
+  harness.Add(a);
+  harness.Add(b);
+  for (int i = 0; i < 25; ++i) harness.Step();
+  harness.Lose();
+  harness.RunToEnd();
+  ExpectExact({a, b}, harness);
+}
+
+TEST_P(WindowTest, ForksShareTheWindowOfTheirPrompt) {
+  Harness harness(WindowOptions(), depth());
+  std::vector<EngineRequest> choices(4, MakeRequest("c0", 42, 30));
+  for (int i = 1; i < 4; ++i) {
+    choices[i].id = "c" + std::to_string(i);
+    choices[i].fork_of = "c0";
+    choices[i].seed = static_cast<uint64_t>(i);
+  }
+  for (const EngineRequest& request : choices) harness.Add(request);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler.stats().num_forks, 3);
+  EXPECT_GT(harness.scheduler.stats().given_back_blocks, 0);
+  ExpectExact(choices, harness);
+}
+
+TEST_P(WindowTest, DraftsThatAreWrongFindTheWindowOfTheTokenBefore) {
+  SchedulerOptions options = WindowOptions();
+  options.speculation = FakeDrafts(7, [](int64_t position) { return position % 5 == 0; });
+  Harness harness(options, depth());
+  const EngineRequest request = MakeRequest("a", 30, 60);
+  harness.Add(request);
+  harness.RunToEnd();
+  EXPECT_GT(harness.scheduler.speculation().num_drafts, 0);
+  EXPECT_GT(harness.scheduler.stats().given_back_blocks, 10);
+  ExpectExact({request}, harness);
+}
+
+TEST_P(WindowTest, BeamsKeepAllBlocks) {
+  Harness harness(WindowOptions(/*num_blocks=*/200), depth());
+  EngineRequest request = BeamRequest("b", 4, 30, 30);
+  ParamsOf(&request)->ignore_eos = true;
+  harness.Add(request);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler.stats().given_back_blocks, 0);
+  ExpectExactAnswer(request, harness);
+}
+
+}  // namespace
+}  // namespace somnus
