@@ -19,8 +19,13 @@
   X(AddPositionEmbedding) \
   X(AddRmsNorm)           \
   X(AddLayerNorm)         \
+  X(RmsNorm)              \
+  X(SumSquares)           \
+  X(RmsNormBySquares)     \
+  X(ScaleAndCap)          \
   X(Add)                  \
   X(SiluAndMul)           \
+  X(GeluTanhAndMul)       \
   X(Activate)             \
   X(GatherRows)           \
   X(KvBlockBytes)         \

@@ -60,12 +60,33 @@ void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& 
   device.ops().AddLayerNorm(device, residual, delta, weight, bias, eps, out);
 }
 
+void RmsNorm(Device& device, const TensorView& x, const float* weight, double eps) {
+  device.ops().RmsNorm(device, x, weight, eps);
+}
+
+void SumSquares(Device& device, const TensorView& x, const TensorView& squares) {
+  device.ops().SumSquares(device, x, squares);
+}
+
+void RmsNormBySquares(Device& device, const TensorView& x, const TensorView& squares, int64_t width,
+                      const float* weight, double eps) {
+  device.ops().RmsNormBySquares(device, x, squares, width, weight, eps);
+}
+
+void ScaleAndCap(Device& device, const TensorView& x, float factor, float softcap) {
+  device.ops().ScaleAndCap(device, x, factor, softcap);
+}
+
 void Add(Device& device, const TensorView& residual, const TensorView& delta) {
   device.ops().Add(device, residual, delta);
 }
 
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
   device.ops().SiluAndMul(device, gate_up, out);
+}
+
+void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  device.ops().GeluTanhAndMul(device, gate_up, out);
 }
 
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {

@@ -97,11 +97,29 @@ void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& de
 void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                   const float* bias, double eps, const TensorView& out);
 
+// x = x / rms(x) * weight, in place. x: sum or f32 [T, hidden]; weight: f32 [hidden]. The norm of a block's
+// output (Gemma 2, OLMo 2, GLM-4).
+void RmsNorm(Device& device, const TensorView& x, const float* weight, double eps);
+
+// The two halves of RmsNorm over rows that ranks divide among themselves. squares[t] (f32 [T, 1]) = the sum
+// of the squares of x[t] (sum [T, n]).
+void SumSquares(Device& device, const TensorView& x, const TensorView& squares);
+// x[t] = x[t] / sqrt(squares[t] / width + eps) * weight, in place. x: sum [T, n]; squares: f32 [T, 1], of all
+// ranks' columns together, which are `width`; weight: f32 [n].
+void RmsNormBySquares(Device& device, const TensorView& x, const TensorView& squares, int64_t width,
+                      const float* weight, double eps);
+
+// x = factor * x, then, unless softcap is 0, x = softcap * tanh(x / softcap), in place. x: sum or f32.
+void ScaleAndCap(Device& device, const TensorView& x, float factor, float softcap);
+
 // residual += delta.  residual: f32 [T, hidden]; delta: sum or f32.
 void Add(Device& device, const TensorView& residual, const TensorView& delta);
 
 // out = silu(gate_up[:, :n]) * gate_up[:, n:].  gate_up: sum [T, 2n]; out: act [T, n]. Llama's MLP.
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
+
+// The same with GELU in its tanh form in place of silu. Gemma's MLP.
+void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
 // out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out);
@@ -137,10 +155,12 @@ struct AttentionBatch {
 };
 
 // Rotary embedding's table: cos and sin of position p in row p, f32 [max_positions, head_dim / 2] each,
-// Hugging Face's half-rotation order. nullptr cos: no rotation.
+// Hugging Face's half-rotation order. nullptr cos: no rotation. q_scale: f32 [max_positions], a factor of
+// queries at each position, after the rotation; nullptr: 1.
 struct RopeTable {
   const float* cos = nullptr;
   const float* sin = nullptr;
+  const float* q_scale = nullptr;
 };
 
 // In place on qkv (sum [T, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v): optional RMSNorm of

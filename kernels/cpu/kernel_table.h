@@ -68,6 +68,7 @@ struct QkArgs {
   float eps;
   const float* cos;
   const float* sin;
+  const float* q_scale;
   const int32_t* positions;
   const int32_t* slots;
   KvCacheView cache;
@@ -136,7 +137,13 @@ struct KernelTable {
   void (*add)(float* residual, const float* delta, int64_t n);
   void (*rms_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
   void (*layer_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
+  // Of one row; as the ops SumSquares and ScaleAndCap.
+  float (*sum_squares)(const float* x, int64_t n);
+  void (*scale_and_cap)(float* x, int64_t n, float factor, float softcap);
+  // x = x * scale * weight.
+  void (*scale_by)(float* x, int64_t n, float scale, const float* weight);
   void (*silu_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
+  void (*gelu_tanh_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
   void (*activate)(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, int64_t row_end);
 
   void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);

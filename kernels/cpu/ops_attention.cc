@@ -181,6 +181,7 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
                     .eps = static_cast<float>(eps),
                     .cos = rope.cos,
                     .sin = rope.sin,
+                    .q_scale = rope.q_scale,
                     .positions = batch.positions,
                     .slots = batch.slot_mapping,
                     .cache = cache};

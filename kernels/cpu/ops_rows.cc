@@ -1,6 +1,7 @@
 // Norms, activations and row copies: splits the rows over threads; the arithmetic is in rows_impl.h.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
@@ -61,6 +62,39 @@ void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& 
                   [&](int64_t begin, int64_t end) { cpu.kernels().layer_norm(args, begin, end); });
 }
 
+void RmsNorm(Device& device, const TensorView& x, const float* weight, double eps) {
+  cpu::AddRmsNorm(device, x, TensorView{}, weight, eps, x);  // sums are f32 here
+}
+
+void SumSquares(Device& device, const TensorView& x, const TensorView& squares) {
+  CpuDevice& cpu = AsCpu(device);
+  cpu.ParallelFor(x.rows, x.rows * x.cols / 6, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      *squares.row<float>(t) = cpu.kernels().sum_squares(x.row<float>(t), x.cols);
+  });
+}
+
+void RmsNormBySquares(Device& device, const TensorView& x, const TensorView& squares, int64_t width,
+                      const float* weight, double eps) {
+  CpuDevice& cpu = AsCpu(device);
+  cpu.ParallelFor(x.rows, x.rows * x.cols / 6, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float mean = *squares.row<float>(t) / static_cast<float>(width);
+      const float scale = 1.0f / std::sqrt(mean + static_cast<float>(eps));
+      cpu.kernels().scale_by(x.row<float>(t), x.cols, scale, weight);
+    }
+  });
+}
+
+void ScaleAndCap(Device& device, const TensorView& x, float factor, float softcap) {
+  CpuDevice& cpu = AsCpu(device);
+  const int64_t cost = softcap > 0 ? x.rows * x.cols * 2 : x.rows * x.cols / 6;
+  cpu.ParallelFor(x.rows, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      cpu.kernels().scale_and_cap(x.row<float>(t), x.cols, factor, softcap);
+  });
+}
+
 void Add(Device& device, const TensorView& residual, const TensorView& delta) {
   CpuDevice& cpu = AsCpu(device);
   cpu.ParallelFor(residual.rows, residual.rows * residual.cols / 6, [&](int64_t begin, int64_t end) {
@@ -74,6 +108,13 @@ void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out
   const ActivationArgs args = MakeActivationArgs(gate_up, out);
   cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
                   [&](int64_t begin, int64_t end) { cpu.kernels().silu_and_mul(args, begin, end); });
+}
+
+void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const ActivationArgs args = MakeActivationArgs(gate_up, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().gelu_tanh_and_mul(args, begin, end); });
 }
 
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {

@@ -47,6 +47,21 @@ inline void RmsNormRow(float* x, const float* delta, const float* weight, int64_
   }
 }
 
+float SumSquares(const float* x, int64_t n) {
+  VF square = {};
+  for (int64_t i = 0; i < n; i += kW) {
+    const VF v = Get<F32>(x + i, n - i);
+    square = Fma(v, v, square);
+  }
+  return ReduceAdd(square);
+}
+
+void ScaleBy(float* x, int64_t n, float scale, const float* weight) {
+  for (int64_t i = 0; i < n; i += kW) {
+    Put<F32>(x + i, Get<F32>(x + i, n - i) * scale * Get<F32>(weight + i, n - i), n - i);
+  }
+}
+
 void RmsNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
   WithElement(args.out_type, [&](auto e) {
     using E = decltype(e);
@@ -82,7 +97,17 @@ void LayerNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
 
 SOMNUS_INLINE VF Sigmoid(VF x) { return 1.0f / (1.0f + Exp(-x)); }
 
-void SiluAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
+// tanh(u) = 2 sigmoid(2u) - 1, exact to some 1e-7 of a softcap.
+void ScaleAndCap(float* x, int64_t n, float factor, float softcap) {
+  for (int64_t i = 0; i < n; i += kW) {
+    VF v = factor * Get<F32>(x + i, n - i);
+    if (softcap > 0.0f) v = softcap * (2.0f * Sigmoid(2.0f / softcap * v) - 1.0f);
+    Put<F32>(x + i, v, n - i);
+  }
+}
+
+template <typename F>
+SOMNUS_INLINE void GateRows(const ActivationArgs& args, int64_t row_begin, int64_t row_end, const F& f) {
   const int64_t n = args.cols;
   for (int64_t r = row_begin; r < row_end; ++r) {
     const float* gate = args.x + r * args.x_stride;
@@ -90,11 +115,14 @@ void SiluAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) 
       using E = decltype(e);
       auto* out = reinterpret_cast<typename E::Type*>(args.out) + r * args.out_stride;
       for (int64_t i = 0; i < n; i += kW) {
-        const VF g = Get<F32>(gate + i, n - i);
-        Put<E>(out + i, g * Sigmoid(g) * Get<F32>(gate + n + i, n - i), n - i);
+        Put<E>(out + i, f(Get<F32>(gate + i, n - i)) * Get<F32>(gate + n + i, n - i), n - i);
       }
     });
   }
+}
+
+void SiluAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
+  GateRows(args, row_begin, row_end, [](VF gate) { return gate * Sigmoid(gate); });
 }
 
 SOMNUS_INLINE VF Gelu(VF x) {
@@ -106,6 +134,10 @@ SOMNUS_INLINE VF Gelu(VF x) {
 SOMNUS_INLINE VF GeluTanh(VF x) {
   const VF u = 0.79788456f * Fma(x * x * x, Set(0.044715f), x);
   return x * Sigmoid(2.0f * u);
+}
+
+void GeluTanhAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
+  GateRows(args, row_begin, row_end, [](VF gate) { return GeluTanh(gate); });
 }
 
 template <typename F>
@@ -238,6 +270,7 @@ void QkNormRopeCache(const QkArgs& args, int64_t row_begin, int64_t row_end) {
         Rotate(q + h * d, args.cos + row, args.sin + row, d / 2);
       }
     }
+    if (args.q_scale != nullptr) ScaleAndCap(q, args.num_heads * d, args.q_scale[args.positions[t]], 0.0f);
     const auto write = [&](auto e) { WriteCache<decltype(e)>(args, args.slots[t], k, k + num_kv_heads * d); };
     if (args.cache.dtype == DataType::kF8E4M3) {
       write(F8{});

@@ -1,4 +1,5 @@
-// The MLP's elementwise ops: silu(gate) * up, and one-input activations (also the plain conversion). Bound by
+// The MLP's elementwise ops: activation(gate) * up, and one-input activations (also the plain conversion);
+// factors and soft caps. Bound by
 // memory; exponentials go through ex2.approx and rcp.approx (2 ulp), since by estimate expf would take longer
 // than the bytes.
 
@@ -10,9 +11,15 @@ namespace {
 
 __device__ inline float Sigmoid(float x) { return RcpApprox(1.0f + Exp2Approx(x * -1.44269504f)); }
 
-// Reads 2 * sizeof(S) bytes per output, writes sizeof(T).
-template <typename S, typename T, int kVector>
-struct SiluOp {
+// 0.5 x (1 + tanh(u)) = x sigmoid(2 u).
+__device__ inline float GeluTanh(float x) {
+  return x * Sigmoid(2.0f * 0.79788456f * fmaf(x * x * x, 0.044715f, x));
+}
+
+// silu(gate) * up, or with kGelu GELU in its tanh form. Reads 2 * sizeof(S) bytes per output, writes
+// sizeof(T).
+template <bool kGelu, typename S, typename T, int kVector>
+struct GateOp {
   static constexpr int kWidth = kVector;
   struct Row {
     const S* gate_up;
@@ -36,7 +43,7 @@ struct SiluOp {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       const float gate = ToFloat(x.gate[j]);
-      y[j] = gate * Sigmoid(gate) * ToFloat(x.up[j]);
+      y[j] = (kGelu ? GeluTanh(gate) : gate * Sigmoid(gate)) * ToFloat(x.up[j]);
     }
     StoreFloats(row.out + col, y);
   }
@@ -51,8 +58,8 @@ __device__ inline float Activated(float x) {
       return x < 0.0f ? 0.0f : x;  // NaN stays NaN
     case UnaryActivation::kGelu:
       return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case UnaryActivation::kGeluTanh:  // 0.5 x (1 + tanh(u)) = x sigmoid(2 u)
-      return x * Sigmoid(2.0f * 0.79788456f * fmaf(x * x * x, 0.044715f, x));
+    case UnaryActivation::kGeluTanh:
+      return GeluTanh(x);
   }
   return x;
 }
@@ -82,6 +89,30 @@ struct ActivateOp {
   }
 };
 
+// x = factor * x, then the soft cap, in place: reads and writes sizeof(T) bytes an element.
+template <typename T, int kVector>
+struct ScaleAndCapOp {
+  static constexpr int kWidth = kVector;
+  using Row = T*;
+  using Loaded = Vec<T, kWidth>;
+
+  T* x;
+  int64_t stride;
+  float factor, softcap;
+
+  __device__ Row At(int64_t row) const { return x + row * stride; }
+  __device__ Loaded Load(const Row& row, int col) const { return LoadWide<kWidth>(row + col); }
+  __device__ void Store(const Row& row, int col, const Loaded& loaded) const {
+    float y[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      y[j] = factor * ToFloat(loaded[j]);
+      if (softcap > 0.0f) y[j] = softcap * tanhf(y[j] / softcap);
+    }
+    StoreFloats(row + col, y);
+  }
+};
+
 // Calls fn(TypeTag<S>, TypeTag<T>): the input's type (the sum's, which is the output's, or f32) and the
 // output's.
 template <typename Fn>
@@ -105,9 +136,8 @@ void ActivateAs(CudaDevice& device, const TensorView& x, const TensorView& out) 
   });
 }
 
-}  // namespace
-
-void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+template <bool kGelu>
+void GateAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
   if (out.rows == 0 || out.cols == 0) return;
   DispatchTypes(gate_up, out, [&](auto from, auto to) {
     using S = typename decltype(from)::type;
@@ -117,7 +147,31 @@ void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out
       op = {gate_up.row<const S>(0), gate_up.stride, out.cols, out.row<T>(0), out.stride};
       LaunchElements<2>(AsCuda(device), op, out.rows, out.cols);
     };
-    TakesVectors(kWide, out.cols, {gate_up, out}) ? run(SiluOp<S, T, kWide>{}) : run(SiluOp<S, T, 1>{});
+    TakesVectors(kWide, out.cols, {gate_up, out}) ? run(GateOp<kGelu, S, T, kWide>{})
+                                                  : run(GateOp<kGelu, S, T, 1>{});
+  });
+}
+
+}  // namespace
+
+void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  GateAndMul<false>(device, gate_up, out);
+}
+
+void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  GateAndMul<true>(device, gate_up, out);
+}
+
+void ScaleAndCap(Device& device, const TensorView& x, float factor, float softcap) {
+  if (x.rows == 0 || x.cols == 0) return;
+  DispatchAct(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int kWide = 16 / sizeof(T);
+    const auto run = [&](auto op) {
+      op = {x.row<T>(0), x.stride, factor, softcap};
+      LaunchElements<2>(AsCuda(device), op, x.rows, x.cols);
+    };
+    TakesVectors(kWide, x.cols, {x}) ? run(ScaleAndCapOp<T, kWide>{}) : run(ScaleAndCapOp<T, 1>{});
   });
 }
 

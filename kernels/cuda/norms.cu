@@ -4,6 +4,7 @@
 // one token has nothing else to do), and at 512 threads 2-4 rows to a multiprocessor, 70-100 KB of loads in
 // flight (computed, not measured).
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -195,6 +196,61 @@ void AddNorm(Device& device, const TensorView& residual, const TensorView& delta
   });
 }
 
+// x = x / rms(x) * weight in place, or the half of that before or after ranks add up their squares. A thread
+// reads its own elements again, from L1 or L2.
+template <typename T>
+struct InPlaceNormParams {
+  T* x;
+  int64_t stride;
+  float* squares;  // [rows], `squares_stride` apart; nullptr: of the row alone
+  int64_t squares_stride;
+  const float* weight;  // nullptr: only the squares are wanted
+  int cols;
+  int64_t width;  // the columns that the squares are of
+  float eps;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kNormThreads) InPlaceNormKernel(InPlaceNormParams<T> p) {
+  JoinStream();
+  NormShared& shared = SharedStorage<NormShared>();
+  T* const x = p.x + blockIdx.x * p.stride;
+  float* const squares = p.squares == nullptr ? nullptr : p.squares + blockIdx.x * p.squares_stride;
+  float sum = 0;
+  if (squares == nullptr || p.weight == nullptr) {
+    for (int col = threadIdx.x; col < p.cols; col += blockDim.x) sum = AddSquare(sum, ToFloat(x[col]));
+    sum = BlockSum(sum, shared.squares);
+  } else {
+    sum = *squares;
+  }
+  if (p.weight == nullptr) {
+    if (threadIdx.x == 0) *squares = sum;
+    return;
+  }
+  const float scale = rsqrtf(sum / static_cast<float>(p.width) + p.eps);
+  for (int col = threadIdx.x; col < p.cols; col += blockDim.x)
+    x[col] = FromFloat<T>(RmsNormed(ToFloat(x[col]), scale, p.weight[col]));
+}
+
+void NormInPlace(Device& device, const TensorView& x, const TensorView& squares, int64_t width,
+                 const float* weight, double eps) {
+  if (x.rows == 0 || (x.cols == 0 && weight != nullptr)) return;
+  DispatchAct(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const InPlaceNormParams<T> params{.x = x.row<T>(0),
+                                      .stride = x.stride,
+                                      .squares = static_cast<float*>(squares.data),
+                                      .squares_stride = squares.stride,
+                                      .weight = weight,
+                                      .cols = static_cast<int>(x.cols),
+                                      .width = width,
+                                      .eps = static_cast<float>(eps)};
+    const LaunchConfig config = RowsConfig(
+        x.rows, PlanNorm(std::max<int64_t>(x.cols, 1), /*vectors=*/false).threads, sizeof(NormShared));
+    Launch(AsCuda(device), config, InPlaceNormKernel<T>, params);
+  });
+}
+
 // residual += delta: reads 4 + sizeof(D) bytes an element, writes 4.
 template <typename D, int kWide>
 struct AddOp {
@@ -236,6 +292,19 @@ void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& de
 void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                   const float* bias, double eps, const TensorView& out) {
   AddNorm<true>(device, residual, delta, weight, bias, eps, out);
+}
+
+void RmsNorm(Device& device, const TensorView& x, const float* weight, double eps) {
+  NormInPlace(device, x, {}, x.cols, weight, eps);
+}
+
+void SumSquares(Device& device, const TensorView& x, const TensorView& squares) {
+  NormInPlace(device, x, squares, x.cols, nullptr, 0);
+}
+
+void RmsNormBySquares(Device& device, const TensorView& x, const TensorView& squares, int64_t width,
+                      const float* weight, double eps) {
+  NormInPlace(device, x, squares, width, weight, eps);
 }
 
 void Add(Device& device, const TensorView& residual, const TensorView& delta) {

@@ -24,6 +24,7 @@ struct QkParams {
   const float* k_norm;
   const float* cos;
   const float* sin;
+  const float* q_scale;
   const int32_t* positions;
   const int32_t* slots;
   int num_heads, num_kv_heads, head_dim, block_size;
@@ -67,6 +68,10 @@ struct Head {
   // The token's scale in an int8 cache.
   __device__ float& TokenScale(const QkParams<T, C>& p) const {
     return reinterpret_cast<float*>(CacheRun(p))[p.slots[token] % p.block_size];
+  }
+  // The factor of the head's values after the rotation.
+  __device__ float QueryScale(const QkParams<T, C>& p) const {
+    return is_q && p.q_scale != nullptr ? p.q_scale[p.positions[token]] : 1.0f;
   }
   __device__ float CacheScale(const QkParams<T, C>& p) const { return is_v ? p.v_scale : p.k_scale; }
 };
@@ -150,6 +155,14 @@ __global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) Rotate(cos[j], sin[j], &a[j], &b[j]);
   }
+  if (active && p.q_scale != nullptr && head.is_q) {
+    const float q_scale = head.QueryScale(p);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      a[j] *= q_scale;
+      b[j] *= q_scale;
+    }
+  }
   float scale = head.CacheScale(p);
   if constexpr (std::is_same_v<C, i8>) {
     uint32_t largest = 0;
@@ -160,7 +173,7 @@ __global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
     if (active && !head.is_q && head.lane == 0) head.TokenScale(p) = token_scale;
   }
   if (!active) return;
-  if (!head.is_v && (norm != nullptr || p.cos != nullptr)) {
+  if (!head.is_v && (norm != nullptr || p.cos != nullptr || p.q_scale != nullptr)) {
     StoreFloats(row, a);
     StoreFloats(row + half, b);
   }
@@ -215,7 +228,9 @@ __global__ void __launch_bounds__(128) QkElementKernel(QkParams<T, C> p) {
     cache_scale = I8Inverse(GroupMax(largest, kWarpThreads), &token_scale);
     if (!head.is_q && head.lane == 0) head.TokenScale(p) = token_scale;
   }
+  const float q_scale = head.QueryScale(p);
   each([&](int d, float x) {
+    x *= q_scale;
     if (!head.is_v) row[d] = FromFloat<T>(x);
     const float out[1] = {x};
     if (!head.is_q) StoreScaled(cached + d, out, cache_scale);
@@ -266,6 +281,7 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
       p.k_norm = k_norm;
       p.cos = rope.cos;
       p.sin = rope.sin;
+      p.q_scale = rope.q_scale;
       p.positions = batch.positions;
       p.slots = batch.slot_mapping;
       p.eps = static_cast<float>(eps);

@@ -16,7 +16,9 @@ constexpr double kError = 5e-6;
 class ActivationsTest : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(Types, ActivationsTest, testing::ValuesIn(kActTypes), TypeName);
 
-void CompareSilu(DataType out_type, DataType sum, int64_t rows, int64_t n, Layout layout) {
+using GateOp = void (*)(Device&, const TensorView&, const TensorView&);
+
+void CompareGate(GateOp op, DataType out_type, DataType sum, int64_t rows, int64_t n, Layout layout) {
   const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
   SOMNUS_SKIP_WITHOUT_GPU(device);
   DeviceMatrix x(sum, rows, 2 * n, layout), out(out_type, rows, n, layout);
@@ -26,9 +28,9 @@ void CompareSilu(DataType out_type, DataType sum, int64_t rows, int64_t n, Layou
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < 2 * n; ++i) host.Set(r, i, x.Get(r, i));
   }
-  SiluAndMul(*device, x.view(), out.view());
+  op(*device, x.view(), out.view());
   ASSERT_TRUE(device->Synchronize().ok());
-  SiluAndMul(*cpu, host.view(), want.view());
+  op(*cpu, host.view(), want.view());
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < n; ++i) {
       ASSERT_NEAR(out.Get(r, i), want.Get(r, i), Allowed(out_type, want.Get(r, i), kError))
@@ -59,8 +61,43 @@ void CompareActivate(DataType out_type, DataType sum, UnaryActivation f, int64_t
   }
 }
 
+void CompareScaleAndCap(DataType type, float softcap, int64_t n, Layout layout) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  DeviceMatrix x(type, 5, n, layout);
+  Matrix host(DataType::kF32, 5, n);
+  x.Randomize(1, 4, &host);
+  ScaleAndCap(*device, x.view(), 0.7f, softcap);
+  ASSERT_TRUE(device->Synchronize().ok());
+  ScaleAndCap(*cpu, host.view(), 0.7f, softcap);
+  for (int64_t r = 0; r < 5; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_NEAR(x.Get(r, i), host.Get(r, i), Allowed(type, host.Get(r, i), kError))
+          << "width " << n << ", cap " << softcap;
+    }
+  }
+}
+
+TEST_P(ActivationsTest, ScaleAndCapEqualsTheCpu) {
+  for (const DataType type : SumTypes(GetParam())) {
+    for (const float softcap : {0.0f, 1.5f, 30.0f}) {
+      for (const int64_t n : {1, 17, 64, 576}) {
+        for (const Layout layout : kLayouts) CompareScaleAndCap(type, softcap, n, layout);
+      }
+    }
+  }
+}
+
+TEST_P(ActivationsTest, GeluTanhAndMulEqualsTheCpu) {
+  for (const DataType sum : SumTypes(GetParam())) {
+    for (const int64_t n : {1, 17, 64, 576}) {
+      for (const Layout layout : kLayouts) CompareGate(GeluTanhAndMul, GetParam(), sum, 12, n, layout);
+    }
+  }
+}
+
 TEST_P(ActivationsTest, SmallRows) {
-  CompareSilu(GetParam(), GetParam(), 1, 64, {});
+  CompareGate(SiluAndMul, GetParam(), GetParam(), 1, 64, {});
   CompareActivate(GetParam(), GetParam(), UnaryActivation::kGelu, 64, {});
 }
 
@@ -68,7 +105,7 @@ TEST_P(ActivationsTest, SiluAndMulEqualsTheCpu) {
   for (const DataType sum : SumTypes(GetParam())) {
     for (const int64_t n : kWidths) {
       for (const Layout layout : kLayouts) {
-        for (const int64_t rows : {1, 12}) CompareSilu(GetParam(), sum, rows, n, layout);
+        for (const int64_t rows : {1, 12}) CompareGate(SiluAndMul, GetParam(), sum, rows, n, layout);
       }
     }
   }

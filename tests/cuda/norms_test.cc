@@ -71,6 +71,30 @@ void Compare(DataType type, const Case& c) {
   }
 }
 
+// Of sums, in place; in one op, and in two with squares of rows that lie apart.
+void CompareInPlace(DataType sum, int64_t cols, Layout layout, bool by_squares) {
+  SCOPED_TRACE(testing::Message() << NameOf(sum) << ", " << cols << " columns, by squares " << by_squares);
+  constexpr int64_t kRows = 3;
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  DeviceArray<float> w(kernel_test::RandomFloats(cols, 1));
+  DeviceMatrix x(sum, kRows, cols, layout), squares(DataType::kF32, kRows, 2, {});
+  Matrix host(DataType::kF32, kRows, cols), host_squares(DataType::kF32, kRows, 2);
+  x.Randomize(3, 1, &host);
+  const auto run = [&](Device& on, const TensorView& view, TensorView sums) {
+    if (!by_squares) return RmsNorm(on, view, w.On(on), kEps);
+    sums.cols = 1;
+    SumSquares(on, view, sums);
+    RmsNormBySquares(on, view, sums, 2 * cols, w.On(on), kEps);
+  };
+  run(*device, x.view(), squares.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  run(*cpu, host.view(), host_squares.view());
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < cols; ++i)
+      ASSERT_NEAR(x.Get(r, i), host.Get(r, i), Allowed(sum, host.Get(r, i), 3e-6)) << r << ", " << i;
+  }
+}
+
 void CompareAdd(DataType delta_type, int64_t rows, int64_t cols, Layout layout) {
   const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
   DeviceMatrix residual(DataType::kF32, rows, cols, layout), delta(delta_type, rows, cols, layout);
@@ -84,6 +108,15 @@ void CompareAdd(DataType delta_type, int64_t rows, int64_t cols, Layout layout) 
 }
 
 // A row that a block keeps in registers, and one that it reads twice.
+TEST_P(NormsTest, InPlaceEqualsTheCpu) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const DataType sum : SumTypes(GetParam())) {
+    for (const int64_t cols : {1, 8, 100, 576, 2052}) {
+      for (const bool by_squares : {false, true}) CompareInPlace(sum, cols, {}, by_squares);
+    }
+  }
+}
+
 TEST_P(NormsTest, SmallestRowsOfEachKernel) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   for (const int64_t cols : {64, 16388}) {

@@ -28,7 +28,7 @@ constexpr double kEps = 1e-5;
 struct Options {
   DataType type;
   std::optional<DataType> cache = {};  // kF8E4M3 or kI8; else `type`
-  bool q_norm = false, k_norm = false, rope = true;
+  bool q_norm = false, k_norm = false, rope = true, q_scale = false;
   Layout layout = {};
   float k_scale = 1, v_scale = 1;
 };
@@ -54,13 +54,15 @@ class Run {
       sin.push_back(std::sin(angle));
     }
     DeviceArray<float> q_norm(kernel_test::RandomFloats(shape.head_dim, 1)),
-        k_norm(kernel_test::RandomFloats(shape.head_dim, 2)), cos_table(cos), sin_table(sin);
+        k_norm(kernel_test::RandomFloats(shape.head_dim, 2)), cos_table(cos), sin_table(sin),
+        q_scales(kernel_test::RandomFloats(kPositions, 4, 2));
     DeviceArray<int32_t> device_positions(positions), device_slots(slots_);
     const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
     const auto run = [&](Device& on, const TensorView& qkv, const KvCacheView& cache) {
       const AttentionBatch batch{
           .num_tokens = tokens_, .positions = device_positions.On(on), .slot_mapping = device_slots.On(on)};
-      const RopeTable rope = options.rope ? RopeTable{cos_table.On(on), sin_table.On(on)} : RopeTable{};
+      RopeTable rope = options.rope ? RopeTable{cos_table.On(on), sin_table.On(on)} : RopeTable{};
+      if (options.q_scale) rope.q_scale = q_scales.On(on);
       QkNormRopeAndCache(on, qkv, shape.num_heads, options.q_norm ? q_norm.On(on) : nullptr,
                          options.k_norm ? k_norm.On(on) : nullptr, kEps, rope, batch, cache);
     };
@@ -115,7 +117,8 @@ class Run {
     for (int64_t c = 0; c < width_; ++c) {
       const double want = want_.Get(t, c);
       const bool same =
-          c >= v_begin || (!options_.rope && !(c < k_begin ? options_.q_norm : options_.k_norm));
+          c >= v_begin ||
+          (!options_.rope && (c < k_begin ? !options_.q_norm && !options_.q_scale : !options_.k_norm));
       if (same) {
         ASSERT_EQ(qkv_.Get(t, c), before_.Get(t, c)) << "row " << t << ", column " << c;
       } else {
@@ -224,6 +227,14 @@ TEST_P(QkRopeCacheTest, EqualsTheCpu) {
         RunAndCheck(shape, {.type = GetParam(), .q_norm = norm, .k_norm = norm, .layout = layout}, 5);
       }
     }
+  }
+}
+
+TEST_P(QkRopeCacheTest, QueriesMayHaveFactors) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  for (const Shape& shape : {Shape{5, 2, 64, 16}, Shape{3, 2, 20, 16}}) {
+    for (const bool rope : {false, true})
+      RunAndCheck(shape, {.type = GetParam(), .k_norm = rope, .rope = rope, .q_scale = true}, 4);
   }
 }
 

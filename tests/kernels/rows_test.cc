@@ -116,6 +116,71 @@ TEST_P(RowsTest, SiluAndMulAlsoAtTheEnds) {
   }
 }
 
+TEST_P(RowsTest, GeluTanhAndMul) {
+  for (const DataType type : kTypes) {
+    for (const int64_t n : kWidths) {
+      Bench bench(GetParam(), 2, {});
+      Matrix x(DataType::kF32, 5, 2 * n, 1), out(type, 5, n);
+      x.Randomize(1, 5);
+      GeluTanhAndMul(*bench.device, x.view(), out.view());
+      for (int64_t r = 0; r < 5; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          const double g = x.Get(r, i);
+          const double gelu = g / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+          ASSERT_NEAR(out.Get(r, i), gelu * x.Get(r, n + i), Allowed(type, gelu * x.Get(r, n + i)));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, ScaleAndCap) {
+  for (const int64_t n : kWidths) {
+    Bench bench(GetParam(), 2, {});
+    for (const float cap : {0.0f, 2.0f, 30.0f}) {
+      Matrix x(DataType::kF32, 5, n, 1), before(DataType::kF32, 5, n);
+      x.Randomize(1, 50);
+      before.Randomize(1, 50);
+      ScaleAndCap(*bench.device, x.view(), 0.5f, cap);
+      for (int64_t r = 0; r < 5; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          const double scaled = 0.5 * before.Get(r, i);
+          ASSERT_NEAR(x.Get(r, i), cap > 0 ? cap * std::tanh(scaled / cap) : scaled, 1e-6 * (1 + cap));
+        }
+      }
+    }
+  }
+}
+
+// In one op, and in two with squares of half of the width, as of two ranks.
+TEST_P(RowsTest, RmsNormInPlace) {
+  constexpr double kEps = 1e-5;
+  for (const int64_t n : kWidths) {
+    Bench bench(GetParam(), 2, {});
+    const std::vector<float> w = RandomFloats(n, 1);
+    Matrix before(DataType::kF32, 7, n), x(DataType::kF32, 7, n, 1), y(DataType::kF32, 7, n, 1),
+        squares(DataType::kF32, 7, 2);
+    for (Matrix* matrix : {&before, &x, &y}) matrix->Randomize(3);
+    TensorView second = squares.view();
+    second.data = squares.view().row<float>(0) + 1;
+    second.cols = 1;
+    RmsNorm(*bench.device, x.view(), w.data(), kEps);
+    SumSquares(*bench.device, y.view(), second);
+    RmsNormBySquares(*bench.device, y.view(), second, 2 * n, w.data(), kEps);
+    for (int64_t r = 0; r < 7; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < n; ++i) sum += std::pow(before.Get(r, i), 2);
+      for (int64_t i = 0; i < n; ++i) {
+        const double value = before.Get(r, i) * w[i];
+        const double whole = value / std::sqrt(sum / n + kEps),
+                     half = value / std::sqrt(sum / (2 * n) + kEps);
+        ASSERT_NEAR(x.Get(r, i), whole, Allowed(DataType::kF32, whole));
+        ASSERT_NEAR(y.Get(r, i), half, Allowed(DataType::kF32, half));
+      }
+    }
+  }
+}
+
 TEST_P(RowsTest, NanComesOutAsNan) {
   Bench bench(GetParam(), 1, {});
   for (const DataType type : kTypes) {
