@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "checkpoint/head_order.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/tokenizer_data.h"
 
@@ -33,10 +34,11 @@ struct TensorInfo {
   const uint8_t* data;  // in the map; may be unaligned
   uint64_t bytes;
   std::string file;  // file name without directories, for messages
-  // Not 0 for the q and k projections of GGUF's llama architecture: within each head of this many rows the
-  // halves are interleaved on disk (row 2j + i holds Hugging Face's row i * head_dim / 2 + j). ReadRows
-  // undoes that; `data` is as stored.
-  int32_t permuted_head_dim = 0;
+  // The order of the stored rows, and a number that the stored values lack (canonical_tensors.h). ReadRows
+  // gives rows in canonical order, and adds the number; `data` is as stored. ReadStoredRows gives rows in
+  // canonical order, and adds nothing.
+  HeadOrder heads;
+  float offset = 0;
   // The map that `data` points into; ReadRows checks that the map is still whole.
   const MappedFile* source = nullptr;
   // Not null for a matrix that quantization_config describes: the matrix's numbers, scales and zero points,

@@ -25,7 +25,9 @@ const TensorSpec* FindRole(absl::Span<const TensorSpec> specs, TensorRole role) 
 }  // namespace
 
 FamilyRegistration::FamilyRegistration(const Family* family) {
-  SOMNUS_CHECK(family->gated_mlp == (FindTensor(*family, TensorRole::kGate) != nullptr));
+  const auto has = [family](TensorRole role) { return FindTensor(*family, role) != nullptr; };
+  SOMNUS_CHECK(family->gated_mlp == (has(TensorRole::kGate) || has(TensorRole::kGateUp)));
+  SOMNUS_CHECK(has(TensorRole::kQuery) != has(TensorRole::kQueryKeyValue));
   SOMNUS_CHECK(family->learned_positions == (FindTensor(*family, TensorRole::kPositions) != nullptr));
   for (const Family* other : Families()) {
     SOMNUS_CHECK(std::strcmp(other->model_type, family->model_type) != 0);
@@ -39,6 +41,14 @@ const Family* FindFamily(absl::FunctionRef<bool(const Family&)> matches) {
     if (matches(*family)) return family;
   }
   return nullptr;
+}
+
+absl::Span<const Dim> PartsOf(const Dim& dim) {
+  static constexpr Dim kQkv[] = {Dim::kQueries, Dim::kKeysValues, Dim::kKeysValues};
+  static constexpr Dim kTwice[] = {Dim::kIntermediate, Dim::kIntermediate};
+  if (dim == Dim::kQueriesKeysValues) return kQkv;
+  if (dim == Dim::kGateUp) return kTwice;
+  return absl::MakeConstSpan(&dim, 1);
 }
 
 int64_t SizeOf(Dim dim, const ModelConfig& c) {
@@ -61,6 +71,10 @@ int64_t SizeOf(Dim dim, const ModelConfig& c) {
       return c.intermediate_size;
     case Dim::kVocab:
       return c.vocab_size;
+    case Dim::kQueriesKeysValues:
+      return (int64_t{c.num_heads} + 2 * int64_t{c.num_kv_heads}) * c.head_dim;
+    case Dim::kGateUp:
+      return 2 * int64_t{c.intermediate_size};
   }
   return 0;
 }
@@ -86,19 +100,26 @@ std::string TensorName(const Family& family, TensorRole role, int32_t layer) {
 absl::Status ForEachTensor(
     const ModelConfig& config,
     absl::FunctionRef<absl::Status(const std::string&, const std::vector<int64_t>&)> expect) {
+  absl::Status status;
+  ForEachSpec(config, [&](const TensorSpec& spec, const std::string& name) {
+    if (status.ok()) status = expect(name + ".weight", ShapeOf(spec, config));
+    if (status.ok() && spec.bias(config)) status = expect(name + ".bias", {SizeOf(spec.rows, config)});
+  });
+  return status;
+}
+
+void ForEachSpec(const ModelConfig& config,
+                 absl::FunctionRef<void(const TensorSpec&, const std::string&)> visit) {
   const Family& family = *config.family;
-  const auto visit = [&](const TensorSpec& spec, const std::string& prefix) -> absl::Status {
-    if (!spec.present(config)) return absl::OkStatus();
-    RETURN_IF_ERROR(expect(absl::StrCat(prefix, spec.name, ".weight"), ShapeOf(spec, config)));
-    if (!spec.bias(config)) return absl::OkStatus();
-    return expect(absl::StrCat(prefix, spec.name, ".bias"), {SizeOf(spec.rows, config)});
-  };
-  for (const TensorSpec& spec : family.tensors) RETURN_IF_ERROR(visit(spec, ""));
+  for (const TensorSpec& spec : family.tensors) {
+    if (spec.present(config)) visit(spec, spec.name);
+  }
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = absl::StrCat(family.layer_prefix, layer, ".");
-    for (const TensorSpec& spec : family.layer_tensors) RETURN_IF_ERROR(visit(spec, prefix));
+    for (const TensorSpec& spec : family.layer_tensors) {
+      if (spec.present(config)) visit(spec, absl::StrCat(prefix, spec.name));
+    }
   }
-  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -17,6 +17,7 @@
 
 namespace somnus {
 
+class GgufFields;
 class JsonFields;
 
 // One side of a tensor. Ranks divide four dimensions among themselves (tensor parallelism): a matrix with
@@ -32,7 +33,13 @@ enum class Dim {
   kKeysValues,    // num_kv_heads * head_dim; divided by KV heads
   kIntermediate,  // divided
   kVocab,         // divided
+  // Several of the above, one below the other in one matrix; a rank holds a range of each.
+  kQueriesKeysValues,
+  kGateUp,  // kIntermediate twice
 };
+
+// The parts of a dimension in the order of their rows: the dimension itself unless it is of several.
+absl::Span<const Dim> PartsOf(const Dim& dim);
 
 // The role of a tensor in the forward pass (worker/model/decoder_model.h).
 enum class TensorRole {
@@ -43,17 +50,21 @@ enum class TensorRole {
   kFinalNorm,
   kHead,
   // Roles within a layer.
-  kAttentionNorm,
+  kAttentionNorm,  // before the block
+  kQueryKeyValue,  // the three in one matrix
   kQuery,
   kKey,
   kValue,
   kQueryNorm,
   kKeyNorm,
   kAttentionOut,
-  kMlpNorm,
+  kAttentionPostNorm,  // of the block's output, before its addition to the stream
+  kMlpNorm,            // before the block
+  kGateUp,             // the two in one matrix
   kGate,
   kUp,
   kDown,
+  kMlpPostNorm,  // as kAttentionPostNorm
 };
 
 // Says whether a model of this configuration has something.
@@ -91,12 +102,30 @@ struct Family {
   absl::Status (*read_config)(JsonFields* fields, ModelConfig* config);
 
   NormKind norm = NormKind::kRmsNorm;
-  bool gated_mlp = true;           // down(silu(gate) * up); false: down(activation(up))
-  bool qk_norm = false;            // RMSNorm of each head's q and k before the rotary embedding
+  // The stored weight of a norm is the norm's factor less this number (Gemma's 1 + w). GGUF files store the
+  // factor.
+  float norm_offset = 0;
+  bool gated_mlp = true;      // down(activation(gate) * up); false: down(activation(up))
+  bool qk_norm = false;       // RMSNorm of q and k before the rotary embedding, of each head by itself
+  bool qk_norm_wide = false;  // with qk_norm: of all heads together (OLMo 2)
+  // Rows of q and k are stored so that neighbours rotate together, 2i with 2i + 1, in all kinds of files
+  // (GLM); otherwise row i of a head's rotating rows and the row that lies half of these further on.
+  bool interleaved_rope = false;
+  bool partial_rope = false;  // files may rotate a part of each head
+  bool local_rope = false;    // layers with a window have a rotary embedding of their own
+  // Where files have windows and no list of layers: the layers whose number, from 1 on, is no multiple have
+  // one; 0: all.
+  int32_t window_period = 0;
+  // embedding_scale is rounded to the type of computation, as transformers and vLLM do (Gemma).
+  bool rounds_embedding_scale = false;
   bool learned_positions = false;  // then no token may be beyond max_position_embeddings
   int32_t position_offset = 0;     // the row of position 0 in the table of learned positions
-  // GGUF's q and k rows are stored in the pairing order of llama.cpp's rotary embedding.
+  // GGUF's q and k rows are stored in the pairing order of llama.cpp's rotary embedding: as interleaved_rope.
   bool gguf_permutes_heads = false;
+  // Sets what GGUF files of the family leave to the reader; nullptr: nothing. Called when all general keys
+  // have been read; keeps errors in the fields.
+  void (*finish_gguf)(GgufFields* fields, ModelConfig* config) = nullptr;
+  int32_t gguf_nope_period = 0;  // GGUF: every so many layers one has no rotary embedding; 0: none
 
   const char* layer_prefix = "model.layers.";  // the layer's number and "." follow
   absl::Span<const TensorSpec> tensors;        // outside of the layers
@@ -126,5 +155,10 @@ std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0)
 absl::Status ForEachTensor(
     const ModelConfig& config,
     absl::FunctionRef<absl::Status(const std::string& name, const std::vector<int64_t>& shape)> expect);
+
+// Calls visit(spec, name) for every entry that such a model has, once for each layer where the entry is of
+// the layers; `name` is without ".weight" and ".bias".
+void ForEachSpec(const ModelConfig& config,
+                 absl::FunctionRef<void(const TensorSpec& spec, const std::string& name)> visit);
 
 }  // namespace somnus

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string
   ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*family, *gguf, tensors));
   RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(CheckTensors(config, tensors));
-  MarkPermutedHeads(config, &tensors);
+  RETURN_IF_ERROR(tensors.SetForms(config, TensorOrigin::kGguf));
   config.name = name;
   return std::unique_ptr<Checkpoint>(std::make_unique<GgufCheckpoint>(std::move(config), std::move(tensors),
                                                                       *std::move(gguf), std::move(file)));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
+#include "checkpoint/gguf_fields.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/yarn.h"
 
@@ -16,61 +17,12 @@ namespace somnus {
 namespace {
 
 constexpr char kRopeFactors[] = "rope_freqs.weight";
-
-// Reads integers of one architecture ("llama.block_count"); keeps the first error.
-class ArchFields {
- public:
-  ArchFields(const GgufFile& gguf, std::string arch) : gguf_(gguf), arch_(std::move(arch)) {}
-
-  std::string Key(absl::string_view key) const { return absl::StrCat(arch_, ".", key); }
-
-  int32_t Size(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt) {
-    const auto value = gguf_.Int(Key(key), otherwise);
-    if (!value.ok()) return Fail(value.status());
-    if (*value <= 0 || *value > std::numeric_limits<int32_t>::max()) {
-      return Fail(gguf_.Bad(Key(key), absl::StrCat(*value, " is out of range")));
-    }
-    return static_cast<int32_t>(*value);
-  }
-
-  // As Size; some files write one number per layer, and all must be equal.
-  int32_t SizePerLayer(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt) {
-    const GgufValue* value = gguf_.Find(Key(key));
-    if (value == nullptr || value->type != GgufType::kArray) return Size(key, otherwise);
-    const auto numbers = gguf_.Ints(Key(key));
-    if (!numbers.ok()) return Fail(numbers.status());
-    if (numbers->empty()) return Fail(gguf_.Bad(Key(key), "an empty array"));
-    const int64_t first = numbers->front();
-    if (std::any_of(numbers->begin(), numbers->end(), [first](int64_t n) { return n != first; })) {
-      return Fail(gguf_.Unsupported(Key(key), "a size that differs between layers"));
-    }
-    if (first <= 0 || first > std::numeric_limits<int32_t>::max())
-      return Fail(gguf_.Bad(Key(key), "out of range"));
-    return static_cast<int32_t>(first);
-  }
-
-  double Double(absl::string_view key, double otherwise) {
-    const auto value = gguf_.Double(Key(key), otherwise);
-    if (!value.ok()) Fail(value.status());
-    return value.ok() ? *value : otherwise;
-  }
-
-  // Keeps the first error. Returns 1 in place of a size.
-  int32_t Fail(absl::Status status) {
-    if (status_.ok()) status_ = std::move(status);
-    return 1;
-  }
-  const absl::Status& status() const { return status_; }
-
- private:
-  const GgufFile& gguf_;
-  std::string arch_;
-  absl::Status status_;
-};
+// LongRoPE's.
+constexpr char kLongFactors[] = "rope_factors_long.weight", kShortFactors[] = "rope_factors_short.weight";
 
 // The keys are llama.cpp's; attn_factor multiplies YaRN's own scale of attention, and yarn_log_multiplier is
 // Hugging Face's mscale_all_dim beside an mscale of 1.
-absl::Status ReadYarnRope(const GgufFile& gguf, ArchFields* fields, ModelConfig* config) {
+absl::Status ReadYarnRope(const GgufFile& gguf, GgufFields* fields, ModelConfig* config) {
   RopeConfig& rope = config->rope;
   rope.type = RopeConfig::Type::kYarn;
   rope.factor = fields->Double("rope.scaling.factor", 1.0);
@@ -95,15 +47,49 @@ absl::Status ReadYarnRope(const GgufFile& gguf, ArchFields* fields, ModelConfig*
   return fields->status();
 }
 
-absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
+// A tensor of factors of frequencies.
+absl::StatusOr<std::vector<float>> ReadFactors(const GgufFile& gguf, const TensorTable& tensors,
+                                               const char* name, int64_t count) {
+  RETURN_IF_ERROR(tensors.Expect(name, {count}));
+  const TensorInfo* tensor = tensors.Find(name);
+  std::vector<float> factors(count);
+  DequantizeRange(tensor->type, tensor->data, 0, count, factors.data());
+  for (const float factor : factors) {
+    if (factor > 0 && factor <= 1e9f) continue;
+    return absl::InvalidArgumentError(absl::StrCat(gguf.name(), ": tensor ", name, ": factor ", factor));
+  }
+  return factors;
+}
+
+absl::Status ReadRopeFactors(const GgufFile& gguf, const TensorTable& tensors, GgufFields* fields,
+                             ModelConfig* config) {
+  RopeConfig& rope = config->rope;
+  const int64_t count = config->RotaryDim() / 2;
+  if (tensors.Has(kRopeFactors)) {
+    ASSIGN_OR_RETURN(rope.freq_factors, ReadFactors(gguf, tensors, kRopeFactors, count));
+  }
+  if (!tensors.Has(kLongFactors)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(rope.freq_factors, ReadFactors(gguf, tensors, kLongFactors, count));
+  ASSIGN_OR_RETURN(rope.short_factors, ReadFactors(gguf, tensors, kShortFactors, count));
+  rope.attention_factor = fields->PositiveDouble("rope.scaling.attn_factor", 1.0);
+  rope.original_max_position_embeddings =
+      fields->Size("rope.scaling.original_context_length", config->max_position_embeddings);
+  return fields->status();
+}
+
+absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, GgufFields* fields,
                       ModelConfig* config) {
   RopeConfig& rope = config->rope;
   rope.theta = fields->Double("rope.freq_base", 10000.0);
   if (rope.theta <= 0) return gguf.Bad(fields->Key("rope.freq_base"), "not above zero");
   const int32_t rotated = fields->Size("rope.dimension_count", config->head_dim);
   RETURN_IF_ERROR(fields->status());
-  if (rotated != config->head_dim)
-    return gguf.Unsupported(fields->Key("rope.dimension_count"), "a partial rotation");
+  if (rotated != config->head_dim) {
+    const std::string key = fields->Key("rope.dimension_count");
+    if (!config->family->partial_rope) return gguf.Unsupported(key, "a partial rotation");
+    if (rotated > config->head_dim || rotated % 2 != 0) return gguf.Bad(key, "not a number of pairs");
+    rope.rotary_dim = rotated;
+  }
   const std::string type_key = fields->Key("rope.scaling.type");
   const double old_linear = fields->Double("rope.scale_linear", 1.0);
   ASSIGN_OR_RETURN(const std::string type, gguf.String(type_key, old_linear != 1.0 ? "linear" : "none"));
@@ -112,27 +98,62 @@ absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFiel
     rope.factor = fields->Double("rope.scaling.factor", old_linear);
   } else if (type == "yarn") {
     RETURN_IF_ERROR(ReadYarnRope(gguf, fields, config));
-  } else if (type != "none") {
+  } else if (type != "none" && !(type == "longrope" && tensors.Has(kLongFactors))) {
     return gguf.Unsupported(type_key, type);
   }
   RETURN_IF_ERROR(fields->status());
   if (!(rope.factor > 0)) return gguf.Bad(fields->Key("rope.scaling.factor"), "not above zero");
   ExtendByYarn(config);
-  if (!tensors.Has(kRopeFactors)) return absl::OkStatus();
-  RETURN_IF_ERROR(tensors.Expect(kRopeFactors, {config->head_dim / 2}));
-  const TensorInfo* factors = tensors.Find(kRopeFactors);
-  rope.freq_factors.resize(config->head_dim / 2);
-  DequantizeRange(factors->type, factors->data, 0, config->head_dim / 2, rope.freq_factors.data());
-  for (const float factor : rope.freq_factors) {
-    if (!(factor > 0) || factor > 1e9f) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(gguf.name(), ": tensor ", kRopeFactors, ": factor ", factor));
-    }
-  }
-  return absl::OkStatus();
+  return ReadRopeFactors(gguf, tensors, fields, config);
 }
 
-absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
+// Numbers of attention, of the residual stream and of logits.
+void ReadScales(GgufFields* fields, ModelConfig* config) {
+  if (fields->Has("attention.scale")) config->attention_scale = fields->PositiveDouble("attention.scale", 1);
+  config->embedding_scale = fields->PositiveDouble("embedding_scale", 1);
+  config->residual_scale = fields->PositiveDouble("residual_scale", 1);
+  config->logits_scale = 1 / fields->PositiveDouble("logit_scale", 1);
+  config->query_temperature = fields->Double("attention.temperature_scale", 0);
+  if (config->query_temperature != 0 && config->rope.original_max_position_embeddings <= 0) {
+    config->rope.original_max_position_embeddings =
+        fields->Size("rope.scaling.original_context_length", config->max_position_embeddings);
+  }
+}
+
+// Which layers have a window: those that the file lists, else those of the family's pattern.
+absl::Status ReadLayers(GgufFields* fields, ModelConfig* config) {
+  const GgufFile& gguf = fields->gguf();
+  const Family& family = *config->family;
+  constexpr char kPattern[] = "attention.sliding_window_pattern";
+  ASSIGN_OR_RETURN(const int64_t window, gguf.Int(fields->Key("attention.sliding_window"), 0));
+  std::vector<LayerAttention> layers(std::max(0, config->num_layers));
+  std::vector<int64_t> listed;
+  const GgufValue* pattern = gguf.Find(fields->Key(kPattern));
+  if (pattern != nullptr && pattern->type == GgufType::kArray) {
+    ASSIGN_OR_RETURN(listed, gguf.Ints(fields->Key(kPattern)));
+    if (listed.size() < layers.size())
+      return gguf.Bad(fields->Key(kPattern), "shorter than the number of layers");
+  }
+  const bool narrows = window > 0 && window < config->max_position_embeddings;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const size_t number = i + 1;
+    const bool by_family = family.window_period == 0 || number % family.window_period != 0;
+    const bool windowed = window > 0 && (listed.empty() ? by_family : listed[i] != 0);
+    if (windowed && narrows) layers[i].window = static_cast<int32_t>(window);
+    if (windowed && family.local_rope) layers[i].rope = LayerRope::kLocal;
+    if (family.gguf_nope_period > 0 && number % family.gguf_nope_period == 0)
+      layers[i].rope = LayerRope::kNone;
+  }
+  const auto is_plain = [](const LayerAttention& layer) { return layer == LayerAttention(); };
+  if (!std::all_of(layers.begin(), layers.end(), is_plain)) config->layer_attention = std::move(layers);
+  if (family.local_rope) {
+    config->local_rope.theta = fields->PositiveDouble("rope.freq_base_swa", config->rope.theta);
+    config->local_rope.rotary_dim = config->rope.rotary_dim;
+  }
+  return fields->status();
+}
+
+absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, GgufFields* fields,
                        ModelConfig* config) {
   const std::string name = TensorName(*config->family, TensorRole::kEmbedding) + ".weight";
   const TensorInfo* embedding = tensors.Find(name);
@@ -159,13 +180,9 @@ absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, ArchFie
   return absl::OkStatus();
 }
 
-absl::Status RefuseOptions(const GgufFile& gguf, const ArchFields& fields, const ModelConfig& config) {
+absl::Status RefuseOptions(const GgufFile& gguf, const GgufFields& fields) {
   ASSIGN_OR_RETURN(const int64_t experts, gguf.Int(fields.Key("expert_count"), 0));
   if (experts != 0) return gguf.Unsupported(fields.Key("expert_count"), "a mixture of experts");
-  ASSIGN_OR_RETURN(const int64_t window, gguf.Int(fields.Key("attention.sliding_window"), 0));
-  if (window > 0 && window < config.max_position_embeddings) {
-    return gguf.Unsupported(fields.Key("attention.sliding_window"), absl::StrCat("a window of ", window));
-  }
   return absl::OkStatus();
 }
 
@@ -214,15 +231,19 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
   ModelConfig config;
   config.family = &family;
   config.quantization.method = QuantizationConfig::Method::kGguf;
-  ArchFields fields(gguf, family.gguf_architecture);
+  GgufFields fields(gguf, family.gguf_architecture);
   RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
-  RETURN_IF_ERROR(RefuseOptions(gguf, fields, config));
+  RETURN_IF_ERROR(RefuseOptions(gguf, fields));
   RETURN_IF_ERROR(ReadRope(gguf, tensors, &fields, &config));
+  ReadScales(&fields, &config);
+  RETURN_IF_ERROR(ReadLayers(&fields, &config));
+  if (family.finish_gguf != nullptr) family.finish_gguf(&fields, &config);
+  RETURN_IF_ERROR(fields.status());
   const auto has = [&](TensorRole role, const char* suffix) {
-    return tensors.Has(TensorName(family, role) + suffix);
+    return FindTensor(family, role) != nullptr && tensors.Has(TensorName(family, role) + suffix);
   };
   config.tie_word_embeddings = !has(TensorRole::kHead, ".weight");
-  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias");
+  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias");
   config.attention_out_bias = has(TensorRole::kAttentionOut, ".bias");
   config.mlp_bias = has(TensorRole::kUp, ".bias");
   config.stored_type = CommonType(tensors);

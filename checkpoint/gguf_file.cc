@@ -149,14 +149,14 @@ absl::StatusOr<std::vector<std::string>> GgufFile::Strings(absl::string_view key
 absl::StatusOr<std::vector<int64_t>> GgufFile::Ints(absl::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return Bad(key, "missing");
-  if (value->type != GgufType::kArray || !IsInteger(value->element_type)) {
-    return Bad(key, "not an array of integers");
-  }
-  const size_t bytes = GgufScalarBytes(value->element_type);
+  // A list of yes and no is a list of 1 and 0.
+  const GgufType element = value->element_type == GgufType::kBool ? GgufType::kUint8 : value->element_type;
+  if (value->type != GgufType::kArray || !IsInteger(element)) return Bad(key, "not an array of integers");
+  const size_t bytes = GgufScalarBytes(element);
   std::vector<int64_t> ints;
   ints.reserve(value->count);
   for (uint64_t i = 0; i < value->count; ++i) {
-    const auto number = DecodeInt(value->element_type, value->bytes.substr(i * bytes, bytes));
+    const auto number = DecodeInt(element, value->bytes.substr(i * bytes, bytes));
     if (!number.has_value()) return Bad(key, absl::StrCat("element ", i, " is out of range"));
     ints.push_back(*number);
   }

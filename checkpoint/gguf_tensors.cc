@@ -64,15 +64,4 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
   return absl::OkStatus();
 }
 
-void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors) {
-  if (!config.family->gguf_permutes_heads) return;
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    for (const TensorRole role : {TensorRole::kQuery, TensorRole::kKey}) {
-      const std::string name = TensorName(*config.family, role, layer);
-      tensors->SetPermuted(name + ".weight", config.head_dim);
-      tensors->SetPermuted(name + ".bias", config.head_dim);
-    }
-  }
-}
-
 }  // namespace somnus

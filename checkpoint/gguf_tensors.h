@@ -15,9 +15,6 @@ namespace somnus {
 absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const MappedFile& file,
                             TensorTable* tensors);
 
-// Marks the q and k projections that are stored in llama.cpp's order (TensorInfo::permuted_head_dim).
-void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors);
-
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; other names stay unchanged.
 std::string CanonicalGgufName(const Family& family, const std::string& name);
 

@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   // Where the configuration is silent, a head that is not stored is the embedding.
   if (!config.tie_word_embeddings_given && !tensors.Has(head)) config.tie_word_embeddings = true;
   RETURN_IF_ERROR(CheckTensors(config, tensors));
+  RETURN_IF_ERROR(tensors.SetForms(config, TensorOrigin::kHuggingFace));
   if (!config.stored_type_given) config.stored_type = tensors.Find(embedding)->type;
   return std::unique_ptr<Checkpoint>(
       std::make_unique<HfCheckpoint>(std::move(config), std::move(tensors), directory));

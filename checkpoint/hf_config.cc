@@ -120,8 +120,9 @@ absl::Status ValidateConfig(const std::string& file, const ModelConfig& c) {
   }
   if (!(c.norm_eps >= 0) || !std::isfinite(c.norm_eps))
     return bad("norm epsilon ", c.norm_eps, " is not valid");
-  if (!c.rope.freq_factors.empty() && c.rope.freq_factors.size() != static_cast<size_t>(c.head_dim / 2)) {
-    return bad(c.rope.freq_factors.size(), " rope factors for ", c.head_dim / 2, " frequencies");
+  for (const std::vector<float>* factors : {&c.rope.freq_factors, &c.rope.short_factors}) {
+    if (!factors->empty() && factors->size() != static_cast<size_t>(c.RotaryDim() / 2))
+      return bad(factors->size(), " rope factors for ", c.RotaryDim() / 2, " frequencies");
   }
   return absl::OkStatus();
 }

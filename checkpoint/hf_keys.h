@@ -18,20 +18,48 @@ struct TokenIdDefaults {
   int32_t pad = -1;
 };
 
-// Whether a family's models have an attention window: never, always, or when use_sliding_window is set.
-enum class AttentionWindow { kNone, kAlways, kBySwitch };
+// Which layers of a family's models have the attention window `sliding_window`, where no layer_types say so.
+enum class AttentionWindow {
+  kNone,
+  kAlways,         // all
+  kBySwitch,       // with use_sliding_window, those from max_window_layers on (Qwen)
+  kByPattern,      // layer i unless i + 1 is a multiple of Family::window_period
+  kWithoutRotary,  // with use_sliding_window, those without rotary embedding (SmolLM3)
+};
+
+struct WindowKeys {
+  AttentionWindow kind = AttentionWindow::kNone;
+  int32_t default_window = 4096;    // of an absent sliding_window; 0: none
+  bool skips_rope_by_list = false;  // no_rope_layers and no_rope_layer_interval are read
+};
+
+// The rotary embedding's defaults.
+struct RopeKeys {
+  double theta = 1e4;
+  double local_theta = 1e4;       // of layers with a window, in families that have two
+  double partial = 1.0;           // partial_rotary_factor
+  bool yarn_is_longrope = false;  // as Phi-3's class reads old files
+};
+
+struct CommonDefaults {
+  TokenIdDefaults token_ids = {};
+  int32_t vocab = 0;  // 0: the key must be there
+  int32_t heads = 0;  // as vocab
+};
 
 // vocab_size, hidden_size, num_hidden_layers, num_attention_heads, token ids; embedding_dim is hidden_size.
-void ReadCommonKeys(const TokenIdDefaults& token_ids, JsonFields* fields, ModelConfig* config);
+void ReadCommonKeys(const CommonDefaults& defaults, JsonFields* fields, ModelConfig* config);
 
-// Gated families have silu(gate) * up only, all other families a plain non-linearity; Unimplemented for
-// anything else.
+// Gated families have silu(gate) * up or the same with GELU in its tanh form, all other families a plain
+// non-linearity but for SiLU; Unimplemented for anything else.
 void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, ModelConfig* config);
 
-// rope_scaling (with rope_theta beside it) or transformers 5's rope_parameters (with rope_theta inside).
-absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out);
+// rope_scaling (with rope_theta beside it) or transformers 5's rope_parameters (with rope_theta inside; with
+// an object for each kind of layer in families that have two rotary embeddings). Fills rope, local_rope and
+// query_temperature; head_dim and max_position_embeddings must have been read.
+absl::Status ReadRopes(const RopeKeys& keys, JsonFields* fields, ModelConfig* config);
 
-// Unimplemented where a layer would not attend to the whole context.
-absl::Status CheckFullAttention(AttentionWindow window, JsonFields* fields, const ModelConfig& config);
+// Which layers have a window or no rotation. Unimplemented for kinds of layers that no decoder here has.
+absl::Status ReadLayers(const WindowKeys& keys, JsonFields* fields, ModelConfig* config);
 
 }  // namespace somnus

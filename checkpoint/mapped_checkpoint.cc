@@ -11,14 +11,6 @@
 namespace somnus {
 namespace {
 
-// The stored row that holds row `row` of the canonical tensor.
-int64_t StoredRow(const TensorInfo& tensor, int64_t row) {
-  const int64_t head = tensor.permuted_head_dim;
-  if (head == 0) return row;
-  const int64_t in_head = row % head, half = head / 2;
-  return row - in_head + 2 * (in_head % half) + in_head / half;
-}
-
 absl::Status CheckRectangle(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                             int64_t col_end) {
   if (tensor.shape.empty() || tensor.shape.size() > 2) {
@@ -40,9 +32,9 @@ template <typename F>
 void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                 int64_t col_end, const F& run) {
   const int64_t cols = tensor.shape.size() == 2 ? tensor.shape[1] : 1, width = col_end - col_begin;
-  if (width == cols && tensor.permuted_head_dim == 0) return run(row_begin * cols, row_end * cols);
+  if (width == cols && tensor.heads.head_dim == 0) return run(row_begin * cols, row_end * cols);
   for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t begin = StoredRow(tensor, row) * cols + col_begin;
+    const int64_t begin = StoredRow(tensor.heads, row) * cols + col_begin;
     run(begin, begin + width);
   }
 }
@@ -63,10 +55,14 @@ absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_be
                                         int64_t col_begin, int64_t col_end, float* out) const {
   RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
   if (tensor.packed != nullptr) return ReadPackedRows(tensor, row_begin, row_end, col_begin, col_end, out);
+  float* const first = out;
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
     DequantizeRange(tensor.type, tensor.data, begin, end, out);
     out += end - begin;
   });
+  if (tensor.offset != 0) {
+    for (float* value = first; value < out; ++value) *value += tensor.offset;
+  }
   return CheckWhole(tensor);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "checkpoint/canonical_tensors.h"
 #include "checkpoint/family.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/storage_type.h"
@@ -34,6 +35,13 @@ class HeldTensors final : public MemoryCheckpoint {
           return absl::OkStatus();
         });
     SOMNUS_CHECK(listed.ok());
+    ForEachUncommonTensor(config, TensorOrigin::kHuggingFace,
+                          [this](const std::string& name, const HeadOrder& heads, float offset) {
+                            const auto it = by_name_.find(name);
+                            if (it == by_name_.end()) return;
+                            it->second->heads = heads;
+                            it->second->offset = offset;
+                          });
   }
 
   const ModelConfig& config() const override { return reader_.config(); }

@@ -50,11 +50,30 @@ struct RopeConfig {
   double beta_slow = 1.0;
   bool truncate = true;
   double attention_factor = 1.0;  // multiplies cosines and sines
-  // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` was
-  // applied (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
+  // The first dimensions of a head that rotate (partial_rotary_factor); 0: all.
+  int32_t rotary_dim = 0;
+  // Each frequency is divided by its factor, after `type` was applied: GGUF's rope_freqs.weight (GGUF files
+  // store Llama 3's scaling this way, with type kDefault), and LongRoPE's long_factor. One for each pair of
+  // dimensions that rotates; empty: none.
   std::vector<float> freq_factors;
+  // LongRoPE (arXiv 2402.13753): the factors in place of freq_factors where no sequence may be longer than
+  // original_max_position_embeddings. Empty: freq_factors hold for every length.
+  std::vector<float> short_factors;
 
   bool operator==(const RopeConfig&) const = default;
+};
+
+// Which rotary embedding the attention of a layer has: ModelConfig::rope, ModelConfig::local_rope, or none
+// (NoPE, arXiv 2305.19466).
+enum class LayerRope { kMain, kLocal, kNone };
+
+// The attention of one layer, where layers of a model may differ.
+struct LayerAttention {
+  // A query attends the last `window` tokens, with its own; 0: all tokens from the first on.
+  int32_t window = 0;
+  LayerRope rope = LayerRope::kMain;
+
+  bool operator==(const LayerAttention&) const = default;
 };
 
 // Defaults for sampling from the checkpoint's generation_config.json; unset where that file has no value.
@@ -98,6 +117,17 @@ struct ModelConfig {
   double norm_eps = 1e-5;  // RMSNorm or LayerNorm
   Activation activation = Activation::kSilu;
   RopeConfig rope;
+  RopeConfig local_rope;  // of layers with a window, in families that have two (Gemma 3, OLMo 3)
+  std::vector<LayerAttention> layer_attention;  // [num_layers]; empty: LayerAttention() for each layer
+  double attention_scale = 0;                   // of query times key; 0: head_dim ^ -0.5
+  double attention_softcap = 0;                 // a score s becomes softcap * tanh(s / softcap); 0: none
+  // The query at position p is multiplied by 1 + query_temperature * ln(1 + floor(p /
+  // rope.original_max_position_embeddings)): llama_4_scaling_beta of Ministral 3.
+  double query_temperature = 0;
+  double embedding_scale = 1;  // of the tokens' embeddings
+  double residual_scale = 1;   // of a block's output, before its addition to the residual stream
+  double logits_scale = 1;     // of logits
+  double logits_softcap = 0;   // of scaled logits, as attention_softcap
   bool tie_word_embeddings = false;
   bool tie_word_embeddings_given = false;  // a configuration has the key
   bool attention_qkv_bias = false;
@@ -115,6 +145,22 @@ struct ModelConfig {
   int32_t pad_token_id = -1;
   GenerationDefaults generation;
   QuantizationConfig quantization;
+
+  LayerAttention AttentionOf(int32_t layer) const {
+    return layer_attention.empty() ? LayerAttention() : layer_attention[layer];
+  }
+  // How many tokens a query attends at most in any layer, with its own: the widest window; 0: all tokens,
+  // since a layer has no window.
+  int32_t AttentionReach() const {
+    int32_t widest = 0;
+    for (const LayerAttention& layer : layer_attention) {
+      if (layer.window == 0) return 0;
+      widest = layer.window > widest ? layer.window : widest;
+    }
+    return widest;
+  }
+  // The dimensions of a head that rotate, by the main rotary embedding.
+  int32_t RotaryDim() const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
 };
 
 }  // namespace somnus

@@ -40,9 +40,22 @@ absl::Status TensorTable::CheckIsNew(const std::string& name, const std::string&
   return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", name, " is there more than once"));
 }
 
-void TensorTable::SetPermuted(absl::string_view name, int32_t head_dim) {
-  const auto it = by_name_.find(name);
-  if (it != by_name_.end()) it->second->permuted_head_dim = head_dim;
+absl::Status TensorTable::SetForms(const ModelConfig& config, TensorOrigin origin) {
+  absl::Status status;
+  ForEachUncommonTensor(config, origin, [&](const std::string& name, const HeadOrder& heads, float offset) {
+    const auto it = by_name_.find(name);
+    if (it == by_name_.end()) return;
+    TensorInfo& tensor = *it->second;
+    if (tensor.packed != nullptr && heads.head_dim > 0 && status.ok()) {
+      status = absl::UnimplementedError(
+          absl::StrCat("config.json: quantization_config: not for models whose rotary embedding is partial "
+                       "(partial_rotary_factor) or of neighbours, as of tensor ",
+                       name));
+    }
+    tensor.heads = heads;
+    tensor.offset = offset;
+  });
+  return status;
 }
 
 const TensorInfo* TensorTable::Find(absl::string_view name) const {

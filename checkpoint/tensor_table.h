@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "checkpoint/canonical_tensors.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/storage_type.h"
@@ -39,8 +40,9 @@ class TensorTable {
   // As Add, for a matrix that is made of other tensors. A part may have the matrix's name, and is hidden
   // then.
   absl::Status AddPacked(TensorInfo tensor);
-  // Sets TensorInfo::permuted_head_dim of a tensor, if present.
-  void SetPermuted(absl::string_view name, int32_t head_dim);
+  // Sets TensorInfo::heads and TensorInfo::offset of the tensors of such a model. Unimplemented for tensors
+  // whose rows lie in another order and that quantization_config describes.
+  absl::Status SetForms(const ModelConfig& config, TensorOrigin origin);
   // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 

@@ -21,8 +21,9 @@ absl::Status CheckHeads(const JsonFields& fields, const ModelConfig& model) {
 }  // namespace
 
 absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* model) {
-  ReadCommonKeys(keys.token_ids, fields, model);
-  model->intermediate_size = fields->Size("intermediate_size");
+  if (keys.more != nullptr) keys.more(fields, model);
+  ReadCommonKeys({keys.token_ids, keys.default_vocab, keys.default_heads}, fields, model);
+  model->intermediate_size = fields->Size(keys.intermediate_key);
   const bool default_kv_heads = keys.default_kv_heads > 0 && fields->Find("num_key_value_heads") == nullptr;
   model->num_kv_heads =
       fields->Size("num_key_value_heads", default_kv_heads ? keys.default_kv_heads : model->num_heads);
@@ -34,19 +35,20 @@ absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, 
   }
   model->head_dim = fields->Size("head_dim", head_dim);
   model->max_position_embeddings = fields->Size("max_position_embeddings", keys.default_positions);
-  model->norm_eps = fields->Double("rms_norm_eps", 1e-6);
-  model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
+  model->norm_eps = fields->Double("rms_norm_eps", keys.default_eps);
+  model->tie_word_embeddings = fields->Bool("tie_word_embeddings", keys.tied);
   model->tie_word_embeddings_given = fields->Has("tie_word_embeddings");
   const bool attention_bias = keys.bias_by_flag && fields->Bool("attention_bias", false);
-  model->attention_qkv_bias = keys.qkv_bias || attention_bias;
+  model->attention_qkv_bias =
+      keys.qkv_bias || attention_bias || (keys.qkv_bias_by_flag && fields->Bool("attention_bias", true));
   model->attention_out_bias = attention_bias;
   model->mlp_bias = keys.mlp_bias_by_flag && fields->Bool("mlp_bias", false);
-  ReadActivation(fields, "hidden_act", "silu", model);
+  ReadActivation(fields, keys.activation_key, keys.activation, model);
   RETURN_IF_ERROR(fields->status());
   RETURN_IF_ERROR(CheckHeads(*fields, *model));
-  RETURN_IF_ERROR(ReadRope(fields, model->max_position_embeddings, &model->rope));
+  RETURN_IF_ERROR(ReadRopes(keys.rope, fields, model));
   ExtendByYarn(model);
-  return CheckFullAttention(keys.window, fields, *model);
+  return ReadLayers(keys.window, fields, model);
 }
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// The common parts of Llama and its successors: RMSNorm before each block, rotary embedding, grouped KV
+// The common parts of Llama and its successors: RMSNorm around the blocks, rotary embedding, grouped KV
 // heads, a gated MLP, and the tensors' names.
 
 #include <cstdint>
@@ -13,14 +13,26 @@ namespace somnus {
 // The keys that distinguish the families. The defaults are the same as in the configuration classes of
 // `transformers`.
 struct GatedDecoderKeys {
-  bool qkv_bias = false;      // always on (Qwen2)
-  bool bias_by_flag = false;  // attention_bias decides for q, k, v and o
+  bool qkv_bias = false;          // always on (Qwen2)
+  bool bias_by_flag = false;      // attention_bias decides for q, k, v and o
+  bool qkv_bias_by_flag = false;  // the same for q, k and v alone, where an absent key means true (GLM)
   bool mlp_bias_by_flag = false;
-  AttentionWindow window = AttentionWindow::kNone;
+  WindowKeys window = {};
+  RopeKeys rope = {};
   int32_t default_positions = 2048;
+  int32_t default_vocab = 0;     // 0: vocab_size must be there
+  int32_t default_heads = 0;     // 0: num_attention_heads must be there
   int32_t default_kv_heads = 0;  // 0: as many as heads
   int32_t default_head_dim = 0;  // 0: hidden_size / heads
+  double default_eps = 1e-6;
+  bool tied = false;
+  const char* intermediate_key = "intermediate_size";
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
   TokenIdDefaults token_ids = {};
+  // Reads what the family alone has; nullptr: nothing. Called first, so that a model of another kind under
+  // the same name is refused by its own reason.
+  void (*more)(JsonFields* fields, ModelConfig* config) = nullptr;
 };
 
 absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* config);
@@ -42,71 +54,98 @@ inline constexpr TensorSpec kGatedDecoderTensors[] = {
      .present = HasOwnHead},
 };
 
-inline constexpr TensorSpec kGatedDecoderLayerTensors[] = {
-    {.role = TensorRole::kAttentionNorm, .name = "input_layernorm", .gguf = "attn_norm"},
-    {.role = TensorRole::kQuery,
-     .name = "self_attn.q_proj",
-     .gguf = "attn_q",
-     .rows = Dim::kQueries,
-     .cols = Dim::kHidden,
-     .bias = HasQkvBias},
-    {.role = TensorRole::kKey,
-     .name = "self_attn.k_proj",
-     .gguf = "attn_k",
-     .rows = Dim::kKeysValues,
-     .cols = Dim::kHidden,
-     .bias = HasQkvBias},
-    {.role = TensorRole::kValue,
-     .name = "self_attn.v_proj",
-     .gguf = "attn_v",
-     .rows = Dim::kKeysValues,
-     .cols = Dim::kHidden,
-     .bias = HasQkvBias},
-    {.role = TensorRole::kAttentionOut,
-     .name = "self_attn.o_proj",
-     .gguf = "attn_output",
-     .rows = Dim::kHidden,
-     .cols = Dim::kQueries,
-     .bias = HasOutBias},
-    {.role = TensorRole::kQueryNorm,
-     .name = "self_attn.q_norm",
-     .gguf = "attn_q_norm",
-     .rows = Dim::kHeadDim,
-     .present = HasQkNorm},
-    {.role = TensorRole::kKeyNorm,
-     .name = "self_attn.k_norm",
-     .gguf = "attn_k_norm",
-     .rows = Dim::kHeadDim,
-     .present = HasQkNorm},
-    {.role = TensorRole::kMlpNorm, .name = "post_attention_layernorm", .gguf = "ffn_norm"},
-    {.role = TensorRole::kGate,
-     .name = "mlp.gate_proj",
-     .gguf = "ffn_gate",
-     .rows = Dim::kIntermediate,
-     .cols = Dim::kHidden,
-     .bias = HasMlpBias},
-    {.role = TensorRole::kUp,
-     .name = "mlp.up_proj",
-     .gguf = "ffn_up",
-     .rows = Dim::kIntermediate,
-     .cols = Dim::kHidden,
-     .bias = HasMlpBias},
-    {.role = TensorRole::kDown,
-     .name = "mlp.down_proj",
-     .gguf = "ffn_down",
-     .rows = Dim::kHidden,
-     .cols = Dim::kIntermediate,
-     .bias = HasMlpBias},
-};
+// The tensors of layers, for families to choose from.
+namespace layer_tensors {
 
-// `family`, read by `kKeys` and made of the tensors above.
+inline constexpr TensorSpec kInputNorm = {
+    .role = TensorRole::kAttentionNorm, .name = "input_layernorm", .gguf = "attn_norm"};
+inline constexpr TensorSpec kQuery = {.role = TensorRole::kQuery,
+                                      .name = "self_attn.q_proj",
+                                      .gguf = "attn_q",
+                                      .rows = Dim::kQueries,
+                                      .cols = Dim::kHidden,
+                                      .bias = HasQkvBias};
+inline constexpr TensorSpec kKey = {.role = TensorRole::kKey,
+                                    .name = "self_attn.k_proj",
+                                    .gguf = "attn_k",
+                                    .rows = Dim::kKeysValues,
+                                    .cols = Dim::kHidden,
+                                    .bias = HasQkvBias};
+inline constexpr TensorSpec kValue = {.role = TensorRole::kValue,
+                                      .name = "self_attn.v_proj",
+                                      .gguf = "attn_v",
+                                      .rows = Dim::kKeysValues,
+                                      .cols = Dim::kHidden,
+                                      .bias = HasQkvBias};
+inline constexpr TensorSpec kQueryKeyValue = {.role = TensorRole::kQueryKeyValue,
+                                              .name = "self_attn.qkv_proj",
+                                              .gguf = "attn_qkv",
+                                              .rows = Dim::kQueriesKeysValues,
+                                              .cols = Dim::kHidden,
+                                              .bias = HasQkvBias};
+inline constexpr TensorSpec kOut = {.role = TensorRole::kAttentionOut,
+                                    .name = "self_attn.o_proj",
+                                    .gguf = "attn_output",
+                                    .rows = Dim::kHidden,
+                                    .cols = Dim::kQueries,
+                                    .bias = HasOutBias};
+inline constexpr TensorSpec kQueryNorm = {.role = TensorRole::kQueryNorm,
+                                          .name = "self_attn.q_norm",
+                                          .gguf = "attn_q_norm",
+                                          .rows = Dim::kHeadDim,
+                                          .present = HasQkNorm};
+inline constexpr TensorSpec kKeyNorm = {.role = TensorRole::kKeyNorm,
+                                        .name = "self_attn.k_norm",
+                                        .gguf = "attn_k_norm",
+                                        .rows = Dim::kHeadDim,
+                                        .present = HasQkNorm};
+// Before the MLP, in spite of the name.
+inline constexpr TensorSpec kPostAttentionNorm = {
+    .role = TensorRole::kMlpNorm, .name = "post_attention_layernorm", .gguf = "ffn_norm"};
+inline constexpr TensorSpec kGate = {.role = TensorRole::kGate,
+                                     .name = "mlp.gate_proj",
+                                     .gguf = "ffn_gate",
+                                     .rows = Dim::kIntermediate,
+                                     .cols = Dim::kHidden,
+                                     .bias = HasMlpBias};
+inline constexpr TensorSpec kUp = {.role = TensorRole::kUp,
+                                   .name = "mlp.up_proj",
+                                   .gguf = "ffn_up",
+                                   .rows = Dim::kIntermediate,
+                                   .cols = Dim::kHidden,
+                                   .bias = HasMlpBias};
+inline constexpr TensorSpec kGateUp = {.role = TensorRole::kGateUp,
+                                       .name = "mlp.gate_up_proj",
+                                       .gguf = "ffn_up",
+                                       .rows = Dim::kGateUp,
+                                       .cols = Dim::kHidden};
+inline constexpr TensorSpec kDown = {.role = TensorRole::kDown,
+                                     .name = "mlp.down_proj",
+                                     .gguf = "ffn_down",
+                                     .rows = Dim::kHidden,
+                                     .cols = Dim::kIntermediate,
+                                     .bias = HasMlpBias};
+// The norms of a block's output.
+inline constexpr TensorSpec kAfterAttention = {.role = TensorRole::kAttentionPostNorm,
+                                               .name = "post_attention_layernorm",
+                                               .gguf = "post_attention_norm"};
+inline constexpr TensorSpec kAfterMlp = {
+    .role = TensorRole::kMlpPostNorm, .name = "post_feedforward_layernorm", .gguf = "post_ffw_norm"};
+
+// Llama's and Qwen's.
+inline constexpr TensorSpec kAll[] = {kInputNorm,         kQuery, kKey, kValue, kOut, kQueryNorm, kKeyNorm,
+                                      kPostAttentionNorm, kGate,  kUp,  kDown};
+
+}  // namespace layer_tensors
+
+// `family`, read by `kKeys`; of the tensors above, where it names none of its own.
 template <const GatedDecoderKeys& kKeys>
 constexpr Family GatedDecoder(Family family) {
   family.read_config = [](JsonFields* fields, ModelConfig* config) {
     return ReadGatedDecoder(kKeys, fields, config);
   };
   family.tensors = kGatedDecoderTensors;
-  family.layer_tensors = kGatedDecoderLayerTensors;
+  if (family.layer_tensors.empty()) family.layer_tensors = layer_tensors::kAll;
   return family;
 }
 

@@ -9,7 +9,7 @@ namespace somnus {
 namespace {
 
 absl::Status ReadOpt(JsonFields* fields, ModelConfig* model) {
-  ReadCommonKeys({.bos = 2, .eos = 2, .pad = 1}, fields, model);
+  ReadCommonKeys({.token_ids = {.bos = 2, .eos = 2, .pad = 1}}, fields, model);
   model->intermediate_size = fields->Size("ffn_dim");
   model->num_kv_heads = model->num_heads;
   model->max_position_embeddings = fields->Size("max_position_embeddings", 2048);

@@ -6,7 +6,7 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kQwen2Keys = {.qkv_bias = true,
-                                         .window = AttentionWindow::kBySwitch,
+                                         .window = {.kind = AttentionWindow::kBySwitch},
                                          .default_positions = 32768,
                                          .default_kv_heads = 32};
 constexpr Family kQwen2 = GatedDecoder<kQwen2Keys>({
@@ -17,7 +17,7 @@ constexpr Family kQwen2 = GatedDecoder<kQwen2Keys>({
 const FamilyRegistration kQwen2Registration(&kQwen2);
 
 constexpr GatedDecoderKeys kQwen3Keys = {.bias_by_flag = true,
-                                         .window = AttentionWindow::kBySwitch,
+                                         .window = {.kind = AttentionWindow::kBySwitch},
                                          .default_positions = 32768,
                                          .default_kv_heads = 32,
                                          .default_head_dim = 128};

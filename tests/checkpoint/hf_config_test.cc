@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "checkpoint/family.h"
 #include "tests/checkpoint/hf_configs.h"
@@ -99,7 +100,7 @@ TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
   EXPECT_EQ(Good(With(qwen3, "head_dim", nullptr)).head_dim, 2);
   json mistral = With(llama, "architectures", {"MistralForCausalLM"});
   mistral["num_attention_heads"] = 16;
-  EXPECT_THAT(ErrorOf(mistral), HasSubstr("sliding_window: a window of 4096"));
+  EXPECT_EQ(Good(mistral).AttentionOf(1).window, 4096);
   EXPECT_EQ(Good(With(mistral, "sliding_window", nullptr)).num_kv_heads, 8);
 }
 
@@ -116,7 +117,9 @@ TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
 
 TEST(HfConfig, RefusesOtherRopes) {
   auto scaled = [](const char* text) { return With(Llama(), "rope_scaling", json::parse(text)); };
-  EXPECT_THAT(ErrorOf(scaled(R"({"type":"longrope","factor":4})")), HasSubstr("rope_scaling.type: longrope"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"type":"longrope","factor":4})")),
+              HasSubstr("rope_scaling.short_factor: not a list of 8 numbers"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"type":"spiral","factor":4})")), HasSubstr("rope_scaling.type: spiral"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"llama3","factor":8})")), HasSubstr("low_freq_factor: missing"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear"})")), HasSubstr("rope_scaling.factor: missing"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear","factor":0})")),
@@ -133,14 +136,22 @@ TEST(HfConfig, SlidingWindows) {
   const json mistral = With(Llama(), "architectures", {"MistralForCausalLM"});
   EXPECT_EQ(ErrorOf(With(mistral, "sliding_window", nullptr)), "OK");
   EXPECT_EQ(ErrorOf(With(mistral, "sliding_window", 512)), "OK");  // never narrower than the context
-  EXPECT_THAT(ErrorOf(With(mistral, "sliding_window", 128)),
-              HasSubstr("UNIMPLEMENTED: config.json: sliding_window"));
+  const auto windows = [](const json& config) {
+    const ModelConfig model = Good(config);
+    return std::vector<int32_t>{model.AttentionOf(0).window, model.AttentionOf(1).window};
+  };
+  EXPECT_THAT(windows(With(mistral, "sliding_window", 512)), ElementsAre(0, 0));
+  EXPECT_THAT(windows(With(mistral, "sliding_window", 128)), ElementsAre(128, 128));
   const json qwen = With(With(Llama(), "architectures", {"Qwen2ForCausalLM"}), "sliding_window", 128);
   EXPECT_EQ(ErrorOf(qwen), "OK");
-  EXPECT_THAT(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 1)),
-              HasSubstr("sliding_window"));
-  EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2)), "OK");
-  EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "layer_types", {"full_attention"})), "OK");
+  const json switched = With(qwen, "use_sliding_window", true);
+  EXPECT_THAT(windows(With(switched, "max_window_layers", 1)), ElementsAre(0, 128));
+  EXPECT_THAT(windows(With(switched, "max_window_layers", 2)), ElementsAre(0, 0));
+  const json full = {"full_attention", "full_attention"}, mixed = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(windows(With(switched, "layer_types", full)), ElementsAre(0, 0));
+  EXPECT_THAT(windows(With(switched, "layer_types", mixed)), ElementsAre(128, 0));
+  EXPECT_THAT(ErrorOf(With(switched, "layer_types", {"full_attention"})),
+              HasSubstr("layer_types: shorter than num_hidden_layers"));
   EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores it
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));

@@ -31,7 +31,7 @@ class GpuGolden : public testing::TestWithParam<GoldenParam> {};
 
 TEST_P(GpuGolden, SameAsTransformersInF32) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const auto result = RunGolden(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
+  const auto result = RunGolden(std::string("tests/data/") + GetParam().model, GetParam().world_size,
                                 DataType::kF32, GpuRanks(), kMaxCases);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LT(result->worst, 1e-3);
@@ -40,13 +40,19 @@ TEST_P(GpuGolden, SameAsTransformersInF32) {
 
 std::string GoldenName(const testing::TestParamInfo<GoldenParam>& info) {
   std::string name = std::string(info.param.model) + "_" + std::to_string(info.param.world_size);
-  std::replace(name.begin(), name.end(), '-', '_');
+  for (const char separator : {'-', '/'}) std::replace(name.begin(), name.end(), separator, '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, GpuGolden,
-                         testing::Values(GoldenParam{"llama-uneven", 1}, GoldenParam{"llama-uneven", 2},
-                                         GoldenParam{"qwen3", 1}, GoldenParam{"opt", 1}),
+                         testing::Values(GoldenParam{"tiny/llama-uneven", 1},
+                                         GoldenParam{"tiny/llama-uneven", 2}, GoldenParam{"tiny/qwen3", 1},
+                                         GoldenParam{"tiny/opt", 1}, GoldenParam{"variants/granite", 1},
+                                         GoldenParam{"variants/glm4", 1}, GoldenParam{"variants/olmo2", 2},
+                                         GoldenParam{"variants/ministral3", 1},
+                                         GoldenParam{"variants/phi3-longrope", 1},
+                                         GoldenParam{"variants/gemma2", 1},
+                                         GoldenParam{"variants/gemma3", 1}),
                          GoldenName);
 
 // A step that begins a sequence of `tokens` in slot 0.

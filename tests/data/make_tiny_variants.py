@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/data/variants: small random checkpoints whose shapes real ones rarely have, with what transformers computes.
 
-Needs torch, transformers, safetensors and numpy:  make_tiny_variants.py [output folder]
-The files are committed; run it again only to add a variant. Weights are scaled by role so that nothing has a default
+Needs torch, transformers, safetensors and numpy:  make_tiny_variants.py [output folder [variant ...]]
+The files are committed; run it again only to add a variant, and name the new one, because another release of transformers
+writes other keys. Weights are scaled by role so that nothing has a default
 value (a part left out or applied twice shows at once); expected.json is computed from the stored weights in float64,
 in the format that tests/data/tiny/README.md describes (fewer fields).
 """
@@ -13,7 +14,9 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
+                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, OPTConfig, Olmo2Config, Olmo3Config,
+                          Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
@@ -66,14 +69,109 @@ VARIANTS = {
                                             "original_max_position_embeddings": 32},
                            tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
         dtype=torch.float32),
+    # A window on all layers, and head_dim that is not hidden / heads.
+    "mistral-window": dict(
+        config=MistralConfig(hidden_size=40, intermediate_size=50, num_attention_heads=6, num_key_value_heads=3, head_dim=8,
+                             sliding_window=16, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                             rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **COMMON), dtype=torch.float32),
+    # A window on the second layer alone, by use_sliding_window.
+    "qwen2-window": dict(
+        config=Qwen2Config(hidden_size=36, intermediate_size=40, num_attention_heads=6, num_key_value_heads=2,
+                           use_sliding_window=True, sliding_window=20, max_window_layers=1, tie_word_embeddings=True,
+                           max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON), dtype=torch.float32),
+    # Fused matrices, a rotation of six of eight dimensions, and LongRoPE. A server has one list of factors for all lengths,
+    # the long one here; transformers changes lists at 32 tokens.
+    "phi3-longrope": dict(
+        config=Phi3Config(hidden_size=48, intermediate_size=50, num_attention_heads=6, num_key_value_heads=3,
+                          max_position_embeddings=128, original_max_position_embeddings=32, rms_norm_eps=1e-5,
+                          rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                                           "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.5, 4.0]},
+                          tie_word_embeddings=False, **COMMON), dtype=torch.float32, short_is_long=True),
+    # Phi-4's shape: the whole head rotates; a window; tied.
+    "phi3-window": dict(
+        config=Phi3Config(hidden_size=42, intermediate_size=37, num_attention_heads=7, num_key_value_heads=1, sliding_window=24,
+                          max_position_embeddings=128, original_max_position_embeddings=128, rms_norm_eps=1e-5,
+                          tie_word_embeddings=True, **COMMON), dtype=torch.bfloat16),
+    # Four factors.
+    "granite": dict(
+        config=GraniteConfig(hidden_size=40, intermediate_size=52, num_attention_heads=5, num_key_value_heads=5,
+                             embedding_multiplier=6.0, logits_scaling=0.7, residual_multiplier=0.4, attention_multiplier=0.22,
+                             tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
+        dtype=torch.float32),
+    # Granite 4 micro's class: a fused MLP of another name, and no rotary embedding.
+    "granite-hybrid": dict(
+        config=GraniteMoeHybridConfig(hidden_size=32, intermediate_size=8, shared_intermediate_size=44, num_attention_heads=4,
+                                      num_key_value_heads=2, embedding_multiplier=3.0, logits_scaling=0.8,
+                                      residual_multiplier=0.5, attention_multiplier=0.3, layer_types=["attention"] * 2,
+                                      num_local_experts=0, num_experts_per_tok=0, mamba_n_heads=8,
+                                      tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
+        dtype=torch.float32),
+    # The second layer without rotary embedding, and with a window.
+    "smollm3": dict(
+        config=SmolLM3Config(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2,
+                             no_rope_layer_interval=2, use_sliding_window=True, sliding_window=16, tie_word_embeddings=True,
+                             max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON), dtype=torch.float32),
+    # Norms after the blocks, and over all heads, of which three and four ranks share some.
+    "olmo2": dict(
+        config=Olmo2Config(hidden_size=36, intermediate_size=44, num_attention_heads=6, num_key_value_heads=2,
+                           tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
+        dtype=torch.float32),
+    # The same with windows on three layers of four, and YaRN on the fourth.
+    "olmo3": dict(
+        config=Olmo3Config(hidden_size=28, intermediate_size=24, num_attention_heads=7, num_key_value_heads=7, sliding_window=16,
+                           rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0,
+                                                               "original_max_position_embeddings": 32},
+                                            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}},
+                           tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                           **(COMMON | dict(num_hidden_layers=4))), dtype=torch.float32),
+    # Norms before and after, biases of q, k, v; neighbours rotate in the first half of each head.
+    "glm4": dict(
+        config=Glm4Config(hidden_size=36, intermediate_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=12,
+                          attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                          **COMMON), dtype=torch.float32),
+    "glm": dict(
+        config=GlmConfig(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                         attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                         **COMMON), dtype=torch.bfloat16),
+    # Caps so low that they bend most scores and logits.
+    "gemma2": dict(
+        config=Gemma2Config(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+                            query_pre_attn_scalar=6, sliding_window=16, attn_logit_softcapping=2.0, final_logit_softcapping=5.0,
+                            tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.float32),
+    # Two rotary embeddings.
+    "gemma3": dict(
+        config=Gemma3TextConfig(hidden_size=36, intermediate_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=8,
+                                query_pre_attn_scalar=9, sliding_window=16,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e5},
+                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}},
+                                tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6,
+                                **(COMMON | dict(num_hidden_layers=3))), dtype=torch.float32),
+    # The text part of a multimodal model, as before transformers 5: other keys, and other names of tensors.
+    "gemma3-wrapped": dict(
+        config=Gemma3TextConfig(hidden_size=16, intermediate_size=24, num_attention_heads=8, num_key_value_heads=4, head_dim=4,
+                                query_pre_attn_scalar=4, sliding_window=20, sliding_window_pattern=2,
+                                rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}},
+                                tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.bfloat16, wrapper="gemma3"),
+    # YaRN, and queries that are scaled by their position.
+    "ministral3": dict(
+        config=Ministral3Config(hidden_size=36, intermediate_size=40, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+                                rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": 8.0, "beta_fast": 32.0,
+                                                 "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                                 "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.3},
+                                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
+        dtype=torch.float32, wrapper="mistral3"),
 }
 
 
-def draw(name, tensor, generator):
+def draw(name, tensor, generator, norm_mean=1):
     """A seeded normal tensor, scaled by the role that its name tells."""
     noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
     if "norm" in name and name.endswith("weight"):
-        return 1 + 0.25 * noise
+        return norm_mean + 0.25 * noise
     if name.endswith("bias"):
         return 0.3 * noise
     if "embed_tokens" in name or "lm_head" in name:
@@ -115,27 +213,66 @@ def expect(model, prompt, max_tokens):
     return dict(prompt=list(prompt), prompt_logprobs=prompt_logprobs, tokens=tokens, ambiguous=ambiguous)
 
 
+def old_gemma3_keys(config):
+    """The configuration of a Gemma 3 as releases before transformers 5 wrote it."""
+    ropes = config.pop("rope_parameters")
+    full = ropes["full_attention"]
+    config |= {"rope_theta": full["rope_theta"], "rope_local_base_freq": ropes["sliding_attention"]["rope_theta"],
+               "rope_scaling": {"rope_type": full["rope_type"], "factor": full["factor"]}, "sliding_window_pattern": 2}
+    for name in ("layer_types", "_sliding_window_pattern", "num_attention_heads", "num_key_value_heads"):
+        config.pop(name, None)  # 8 and 4 are the class's defaults
+    return config
+
+
+def wrap(kind, config, tensors):
+    """Configuration and tensors of a multimodal model around the text part."""
+    class_name = {"gemma3": "Gemma3", "mistral3": "Mistral3"}[kind] + "ForConditionalGeneration"
+    text = {k: v for k, v in config.items() if k not in ("architectures", "torch_dtype")}
+    whole = {"architectures": [class_name], "model_type": kind, "torch_dtype": config["torch_dtype"], "vision_config": {"hidden_size": 8}}
+    tower = {"vision_tower.encoder.layers.0.self_attn.q_proj.weight": torch.zeros(8, 8), "multi_modal_projector.norm.weight": torch.ones(8)}
+    if kind == "gemma3":
+        text = old_gemma3_keys(text)
+        text.pop("tie_word_embeddings", None)
+        renamed = {f"language_model.{name}": value for name, value in tensors.items()}
+    else:
+        renamed = {name.replace("model.", "model.language_model.", 1): value for name, value in tensors.items()}
+        tower = {f"model.{name}": value for name, value in tower.items()}
+    return whole | {"text_config": text}, renamed | tower
+
+
 def main():
+    torch.set_num_threads(1)
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "variants")
+    wanted = sys.argv[2:] or list(VARIANTS)
     for seed, (name, variant) in enumerate(VARIANTS.items()):
+        if name not in wanted:
+            continue
         generator = torch.Generator().manual_seed(1000 + seed)
-        model = AutoModelForCausalLM.from_config(variant["config"], attn_implementation="eager").eval().double()
-        tied = variant["config"].tie_word_embeddings
+        source = variant["config"]
+        saved = source.to_dict()
+        if variant.get("short_is_long"):
+            source.rope_parameters["short_factor"] = source.rope_parameters["long_factor"]
+        model = AutoModelForCausalLM.from_config(source, attn_implementation="eager").eval().double()
+        norm_mean = 0 if source.model_type.startswith("gemma") else 1
         tensors = {}
         for key, value in model.state_dict().items():
-            if key == "lm_head.weight" and tied:
+            if key == "lm_head.weight" and source.tie_word_embeddings:
                 continue
-            tensors[key] = draw(key, value, generator).to(variant["dtype"]).contiguous()
+            tensors[key] = draw(key, value, generator, norm_mean).to(variant["dtype"]).contiguous()
         model.load_state_dict({k: v.double() for k, v in tensors.items()}, strict=False)
         model.tie_weights()
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
-        config = {k: v for k, v in variant["config"].to_dict().items() if v is not None and k != "transformers_version"}
+        config = {k: v for k, v in saved.items() if v is not None and k != "transformers_version"}
         config["architectures"] = [type(model).__name__]
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
+        config.pop("time_step_limit", None)  # of Granite's Mamba layers; an infinity, which JSON does not have
+        stored = tensors
+        if "wrapper" in variant:
+            config, stored = wrap(variant["wrapper"], config, tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-        write_tensors(folder, tensors, variant.get("shards", 1))
+        write_tensors(folder, stored, variant.get("shards", 1))
         prompts = [[int(t) for t in torch.randint(3, VOCAB, (n,), generator=generator)] for n in (1, 17, 70)]
         cases = [expect(model, prompt, 16) for prompt in prompts]
         (folder / "expected.json").write_text(json.dumps({"model": name, "cases": cases}) + "\n")

@@ -231,7 +231,7 @@ TEST(Family, GgufNamesComeFromTheRecord) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ((*checkpoint)->config().family, &kRenamed);
   ASSERT_NE((*checkpoint)->Find("tower.0.q.weight"), nullptr);
-  EXPECT_EQ((*checkpoint)->Find("tower.0.q.weight")->permuted_head_dim, 0) << "llama's alone";
+  EXPECT_EQ((*checkpoint)->Find("tower.0.q.weight")->heads.head_dim, 0) << "llama's alone";
   EXPECT_NE((*checkpoint)->Find("words.weight"), nullptr);
   EXPECT_TRUE((*checkpoint)->config().tie_word_embeddings);
 }

@@ -26,14 +26,16 @@ class Region {
 };
 
 std::unique_ptr<Checkpoint> Open(const std::string& model) {
-  auto checkpoint = Checkpoint::Open("tests/data/tiny/" + model);
+  auto checkpoint = Checkpoint::Open("tests/data/" + model);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
 
-// qwen2 and qwen3 are tied and opt has biases; llama-uneven's heads end within the panels of packed rows.
+// qwen2 and qwen3 are tied and opt has biases; llama-uneven's heads end within the panels of packed rows. The
+// variants are stored otherwise than models compute: rows in another order, fused, norms less 1.
 TEST(LoadTensor, TensorByTensorIsBitForBitTheLoadOfAll) {
-  for (const char* model : {"llama-uneven", "qwen2", "qwen3", "opt"}) {
+  for (const char* model : {"tiny/llama-uneven", "tiny/qwen2", "tiny/qwen3", "tiny/opt",
+                            "variants/phi3-longrope", "variants/glm4", "variants/gemma3"}) {
     const std::unique_ptr<Checkpoint> checkpoint = Open(model);
     ASSERT_NE(checkpoint, nullptr);
     for (const CpuIsa isa : kCpuIsas) {
@@ -59,7 +61,7 @@ TEST(LoadTensor, TensorByTensorIsBitForBitTheLoadOfAll) {
 
 // The same numbers sent as another type make the same region.
 TEST(LoadTensor, TheTypeThatIsSentLeavesNoTrace) {
-  const std::unique_ptr<Checkpoint> checkpoint = Open("qwen3");
+  const std::unique_ptr<Checkpoint> checkpoint = Open("tiny/qwen3");
   ASSERT_NE(checkpoint, nullptr);
   auto device = Device::CreateCpu({.num_threads = 1});
   ASSERT_TRUE(device.ok()) << device.status();

@@ -7,10 +7,12 @@
 namespace somnus {
 namespace {
 
+constexpr int64_t kMaxModelLen = 4096;
+
 TEST(RopeTableTest, MatchesTheFormulaFarOut) {
   RopeConfig rope;
   rope.theta = 500000;
-  const std::vector<double> frequencies = RopeFrequencies(rope, 64);
+  const std::vector<double> frequencies = RopeFrequencies(rope, 64, kMaxModelLen);
   ASSERT_EQ(frequencies.size(), 32u);
   const int64_t positions = 5000;
   std::vector<float> cos(positions * 32), sin(positions * 32);
@@ -28,7 +30,8 @@ TEST(RopeTableTest, LinearDividesPositions) {
   RopeConfig plain, linear;
   linear.type = RopeConfig::Type::kLinear;
   linear.factor = 4;
-  EXPECT_DOUBLE_EQ(RopeFrequencies(linear, 8)[2] * 4, RopeFrequencies(plain, 8)[2]);
+  EXPECT_DOUBLE_EQ(RopeFrequencies(linear, 8, kMaxModelLen)[2] * 4,
+                   RopeFrequencies(plain, 8, kMaxModelLen)[2]);
 }
 
 TEST(RopeTableTest, Llama3SlowsLongWavesOnly) {
@@ -39,7 +42,8 @@ TEST(RopeTableTest, Llama3SlowsLongWavesOnly) {
   scaled.low_freq_factor = 1;
   scaled.high_freq_factor = 4;
   scaled.original_max_position_embeddings = 8192;
-  const std::vector<double> before = RopeFrequencies(plain, 64), after = RopeFrequencies(scaled, 64);
+  const std::vector<double> before = RopeFrequencies(plain, 64, kMaxModelLen),
+                            after = RopeFrequencies(scaled, 64, kMaxModelLen);
   EXPECT_DOUBLE_EQ(after[0], before[0]);
   EXPECT_DOUBLE_EQ(after[31] * 32, before[31]);
   bool blended = false;
@@ -53,7 +57,8 @@ TEST(RopeTableTest, YarnSlowsLongWavesAndScalesBoth) {
   yarn.type = RopeConfig::Type::kYarn;
   yarn.factor = 16;
   yarn.original_max_position_embeddings = 2048;
-  const std::vector<double> before = RopeFrequencies(plain, 64), after = RopeFrequencies(yarn, 64);
+  const std::vector<double> before = RopeFrequencies(plain, 64, kMaxModelLen),
+                            after = RopeFrequencies(yarn, 64, kMaxModelLen);
   EXPECT_DOUBLE_EQ(after[0], before[0]);
   EXPECT_DOUBLE_EQ(after[31] * 16, before[31]);
   // Pairs 8 and 20.1 turn 32 times and once over 2048 positions, to begin with.
@@ -71,11 +76,11 @@ TEST(RopeTableTest, YarnSlowsLongWavesAndScalesBoth) {
 TEST(RopeTableTest, FactorsDivideAndNoneMeansNone) {
   RopeConfig rope;
   rope.freq_factors = {1, 2, 4, 8};
-  const std::vector<double> with = RopeFrequencies(rope, 8);
+  const std::vector<double> with = RopeFrequencies(rope, 8, kMaxModelLen);
   rope.freq_factors.clear();
-  EXPECT_DOUBLE_EQ(with[3] * 8, RopeFrequencies(rope, 8)[3]);
+  EXPECT_DOUBLE_EQ(with[3] * 8, RopeFrequencies(rope, 8, kMaxModelLen)[3]);
   rope.type = RopeConfig::Type::kNone;
-  EXPECT_TRUE(RopeFrequencies(rope, 8).empty());
+  EXPECT_TRUE(RopeFrequencies(rope, 8, kMaxModelLen).empty());
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class StoredTensors : public MappedCheckpoint {
       tensor.data = memory.back().data();
       tensor.bytes = memory.back().size();
       tensor.file = "memory";
-      tensor.permuted_head_dim = permuted_head_dim;
+      tensor.heads = {permuted_head_dim, permuted_head_dim, /*interleaved=*/true, rows};
       return table.Add(std::move(tensor)).ok();
     };
     bool added = true;

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/family.h"
 #include "checkpoint/storage_type.h"
 
 namespace somnus {
@@ -22,6 +25,17 @@ StorageType StoredType(const Checkpoint& checkpoint) {
   return most == bytes.end() ? checkpoint.config().stored_type : most->first;
 }
 
+// Files may have further tensors, as of the vision tower of a multimodal model.
+std::vector<const TensorInfo*> NeededTensors(const Checkpoint& checkpoint) {
+  std::vector<const TensorInfo*> needed;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>&) {
+    if (const TensorInfo* tensor = checkpoint.Find(name); tensor != nullptr) needed.push_back(tensor);
+    return absl::OkStatus();
+  };
+  ForEachTensor(checkpoint.config(), add).IgnoreError();
+  return needed;
+}
+
 }  // namespace
 
 ModelReport ReportModel(const Checkpoint& checkpoint) {
@@ -34,7 +48,7 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.multiplies_bytes = report.is_quantized && stored != StorageType::kF8E4M3;
   report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
   int64_t matrix_elements = 0, head_elements = 0;
-  for (const TensorInfo* tensor : checkpoint.Tensors()) {
+  for (const TensorInfo* tensor : NeededTensors(checkpoint)) {
     int64_t elements = 1;
     for (const int64_t size : tensor->shape) elements *= size;
     const bool is_matrix = tensor->shape.size() == 2;

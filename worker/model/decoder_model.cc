@@ -1,6 +1,8 @@
 #include "worker/model/decoder_model.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -20,6 +22,15 @@ UnaryActivation OpOf(Activation activation) {
   }
 }
 
+// The factor of embeddings. Rounded as transformers rounds it, where the family does: to bf16, the only type
+// in which a factor differs noticeably.
+float EmbeddingScale(const ModelConfig& config, DataType act) {
+  const auto scale = static_cast<float>(config.embedding_scale);
+  if (!config.family->rounds_embedding_scale || act != DataType::kBF16) return scale;
+  const auto bits = std::bit_cast<uint32_t>(scale);
+  return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);  // to nearest even
+}
+
 }  // namespace
 
 Activations Activations::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards,
@@ -32,6 +43,7 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
   a.delta = carver->TakeMatrix(sum, max_tokens, config.hidden_size);
   a.normed = carver->TakeMatrix(act, max_tokens, config.hidden_size);
   a.qkv = carver->TakeMatrix(sum, max_tokens, qkv_cols);
+  if (config.family->qk_norm_wide) a.squares = carver->TakeMatrix(DataType::kF32, max_tokens, 2);
   a.heads = carver->TakeMatrix(act, max_tokens, head_cols);
   a.up = carver->TakeMatrix(sum, max_tokens, up_cols);
   a.mlp = carver->TakeMatrix(act, max_tokens, shards.mlp.size());
@@ -55,21 +67,19 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
   const TensorView delta = FirstRows(c_.act.delta, num_tokens);    // sum [T, hidden]
   const TensorView normed = FirstRows(c_.act.normed, num_tokens);  // act [T, hidden]
   TensorView pending = {};  // the addend of the last block; nothing before the first block
+  const float* pending_norm = nullptr;
   for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
     const LayerWeights& w = c_.weights->layers[layer];
-    RETURN_IF_ERROR(AddAndNorm(x, pending, w.attention_norm, w.attention_norm_bias, normed));
-    Attention(static_cast<int64_t>(layer), input, normed, delta);
-    RETURN_IF_ERROR(AddAndNorm(x, delta, w.mlp_norm, w.mlp_norm_bias, normed));
+    RETURN_IF_ERROR(
+        AddBlockAndNorm(x, pending, pending_norm, w.attention_norm, w.attention_norm_bias, normed));
+    RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, normed, delta));
+    RETURN_IF_ERROR(AddBlockAndNorm(x, delta, w.attention_post_norm, w.mlp_norm, w.mlp_norm_bias, normed));
     Mlp(w, input, normed, delta);
     pending = delta;
+    pending_norm = w.mlp_post_norm;
   }
-  if (c_.config->final_norm) {
-    RETURN_IF_ERROR(AddAndNorm(x, pending, c_.weights->final_norm, c_.weights->final_norm_bias, normed));
-  } else {
-    RETURN_IF_ERROR(AllReduce(pending));
-    Add(*c_.device, x, pending);
-    Activate(*c_.device, x, UnaryActivation::kIdentity, normed);
-  }
+  RETURN_IF_ERROR(
+      AddBlockAndNorm(x, pending, pending_norm, c_.weights->final_norm, c_.weights->final_norm_bias, normed));
   return normed;
 }
 
@@ -91,7 +101,7 @@ absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
   Activate(*c_.device, x, UnaryActivation::kIdentity, x_act);
   for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
     const LayerWeights& w = c_.weights->layers[layer];
-    Attention(static_cast<int64_t>(layer), input, x_act, delta);
+    RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, x_act, delta));
     RETURN_IF_ERROR(add_and_norm(w.attention_norm, w.attention_norm_bias));
     Mlp(w, input, x_act, delta);
     RETURN_IF_ERROR(add_and_norm(w.mlp_norm, w.mlp_norm_bias));
@@ -102,6 +112,14 @@ absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
 absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,
                                       const float* bias, const TensorView& out) {
   const double eps = c_.config->norm_eps;
+  if (weight == nullptr) {
+    if (addend.data != nullptr) {
+      RETURN_IF_ERROR(AllReduce(addend));
+      Add(*c_.device, x, addend);
+    }
+    Activate(*c_.device, x, UnaryActivation::kIdentity, out);
+    return absl::OkStatus();
+  }
   if (c_.config->family->norm == NormKind::kLayerNorm) {
     if (addend.data != nullptr) RETURN_IF_ERROR(AllReduce(addend));
     AddLayerNorm(*c_.device, x, addend, weight, bias, eps, out);
@@ -113,6 +131,19 @@ absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& add
   }
   // A single kernel where the communicator has a fused kernel.
   return c_.communicator->AllReduceAddRmsNorm(*c_.device, x, addend, weight, eps, out);
+}
+
+absl::Status DecoderModel::AddBlockAndNorm(const TensorView& x, const TensorView& addend,
+                                           const float* post_norm, const float* weight, const float* bias,
+                                           const TensorView& out) {
+  const auto scale = static_cast<float>(c_.config->residual_scale);
+  if (addend.data == nullptr || (post_norm == nullptr && scale == 1.0f))
+    return AddAndNorm(x, addend, weight, bias, out);
+  RETURN_IF_ERROR(AllReduce(addend));
+  if (post_norm != nullptr) RmsNorm(*c_.device, addend, post_norm, c_.config->norm_eps);
+  if (scale != 1.0f) ScaleAndCap(*c_.device, addend, scale, 0);
+  Add(*c_.device, x, addend);
+  return AddAndNorm(x, {}, weight, bias, out);
 }
 
 absl::Status DecoderModel::AllReduce(const TensorView& x) {
@@ -164,24 +195,70 @@ absl::Status DecoderModel::EmbedTokensAndPositions(const StepInput& input) {
 absl::Status DecoderModel::Embed(const StepInput& input, const TensorView& out) {
   Embedding(*c_.device, input.token_ids, c_.weights->embedding, c_.shards->vocab.begin, c_.shards->vocab.end,
             out);
-  return AllReduce(out);
+  RETURN_IF_ERROR(AllReduce(out));
+  const float scale = EmbeddingScale(*c_.config, c_.act.normed.dtype);
+  if (scale != 1.0f) ScaleAndCap(*c_.device, out, scale, 0);
+  return absl::OkStatus();
 }
 
-void DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed,
-                             const TensorView& delta) {
+absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed,
+                                     const TensorView& delta) {
   const LayerWeights& w = c_.weights->layers[layer];
-  const int64_t num_tokens = input.batch.num_tokens, num_heads = c_.shards->heads.size();
+  const int64_t num_tokens = input.batch.num_tokens;
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
-  if (num_heads > 0) {
-    const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // sum [T, (H + 2 KV) D]
-    const AttentionRule rule{.scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim))};
-    FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
-    QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope,
-                       input.batch, c_.kv_cache[layer]);
-    PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, rule, input.batch, c_.kv_cache[layer],
-                   heads);
-  }
+  const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);      // sum [T, (H + 2 KV) D]
+  const bool has_heads = !c_.shards->heads.empty();
+  if (has_heads) FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
+  if (c_.config->family->qk_norm_wide) RETURN_IF_ERROR(NormAllHeads(w, qkv));
+  if (has_heads) Attend(layer, input, qkv, heads);
   RowParallel(heads, w.out, w.out_bias, delta);
+  return absl::OkStatus();
+}
+
+void DecoderModel::Attend(int64_t layer, const StepInput& input, const TensorView& qkv,
+                          const TensorView& heads) {
+  const LayerWeights& w = c_.weights->layers[layer];
+  const ModelConfig& config = *c_.config;
+  const LayerAttention attention = config.AttentionOf(static_cast<int32_t>(layer));
+  const int64_t num_heads = c_.shards->heads.size();
+  const bool norms_here = !config.family->qk_norm_wide;
+  const double scale = config.attention_scale > 0 ? config.attention_scale
+                                                  : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  const AttentionRule rule{.scale = static_cast<float>(scale),
+                           .window = attention.window,
+                           .logit_softcap = static_cast<float>(config.attention_softcap)};
+  RopeTable rope = attention.rope == LayerRope::kLocal ? c_.local_rope : c_.rope;
+  if (attention.rope == LayerRope::kNone) rope.cos = rope.sin = nullptr;
+  QkNormRopeAndCache(*c_.device, qkv, num_heads, norms_here ? w.q_norm : nullptr,
+                     norms_here ? w.k_norm : nullptr, config.norm_eps, rope, input.batch, c_.kv_cache[layer]);
+  PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, rule, input.batch, c_.kv_cache[layer],
+                 heads);
+}
+
+absl::Status DecoderModel::NormAllHeads(const LayerWeights& w, const TensorView& qkv) {
+  const int64_t head_dim = c_.config->head_dim;
+  const int64_t q_cols = c_.shards->heads.size() * head_dim, k_cols = c_.shards->kv_heads.size() * head_dim;
+  const auto columns = [&](int64_t begin, int64_t count) {
+    TensorView view = qkv;
+    view.data = static_cast<char*>(qkv.data) + begin * SizeOf(qkv.dtype);
+    view.cols = count;
+    return view;
+  };
+  const TensorView both = FirstRows(c_.act.squares, qkv.rows);  // f32 [T, 2]
+  TensorView q_squares = both, k_squares = both;
+  q_squares.cols = k_squares.cols = 1;
+  k_squares.data = both.row<float>(0) + 1;
+  // A KV head that several ranks hold is counted by one of these.
+  const int64_t counted = c_.shards->first_own_kv_head * head_dim;
+  SumSquares(*c_.device, columns(0, q_cols), q_squares);
+  SumSquares(*c_.device, columns(q_cols + counted, k_cols - counted), k_squares);
+  RETURN_IF_ERROR(AllReduce(both));
+  const double eps = c_.config->norm_eps;
+  RmsNormBySquares(*c_.device, columns(0, q_cols), q_squares, SizeOf(Dim::kQueries, *c_.config), w.q_norm,
+                   eps);
+  RmsNormBySquares(*c_.device, columns(q_cols, k_cols), k_squares, SizeOf(Dim::kKeysValues, *c_.config),
+                   w.k_norm, eps);
+  return absl::OkStatus();
 }
 
 void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
@@ -190,7 +267,9 @@ void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const Tens
   const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
   if (w.up.n() > 0) {
     FusedLinear(normed, w.up, w.up_bias, up);
-    if (c_.config->family->gated_mlp) {
+    if (c_.config->family->gated_mlp && c_.config->activation == Activation::kGeluTanh) {
+      GeluTanhAndMul(*c_.device, up, hidden);
+    } else if (c_.config->family->gated_mlp) {
       SiluAndMul(*c_.device, up, hidden);
     } else {
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);

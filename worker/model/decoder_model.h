@@ -3,6 +3,8 @@
 // all families and branches on the family's properties (checkpoint/family.h):
 //   pre-norm:  x += Attention(Norm(x)); x += Mlp(Norm(x)); at the end Norm(x)
 //   post-norm: x = Norm(x + Attention(x)); x = Norm(x + Mlp(x))
+// In pre-norm models a block's output may have a norm of its own before the sum, with a norm before the block
+// (Gemma 2, GLM-4) or without (OLMo 2).
 //
 // Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates device memory.
 
@@ -32,6 +34,7 @@ struct Activations {
   TensorView delta;         // sum [Tmax, hidden]: the addend of a block to the stream
   TensorView normed;        // act [Tmax, hidden]
   TensorView qkv;           // sum [Tmax, (H + 2 KV) D]
+  TensorView squares;       // f32 [Tmax, 2]: of q and of k, with norms over all heads
   TensorView heads;         // act [Tmax, H D]
   TensorView up;            // sum [Tmax, 2 M]; not gated: [Tmax, M]
   TensorView mlp;           // act [Tmax, M]
@@ -50,7 +53,8 @@ struct ModelContext {
   const ModelShards* shards = nullptr;
   const ModelWeights* weights = nullptr;
   Activations act;
-  RopeTable rope;
+  RopeTable rope;                            // of LayerRope::kMain
+  RopeTable local_rope;                      // of LayerRope::kLocal
   const int32_t* kv_head_of_head = nullptr;  // [H], on the device
   absl::Span<const KvCacheView> kv_cache;    // one per layer
 };
@@ -81,7 +85,12 @@ class DecoderModel {
   TensorView Project(const TensorView& hidden);
 
   // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]): this rank's addend.
-  void Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed,
+                         const TensorView& delta);
+  // The part of Attention from qkv (sum [T, (H + 2 KV) D]) to heads (act [T, H D]).
+  void Attend(int64_t layer, const StepInput& input, const TensorView& qkv, const TensorView& heads);
+  // RMSNorm of q and k of qkv (sum [T, (H + 2 KV) D]) over all ranks' heads together, in place.
+  absl::Status NormAllHeads(const LayerWeights& w, const TensorView& qkv);
   // The same for the MLP.
   void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
   // y (sum [T, w.n()]) = x * w^T + bias.
@@ -89,9 +98,13 @@ class DecoderModel {
   // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
   void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
 
-  // x (f32) += the ranks' addends (unless there are none); out (act) = Norm(x).
+  // x (f32) += the ranks' addends (unless there are none); out (act) = Norm(x), or x where weight is null.
   absl::Status AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,
                           const float* bias, const TensorView& out);
+  // The same for the output of a block: before the sum, the addend has a norm of its own (unless post_norm is
+  // null), and the model's factor.
+  absl::Status AddBlockAndNorm(const TensorView& x, const TensorView& addend, const float* post_norm,
+                               const float* weight, const float* bias, const TensorView& out);
   // x = the ranks' addends summed up, on every rank.
   absl::Status AllReduce(const TensorView& x);
 

@@ -41,17 +41,20 @@ double YarnFrequency(const RopeConfig& rope, double frequency, double pair, doub
 
 }  // namespace
 
-std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim) {
+std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t max_model_len) {
   if (rope.type == RopeConfig::Type::kNone) return {};
-  std::vector<double> frequencies(head_dim / 2);
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
-    double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  std::vector<double> frequencies(head_dim / 2);  // the last are 0 where the rotation is partial
+  const int64_t rotary_dim = rope.rotary_dim > 0 ? rope.rotary_dim : head_dim;
+  const bool is_short = !rope.short_factors.empty() && max_model_len <= rope.original_max_position_embeddings;
+  const std::vector<float>& factors = is_short ? rope.short_factors : rope.freq_factors;
+  for (int64_t i = 0; i < rotary_dim / 2; ++i) {
+    double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim));
     if (rope.type == RopeConfig::Type::kLinear) frequency /= rope.factor;
     if (rope.type == RopeConfig::Type::kLlama3) frequency = Llama3Frequency(rope, frequency);
     if (rope.type == RopeConfig::Type::kYarn) {
-      frequency = YarnFrequency(rope, frequency, static_cast<double>(i), static_cast<double>(head_dim));
+      frequency = YarnFrequency(rope, frequency, static_cast<double>(i), static_cast<double>(rotary_dim));
     }
-    if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[i];
+    if (!factors.empty()) frequency /= factors[i];
     frequencies[i] = frequency;
   }
   return frequencies;
@@ -63,10 +66,11 @@ void FillRopeTable(const std::vector<double>& frequencies, double scale, int64_t
   // 128 k positions; starting afresh every kStride positions keeps the error below 1e-13.
   constexpr int64_t kStride = 64;
   const int64_t width = static_cast<int64_t>(frequencies.size());
-  std::vector<double> c(width), s(width), step_c(width), step_s(width);
+  std::vector<double> c(width), s(width), step_c(width), step_s(width), scales(width, scale);
   for (int64_t i = 0; i < width; ++i) {
     step_c[i] = std::cos(frequencies[i]);
     step_s[i] = std::sin(frequencies[i]);
+    if (frequencies[i] == 0) scales[i] = 1;
   }
   for (int64_t position = 0; position < num_positions; ++position) {
     for (int64_t i = 0; i < width; ++i) {
@@ -78,9 +82,17 @@ void FillRopeTable(const std::vector<double>& frequencies, double scale, int64_t
         s[i] = s[i] * step_c[i] + c[i] * step_s[i];
         c[i] = next;
       }
-      cos[position * width + i] = static_cast<float>(scale * c[i]);
-      sin[position * width + i] = static_cast<float>(scale * s[i]);
+      cos[position * width + i] = static_cast<float>(scales[i] * c[i]);
+      sin[position * width + i] = static_cast<float>(scales[i] * s[i]);
     }
+  }
+}
+
+void FillQueryScales(double temperature, int64_t original_positions, int64_t num_positions, float* scales) {
+  for (int64_t position = 0; position < num_positions; ++position) {
+    const auto lengths =
+        static_cast<double>(position / original_positions);  // whole original contexts before
+    scales[position] = static_cast<float>(1.0 + temperature * std::log1p(lengths));
   }
 }
 

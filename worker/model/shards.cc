@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace somnus {
 namespace {
 
@@ -31,6 +33,7 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
     shards.heads = CutEvenly(config.num_heads, rank, world_size);
     if (!shards.heads.empty()) {
       shards.kv_heads = {shards.heads.begin / group, (shards.heads.end - 1) / group + 1};
+      shards.first_own_kv_head = shards.heads.begin % group == 0 ? 0 : 1;
     }
   }
   for (int64_t head = shards.heads.begin; head < shards.heads.end; ++head) {
@@ -46,7 +49,15 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
 }
 
 bool IsDivided(Dim dim) {
-  return dim == Dim::kQueries || dim == Dim::kKeysValues || dim == Dim::kIntermediate || dim == Dim::kVocab;
+  switch (PartsOf(dim).front()) {
+    case Dim::kQueries:
+    case Dim::kKeysValues:
+    case Dim::kIntermediate:
+    case Dim::kVocab:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
@@ -60,6 +71,7 @@ Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
     case Dim::kVocab:
       return shards.vocab;
     default:
+      SOMNUS_CHECK(PartsOf(dim).size() == 1);  // a rank holds several ranges of these
       return {0, SizeOf(dim, config)};
   }
 }

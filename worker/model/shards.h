@@ -34,9 +34,11 @@ struct ModelShards {
   Range heads;                           // query heads
   Range kv_heads;                        // KV heads that `heads` need; empty when `heads` is
   std::vector<int32_t> kv_head_of_head;  // [heads.size()]: index into kv_heads
-  Range mlp;                             // rows of the MLP's first matrices
-  Range vocab;                           // rows of embedding and head
-  int64_t max_vocab_rows = 0;            // the largest rank's
+  // Of kv_heads, the first that no lower rank holds, too: 0, or 1 where the first KV head is shared.
+  int64_t first_own_kv_head = 0;
+  Range mlp;                   // rows of the MLP's first matrices
+  Range vocab;                 // rows of embedding and head
+  int64_t max_vocab_rows = 0;  // the largest rank's
 
   bool last_rank() const { return rank == world_size - 1; }
 };
@@ -45,7 +47,8 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size);
 
 // Whether ranks divide this side of a tensor among themselves.
 bool IsDivided(Dim dim);
-// This rank's part of the dimension; the whole of a dimension that is not divided.
+// This rank's part of the dimension, which is a single part (PartsOf); the whole of a dimension that is not
+// divided.
 Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards);
 
 }  // namespace somnus

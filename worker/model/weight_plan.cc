@@ -124,17 +124,20 @@ class WeightPlanBuilder {
  private:
   void AddLayer(int32_t i, LayerWeights* layer) {
     AddVector({TensorRole::kAttentionNorm}, i, &layer->attention_norm, &layer->attention_norm_bias);
-    AddFused({TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue}, i, &layer->qkv, &layer->qkv_bias);
+    AddFused({TensorRole::kQueryKeyValue, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue}, i,
+             &layer->qkv, &layer->qkv_bias);
     AddVector({TensorRole::kQueryNorm}, i, &layer->q_norm);
     AddVector({TensorRole::kKeyNorm}, i, &layer->k_norm);
     AddMatrix(TensorRole::kAttentionOut, i, &layer->out, &layer->out_bias);
+    AddVector({TensorRole::kAttentionPostNorm}, i, &layer->attention_post_norm);
     AddVector({TensorRole::kMlpNorm}, i, &layer->mlp_norm, &layer->mlp_norm_bias);
-    AddFused({TensorRole::kGate, TensorRole::kUp}, i, &layer->up, &layer->up_bias);
+    AddFused({TensorRole::kGateUp, TensorRole::kGate, TensorRole::kUp}, i, &layer->up, &layer->up_bias);
     AddMatrix(TensorRole::kDown, i, &layer->down, &layer->down_bias);
+    AddVector({TensorRole::kMlpPostNorm}, i, &layer->mlp_post_norm);
   }
 
-  // This rank's part of the roles' tensors, in the order of the roles; roles that the model does not have are
-  // left out.
+  // This rank's part of the roles' tensors, in the order of the roles, and of each part of a fused tensor;
+  // roles that the model does not have are left out.
   std::vector<WeightSource> SourcesOf(std::initializer_list<TensorRole> roles, int32_t layer, bool biases) {
     const Family& family = *config_.family;
     std::vector<WeightSource> sources;
@@ -146,8 +149,14 @@ class WeightPlanBuilder {
       const std::string name = TensorName(family, role, layer) + (biases ? ".bias" : ".weight");
       const TensorInfo* tensor = checkpoint_.Find(name);
       SOMNUS_CHECK(tensor != nullptr);
-      sources.push_back({tensor, ShardOf(spec->rows, config_, shards_),
-                         ShardOf(biases ? Dim::kNone : spec->cols, config_, shards_)});
+      int64_t begin = 0;  // row of the tensor where the part starts
+      for (const Dim part : PartsOf(spec->rows)) {
+        const Range rows = ShardOf(part, config_, shards_);
+        sources.push_back({tensor,
+                           {begin + rows.begin, begin + rows.end},
+                           ShardOf(biases ? Dim::kNone : spec->cols, config_, shards_)});
+        begin += SizeOf(part, config_);
+      }
     }
     return sources;
   }

@@ -49,7 +49,8 @@ absl::Status ReadConverted(const Checkpoint& checkpoint, const UploadPiece& piec
 absl::Status ReadPiece(const Checkpoint& checkpoint, const UploadPiece& piece, std::vector<float>* scratch,
                        char* out) {
   const TensorInfo& tensor = *piece.tensor;
-  const absl::Status status = !checkpoint.is_dummy() && IsStoredAs(tensor.type, piece.dtype)
+  const bool as_stored = IsStoredAs(tensor.type, piece.dtype) && tensor.offset == 0;
+  const absl::Status status = !checkpoint.is_dummy() && as_stored
                                   ? checkpoint.ReadStoredRows(tensor, piece.rows.begin, piece.rows.end,
                                                               piece.cols.begin, piece.cols.end, out)
                                   : ReadConverted(checkpoint, piece, scratch, out);

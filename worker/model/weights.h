@@ -25,16 +25,18 @@ struct LayerWeights {
   const float* attention_norm_bias = nullptr;  // [hidden]
   FusedWeight qkv;                             // [(H + 2 KV) D, hidden]
   const float* qkv_bias = nullptr;             // [(H + 2 KV) D]
-  const float* q_norm = nullptr;               // [D]
-  const float* k_norm = nullptr;               // [D]
+  const float* q_norm = nullptr;               // [D]; with Family::qk_norm_wide [H D]
+  const float* k_norm = nullptr;               // [D]; with Family::qk_norm_wide [KV D]
   LinearWeight out;                            // [hidden, H D]
   const float* out_bias = nullptr;             // [hidden], on the last rank only
+  const float* attention_post_norm = nullptr;  // [hidden]
   const float* mlp_norm = nullptr;             // [hidden]
   const float* mlp_norm_bias = nullptr;        // [hidden]
   FusedWeight up;                              // [2 M, hidden] gate then up; not gated: [M, hidden]
   const float* up_bias = nullptr;              // as up's rows
   LinearWeight down;                           // [hidden, M]
   const float* down_bias = nullptr;            // [hidden], on the last rank only
+  const float* mlp_post_norm = nullptr;        // [hidden]
 };
 
 struct ModelWeights {

@@ -36,7 +36,11 @@ TensorView LogitsHead::LocalLogits(const TensorView& hidden, const LogitRows& ro
   }
   TensorView logits = FirstRows(local_, rows.count);
   logits.cols = c_->shards->vocab.size();
-  if (logits.cols > 0) Linear(*c_->device, x, c_->weights->head, nullptr, logits);
+  if (logits.cols == 0) return logits;
+  Linear(*c_->device, x, c_->weights->head, nullptr, logits);
+  const auto scale = static_cast<float>(c_->config->logits_scale);
+  const auto softcap = static_cast<float>(c_->config->logits_softcap);
+  if (scale != 1.0f || softcap != 0.0f) ScaleAndCap(*c_->device, logits, scale, softcap);
   return logits;
 }
 

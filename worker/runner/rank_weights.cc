@@ -26,7 +26,12 @@ bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
     return std::tie(c.norm_eps, c.activation, c.rope, c.tie_word_embeddings, c.attention_qkv_bias,
                     c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
   };
-  return sizes(a) == sizes(b) && options(a) == options(b);
+  const auto layers = [](const ModelConfig& c) {
+    return std::tie(c.layer_attention, c.local_rope, c.attention_scale, c.attention_softcap,
+                    c.query_temperature, c.embedding_scale, c.residual_scale, c.logits_scale,
+                    c.logits_softcap);
+  };
+  return sizes(a) == sizes(b) && options(a) == options(b) && layers(a) == layers(b);
 }
 
 }  // namespace

@@ -25,15 +25,26 @@ class SmallTables {
   absl::Status Fill(Device* device, ModelContext* context);
 
  private:
-  int64_t rope_size() const { return max_model_len_ * static_cast<int64_t>(frequencies_.size()); }
+  // The tables of one rotary embedding.
+  struct Rotation {
+    std::vector<double> frequencies;  // radians for a position, [head_dim / 2]; empty: no rotation
+    double scale = 1.0;               // a factor of cosines and sines
+    std::vector<float> host;          // both tables, for a device with memory apart from the host
+    float* cos = nullptr;             // [max_model_len, head_dim / 2]
+    float* sin = nullptr;             // [max_model_len, head_dim / 2]
+  };
+
+  absl::Status InitRotation(const RopeConfig& rope, int64_t head_dim, Rotation* rotation) const;
+  int64_t SizeOf(const Rotation& rotation) const {
+    return max_model_len_ * static_cast<int64_t>(rotation.frequencies.size());
+  }
+  RopeTable FillRotation(Device* device, Rotation* rotation) const;
 
   const ModelShards* shards_ = nullptr;
   int64_t max_model_len_ = 0;
-  std::vector<double> frequencies_;     // radians for a position, [head_dim / 2]; empty: no rotation
-  double rope_scale_ = 1.0;             // a factor of cosines and sines
-  std::vector<float> rope_host_;        // both tables, for a device with memory apart from the host
-  float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
-  float* rope_sin_ = nullptr;           // [max_model_len, head_dim / 2]
+  Rotation main_, local_;               // local_ is empty where no layer has it
+  std::vector<float> q_scales_host_;    // [max_model_len]; empty: queries have no factor
+  float* q_scales_ = nullptr;           // the same on the device
   int32_t* kv_head_of_head_ = nullptr;  // [H]
 };
 

@@ -1,0 +1,193 @@
+// What config.json says of each family beyond Llama's keys, in old and new spellings, and what is refused.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/family.h"
+#include "tests/checkpoint/hf_configs.h"
+
+namespace somnus {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Llama's sizes under another class, with `more` keys.
+json Of(const char* class_name, const char* more = "{}") {
+  json config = With(Llama(), "architectures", {std::string(class_name) + "ForCausalLM"});
+  config.update(json::parse(more));
+  return config;
+}
+
+std::vector<int32_t> Windows(const ModelConfig& model) {
+  std::vector<int32_t> windows;
+  for (int32_t i = 0; i < model.num_layers; ++i) windows.push_back(model.AttentionOf(i).window);
+  return windows;
+}
+
+TEST(HfFamilies, Gemma3InOldAndNewSpelling) {
+  const json old = Of("Gemma3", R"({"num_hidden_layers":4,"sliding_window":16,"sliding_window_pattern":2,
+    "rope_theta":1e6,"rope_local_base_freq":2e4,"rope_scaling":{"rope_type":"linear","factor":8}})");
+  const json current = Of("Gemma3", R"({"num_hidden_layers":4,"sliding_window":16,
+    "layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"],
+    "rope_parameters":{"full_attention":{"rope_type":"linear","factor":8,"rope_theta":1e6},
+                       "sliding_attention":{"rope_type":"default","rope_theta":2e4}}})");
+  for (const json& config : {old, current}) {
+    const ModelConfig model = Good(config);
+    EXPECT_THAT(Windows(model), ElementsAre(16, 0, 16, 0));
+    EXPECT_EQ(model.AttentionOf(0).rope, LayerRope::kLocal);
+    EXPECT_EQ(model.AttentionOf(1).rope, LayerRope::kMain);
+    EXPECT_EQ(model.rope.type, RopeConfig::Type::kLinear);
+    EXPECT_EQ(model.rope.theta, 1e6);
+    EXPECT_EQ(model.local_rope.type, RopeConfig::Type::kDefault);
+    EXPECT_EQ(model.local_rope.theta, 2e4);
+    EXPECT_EQ(model.head_dim, 256);
+    EXPECT_EQ(model.attention_scale, 1.0 / 16);
+    EXPECT_EQ(model.embedding_scale, 8);
+    EXPECT_EQ(model.attention_softcap, 0);
+    EXPECT_EQ(model.activation, Activation::kGeluTanh);
+    EXPECT_TRUE(model.tie_word_embeddings);
+  }
+  EXPECT_THAT(ErrorOf(Of("Gemma3", R"({"use_bidirectional_attention":true})")),
+              HasSubstr("UNIMPLEMENTED: config.json: use_bidirectional_attention"));
+}
+
+// Files of the text part may leave out what is the class's default, even the number of heads.
+TEST(HfFamilies, Gemma3InAWrapper) {
+  json config = json::parse(R"({"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3",
+    "text_config":{"model_type":"gemma3_text","hidden_size":2560,"intermediate_size":10240,
+      "num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},
+    "vision_config":{"hidden_size":1152},"eos_token_id":[1,106],"torch_dtype":"bfloat16"})");
+  const ModelConfig model = Good(config);
+  EXPECT_EQ(model.num_heads, 8);
+  EXPECT_EQ(model.num_kv_heads, 4);
+  EXPECT_EQ(model.vocab_size, 262208);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(1, 106));
+  EXPECT_EQ(model.AttentionOf(4).window, 1024);
+  EXPECT_EQ(model.AttentionOf(5).window, 0);  // the sixth
+}
+
+TEST(HfFamilies, Gemma2CapsUnlessNull) {
+  const ModelConfig model = Good(Of("Gemma2", R"({"sliding_window":8,"query_pre_attn_scalar":144})"));
+  EXPECT_THAT(Windows(model), ElementsAre(8, 0));
+  EXPECT_EQ(model.AttentionOf(0).rope, LayerRope::kMain);
+  EXPECT_EQ(model.attention_softcap, 50);
+  EXPECT_EQ(model.logits_softcap, 30);
+  EXPECT_EQ(model.attention_scale, 1.0 / 12);
+  const ModelConfig plain =
+      Good(Of("Gemma2", R"({"attn_logit_softcapping":null,"final_logit_softcapping":null})"));
+  EXPECT_EQ(plain.attention_softcap, 0);
+  EXPECT_EQ(plain.logits_softcap, 0);
+}
+
+TEST(HfFamilies, MinistralScalesQueries) {
+  const ModelConfig model = Good(Of("Ministral3", R"({"rope_parameters":{"rope_type":"yarn","rope_theta":1e6,
+    "factor":16.0,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0,
+    "llama_4_scaling_beta":0.1}})"));
+  EXPECT_EQ(model.query_temperature, 0.1);
+  EXPECT_EQ(model.rope.original_max_position_embeddings, 128);
+  EXPECT_EQ(model.rope.attention_factor, 1);
+  EXPECT_EQ(model.max_position_embeddings, 2048);
+  EXPECT_EQ(model.head_dim, 128);
+  EXPECT_THAT(ErrorOf(Of("Ministral3")), HasSubstr("config.json: rope_parameters: missing"));
+}
+
+TEST(HfFamilies, SmolLm3LeavesOutRotations) {
+  const auto ropes = [](const json& config) {
+    const ModelConfig model = Good(config);
+    std::vector<bool> has;
+    for (int32_t i = 0; i < model.num_layers; ++i)
+      has.push_back(model.AttentionOf(i).rope != LayerRope::kNone);
+    return has;
+  };
+  EXPECT_THAT(ropes(Of("SmolLM3", R"({"num_hidden_layers":5})")), ElementsAre(true, true, true, false, true));
+  EXPECT_THAT(ropes(Of("SmolLM3", R"({"no_rope_layer_interval":2})")), ElementsAre(true, false));
+  EXPECT_THAT(ropes(Of("SmolLM3", R"({"no_rope_layers":[0,1,1]})")), ElementsAre(false, true));
+  EXPECT_THAT(ErrorOf(Of("SmolLM3", R"({"no_rope_layers":[0]})")), HasSubstr("no_rope_layers: shorter"));
+  const json windowed = Of("SmolLM3", R"({"no_rope_layers":[0,1],"sliding_window":8})");
+  EXPECT_THAT(Windows(Good(windowed)), ElementsAre(0, 0));
+  EXPECT_THAT(Windows(Good(With(windowed, "use_sliding_window", true))), ElementsAre(8, 0));
+}
+
+TEST(HfFamilies, GraniteHasFourNumbers) {
+  const ModelConfig model = Good(Of("Granite", R"({"embedding_multiplier":12,"attention_multiplier":0.0078125,
+    "residual_multiplier":0.22,"logits_scaling":8})"));
+  EXPECT_EQ(model.embedding_scale, 12);
+  EXPECT_EQ(model.attention_scale, 0.0078125);
+  EXPECT_EQ(model.residual_scale, 0.22);
+  EXPECT_EQ(model.logits_scale, 0.125);
+  EXPECT_THAT(ErrorOf(Of("Granite", R"({"logits_scaling":0})")), HasSubstr("logits_scaling: not above zero"));
+}
+
+TEST(HfFamilies, GraniteHybridsOfAttentionAlone) {
+  const json config = Of("GraniteMoeHybrid", R"({"layer_types":["attention","attention"],
+    "num_local_experts":0,"shared_intermediate_size":48,"position_embedding_type":"rope"})");
+  const ModelConfig model = Good(config);
+  EXPECT_EQ(model.intermediate_size, 48);
+  EXPECT_EQ(model.rope.type, RopeConfig::Type::kDefault);
+  EXPECT_EQ(Good(With(config, "position_embedding_type", "nope")).rope.type, RopeConfig::Type::kNone);
+  EXPECT_THAT(ErrorOf(With(config, "layer_types", {"mamba", "attention"})),
+              HasSubstr("UNIMPLEMENTED: config.json: layer_types: a layer of kind \"mamba\""));
+  EXPECT_THAT(ErrorOf(With(config, "num_local_experts", 8)), HasSubstr("num_local_experts: a mixture"));
+}
+
+TEST(HfFamilies, OlmoExtendsFullLayersAlone) {
+  const ModelConfig model = Good(Of("Olmo3", R"({"num_hidden_layers":4,"sliding_window":64,"rope_theta":5e5,
+    "rope_scaling":{"rope_type":"yarn","factor":8,"original_max_position_embeddings":128}})"));
+  EXPECT_THAT(Windows(model), ElementsAre(64, 64, 64, 0));
+  EXPECT_EQ(model.rope.type, RopeConfig::Type::kYarn);
+  EXPECT_EQ(model.local_rope.type, RopeConfig::Type::kDefault);
+  EXPECT_EQ(model.local_rope.theta, 5e5);
+  EXPECT_TRUE(Good(Of("Olmo2")).family->qk_norm_wide);
+}
+
+TEST(HfFamilies, PartialRotation) {
+  EXPECT_EQ(Good(Of("Glm4", R"({"head_dim":12})")).rope.rotary_dim, 6);
+  EXPECT_EQ(Good(Of("Phi3")).rope.rotary_dim, 0);
+  EXPECT_EQ(Good(Of("Phi3", R"({"partial_rotary_factor":0.75})")).RotaryDim(), 12);
+  EXPECT_THAT(ErrorOf(Of("Glm4", R"({"head_dim":10})")),
+              HasSubstr("partial_rotary_factor: 0.5 of head_dim 10 is not a number of pairs"));
+  EXPECT_THAT(ErrorOf(Of("Mistral", R"({"partial_rotary_factor":0.5})")),
+              HasSubstr("UNIMPLEMENTED: config.json: rope_parameters.partial_rotary_factor"));
+}
+
+TEST(HfFamilies, GlmHasBiasesAndThreeStops) {
+  json config = Of("Glm4");
+  config.erase("eos_token_id");
+  const ModelConfig model = Good(config);
+  EXPECT_TRUE(model.attention_qkv_bias);
+  EXPECT_FALSE(model.attention_out_bias);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(151329, 151336, 151338));
+  EXPECT_FALSE(Good(With(config, "attention_bias", false)).attention_qkv_bias);
+}
+
+TEST(HfFamilies, LongRopeInAllSpellings) {
+  constexpr char kLists[] = R"("short_factor":[1,1,1,1,1,1,1,1],"long_factor":[1,2,3,4,5,6,7,8])";
+  for (const char* type : {"longrope", "su", "yarn"}) {  // old files of Phi-3 mean LongRoPE by "yarn"
+    json config = Of("Phi3", R"({"original_max_position_embeddings":64})");
+    config["rope_scaling"] = json::parse(std::string("{\"type\":\"") + type + "\"," + kLists + "}");
+    const ModelConfig model = Good(config);
+    EXPECT_EQ(model.rope.original_max_position_embeddings, 64);
+    EXPECT_THAT(model.rope.freq_factors, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+    EXPECT_THAT(model.rope.short_factors, ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+    EXPECT_DOUBLE_EQ(model.rope.attention_factor, std::sqrt(1 + std::log(512.0 / 64) / std::log(64.0)));
+    config["rope_scaling"]["long_factor"] = {1, 2};
+    EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling.long_factor: not a list of 8 numbers"));
+  }
+}
+
+TEST(HfFamilies, UnknownKindsOfLayersAreRefused) {
+  EXPECT_THAT(ErrorOf(Of("Gemma2", R"({"layer_types":["sliding_attention","linear_attention"]})")),
+              HasSubstr("layer_types: a layer of kind \"linear_attention\""));
+  EXPECT_THAT(ErrorOf(Of("Llama", R"({"layer_types":["sliding_attention","full_attention"]})")),
+              HasSubstr("layer_types: sliding_attention in this family"));
+}
+
+}  // namespace
+}  // namespace somnus

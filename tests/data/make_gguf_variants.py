@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Makes tests/data/gguf_variants: tiny checkpoints of tests/data/variants as llama.cpp's converter writes them.
+
+Needs: pip install gguf numpy safetensors.  Usage: make_gguf_variants.py (writes beside itself; the same bytes every time)
+Names of tensors and keys, the order of q's and k's rows, and norms of 1 + w are llama.cpp's (convert_hf_to_gguf.py). Two keys
+are written that its converter leaves out, because the tiny models differ there from what llama.cpp assumes: Gemma's
+attention.scale, and Gemma 3's attention.sliding_window_pattern.
+"""
+import json
+import pathlib
+import shutil
+
+import gguf
+import numpy as np
+from safetensors import safe_open
+
+HERE = pathlib.Path(__file__).resolve().parent
+OUT = HERE / "gguf_variants"
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+BEFORE_MLP = {"post_attention_layernorm": "ffn_norm"}
+AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+GEMMA = AFTER | {"pre_feedforward_layernorm": "ffn_norm"}
+GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"}
+# The folder in tests/data/variants: architecture, names of norms, whether q and k are permuted, and what is added to norms.
+MODELS = {"mistral-window": ("llama", BEFORE_MLP, True, 0), "ministral3": ("mistral3", BEFORE_MLP, True, 0),
+          "granite": ("granite", BEFORE_MLP, True, 0), "phi3-longrope": ("phi3", BEFORE_MLP, False, 0),
+          "olmo2": ("olmo2", AFTER, False, 0), "olmo3": ("olmo2", AFTER, False, 0), "glm4": ("glm4", GLM, False, 0),
+          "gemma2": ("gemma2", GEMMA, False, 1), "gemma3": ("gemma3", GEMMA, False, 1)}
+
+
+def read_tensors(path):
+    with safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}
+
+
+def gguf_name(name, norms):
+    stem, suffix = name.rsplit(".", 1)
+    if not stem.startswith("model.layers."):
+        return f"{NAMES[stem]}.{suffix}"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{(NAMES | norms)[rest]}.{suffix}"
+
+
+def permute(data, heads):
+    return np.ascontiguousarray(data.reshape(heads, 2, len(data) // heads // 2, -1).swapaxes(1, 2).reshape(data.shape))
+
+
+def add_sizes(writer, config, head_dim):
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+
+
+def add_rope(writer, arch, config, head_dim):
+    ropes = config["rope_parameters"]
+    rope = ropes.get("full_attention", ropes)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if arch == "mistral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
+    if rope["rope_type"] == "longrope":
+        original = config["original_max_position_embeddings"]
+        factor = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
+    if arch == "gemma3":
+        writer.add_float32(f"{arch}.rope.freq_base_swa", ropes["sliding_attention"]["rope_theta"])
+
+
+def add_options(writer, arch, config):
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if config.get("layer_types") and arch in ("olmo2", "gemma3"):
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if arch == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if arch.startswith("gemma"):
+        writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+    if arch == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def add_tokenizer(writer, size):
+    """As many tokens as the model has; nothing is tokenized."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([f"t{i}" for i in range(size)])
+    writer.add_token_types([1] * size)
+    writer.add_token_merges([])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
+def write_model(name, arch, norms, permuted, norm_offset):
+    source = HERE / "variants" / name
+    config = json.loads((source / "config.json").read_text())
+    config = config.get("text_config", config)
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", arch)
+    add_sizes(writer, config, head_dim)
+    add_rope(writer, arch, config, head_dim)
+    add_options(writer, arch, config)
+    add_tokenizer(writer, config["vocab_size"])
+    for tensor, data in sorted(read_tensors(source / "model.safetensors").items()):
+        tensor = tensor.replace("model.language_model.", "model.", 1)
+        if "vision_tower" in tensor or "projector" in tensor:
+            continue
+        if permuted and (".q_proj." in tensor or ".k_proj." in tensor):
+            data = permute(data, heads if ".q_proj." in tensor else kv_heads)
+        if norm_offset and tensor.endswith("norm.weight"):
+            data = data + np.float32(norm_offset)
+        writer.add_tensor(gguf_name(tensor, norms), np.ascontiguousarray(data.astype(np.float32)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    shutil.copy(source / "expected.json", folder / "expected.json")
+
+
+if __name__ == "__main__":
+    for model, how in MODELS.items():
+        write_model(model, *how)
