@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,22 @@ LogWriter* StartWriter(int64_t queue_bytes) {
   return writer;
 }
 
+// Text that a client has sent may be part of a line: control characters are escaped, so that no client can
+// end a line, or write to an operator's terminal.
+std::string OneLine(std::string text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::none_of(text.begin(), text.end(), is_control)) return text;
+  std::string escaped;
+  for (const char c : text) {
+    if (is_control(static_cast<unsigned char>(c))) {
+      absl::StrAppend(&escaped, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
@@ -105,7 +122,7 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
 void Log(LogLevel level, fmt::string_view format, fmt::format_args args) {
   spdlog::logger* logger = spdlog::default_logger_raw();
   const spdlog::level::level_enum parsed = SpdlogLevel(level);
-  if (logger->should_log(parsed)) logger->log(parsed, fmt::vformat(format, args));
+  if (logger->should_log(parsed)) logger->log(parsed, OneLine(fmt::vformat(format, args)));
 }
 
 absl::Status InitLogging(const std::string& process, const std::string& level, int64_t queue_bytes) {

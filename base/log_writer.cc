@@ -20,9 +20,15 @@ constexpr absl::Duration kRefusedPause = absl::Milliseconds(500);
 
 std::atomic<LogWriter*> g_of_process{nullptr};
 
+std::string DroppedLines(int64_t num_lines) {
+  return absl::StrCat(num_lines, num_lines == 1 ? " line was" : " lines were",
+                      " dropped here: the log was not read\n");
+}
+
 }  // namespace
 
-LogWriter::LogWriter(int fd, int64_t max_bytes) : fd_(fd), max_bytes_(max_bytes) {
+LogWriter::LogWriter(int fd, int64_t max_bytes, Notice notice)
+    : fd_(fd), max_bytes_(max_bytes), notice_(notice ? std::move(notice) : DroppedLines) {
   // The thread blocks all signals: the process' signals go to other threads, and write returns a broken pipe
   // as an error.
   sigset_t all, before;
@@ -52,9 +58,7 @@ void LogWriter::Push(Line line) {
 
 void LogWriter::AddNotice() {
   const int64_t num_lines = std::exchange(untold_, 0);
-  Push({absl::StrCat(num_lines, num_lines == 1 ? " line was" : " lines were",
-                     " dropped here: the log was not read\n"),
-        num_lines});
+  Push({notice_(num_lines), num_lines});
 }
 
 void LogWriter::Add(std::string text) {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -28,7 +29,11 @@ namespace somnus {
 
 class LogWriter {
  public:
-  LogWriter(int fd, int64_t max_bytes);
+  // Makes the line, with its line break, that tells of a number of dropped lines.
+  using Notice = std::function<std::string(int64_t num_lines)>;
+
+  // An empty `notice` stands for an English sentence.
+  LogWriter(int fd, int64_t max_bytes, Notice notice = nullptr);
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
 
@@ -64,6 +69,7 @@ class LogWriter {
 
   const int fd_;
   const int64_t max_bytes_;
+  const Notice notice_;
   absl::Mutex mu_;
   std::deque<Line> queue_ ABSL_GUARDED_BY(mu_);
   int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,5 +1,7 @@
 #include "base/threads.h"
 
+#include <algorithm>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -47,6 +49,34 @@ absl::Status TaskThreads::Run(std::function<void()> task) {
   }
   changed_.notify_one();
   return absl::OkStatus();
+}
+
+void TaskThreads::ForEach(size_t count, size_t num_helpers, const std::function<void(size_t)>& work) {
+  // Outlives this call, for helpers that begin when everything is done.
+  struct Share {
+    std::mutex mu;
+    std::condition_variable ended;
+    size_t next = 0, num_running = 0;
+  };
+  const auto share = std::make_shared<Share>();
+  const auto take = [share, count, &work] {
+    std::unique_lock<std::mutex> lock(share->mu);
+    while (share->next < count) {
+      const size_t i = share->next++;
+      ++share->num_running;
+      lock.unlock();
+      work(i);
+      lock.lock();
+      --share->num_running;
+    }
+    share->ended.notify_all();
+  };
+  for (size_t i = 0; i < std::min(num_helpers, most_); ++i) {
+    if (!Run(take).ok()) break;
+  }
+  take();
+  std::unique_lock<std::mutex> lock(share->mu);
+  share->ended.wait(lock, [&] { return share->num_running == 0; });
 }
 
 void TaskThreads::Join() {

@@ -31,6 +31,10 @@ class TaskThreads {
 
   // ResourceExhausted: all threads are busy and no further thread is available; the task does not run.
   absl::Status Run(std::function<void()> task);
+  // Runs work(0) to work(count - 1), each once, on the caller's thread and on at most `num_helpers` threads
+  // of this object, and returns when all calls have returned. `work` must be thread safe. Helpers that are
+  // busy with tasks come late: the caller does not wait for a helper that has not begun.
+  void ForEach(size_t count, size_t num_helpers, const std::function<void(size_t)>& work);
   // Returns once every task has ended. No task may be added afterwards.
   void Join();
 

@@ -242,6 +242,8 @@ void ReadCommonKeys(const CommonDefaults& defaults, JsonFields* fields, ModelCon
   config->num_heads = size("num_attention_heads", defaults.heads);
   config->bos_token_id = ReadTokenId("bos_token_id", token_ids.bos, fields);
   config->pad_token_id = ReadTokenId("pad_token_id", token_ids.pad, fields);
+  config->matryoshka_dimensions = fields->Ids("matryoshka_dimensions");
+  config->is_matryoshka = fields->Bool("is_matryoshka", false) || !config->matryoshka_dimensions.empty();
   config->eos_token_ids = fields->Ids("eos_token_id");
   if (fields->Find("eos_token_id") == nullptr && token_ids.eos >= 0) config->eos_token_ids = {token_ids.eos};
 }

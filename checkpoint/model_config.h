@@ -143,6 +143,10 @@ struct ModelConfig {
   int32_t bos_token_id = -1;       // -1: none
   std::vector<int32_t> eos_token_ids;
   int32_t pad_token_id = -1;
+  // Trained so that the first numbers of an embedding are an embedding (arXiv 2205.13147): by any number of
+  // numbers, or, where there are some, by those of matryoshka_dimensions.
+  bool is_matryoshka = false;
+  std::vector<int32_t> matryoshka_dimensions;
   GenerationDefaults generation;
   QuantizationConfig quantization;
 

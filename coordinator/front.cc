@@ -20,15 +20,18 @@
 #include "coordinator/grpc/grpc_services.h"
 #include "coordinator/http_server/api_server.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/request_records.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/grpc_listener.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/tls.h"
+#include "proto/vllm_engine.grpc.pb.h"
 
 namespace somnus {
 namespace {
 
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(500);
+constexpr absl::Duration kRecordsGrace = absl::Seconds(2);          // for spans that wait at the end
 constexpr absl::Duration kCertificateInterval = absl::Seconds(10);  // between two looks at the files
 
 std::string HostPort(const std::string& host, int port) {
@@ -59,6 +62,7 @@ class FrontImpl : public Front {
       LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
                  flags_.admin_host);
     }
+    ASSIGN_OR_RETURN(records_, RequestRecords::Start(flags_, metrics.get()));
     RETURN_IF_ERROR(ListenGrpc(metrics));
     ApiServerOptions http;
     http.host = flags_.host;
@@ -79,6 +83,7 @@ class FrontImpl : public Front {
     http.cors = flags_.cors;
     http.admin_allowed_hosts = flags_.admin_allowed_hosts;
     http.request_id_headers = flags_.request_id_headers;
+    http.recorder = records_->recorder();
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
     return absl::OkStatus();
   }
@@ -121,6 +126,7 @@ class FrontImpl : public Front {
       listener->Shutdown(deadline);
     }
     if (http_ != nullptr) http_->Shutdown(grace);
+    if (records_ != nullptr) records_->Finish(kRecordsGrace);
   }
 
  private:
@@ -129,8 +135,10 @@ class FrontImpl : public Front {
     options.version = kVersion;
     options.api_key = flags_.api_key;
     options.admin_api_key = flags_.admin_api_key;
+    options.trusts_gateways = flags_.trust_gateways;
     options.limits = flags_.limits;
     options.starting = starting_;
+    options.recorder = records_->recorder();
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -167,15 +175,17 @@ class FrontImpl : public Front {
     SetHealth(inference_->server().GetHealthCheckService(), serving);
   }
 
-  // The server as a whole and InferenceService are healthy while requests are served. The operators' listener
-  // always is, since a sleeping engine is woken through it.
+  // The server as a whole and the services that generate are healthy while requests are served. The
+  // operators' listener always is, since a sleeping engine is woken through it.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
     health->SetServingStatus("", serving);
     health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
+    health->SetServingStatus(::vllm::grpc::engine::VllmEngine::service_full_name(), serving);
   }
 
   const Flags flags_;
   const std::function<StateReport()> starting_;
+  std::unique_ptr<RequestRecords> records_;
   std::unique_ptr<ApiServer> http_;
   std::unique_ptr<GrpcServices> services_;  // outlives the listeners
   std::unique_ptr<GrpcListener> inference_;

@@ -1,5 +1,6 @@
 #include "coordinator/served_engine.h"
 
+#include <filesystem>
 #include <future>
 #include <utility>
 
@@ -26,6 +27,7 @@
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/scheduler/ngram_lookup.h"
+#include "coordinator/scheduler/step_size.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "coordinator/several_models/shared_devices.h"
 #include "coordinator/text_parts.h"
@@ -55,6 +57,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.speculation.make_drafter = MakeDrafterOf(flags);
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
+  if (flags.kv_cache_metrics) options.scheduler.blocks.residency_sample = flags.kv_cache_metrics_sample;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
   options.kv_block_bytes = plan.kv_block_bytes;
@@ -63,6 +66,15 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   if (options.stale_weights_timeout == absl::ZeroDuration())
     options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = config.vocab_size;
+  options.scheduler.pooled_bytes = PooledStateBytes(config.embedding_dim);
+  return options;
+}
+
+PoolingOptions PoolingOptionsOf(const PoolingFlags& flags, const ModelConfig& config) {
+  PoolingOptions options{.generates = flags.generates, .type = flags.type};
+  options.matryoshka = flags.matryoshka.value_or(
+      MatryoshkaDimensions{.any = config.is_matryoshka && config.matryoshka_dimensions.empty(),
+                           .listed = config.matryoshka_dimensions});
   return options;
 }
 
@@ -136,8 +148,12 @@ class ServedEngineImpl : public ServedEngine {
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
+    ChatFlags chat = flags_.chat;
+    chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {
+      metrics->OnGrammarCompiled(duration);
+    };
     text_ = std::async(std::launch::async,
-                       [this] { return ReadTextParts(*checkpoint_, flags_.model, flags_.chat, LogName()); });
+                       [this, chat] { return ReadTextParts(*checkpoint_, flags_.model, chat, LogName()); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -170,8 +186,10 @@ class ServedEngineImpl : public ServedEngine {
     model.turn_format = parts.turn_format;
     model.arguments_form = parts.arguments_form;
     model.grammars = std::move(parts.grammars);
+    model.forced_tokenizer = std::move(parts.forced_tokenizer);
     model.grammar_problem = std::move(parts.grammar_problem);
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
+    model.pooling = PoolingOptionsOf(flags_.pooling, config);
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;
@@ -182,6 +200,9 @@ class ServedEngineImpl : public ServedEngine {
     model.config.eos_token_ids = std::move(parts.eos_token_ids);
     const v1::DType dtype = ResolveDType(flags_.dtype, config.stored_type);
     model.kv_cache_dtype = KvCacheDTypeName(ResolveKvCacheDType(flags_.kv_cache_dtype, dtype));
+    model.dtype = KvCacheDTypeName(dtype);
+    model.max_num_seqs = flags_.engine.scheduler.max_num_seqs;
+    if (std::filesystem::is_directory(flags_.model)) model.tokenizer_folder = flags_.model;
     model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,
                                                     .dtype = dtype,
                                                     .max_model_len = max_model_len_,

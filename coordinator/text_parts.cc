@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/forced_tokens.h"
 #include "coordinator/structured/grammar_cache.h"
 #include "coordinator/structured/xgrammar_compiler.h"
 #include "proto/status.h"
@@ -80,6 +81,7 @@ absl::Status StartGrammars(const ModelConfig& config, const ChatFlags& chat, Tex
       NewXgrammarCompiler(VocabularyOf(*parts->tokenizer, parts->eos_token_ids, config.vocab_size),
                           compiler_options));
   ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), chat.grammar_cache));
+  parts->forced_tokenizer = std::make_shared<const ForcedTokenizer>(parts->tokenizer.get());
   return absl::OkStatus();
 }
 

@@ -28,6 +28,7 @@
   X(GeluTanhAndMul)       \
   X(Activate)             \
   X(GatherRows)           \
+  X(PoolRows)             \
   X(KvBlockBytes)         \
   X(QkNormRopeAndCache)   \
   X(PagedAttention)       \

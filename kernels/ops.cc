@@ -97,6 +97,11 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
   device.ops().GatherRows(device, x, rows, out);
 }
 
+void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n,
+              const TensorView& out) {
+  device.ops().PoolRows(device, x, pools, n, out);
+}
+
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim) {
   return device.ops().KvBlockBytes(device, dtype, block_size, num_kv_heads, head_dim);

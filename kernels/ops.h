@@ -127,6 +127,19 @@ void Activate(Device& device, const TensorView& x, UnaryActivation f, const Tens
 // Copies rows: out[i] = x[rows[i]], both of the same type. Picks the tokens that need logits.
 void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out);
 
+// Rows [first_row, first_row + num_rows) that are added up in a row of the result.
+struct PooledRows {
+  int32_t first_row;
+  int32_t num_rows;  // at least 1
+  int32_t out_row;
+  bool continues;  // the sum goes on from the value of the result's row, else from 0
+  float divisor;   // of the sum, at the end; 1: none
+};
+// For each of pools[0, n): out[out_row] = (out[out_row] or 0, + x[first_row] + x[first_row + 1] + ...) /
+// divisor, added up one row after the other, so that the sum does not depend on how the rows are divided
+// among calls. x: act or f32 [T, n]; out: f32 [R, n]. No two pools of one result's row.
+void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n, const TensorView& out);
+
 // ---- Attention
 
 // The bytes of a block of a KvCacheView.

@@ -2,7 +2,9 @@
 """Counts test cases.
 
 report.py CASES.tsv               prints the failures, then "N passed, N failed"; exit 1 on a failure or on no case
-report.py --bazel EVENTS.json RC  reads Bazel's build events, prints a line "PASS|FAIL<TAB>name" per test case
+report.py --bazel EVENTS.json RC  reads Bazel's build events, prints a line "PASS|FAIL|FLAKY<TAB>name" per test case
+
+FLAKY: the case failed, and passed when it ran again. Such a case counts as passed, and is named: somebody has to mend it.
 """
 import json
 import os
@@ -21,6 +23,22 @@ def xml_cases(label, path):
             yield case.find("failure") is None and case.find("error") is None, name
 
 
+def attempts_of(label, paths):
+    """(verdict, name) of the cases of one target, which ran once or more: the last run decides."""
+    runs = []
+    for path in paths:
+        try:
+            runs.append({name: passed for passed, name in xml_cases(label, path)})
+        except (OSError, ET.ParseError) as error:
+            runs.append({f"{label} (unreadable log: {error})": False})
+    failed_before = {name for run in runs[:-1] for name, passed in run.items() if not passed}
+    for name, passed in runs[-1].items():
+        yield ("FLAKY" if name in failed_before else "PASS") if passed else "FAIL", name
+    # A run that ended before it had a verdict for each case, by a crash for example.
+    for name in sorted(failed_before - set(runs[-1])):
+        yield "FLAKY", name
+
+
 def bazel_cases(events_path, exit_code):
     xml_files, overall, broken = {}, {}, set()
     with open(events_path, encoding="utf-8") as events:
@@ -31,7 +49,7 @@ def bazel_cases(events_path, exit_code):
                 for output in event["testResult"].get("testActionOutput", []):
                     if output["name"] == "test.xml":
                         key = (ident["testResult"]["label"], ident["testResult"].get("shard"), ident["testResult"].get("run"))
-                        xml_files[key] = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
+                        xml_files.setdefault(key, []).append(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path))
             elif "testSummary" in ident and "testSummary" in event:
                 overall[ident["testSummary"]["label"]] = event["testSummary"]["overallStatus"]
             elif "targetCompleted" in ident:
@@ -40,37 +58,37 @@ def bazel_cases(events_path, exit_code):
                 if not skipped and not event.get("completed", {}).get("success"):
                     broken.add(ident["targetCompleted"]["label"])
     failed_labels = set()
-    for (label, _, _), path in sorted(xml_files.items(), key=lambda item: str(item[0])):
-        try:
-            found = list(xml_cases(label, path))
-        except (OSError, ET.ParseError) as error:
-            found = [(False, f"{label} (unreadable log: {error})")]
-        for passed, name in found:
-            if not passed:
+    for (label, _, _), paths in sorted(xml_files.items(), key=lambda item: str(item[0])):
+        for verdict, name in attempts_of(label, paths):
+            if verdict == "FAIL":
                 failed_labels.add(label)
-            yield passed, name
+            yield verdict, name
     # A target that failed as a whole (crash, time-out, build error) without a case that says so.
     for label, status in sorted(overall.items()):
         if status not in ("PASSED", "FLAKY") and label not in failed_labels:
             failed_labels.add(label)
-            yield False, f"{label} ({status})"
+            yield "FAIL", f"{label} ({status})"
     for label in sorted(broken - failed_labels):
         failed_labels.add(label)
-        yield False, f"{label} (did not build)"
+        yield "FAIL", f"{label} (did not build)"
     if exit_code != 0 and not failed_labels:
-        yield False, f"bazel test (exit code {exit_code})"
+        yield "FAIL", f"bazel test (exit code {exit_code})"
 
 
 def summarize(path):
-    passed, failures = 0, []
+    passed, failures, flaky = 0, [], []
     if os.path.exists(path):
         with open(path, encoding="utf-8") as lines:
             for line in lines:
                 verdict, _, name = line.rstrip("\n").partition("\t")
-                if verdict == "PASS":
+                if verdict in ("PASS", "FLAKY"):
                     passed += 1
+                    if verdict == "FLAKY":
+                        flaky.append(name)
                 else:
                     failures.append(name)
+    for name in flaky:
+        print(f"FLAKY {name} (failed, and passed when it ran again)")
     for name in failures:
         print(f"FAILED {name}")
     print(f"{passed} passed, {len(failures)} failed")
@@ -82,9 +100,9 @@ def main():
         try:
             found = list(bazel_cases(sys.argv[2], int(sys.argv[3])))
         except (OSError, ValueError) as error:
-            found = [(False, f"bazel test (no build events: {error})")]
-        for passed, name in found:
-            print(f"{'PASS' if passed else 'FAIL'}\t{name}")
+            found = [("FAIL", f"bazel test (no build events: {error})")]
+        for verdict, name in found:
+            print(f"{verdict}\t{name}")
         return 0
     if len(sys.argv) == 2:
         return summarize(sys.argv[1])

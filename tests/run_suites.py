@@ -6,6 +6,8 @@ Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model f
 --jobs files run at once, each in a process of its own: most cases wait for servers that start. Each has a /dev/shm of its own,
 since cases look at the names there, and since servers count the memory of the machine there; where this user may mount none, one
 file runs after the other.
+--attempts 2: files of which some case failed run again, one after the other, with these cases alone. A case that passes then has
+the verdict FLAKY. Where more than MOST_AGAIN files failed, nothing runs again: that is no chance.
 """
 import argparse
 import concurrent.futures
@@ -14,12 +16,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # The longest case takes a minute; one that hangs fails instead of taking the whole run with it.
 CASE_LIMIT_S = 600
+MOST_AGAIN = 5
 
 
 def end_case(*_):
@@ -38,7 +42,7 @@ class LineResult(unittest.TestResult):
         self.started, self.bad = time.monotonic(), []
         signal.alarm(CASE_LIMIT_S)
 
-    def _name(self, test):
+    def name_of(self, test):
         return test.id() if not hasattr(test, "case_name") else f"{type(test).__name__}.{test.case_name}"
 
     def _bad(self, test, error):
@@ -58,14 +62,14 @@ class LineResult(unittest.TestResult):
             self.bad.append(f"{subtest}\n{self._exc_info_to_string(err, test)}")
 
     def addSkip(self, test, reason):
-        print(f"skip {self._name(test)}: {reason}", flush=True)
+        print(f"skip {self.name_of(test)}: {reason}", flush=True)
         self.bad = None
 
     def stopTest(self, test):
         signal.alarm(0)
         super().stopTest(test)
         if self.bad is not None:
-            self._write("FAIL" if self.bad else "PASS", self._name(test), time.monotonic() - self.started, "".join(self.bad))
+            self._write("FAIL" if self.bad else "PASS", self.name_of(test), time.monotonic() - self.started, "".join(self.bad))
 
     def _write(self, verdict, name, seconds, text):
         print(f"{'ok  ' if verdict == 'PASS' else 'FAIL'} {name} ({seconds:.1f} s)", flush=True)
@@ -106,20 +110,33 @@ def can_mount():
         return False
 
 
-def run_in_process(path, slot, args):
-    """One file in a process of its own; prints its output when it has ended. True where all of its cases passed."""
-    command = [*OWN_SHM, sys.executable, os.path.abspath(__file__), "-k", args.k, "--jobs=1", path]
-    if args.results:
-        command[-1:-1] = ["--results", os.path.abspath(args.results)]
-    # The harness gives each slot ports of its own.
-    env = {**os.environ, "SOMNUS_TEST_SLOT": f"{slot}/{args.jobs}"}
-    process = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    text = process.stdout.decode("utf-8", errors="replace")
-    print(f"== {os.path.relpath(path, HERE)}\n{text}", end="", flush=True)
-    if args.results and process.returncode not in (0, 1):
-        with open(args.results, "a", encoding="utf-8") as file:
-            file.write(f"FAIL\t{os.path.relpath(path, HERE)} ended with {process.returncode}\n")
-    return process.returncode == 0
+def run_in_process(path, slot, args, cases=()):
+    """One file, or some of its cases, in a process of its own; prints its output when it has ended. Returns a verdict by name."""
+    with tempfile.NamedTemporaryFile("r", suffix=".tsv", encoding="utf-8") as results:
+        command = [*OWN_SHM, sys.executable, os.path.abspath(__file__), "-k", args.k, "--jobs=1", "--results", results.name]
+        command += [f"--case={case}" for case in cases] + [path]
+        # The harness gives each slot ports of its own.
+        env = {**os.environ, "SOMNUS_TEST_SLOT": f"{slot}/{args.jobs}"}
+        process = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        text = process.stdout.decode("utf-8", errors="replace")
+        print(f"== {os.path.relpath(path, HERE)}\n{text}", end="", flush=True)
+        lines = [line.rstrip("\n").split("\t", 1) for line in results]
+    verdicts = {name: verdict for verdict, name in lines}
+    if process.returncode not in (0, 1):
+        verdicts[f"{os.path.relpath(path, HERE)} ended with {process.returncode}"] = "FAIL"
+    return verdicts
+
+
+def run_again(path, before, args):
+    """The verdicts of a file after its failed cases ran once more; the whole file, where a failure is no case's."""
+    failed = [name for name, verdict in before.items() if verdict == "FAIL"]
+    print(f"== again: {', '.join(failed)}", flush=True)
+    again = run_in_process(path, 0, args, failed)
+    if not set(failed) <= set(again):
+        again = run_in_process(path, 0, args)
+    if not again or "FAIL" in again.values():
+        return {**before, **again}
+    return {**before, **again, **{name: "FLAKY" for name in failed}}
 
 
 def run_at_once(files, args):
@@ -134,10 +151,18 @@ def run_at_once(files, args):
             slots.append(slot)
 
     # Files with more text tend to take longer: they begin first, so that all slots end at about the same time.
+    files = sorted(files, key=os.path.getsize, reverse=True)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        good = list(pool.map(run, sorted(files, key=os.path.getsize, reverse=True)))
-    print(f"{sum(good)} files passed, {len(good) - sum(good)} failed", flush=True)
-    return all(good)
+        verdicts = dict(zip(files, pool.map(run, files)))
+    failed = [path for path in files if "FAIL" in verdicts[path].values()]
+    if len(failed) <= MOST_AGAIN and args.attempts > 1:
+        verdicts.update((path, run_again(path, verdicts[path], args)) for path in failed)
+        failed = [path for path in failed if "FAIL" in verdicts[path].values()]
+    if args.results:
+        with open(args.results, "a", encoding="utf-8") as file:
+            file.writelines(f"{verdict}\t{name}\n" for path in files for name, verdict in verdicts[path].items())
+    print(f"{len(files) - len(failed)} files passed, {len(failed)} failed", flush=True)
+    return not failed
 
 
 def main():
@@ -145,6 +170,8 @@ def main():
     parser.add_argument("--results")
     parser.add_argument("-k", default="")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--attempts", type=int, default=1)
+    parser.add_argument("--case", action="append", help="only the case of this whole name; may be repeated")
     parser.add_argument("files", nargs="*")
     args = parser.parse_args()
     files = [os.path.abspath(name) for name in args.files] or sorted(
@@ -161,7 +188,8 @@ def main():
         except Exception as error:  # a suite that does not load is a failed case, not the end of the others
             result._write("FAIL", os.path.relpath(path, HERE), 0.0, f"{type(error).__name__}: {error}\n")
             continue
-        unittest.TestSuite(case for case in cases_of(suite) if args.k in case.id()).run(result)
+        unittest.TestSuite(case for case in cases_of(suite)
+                           if args.k in case.id() and (not args.case or result.name_of(case) in args.case)).run(result)
     passed = result.verdicts.count("PASS")
     print(f"{passed} passed, {len(result.verdicts) - passed} failed", flush=True)
     sys.exit(0 if passed == len(result.verdicts) else 1)

@@ -52,14 +52,30 @@ ARROWS = {
     # OpenAI's Responses API, which stands on the chat route.
     "coordinator/responses": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/openai",
                               "coordinator/request"],
+    # Anthropic's API in front of the chat route.
+    "coordinator/messages": ["text", "coordinator/http", "coordinator/openai"],
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
-    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                         "coordinator/operators", "coordinator/residency"],
-    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
-                                "coordinator/operators", "coordinator/residency", "coordinator/responses"],
+    # The calls of all gRPC services: keys, errors, and the loop of a Generate call.
+    "coordinator/grpc/calls": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+                               "coordinator/records", "coordinator/residency"],
+    # The protocol of gateways that drive engines.
+    "coordinator/grpc/gateway": ["proto", "checkpoint", "coordinator/engine", "coordinator/grpc/calls", "coordinator/http",
+                                 "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
+                                 "coordinator/residency"],
+    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
+                         "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
+                         "coordinator/residency"],
+    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
+                                "coordinator/openai", "coordinator/operators", "coordinator/records", "coordinator/residency",
+                                "coordinator/responses"],
+    # What is written down of requests: the access log.
+    "coordinator/records": ["coordinator/request"],
+    # Spans of requests, and the collector that gets them.
+    "coordinator/traces": ["coordinator/records", "coordinator/request"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
-                          "coordinator/scheduler", "coordinator/several_models", "coordinator/structured"],
+                          "coordinator/request", "coordinator/scheduler", "coordinator/several_models", "coordinator/structured",
+                          "coordinator/traces"],
     "coordinator/membership": ["proto"],
     "coordinator/group": ["proto", "checkpoint", "coordinator/block_manager", "coordinator/executor", "coordinator/flags",
                           "coordinator/membership", "coordinator/residency"],

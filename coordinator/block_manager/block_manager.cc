@@ -14,7 +14,10 @@ namespace somnus {
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
       recorder_(options.records_events ? std::make_unique<BlockEventRecorder>() : nullptr),
-      pool_(options.num_blocks, options.block_size, recorder_.get()),
+      residency_(options.residency_sample > 0
+                     ? std::make_unique<BlockResidency>(options.residency_sample, options.residency_clock)
+                     : nullptr),
+      pool_(options.num_blocks, options.block_size, recorder_.get(), residency_.get()),
       watermark_(options_, pool_),
       pins_(&pool_, options.block_size),
       host_(options.num_host_blocks, recorder_.get()),
@@ -40,6 +43,9 @@ int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> token
     return -1;
   }
   const int32_t adopted = table.num_committed;
+  if (residency_ != nullptr) {
+    for (const KvBlock* block : table.blocks) residency_->NoteAccess(block->id);
+  }
   cache_.Adopt(tokens, &table);
   const auto size = static_cast<size_t>(BlocksFor(num_tokens));
   while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());

@@ -127,6 +127,10 @@ class BlockManager {
   int32_t block_size() const { return options_.block_size; }
 
   const BlockPool& pool() const { return pool_; }
+  // The stays of sampled blocks that have ended since the last call.
+  std::vector<BlockStay> TakeStays() {
+    return residency_ == nullptr ? std::vector<BlockStay>() : residency_->Take();
+  }
   PrefixCache& cache() { return cache_; }
   const PrefixCache& cache() const { return cache_; }
   PrefixPins& pins() { return pins_; }  // without the prefix cache pins hold no blocks
@@ -158,6 +162,7 @@ class BlockManager {
 
   const BlockManagerOptions options_;
   const std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
+  const std::unique_ptr<BlockResidency> residency_;     // null: nothing is measured
   BlockPool pool_;
   BlockTables tables_;
   Watermark watermark_;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/monotonic.h"
+
 namespace somnus {
 
 struct BlockManagerOptions {
@@ -17,6 +19,9 @@ struct BlockManagerOptions {
   // while it runs, the blocks that no later query attends.
   int64_t attention_reach = 0;
   bool records_events = false;  // of the prefix cache, which PrefixCache::TakeEvents returns
+  // The share of the blocks whose stay in the cache is measured (block_residency.h), by that clock; 0: none.
+  double residency_sample = 0;
+  MonotonicClock residency_clock = MonotonicNow;
 };
 
 }  // namespace somnus

@@ -13,12 +13,14 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
   return XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), seed);
 }
 
-BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder)
+BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder,
+                     BlockResidency* residency)
     : block_size_(block_size),
       blocks_(num_blocks),
       unknown_(num_blocks),
       limit_(num_blocks),
-      recorder_(recorder) {
+      recorder_(recorder),
+      residency_(residency) {
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
@@ -64,6 +66,7 @@ KvBlock* BlockPool::Allocate() {
   SOMNUS_CHECK(num_free() > 0);
   KvBlock* block = unknown_.size() > 0 ? &blocks_[unknown_.Lowest()] : list_.next;
   RemoveFree(block);
+  if (residency_ != nullptr) residency_->NoteAllocated(block->id, block->content_id != 0);
   ClearContent(block, CacheLoss::kEvicted);
   block->ref_count = 1;
   ++num_used_;

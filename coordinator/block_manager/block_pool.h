@@ -27,6 +27,7 @@
 #include "absl/types/span.h"
 #include "base/null_block.h"
 #include "coordinator/block_manager/block_events.h"
+#include "coordinator/block_manager/block_residency.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/lowest_id_set.h"
 
@@ -61,8 +62,9 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 class BlockPool {
  public:
   // `num_blocks` counts the null block. What enters and leaves the cache is noted to `recorder`, which is
-  // borrowed; null: nobody wants events.
-  BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder = nullptr);
+  // borrowed; null: nobody wants events. `residency` is borrowed, too; null: nothing is measured.
+  BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder = nullptr,
+            BlockResidency* residency = nullptr);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -137,6 +139,7 @@ class BlockPool {
   absl::flat_hash_map<uint64_t, KvBlock*> index_;
   CacheBlockCounts counts_;
   BlockEventRecorder* const recorder_;  // may be null
+  BlockResidency* const residency_;     // may be null
 };
 
 }  // namespace somnus

@@ -62,6 +62,7 @@ class PrefixCache {
   // Allocate finds there count as cached: Allocate takes blocks for those tokens, and TakeHostHits returns
   // the copies into the blocks since the last call.
   void SetReadsHost(bool reads) { reads_host_ = reads; }
+  bool reads_host() const { return reads_host_; }
   std::vector<BlockCopyOp> TakeHostHits() { return std::exchange(host_hits_, {}); }
   // Stores up to `count` of the cached blocks that are given out next and are not in the host tier yet, in a
   // step that swaps nothing in: appends the copies, and returns the contents for

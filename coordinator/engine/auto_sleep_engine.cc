@@ -18,10 +18,9 @@ class AutoSleepEngine::Observer : public PassingObserver {
  public:
   Observer(AutoSleepEngine* engine, EngineObserver* next) : PassingObserver(next), engine_(engine) {}
 
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     engine_->NoteEnded(1);
-    PassingObserver::OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+    PassingObserver::OnRequestFinished(request, end);
   }
 
  private:

@@ -5,9 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/block_manager/block_stay.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/request/request.h"
@@ -41,6 +43,7 @@ struct StepEvent {
   int32_t num_waiting = 0;
   int32_t used_blocks = 0;
   absl::Duration schedule;  // the time that the scheduler took to plan the step
+  absl::Duration masks;     // the time that the masks of constrained sequences took; zero: there were none
   MonotonicTime sent;
   MonotonicTime replied;
   absl::Duration duration;  // until `replied`, without the wait for the reply of the step before
@@ -68,6 +71,16 @@ struct SelfCheckEvent {
   absl::Duration duration;  // of the check alone
 };
 
+// A request that has ended.
+struct FinishedRequest {
+  FinishReason reason = FinishReason::kNone;
+  int32_t num_output_tokens = 0;
+  int32_t num_cached_tokens = 0;  // of the prompt
+  int32_t num_preemptions = 0;
+  RequestMoments moments;
+  absl::Time finished;
+};
+
 // Receives the loop's events, for metrics. The methods are called on the loop thread and must not block.
 class EngineObserver {
  public:
@@ -82,8 +95,9 @@ class EngineObserver {
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
   virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
   virtual void OnSelfCheck(const SelfCheckEvent& /*event*/) {}
-  virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                                 absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
+  // Sampled blocks of the KV cache that were cached and were given to other sequences.
+  virtual void OnBlocksEvicted(const std::vector<BlockStay>& /*stays*/) {}
+  virtual void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) = 0;
 };
 
 // Passes every event on to the observer `next`, which is borrowed and may be null.
@@ -112,10 +126,11 @@ class PassingObserver : public EngineObserver {
   void OnSelfCheck(const SelfCheckEvent& event) override {
     if (next_ != nullptr) next_->OnSelfCheck(event);
   }
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
-    if (next_ == nullptr) return;
-    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+  void OnBlocksEvicted(const std::vector<BlockStay>& stays) override {
+    if (next_ != nullptr) next_->OnBlocksEvicted(stays);
+  }
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
+    if (next_ != nullptr) next_->OnRequestFinished(request, end);
   }
 
  private:

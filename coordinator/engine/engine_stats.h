@@ -89,7 +89,9 @@ struct EngineStats {
   PreemptionCounts preemptions;  // the same
   SwapCounts swaps;
   int64_t prompt_tokens = 0;
+  int64_t forked_prompt_tokens = 0;  // as of SchedulerStats
   int64_t generation_tokens = 0;
+  int64_t corrupted_requests = 0;       // that ended because their logits were bad
   int64_t copied_blocks = 0;            // that a fork has of its own
   int64_t watermark_refusals = 0;       // admissions that blocks below the watermark alone would have allowed
   int64_t num_first_scheduled = 0;      // requests that have begun

@@ -43,12 +43,14 @@ struct KvEventLog::Snapshot {
     batch->replica = part.replica;
     batch->num_parts_left = static_cast<int64_t>(parts.size());
     batch->is_snapshot = true;
+    batch->num_blocks = num_blocks;
     batch->events = recorder.Take();
     return batch;
   }
 
   int64_t sequence = 0;
   absl::Time time;
+  int64_t num_blocks = 0;
   std::deque<Part> parts;
 };
 
@@ -125,6 +127,7 @@ std::unique_ptr<KvEventLog::Snapshot> KvEventLog::TakeSnapshot(int64_t sequence,
     std::optional<Cached::key_type> last;
     while (true) {
       const bool goes_on = TakeEntries(replica, most, &last, &part.entries);
+      snapshot->num_blocks += static_cast<int64_t>(part.entries.size());
       snapshot->parts.push_back(std::exchange(part, {static_cast<int32_t>(replica), /*clears=*/false, {}}));
       if (!goes_on) break;
     }

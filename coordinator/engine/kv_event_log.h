@@ -38,6 +38,7 @@ struct KvEventBatch {
   // batch that is no part of one has 0.
   int64_t num_parts_left = 0;
   bool is_snapshot = false;
+  int64_t num_blocks = 0;  // of the whole snapshot, those of each medium counted
   std::vector<BlockEvent> events;
 };
 

@@ -64,12 +64,20 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   Sequence& sequence = *output.sequence;
   RecoveryBook::Exonerate(&sequence);
   const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
-  if (has_tokens && sequence.first_token_time == absl::InfinitePast()) sequence.first_token_time = now;
+  const bool is_first = has_tokens && sequence.moments.first_token == absl::InfinitePast();
+  if (is_first) sequence.moments.first_token = now;
   const FinishReason reason = output.output.finish_reason;
+  if (is_first || reason != FinishReason::kNone)
+    output.output.moments = std::make_shared<const RequestMoments>(sequence.moments);
   if (reason != FinishReason::kNone) {
     parts_.mail.Forget(sequence.request, sequence.was_scheduled);
-    parts_.observer.OnRequestFinished(sequence.request, reason, static_cast<int32_t>(sequence.num_outputs()),
-                                      sequence.scheduled_time, sequence.first_token_time, now);
+    parts_.observer.OnRequestFinished(sequence.request,
+                                      {.reason = reason,
+                                       .num_output_tokens = static_cast<int32_t>(sequence.num_outputs()),
+                                       .num_cached_tokens = sequence.num_cached,
+                                       .num_preemptions = sequence.num_preemptions,
+                                       .moments = sequence.moments,
+                                       .finished = now});
   }
   sequence.request.sink->OnOutput(std::move(output.output));
 }
@@ -77,7 +85,7 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
 void LoopRequests::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
   const absl::Time now = parts_.options.now();
   for (const SequencePtr& sequence : sequences) {
-    sequence->scheduled_time = now;
+    sequence->moments.scheduled = now;
     queue_time_ += now - sequence->request.arrival;
     parts_.mail.NoteScheduled(sequence->request);
     parts_.observer.OnRequestScheduled(sequence->request);
@@ -109,6 +117,8 @@ void LoopRequests::Publish(EngineStats* stats) const {
   stats->preemptions = counters.preemptions;
   stats->swaps = counters.swaps;
   stats->prompt_tokens = counters.prompt_tokens;
+  stats->forked_prompt_tokens = counters.forked_prompt_tokens;
+  stats->corrupted_requests = counters.corrupted_requests;
   stats->generation_tokens = counters.generation_tokens;
   stats->prefix_cache_queries = counters.prefix_cache_queries;
   stats->prefix_cache_hits = counters.prefix_cache_hits;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/request/queue_refusal.h"
 
 namespace somnus {
 
@@ -22,13 +23,13 @@ absl::Status QueueRoom::Check(const std::vector<EngineRequest>& requests, int64_
   }
   const int64_t num_waiting = waiting_.num + num_preempted;
   if (num_waiting + more.num > limits_.max_num_waiting) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_waiting, " of ",
-                                                     limits_.max_num_waiting, " requests are waiting"));
+    return QueueFull(QueueBound::kRequests, absl::StrCat("the queue is full: ", num_waiting, " of ",
+                                                         limits_.max_num_waiting, " requests are waiting"));
   }
   if (waiting_.tokens + more.tokens > limits_.max_num_waiting_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_.tokens, " of ",
-                                                     limits_.max_num_waiting_tokens,
-                                                     " prompt tokens are waiting"));
+    return QueueFull(QueueBound::kTokens,
+                     absl::StrCat("the queue is full: ", waiting_.tokens, " of ",
+                                  limits_.max_num_waiting_tokens, " prompt tokens are waiting"));
   }
   if (more.bytes > limits_.max_waiting_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("prompt: the request takes ", more.bytes,
@@ -36,8 +37,8 @@ absl::Status QueueRoom::Check(const std::vector<EngineRequest>& requests, int64_
                                                    ")"));
   }
   if (waiting_.bytes + more.bytes > limits_.max_waiting_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_.bytes, " of ",
-                                                     limits_.max_waiting_bytes, " bytes are waiting"));
+    return QueueFull(QueueBound::kBytes, absl::StrCat("the queue is full: ", waiting_.bytes, " of ",
+                                                      limits_.max_waiting_bytes, " bytes are waiting"));
   }
   return requests.empty() ? absl::OkStatus() : CheckUser(requests.front().user, more);
 }
@@ -54,9 +55,9 @@ absl::Status QueueRoom::CheckUser(const std::string& user, const Waiting& more) 
   if (exceeds(waiting.num + more.num, limits_.max_num_waiting) ||
       exceeds(waiting.tokens + more.tokens, limits_.max_num_waiting_tokens) ||
       exceeds(waiting.bytes + more.bytes, limits_.max_waiting_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("the user's share of the queue is full: ", waiting.num,
-                                                     " of its requests with ", waiting.tokens,
-                                                     " prompt tokens are waiting"));
+    return QueueFull(QueueBound::kUserShare,
+                     absl::StrCat("the user's share of the queue is full: ", waiting.num,
+                                  " of its requests with ", waiting.tokens, " prompt tokens are waiting"));
   }
   return absl::OkStatus();
 }

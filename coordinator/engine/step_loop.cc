@@ -158,12 +158,16 @@ void StepLoop::Receive() {
   const absl::Status masks = steps_.SendMasks();                 // first: the workers may be waiting for them
   if (reply->tokens_size() > 0) parts_.recovery.ForgetLosses();  // the last recovery has led to something
   parts_.observer.OnStep(step);
+  if (const std::vector<BlockStay> stays = parts_.scheduler.TakeBlockStays(); !stays.empty())
+    parts_.observer.OnBlocksEvicted(stays);
   PublishStats();  // before the outputs: a client that has its last output finds the blocks free
   const absl::Time now = parts_.options.now();
   for (SequenceOutput& output : *outputs) {
     output.output.weights_version = reply->weights_version();
     if (output.output.finish_reason == FinishReason::kError) {
-      LogWarning("{}request {} ended: {}", parts_.options.log_name, output.sequence->request.id,
+      const EngineRequest& request = output.sequence->request;
+      LogWarning("{}request {} ended: {}", parts_.options.log_name,
+                 request.client_id.empty() ? request.id : request.client_id,
                  std::string(output.output.error.message()));
     }
     requests_.Deliver(std::move(output), now);

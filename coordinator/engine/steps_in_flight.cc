@@ -72,8 +72,11 @@ absl::Status StepsInFlight::Send(StepPlan plan, absl::Duration schedule, int64_t
 }
 
 absl::Status StepsInFlight::SendMasks() {
+  const MonotonicTime begin = options_.monotonic_now();
   std::optional<v1::StepMasks> masks = scheduler_.TakeMasks();
-  return masks.has_value() ? executor_->SendMasks(*std::move(masks)) : absl::OkStatus();
+  if (!masks.has_value()) return absl::OkStatus();
+  sent_.front().masks = options_.monotonic_now() - begin;
+  return executor_->SendMasks(*std::move(masks));
 }
 
 absl::StatusOr<v1::StepReply> StepsInFlight::Wait(int64_t weights_version) {

@@ -140,8 +140,14 @@ FlagGroup ListenerFlags(Flags* f) {
               .Shows("KEY")
               .Default("SOMNUS_ADMIN_API_KEY, else none")
               .Alias("control-api-key"),
+          Flag::Switch("trust-gateways", &f->trust_gateways,
+                       "gateways are the only clients of --grpc-port: by VllmEngine they may read KV events, "
+                       "which have the tokens of prompts (--max-kv-events), and empty the prefix cache"),
           Flag::Int("output-threads", &f->output_threads, 0, 256,
                     "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
+          Flag::Int("structured-outputs-mask-threads", &f->engine.scheduler.mask_threads, 0, 256,
+                    "threads that compute masks of tokens where a step has many; 0: a quarter of the CPUs, "
+                    "1 to 8"),
           Flag::OneOf<std::string>(
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
@@ -258,8 +264,10 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   "device-memory-budget"};
   table.groups = {ModelFlags(flags),
                   AnswerFlags(&flags->chat),
+                  EmbeddingFlags(&flags->pooling),
                   ListenerFlags(flags),
                   BrowserFlags(flags),
+                  ObservationFlags(flags),
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),

@@ -19,7 +19,9 @@ inline constexpr int64_t kMinBytesFlag = 1 << 10;
 inline constexpr int64_t kMaxBytesFlag = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
 FlagGroup BrowserFlags(Flags* flags);
+FlagGroup ObservationFlags(Flags* flags);
 FlagGroup CacheFlags(Flags* flags);
+FlagGroup EmbeddingFlags(PoolingFlags* flags);
 FlagGroup SpeculationFlags(Flags* flags);
 FlagGroup SleepFlags(Flags* flags);
 FlagGroup TimeFlags(Flags* flags);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/flags/serve_config.h"
+#include "coordinator/traces/trace_environment.h"
 
 namespace somnus {
 namespace {
@@ -174,6 +175,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));
   FillKey(environment, kKeyVariable, &flags->api_key);
   FillKey(environment, kAdminKeyVariable, &flags->admin_api_key);
+  RETURN_IF_ERROR(AddTraceEnvironment(environment, &flags->traces));
   const std::vector<Flags> each = OfEachModel(*flags);
   for (size_t i = 0; i < each.size(); ++i) {
     const absl::Status status = CheckModel(each[i]);

@@ -17,11 +17,13 @@
 #include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/flags/chat_flags.h"
+#include "coordinator/flags/pooling_flags.h"
 #include "coordinator/flags/quantization.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/several_models/shared_devices_options.h"
+#include "coordinator/traces/trace_options.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
 
@@ -53,6 +55,7 @@ struct Flags {
   bool generation_config = true;  // sampling defaults are the model's
   uint64_t seed = 0;
   ChatFlags chat;
+  PoolingFlags pooling;
   // Listeners.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
@@ -65,11 +68,17 @@ struct Flags {
   TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
   std::string api_key;                // empty: no key is required
   std::string admin_api_key;          // empty: no key is required
+  bool trust_gateways = false;        // clients' gRPC has gateways alone as clients
   CorsOptions cors;                   // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;
+  // Observation.
+  std::string access_log;  // file for a JSON line of each request; "-": stdout; empty: there is none
+  bool kv_cache_metrics = false;
+  double kv_cache_metrics_sample = 0.01;  // of the blocks
+  TraceExportOptions traces;
   // The options of each replica's engine loop, without the values that depend on the model and on the size of
   // the KV cache: those are known once the workers have loaded (served_engine.cc). A stale_weights_timeout of
   // zero means "as long as clients wait".

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "coordinator/grpc/grpc_call.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "proto/control.pb.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/strip.h"
 #include "base/memory_tags.h"
 #include "base/process_id.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/grpc/control_fields.h"
-#include "coordinator/grpc/grpc_call.h"
 #include "coordinator/grpc/status_messages.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "proto/status.h"
@@ -205,7 +205,7 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
   std::optional<ApiError> error = CheckSleepLevel(sleep.level);
   if (!error.has_value()) error = CheckSleepTags(sleep.level, sleep.tags);
   if (error.has_value()) return ToGrpcStatus(*error);
-  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), sleep);
+  const absl::StatusOr<SleepResult> result = SleepEngine(*model, sleep);
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   const TagBytes freed = result->report.freed_bytes();
   response->mutable_freed_bytes_by_tag()->insert(freed.begin(), freed.end());
@@ -225,7 +225,7 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
   std::optional<bool> load_weights;
   if (request->has_load_weights()) load_weights = request->load_weights();
-  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags, load_weights);
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(*model, tags, load_weights);
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   const TagBytes mapped = result->report.mapped_bytes();
   response->mutable_mapped_bytes_by_tag()->insert(mapped.begin(), mapped.end());

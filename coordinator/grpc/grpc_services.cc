@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "base/cpus.h"
+#include "coordinator/grpc/calls/write_watch.h"
 #include "coordinator/grpc/control_service.h"
+#include "coordinator/grpc/gateway/vllm_engine_service.h"
 #include "coordinator/grpc/inference_service.h"
 #include "coordinator/grpc/kv_event_service.h"
 #include "coordinator/grpc/prefix_service.h"
 #include "coordinator/grpc/request_decoding.h"
-#include "coordinator/grpc/write_watch.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/limits.h"
@@ -23,8 +24,8 @@ namespace somnus {
 namespace {
 
 constexpr int kMaxQueues = 4;  // on which calls arrive; each queue has one or two threads that wait for calls
-// For the queues' threads, for calls that are refused, and for calls of PrefixService.
-constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls;
+// For the queues' threads, for calls that are refused, and for calls of PrefixService and VllmEngine.
+constexpr int kSpareThreads = 32 + PrefixServiceImpl::kMaxOpenCalls + 2 * VllmEngineService::kMaxOtherCalls;
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without messages
 // ControlService has few callers, with short messages, but for chunks of weights.
 constexpr int kMaxControlStreams = 256;  // of a connection; also bounds reflection, which counts no streams
@@ -69,7 +70,11 @@ class GrpcServicesImpl : public GrpcServices {
         write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
         metrics_(std::move(metrics)),
         models_(options.starting),
-        inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
+        generate_calls_(limits_, write_watch_.get(), options.recorder),
+        inference_(&models_, metrics_, options.api_key, options.limits, &generate_calls_),
+        gateway_(&models_, metrics_,
+                 {options.version, options.api_key, options.trusts_gateways, options.limits},
+                 &generate_calls_),
         prefixes_(&models_, options.api_key, options.limits),
         kv_events_(&models_, options.admin_api_key, limits_.max_kv_event_watchers, write_watch_),
         control_(&models_, std::move(options)) {}
@@ -77,12 +82,14 @@ class GrpcServicesImpl : public GrpcServices {
   void RegisterInference(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&inference_);
     builder->RegisterService(&prefixes_);
+    builder->RegisterService(&gateway_);
     Intercept(write_watch_, builder);
-    BoundConnections(limits_.max_open_calls + kSpareThreads, limits_.max_header_bytes, builder);
+    const int num_threads = limits_.max_open_calls + limits_.max_kv_event_watchers + kSpareThreads;
+    BoundConnections(num_threads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(static_cast<int>(limits_.max_grpc_message_bytes));
     grpc::ResourceQuota quota("somnus inference");
     quota.Resize(kBaseBytes + static_cast<size_t>(limits_.max_buffered_body_bytes));
-    quota.SetMaxThreads(limits_.max_open_calls + kSpareThreads);
+    quota.SetMaxThreads(num_threads);
     builder->SetResourceQuota(quota);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS,
                                  std::min(kMaxQueues, NumAllowedCpus()));
@@ -111,9 +118,11 @@ class GrpcServicesImpl : public GrpcServices {
  private:
   const ApiLimits limits_;
   const std::shared_ptr<WriteWatch> write_watch_;
+  GenerateCalls generate_calls_;
   const std::shared_ptr<Metrics> metrics_;
   ModelTable models_;
   InferenceServiceImpl inference_;
+  VllmEngineService gateway_;
   PrefixServiceImpl prefixes_;
   KvEventServiceImpl kv_events_;
   ControlServiceImpl control_;

@@ -1,8 +1,8 @@
 #pragma once
-// InferenceService with PrefixService, and ControlService with KvEventService, each pair for a listener of
-// its own: the first pair is for clients, the second for operators. Ownership: this object owns the services,
-// and must outlive the grpc::Servers that have the services registered. Thread safety: all methods are thread
-// safe; the methods that register must be called before the server is built.
+// InferenceService with PrefixService and the gateways' VllmEngine, and ControlService with KvEventService,
+// each group for a listener of its own: the first group is for clients, the second for operators. Ownership:
+// this object owns the services, and must outlive the grpc::Servers that have the services registered. Thread
+// safety: all methods are thread safe; the methods that register must be called before the server is built.
 
 #include <memory>
 #include <string>
@@ -11,6 +11,7 @@
 
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/records/request_recorder.h"
 #include "coordinator/residency/state_report.h"
 
 namespace grpc {
@@ -24,10 +25,12 @@ class Metrics;
 struct GrpcServicesOptions {
   std::string version;
   // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
-  std::string api_key;        // InferenceService's and PrefixService's
-  std::string admin_api_key;  // ControlService's and KvEventService's
+  std::string api_key;           // InferenceService's, PrefixService's and VllmEngine's
+  std::string admin_api_key;     // ControlService's and KvEventService's
+  bool trusts_gateways = false;  // as of GatewayOptions
   ApiLimits limits;
-  std::function<StateReport()> starting;  // while models are being loaded, as of ModelTable
+  std::shared_ptr<RequestRecorder> recorder;  // of calls of InferenceService.Generate; may be null
+  std::function<StateReport()> starting;      // while models are being loaded, as of ModelTable
 };
 
 class GrpcServices {

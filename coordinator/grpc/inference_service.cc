@@ -1,195 +1,24 @@
 #include "coordinator/grpc/inference_service.h"
 
-#include <chrono>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <algorithm>
+#include <type_traits>
 #include <utility>
-#include <variant>
+#include <vector>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/utf8.h"
-#include "coordinator/grpc/bell.h"
-#include "coordinator/grpc/error_details.h"
-#include "coordinator/grpc/grpc_call.h"
-#include "coordinator/http/api_key.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/client_request.h"
-#include "coordinator/openai/grammar_request.h"
-#include "coordinator/openai/request_fields.h"
+#include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/response_json.h"
-#include "proto/status.h"
 
 namespace somnus {
 namespace {
 
-using Json = nlohmann::json;
-
 // A response has at most so many deltas: deltas of best_of come all at once, and clients refuse messages
 // above 4 MiB. A delta is the output of a step, which takes 8 KiB at most except for rare texts.
 constexpr int kMaxDeltas = 256;
-
-template <typename Ids>
-Json IdList(const Ids& ids) {
-  return Json(std::vector<int32_t>(ids.begin(), ids.end()));
-}
-
-// The parser refuses any other string than "never".
-Json EarlyStoppingField(const std::string& value) {
-  if (value == "true" || value == "false") return Json(value == "true");
-  return Json(value);
-}
-
-// As the HTTP API's structured_outputs.
-Json StructuredField(const v1::StructuredOutputs& s) {
-  Json json = Json::object();
-  if (s.has_json_schema()) json["json"] = s.json_schema();
-  if (s.json_object()) json["json_object"] = true;
-  if (s.has_regex()) json["regex"] = s.regex();
-  for (const std::string& text : s.choice().texts()) json["choice"].push_back(text);
-  if (s.has_grammar()) json["grammar"] = s.grammar();
-  if (s.has_structural_tag()) json["structural_tag"] = s.structural_tag();
-  if (s.disable_any_whitespace()) json["disable_any_whitespace"] = true;
-  return json;
-}
-
-Json SamplingFields(const v1::SamplingParams& s) {
-  Json json = Json::object();
-  if (s.has_max_tokens()) json["max_tokens"] = s.max_tokens();
-  if (s.min_tokens() != 0) json["min_tokens"] = s.min_tokens();
-  if (s.has_temperature()) json["temperature"] = s.temperature();
-  if (s.has_top_p()) json["top_p"] = s.top_p();
-  if (s.top_k() != 0) json["top_k"] = s.top_k();
-  if (s.min_p() != 0) json["min_p"] = s.min_p();
-  if (s.presence_penalty() != 0) json["presence_penalty"] = s.presence_penalty();
-  if (s.frequency_penalty() != 0) json["frequency_penalty"] = s.frequency_penalty();
-  if (s.has_repetition_penalty()) json["repetition_penalty"] = s.repetition_penalty();
-  for (const auto& [id, bias] : s.logit_bias()) json["logit_bias"][std::to_string(id)] = bias;
-  if (s.has_seed()) json["seed"] = s.seed();
-  for (const std::string& stop : s.stop()) json["stop"].push_back(stop);
-  if (!s.stop_token_ids().empty()) json["stop_token_ids"] = IdList(s.stop_token_ids());
-  json["include_stop_str_in_output"] = s.include_stop_str_in_output();
-  json["ignore_eos"] = s.ignore_eos();
-  if (s.has_logprobs()) json["logprobs"] = s.logprobs();
-  if (s.has_prompt_logprobs()) json["prompt_logprobs"] = s.prompt_logprobs();
-  if (s.n() != 0) json["n"] = s.n();
-  if (s.has_best_of()) json["best_of"] = s.best_of();
-  if (s.has_skip_special_tokens()) json["skip_special_tokens"] = s.skip_special_tokens();
-  if (!s.allowed_token_ids().empty()) json["allowed_token_ids"] = IdList(s.allowed_token_ids());
-  if (s.use_beam_search()) json["use_beam_search"] = true;
-  if (s.has_length_penalty()) json["length_penalty"] = s.length_penalty();
-  if (!s.early_stopping().empty()) json["early_stopping"] = EarlyStoppingField(s.early_stopping());
-  if (s.has_structured_outputs()) json["structured_outputs"] = StructuredField(s.structured_outputs());
-  return json;
-}
-
-// Counts are checked before the conversion to JSON, in which a list takes many times the bytes that the list
-// takes in the message.
-std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const ServedModel& model,
-                                    const ApiLimits& limits) {
-  const v1::SamplingParams& s = request.sampling();
-  const struct {
-    const char* field;
-    int64_t count, most;
-  } lists[] = {{"prompt", request.token_ids().ids_size(), model.engine->max_model_len()},
-               {"logit_bias", static_cast<int64_t>(s.logit_bias_size()), limits.max_logit_bias},
-               {"stop", s.stop_size(), limits.max_stop_strings},
-               {"stop_token_ids", s.stop_token_ids_size(), limits.max_stop_token_ids},
-               {"allowed_token_ids", s.allowed_token_ids_size(), limits.max_allowed_token_ids},
-               {"bad_words", s.bad_words_size(), limits.max_bad_words}};
-  for (const auto& list : lists) {
-    if (list.count > list.most)
-      return BadRequest(list.field, absl::StrCat(list.field, " must have at most ", list.most, " entries"));
-  }
-  return std::nullopt;
-}
-
-std::optional<ApiError> CheckBadWords(const v1::SamplingParams& sampling, const ServedModel& model,
-                                      const ApiLimits& limits) {
-  for (const v1::TokenIds& word : sampling.bad_words()) {
-    if (word.ids_size() > limits.max_bad_word_tokens) {
-      return BadRequest("bad_words", absl::StrCat("bad_words must hold words of at most ",
-                                                  limits.max_bad_word_tokens, " tokens"));
-    }
-    for (const int32_t id : word.ids()) {
-      if (id < 0 || id >= model.config.vocab_size)
-        return BadRequest("bad_words", "bad_words must hold token ids");
-    }
-    if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
-  }
-  return std::nullopt;
-}
-
-// The texts of the words that are text. Words of control tokens, of white space or of parts of a character
-// are held as ids alone.
-Json TextsOfBadWords(const v1::SamplingParams& sampling, const Tokenizer& tokenizer) {
-  Json texts = Json::array();
-  for (const v1::TokenIds& word : sampling.bad_words()) {
-    std::string text;
-    bool is_text = true;
-    for (const int32_t id : word.ids()) {
-      is_text = is_text && id < tokenizer.vocab_size() && !tokenizer.IsSpecial(id);
-      if (is_text) text += tokenizer.TokenBytes(id);
-    }
-    if (is_text && IsUtf8(text) && !absl::StripAsciiWhitespace(text).empty())
-      texts.push_back(std::move(text));
-  }
-  return texts;
-}
-
-// The HTTP API has the same fields under the same names, so the parser of the HTTP API applies the same
-// rules.
-GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel& model,
-                           const ApiLimits& limits) {
-  if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
-  if (std::optional<ApiError> error = CheckBadWords(request.sampling(), model, limits)) return *error;
-  Json json = SamplingFields(request.sampling());
-  if (Json texts = TextsOfBadWords(request.sampling(), *model.tokenizer); !texts.empty())
-    json["bad_words"] = std::move(texts);
-  if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
-  if (request.prompt_case() == v1::GenerateRequest::kTokenIds)
-    json["prompt"] = IdList(request.token_ids().ids());
-  if (!request.model().empty()) json["model"] = request.model();
-  if (!request.request_id().empty()) json["request_id"] = request.request_id();
-  if (request.priority() != 0) json["priority"] = request.priority();
-  if (!request.cache_salt().empty()) json["cache_salt"] = request.cache_salt();
-  if (!request.user().empty()) json["user"] = request.user();
-  GenerateOrError parsed = ParseCompletionFields(json, model, limits);
-  auto* params = std::get_if<GenerateParams>(&parsed);
-  if (params == nullptr) return parsed;
-  if (!request.request_id().empty()) params->response_id = request.request_id();
-  if (params->sampling.beam_search.has_value()) return parsed;  // bad words are checked, and change nothing
-  for (const v1::TokenIds& word : request.sampling().bad_words())
-    params->sampling.bad_words.emplace_back(word.ids().begin(), word.ids().end());
-  return parsed;
-}
-
-TimesOrError ReadTimes(const grpc::ServerContext& context, const v1::GenerateRequest& request,
-                       const ApiLimits& limits) {
-  const auto now = std::chrono::system_clock::now();
-  const MonotonicTime received = MonotonicNow();
-  const bool has_deadline = context.deadline() != std::chrono::system_clock::time_point::max();
-  const absl::Duration timeout =
-      has_deadline ? absl::FromChrono(context.deadline() - now) : absl::InfiniteDuration();
-  if (request.has_ttft_target_s()) return TimesOfFields(timeout, request.ttft_target_s(), received, limits);
-  const auto ttft = context.client_metadata().find(absl::AsciiStrToLower(kTtftHeader));
-  std::optional<std::string> value;
-  if (ttft != context.client_metadata().end()) value.emplace(ttft->second.data(), ttft->second.size());
-  return TimesOfCall(timeout, value, received, limits);
-}
-
-GenerateOrError Resolve(const grpc::ServerContext& context, const v1::GenerateRequest& request,
-                        const ServedModel& model, const ApiLimits& limits) {
-  const TimesOrError times = ReadTimes(context, request, limits);
-  if (const auto* error = std::get_if<ApiError>(&times)) return *error;
-  GenerateOrError parsed = ReadFields(request, model, limits);
-  if (auto* params = std::get_if<GenerateParams>(&parsed)) {
-    params->times = std::get<RequestTimes>(times);
-    if (params->user.empty()) params->user = UserOfKey(AuthorizationOf(context));
-  }
-  return parsed;
-}
+constexpr int64_t kMaxEmbeddingBytes = 1 << 20;  // of a response, unless one embedding takes more
 
 void FillLogprobs(const Tokenizer& tokenizer, const Logprobs& from, v1::PositionLogprobs* to) {
   for (size_t i = 0; i < from.token_ids.size(); ++i) {
@@ -221,117 +50,155 @@ void FillResponse(const Tokenizer& tokenizer, const GenerateParams& params, cons
   if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
 }
 
-grpc::Status Submit(const ServedModel& model, const std::shared_ptr<Bell>& bell, ClientRequest* request) {
-  const absl::Status status = request->Submit([bell] { bell->Ring(); });
-  if (status.ok()) return grpc::Status::OK;
-  model.metrics->OnRejected(RejectionReason(status));
-  const grpc::Status refusal = EngineRefusal(status, *model.engine);
-  // The engine is asleep, and may be woken.
-  return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
-}
-
-// `error` is a ResponseBudget's.
-grpc::Status HeldTooMuch(const ApiError& error) {
-  if (error.status == 503) return {grpc::StatusCode::UNAVAILABLE, error.message};
-  return ToGrpcStatus(BadRequest("best_of",
-                                 "the candidates take too much memory: ask for fewer, or for fewer tokens or "
-                                 "log-probabilities"));
-}
-
 void FillUsage(const ClientRequest& request, v1::Usage* usage) {
   usage->set_prompt_tokens(static_cast<int32_t>(request.prompt_tokens()));
   usage->set_completion_tokens(static_cast<int32_t>(request.completion_tokens()));
   usage->set_cached_tokens(static_cast<int32_t>(request.cached_tokens()));
 }
 
+// Responses with what has come since the last response.
+class DeltaWriter : public GenerateWriter {
+ public:
+  DeltaWriter(GenerateCall* call, grpc::ServerWriter<v1::GenerateResponse>* writer)
+      : call_(call), writer_(writer) {}
+
+  bool Add(ChoiceUpdate update) override {
+    // Weights may be replaced between two tokens.
+    const int64_t version = update.delta.weights_version;
+    const bool another = response_.choices_size() >= kMaxDeltas || response_.weights_version() != version;
+    if (!response_.choices().empty() && another && !Write(grpc::WriteOptions())) return false;
+    response_.set_weights_version(version);
+    FillResponse(*call_->model().tokenizer, call_->params(), update, &response_);
+    return true;
+  }
+  bool Flush(bool last) override {
+    if (response_.choices().empty()) return true;
+    grpc::WriteOptions options;
+    if (last) {
+      // The last write ends when the client's window has taken everything: the end of the call, which nobody
+      // watches, then has to wait for nothing.
+      options.set_write_through();
+      FillUsage(call_->request(), response_.mutable_usage());
+    }
+    return Write(options);
+  }
+
+ private:
+  bool Write(const grpc::WriteOptions& options) {
+    response_.set_request_id(call_->params().response_id);
+    const bool written = call_->Write([&] { return writer_->Write(response_, options); });
+    response_.Clear();
+    return written;
+  }
+
+  GenerateCall* const call_;
+  grpc::ServerWriter<v1::GenerateResponse>* const writer_;
+  v1::GenerateResponse response_;
+};
+
+// Responses with the embeddings that have come since the last response.
+class EmbeddingWriter : public GenerateWriter {
+ public:
+  EmbeddingWriter(GenerateCall* call, grpc::ServerWriter<v1::EmbedResponse>* writer)
+      : call_(call), writer_(writer) {}
+
+  bool Add(ChoiceUpdate update) override {
+    const int64_t version = update.delta.weights_version;
+    const bool another = IsFull() || response_.weights_version() != version;
+    if (!response_.embeddings().empty() && another && !Write(grpc::WriteOptions())) return false;
+    response_.set_weights_version(version);
+    const std::vector<float> numbers =
+        FinishEmbedding(*call_->params().embedding, std::move(update.delta.pooled));
+    v1::Embedding* embedding = response_.add_embeddings();
+    embedding->set_index(update.index);
+    embedding->mutable_values()->Add(numbers.begin(), numbers.end());
+    return true;
+  }
+  bool Flush(bool last) override {
+    if (response_.embeddings().empty()) return true;
+    grpc::WriteOptions options;
+    if (last) {
+      options.set_write_through();  // as DeltaWriter
+      FillUsage(call_->request(), response_.mutable_usage());
+    }
+    return Write(options);
+  }
+
+ private:
+  bool IsFull() const {
+    const int64_t numbers = response_.embeddings().empty() ? 1 : response_.embeddings(0).values_size();
+    const int64_t bytes = std::max<int64_t>(1, numbers) * int64_t{sizeof(float)};
+    return response_.embeddings_size() >= std::max<int64_t>(1, kMaxEmbeddingBytes / bytes);
+  }
+  bool Write(const grpc::WriteOptions& options) {
+    response_.set_request_id(call_->params().response_id);
+    const bool written = call_->Write([&] { return writer_->Write(response_, options); });
+    response_.Clear();
+    return written;
+  }
+
+  GenerateCall* const call_;
+  grpc::ServerWriter<v1::EmbedResponse>* const writer_;
+  v1::EmbedResponse response_;
+};
+
+// The writer of a method, by the type of its responses.
+template <typename Response>
+using WriterOf =
+    std::conditional_t<std::is_same_v<Response, v1::EmbedResponse>, EmbeddingWriter, DeltaWriter>;
+
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics,
                                            std::string api_key, const ApiLimits& limits,
-                                           std::shared_ptr<WriteWatch> write_watch)
+                                           GenerateCalls* generate_calls)
     : models_(models),
       metrics_(std::move(metrics)),
       api_key_(std::move(api_key)),
       limits_(limits),
-      held_responses_(limits.max_response_bytes, limits.max_buffered_response_bytes),
-      write_watch_(std::move(write_watch)) {}
+      generate_calls_(generate_calls) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  const int32_t open = ++open_calls_;
-  const absl::Cleanup leave = [this] { --open_calls_; };
-  if (open > limits_.max_open_calls) {
+  return generate_calls_->Record(
+      context, "Generate", v1::InferenceService::service_full_name(),
+      [&](RequestRecord* record) { return Admit(context, *request, writer, record); });
+}
+
+grpc::Status InferenceServiceImpl::Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                                         grpc::ServerWriter<v1::EmbedResponse>* writer) {
+  return generate_calls_->Record(
+      context, "Embed", v1::InferenceService::service_full_name(),
+      [&](RequestRecord* record) { return Admit(context, *request, writer, record); });
+}
+
+template <typename Request, typename Response>
+grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Request& request,
+                                         grpc::ServerWriter<Response>* writer, RequestRecord* record) {
+  const CallSlots::Call open(&generate_calls_->slots);
+  if (!open.fits()) {
     metrics_->OnRejected("too_many_calls");
-    return WithRetry({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"}, kRetryDelay);
+    return TooManyCalls();
   }
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   try {
-    return Serve(context, *request, writer);
+    return Serve(context, request, writer, record);
   } catch (const std::exception&) {
     return {grpc::StatusCode::INTERNAL, "internal error"};
   }
 }
 
-grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
-                                         grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  SharedModel model = models_->Find(request.model());
-  if (model == nullptr) model = models_->Get();  // Resolve names the fault of the name
-  if (model == nullptr) {
-    metrics_->OnRejected("not_serving");
-    return LoadingStatus(*models_);
-  }
-  GenerateOrError parsed = Resolve(*context, request, *model, limits_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) {
-    model->metrics->OnRejected("bad_request");
-    return ToGrpcStatus(*error);
-  }
-  GenerateParams params = std::get<GenerateParams>(std::move(parsed));
-  if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) {
-    model->metrics->OnRejected("bad_request");
-    return ToGrpcStatus(*error);
-  }
-  ClientRequest client_request(model, &params, model->metrics, limits_.max_stream_backlog_bytes);
-  const auto bell = std::make_shared<Bell>();
-  if (grpc::Status status = Submit(*model, bell, &client_request); !status.ok()) return status;
-  ResponseBudget::Part held(&held_responses_);
-  v1::GenerateResponse response;
-  grpc::WriteOptions options;
-  const auto write = [&] {
-    response.set_request_id(params.response_id);
-    const bool written =
-        write_watch_->Run(*context, client_request, [&] { return writer->Write(response, options); });
-    response.Clear();
-    return written;
-  };
-  while (!client_request.done()) {
-    bell->Wait();
-    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // ~ClientRequest aborts the request
-    for (const ChoiceUpdate& update : client_request.Take()) {
-      if (update.delta.finish_reason == FinishReason::kError) {
-        const absl::Status& error = update.delta.error;
-        return EngineRefusal(error.ok() ? absl::InternalError("") : error, *model->engine);
-      }
-      // Weights may be replaced between two tokens.
-      const int64_t version = update.delta.weights_version;
-      const bool another = response.choices_size() >= kMaxDeltas || response.weights_version() != version;
-      if (!response.choices().empty() && another && !write()) return grpc::Status::CANCELLED;
-      response.set_weights_version(version);
-      FillResponse(*model->tokenizer, params, update, &response);
-    }
-    if (client_request.overflowed())
-      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
-    if (const std::optional<ApiError> error = held.Hold(client_request.held_bytes()))
-      return HeldTooMuch(*error);
-    if (response.choices().empty()) continue;
-    if (client_request.done()) {
-      // The last write ends when the client's window has taken everything: the end of the call, which nobody
-      // watches, then has to wait for nothing.
-      options.set_write_through();
-      FillUsage(client_request, response.mutable_usage());
-    }
-    if (!write()) return grpc::Status::CANCELLED;
-  }
-  return grpc::Status::OK;
+template <typename Request, typename Response>
+grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const Request& request,
+                                         grpc::ServerWriter<Response>* writer, RequestRecord* record) {
+  SharedModel model;
+  GenerateParams params;
+  grpc::Status status = OpenRequest(*context, request, *models_, metrics_.get(), limits_, &model, &params);
+  if (!status.ok()) return status;
+  GenerateCall call(context, std::move(model), std::move(params), limits_, generate_calls_->write_watch);
+  if (status = call.Start(); !status.ok()) return status;
+  WriterOf<Response> responses(&call, writer);
+  return call.Run(&generate_calls_->held_responses, "best_of", &responses, record);
 }
 
 grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,

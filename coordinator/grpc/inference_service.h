@@ -5,14 +5,12 @@
 // of the call's outputs wait. The candidates of best_of, which wait for the last candidate, have a
 // ResponseBudget. The engine's thread only queues outputs. Thread safe. Internal to coordinator/grpc.
 
-#include <atomic>
 #include <memory>
 #include <string>
 
-#include "coordinator/grpc/write_watch.h"
+#include "coordinator/grpc/calls/generate_call.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
-#include "coordinator/openai/response_budget.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace somnus {
@@ -21,26 +19,32 @@ class Metrics;
 
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
-  // `models` must outlive the service.
+  // `models` and `generate_calls` must outlive the service.
   InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
-                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch);
+                       const ApiLimits& limits, GenerateCalls* generate_calls);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
+                     grpc::ServerWriter<v1::EmbedResponse>* writer) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                           v1::ListModelsResponse* response) override;
 
  private:
-  grpc::Status Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
-                     grpc::ServerWriter<v1::GenerateResponse>* writer);
+  // Both are defined for the requests and responses of Generate and Embed. Admit keeps the bound of open
+  // calls, and makes errors of what is thrown.
+  template <typename Request, typename Response>
+  grpc::Status Admit(grpc::ServerContext* context, const Request& request,
+                     grpc::ServerWriter<Response>* writer, RequestRecord* record);
+  template <typename Request, typename Response>
+  grpc::Status Serve(grpc::ServerContext* context, const Request& request,
+                     grpc::ServerWriter<Response>* writer, RequestRecord* record);
 
   const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;
   const std::string api_key_;
   const ApiLimits limits_;
-  std::atomic<int32_t> open_calls_{0};
-  ResponseBudget held_responses_;
-  const std::shared_ptr<WriteWatch> write_watch_;
+  GenerateCalls* const generate_calls_;
 };
 
 }  // namespace somnus

@@ -6,8 +6,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/engine/kv_event_log.h"
-#include "coordinator/grpc/bell.h"
-#include "coordinator/grpc/grpc_call.h"
+#include "coordinator/grpc/calls/bell.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/operators/kv_event_json.h"
 
 namespace somnus {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/grpc/write_watch.h"
+#include "coordinator/grpc/calls/write_watch.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/kv_events.grpc.pb.h"
 

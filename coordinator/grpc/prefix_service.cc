@@ -5,11 +5,10 @@
 #include <variant>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/grpc/bell.h"
-#include "coordinator/grpc/error_details.h"
-#include "coordinator/grpc/grpc_call.h"
+#include "coordinator/grpc/calls/bell.h"
+#include "coordinator/grpc/calls/error_details.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/client_request.h"
 #include "coordinator/openai/prefix_request.h"
@@ -66,10 +65,8 @@ PrefixServiceImpl::PrefixServiceImpl(const ModelTable* models, std::string api_k
 
 grpc::Status PrefixServiceImpl::PinPrefix(grpc::ServerContext* context, const v1::PinPrefixRequest* request,
                                           v1::PinnedPrefix* response) {
-  const int32_t open = ++open_calls_;
-  const absl::Cleanup leave = [this] { --open_calls_; };
-  if (open > kMaxOpenCalls)
-    return WithRetry({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"}, kRetryDelay);
+  const CallSlots::Call open(&open_calls_);
+  if (!open.fits()) return TooManyCalls();
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   try {
     return Pin(context, *request, response);
@@ -99,7 +96,7 @@ grpc::Status PrefixServiceImpl::Pin(grpc::ServerContext* context, const v1::PinP
   const auto bell = std::make_shared<Bell>();
   absl::Status status = client_request.Submit([bell] { bell->Ring(); });
   if (!status.ok()) {
-    model->metrics->OnRejected(RejectionReason(status));
+    model->metrics->OnRejected(RejectionReason(status), status);
     const grpc::Status refusal = EngineRefusal(status, *model->engine);
     // The engine is asleep, and may be woken.
     return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;

@@ -2,11 +2,11 @@
 // PrefixService over the served models, on clients' listener. Sync gRPC: a call that computes a prompt blocks
 // its thread until the prompt is computed. Thread safe. Internal to coordinator/grpc.
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "coordinator/grpc/calls/call_slots.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/prefixes.grpc.pb.h"
@@ -37,7 +37,7 @@ class PrefixServiceImpl final : public v1::PrefixService::Service {
   const ModelTable* const models_;
   const std::string api_key_;
   const ApiLimits limits_;
-  std::atomic<int32_t> open_calls_{0};
+  CallSlots open_calls_{kMaxOpenCalls};
 };
 
 }  // namespace somnus

@@ -9,8 +9,8 @@
 #include "base/monotonic.h"
 #include "base/random_hex.h"
 #include "coordinator/engine/caller.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/grpc/control_fields.h"
-#include "coordinator/grpc/grpc_call.h"
 #include "coordinator/grpc/update_watch.h"
 #include "proto/status.h"
 

@@ -26,6 +26,8 @@ bool BearerMatches(absl::string_view authorization, absl::string_view key) {
   return absl::EqualsIgnoreCase(parts.first, "Bearer") && EqualInConstantTime(parts.second, key);
 }
 
+std::string BearerOf(absl::string_view key) { return key.empty() ? "" : absl::StrCat("Bearer ", key); }
+
 std::string UserOfField(absl::string_view user) {
   constexpr size_t kMaxNameBytes = 64;
   if (user.size() <= kMaxNameBytes) return absl::StrCat("user:", user);

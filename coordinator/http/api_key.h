@@ -14,6 +14,9 @@ bool EqualInConstantTime(absl::string_view a, absl::string_view b);
 // required.
 bool BearerMatches(absl::string_view authorization, absl::string_view key);
 
+// Returns the Authorization header that shows `key`; empty for no key.
+std::string BearerOf(absl::string_view key);
+
 // The names of users among whom service is shared: of a request's field "user", or, where the field is not
 // given, of the user that shows `authorization`. A name is short for any text that a client sends. The name
 // of a key, which is empty where no key is shown, tells nothing of the key. No field makes the name of a key.

@@ -15,7 +15,7 @@ HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
 }
 
 HttpResponse ErrorResponse(const ApiError& error) {
-  HttpResponse response{error.status, "application/json", ErrorBody(error), {}};
+  HttpResponse response{error.status, "application/json", ErrorBody(error), {}, error};
   if (error.status == 429 || error.status == 503) {
     response.headers.emplace_back("Retry-After", absl::StrCat(absl::ToInt64Seconds(kRetryDelay)));
   }

@@ -2,6 +2,7 @@
 // A whole HTTP response, and how errors become responses. No sockets. Thread safe.
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   HttpHeaders headers;
+  std::optional<ApiError> error = {};  // of ErrorResponse: `body` in OpenAI's shape says the same
 };
 
 // 200 with `body`; bytes that are not UTF-8 become U+FFFD.

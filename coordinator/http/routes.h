@@ -16,8 +16,12 @@ enum class Route {
   kResponse,
   kDeleteResponse,
   kCancelResponse,
+  kEmbeddings,
+  kPooling,
   kTokenize,
   kDetokenize,
+  kMessages,
+  kCountTokens,
   kPinPrefix,
   kPrefixes,
   kPrefix,
@@ -51,10 +55,13 @@ enum class Route {
   kResetOtherCache,  // of a cache that vLLM has, and this server does not
 };
 
+// Routes of embeddings.
+inline bool Embeds(Route route) { return route == Route::kEmbeddings || route == Route::kPooling; }
+
 // Routes whose responses wait for the engine's outputs.
 inline bool Generates(Route route) {
   return route == Route::kCompletions || route == Route::kChat || route == Route::kResponses ||
-         route == Route::kPinPrefix;
+         route == Route::kMessages || route == Route::kPinPrefix || Embeds(route);
 }
 
 // Which key a route wants, where there is a key.

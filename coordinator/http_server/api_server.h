@@ -26,6 +26,7 @@
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
 #include "coordinator/openai/served_model.h"
+#include "coordinator/records/request_recorder.h"
 #include "coordinator/residency/state_report.h"
 
 namespace somnus {
@@ -57,7 +58,9 @@ struct ApiServerOptions {
   std::vector<std::string> admin_allowed_hosts;
   std::function<StateReport()> starting;                    // while models are being loaded, as of ModelTable
   const Heartbeats* heartbeats = &Heartbeats::OfProcess();  // of the loops that /livez asks
-  bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
+  std::shared_ptr<RequestRecorder> recorder;  // of requests, but for those of routes that are not counted;
+                                              // may be null
+  bool request_id_headers = false;            // the response to a request without X-Request-Id has a new id
 };
 
 class ApiServer {

@@ -10,6 +10,7 @@
 #include "coordinator/http/api_key.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/http/query_string.h"
+#include "coordinator/openai/grammar_request.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
 #include "coordinator/responses/stored_routes.h"
@@ -116,7 +117,10 @@ std::string ApiState::MetricsText() const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return metrics->Serialize(EngineStats{});
   // The metrics of all models are in one registry.
-  for (const SharedModel& model : models) model->metrics->Update(model->engine->Stats());
+  for (const SharedModel& model : models) {
+    model->metrics->Update(model->engine->Stats());
+    if (model->grammars != nullptr) model->metrics->UpdateGrammars(CountGrammars(*model->grammars));
+  }
   return metrics->Serialize();
 }
 

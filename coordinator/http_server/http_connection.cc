@@ -11,11 +11,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "coordinator/http/content_coding.h"
 #include "coordinator/http/no_route.h"
 #include "coordinator/http/on_pool.h"
 #include "coordinator/http_server/request_gate.h"
+#include "coordinator/messages/messages_error.h"
+#include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -68,6 +71,16 @@ bool IsJson(absl::string_view content_type) {
   return absl::EqualsIgnoreCase(media, "application/json");
 }
 
+bool ReadsText(Route route) {
+  return route == Route::kTokenize || route == Route::kDetokenize || route == Route::kCountTokens;
+}
+
+BodyOrError AnswerTokens(Route route, absl::string_view body, const ServedModel& model,
+                         const ApiLimits& limits) {
+  if (route == Route::kCountTokens) return CountMessageTokens(body, model, limits);
+  return route == Route::kTokenize ? Tokenize(body, model, limits) : Detokenize(body, model, limits);
+}
+
 // The response to a request that does not say that the body is JSON. A client that sends no content type has
 // most likely forgotten the body.
 HttpResponse NoJson(bool has_content_type, bool has_body) {
@@ -84,6 +97,7 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::shared_ptr<asi
       admin_(admin),
       stream_(std::move(socket), std::move(tls)),
       buffer_(context->state->options.limits.max_header_bytes + kSliceBytes),
+      peer_(stream_.PeerText()),
       event_(*context->io),
       hangup_timer_(*context->io) {
   error_code ignored;
@@ -122,6 +136,8 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
 
 asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpResponse response) {
   last_status_ = response.status;
+  if (response.error.has_value() && IsMessagesTarget(request.target))
+    response.body = MessagesErrorBody(*response.error);
   for (const auto& header : request.response_headers) response.headers.push_back(header);
   // A response with status 204 has no body and no Content-Length.
   const std::string framing =
@@ -165,6 +181,7 @@ asio::awaitable<void> HttpConnection::RefuseWith(const Request& request, HttpRes
   CountRefusal(request, response.status);
   Request closing;
   closing.method = request.method;
+  closing.target = request.target;
   closing.response_headers = request.response_headers;
   co_await SendResponse(closing, std::move(response));
   co_await LingeringClose();
@@ -281,14 +298,13 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
 
 asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const RouteMatch& match) {
   const Route route = match.spec->route;
-  if (route == Route::kTokenize || route == Route::kDetokenize) {
+  if (ReadsText(route)) {
     if (context_->state->loading()) co_return context_->state->LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
       try {
         const SharedModel model = context_->state->ModelOf(request->body);
-        BodyOrError body = route == Route::kTokenize ? Tokenize(request->body, *model, limits)
-                                                     : Detokenize(request->body, *model, limits);
+        BodyOrError body = AnswerTokens(route, request->body, *model, limits);
         if (auto* error = std::get_if<ApiError>(&body)) return ErrorResponse(*error);
         return HttpResponse{200, "application/json", std::get<std::string>(std::move(body)), {}};
       } catch (const std::exception&) {
@@ -313,7 +329,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
 asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& request, const RouteMatch& match,
                                                             const std::string& query) {
   const auto left = std::make_shared<std::atomic<bool>>(gone_);
-  const Caller caller = {.name = stream_.PeerText() + " (HTTP)", .has_left = [left] { return left->load(); }};
+  const Caller caller = {.name = peer_ + " (HTTP)", .has_left = [left] { return left->load(); }};
   auto work = [&] {
     const CallerScope scope(caller);
     return context_->state->AnswerLifecycle(*match.spec, query, request.body);
@@ -331,6 +347,24 @@ void HttpConnection::Count(const Request& request, const RouteMatch& match, int 
   context_->state->metrics->OnHttpRequest(match.spec == nullptr ? "none" : match.spec->path,
                                           MethodLabel(request.method), status,
                                           absl::ToDoubleSeconds(MonotonicNow() - start));
+  if (context_->state->options.recorder != nullptr) Record(request, match, status);
+}
+
+void HttpConnection::Record(const Request& request, const RouteMatch& match, int status) {
+  RequestRecord record;
+  record.protocol = "http";
+  record.client = peer_;
+  record.request_id = request.id;
+  record.traceparent = request.traceparent;
+  record.method = MethodLabel(request.method);
+  record.route = match.spec == nullptr ? "" : match.spec->path;
+  record.of_operators = admin_;
+  record.generates = match.spec != nullptr && Generates(match.spec->route);
+  record.status = status;
+  record.end = absl::Now();
+  record.begin = record.end - (MonotonicNow() - request_start_);
+  record.summary = std::exchange(summary_, std::nullopt);
+  context_->state->options.recorder->Record(record);
 }
 
 void HttpConnection::CountRefusal(const Request& request, int status) {

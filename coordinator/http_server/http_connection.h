@@ -86,8 +86,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
   boost::asio::awaitable<bool> Answer(Request* request);
   boost::asio::awaitable<bool> Respond(Request* request, const RouteMatch& match);
-  // Counts a request in http_requests_total, unless the route is not counted.
+  // Counts a request in http_requests_total, and records the request, unless the route is not counted.
   void Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start);
+  void Record(const Request& request, const RouteMatch& match, int status);
   // Counts a request that did not become a whole request that may be served.
   void CountRefusal(const Request& request, int status);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
@@ -141,6 +142,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const bool admin_;
   HttpStream stream_;
   boost::beast::flat_buffer buffer_;
+  const std::string peer_;  // the client's address, also once the client has left
   boost::asio::steady_timer event_;
   boost::asio::steady_timer hangup_timer_;
   bool woken_ = false;
@@ -153,6 +155,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   uint64_t watch_ = 0;                            // odd while watching
   int64_t buffered_ = 0;
   int last_status_ = 0;
+  std::optional<RequestSummary>
+      summary_;  // of the request in progress, once the engine has taken the request
 };
 
 }  // namespace somnus

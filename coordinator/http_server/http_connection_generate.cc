@@ -13,9 +13,12 @@
 #include "coordinator/http_server/connection_waker.h"
 #include "coordinator/http_server/grammar_wait.h"
 #include "coordinator/http_server/http_connection.h"
+#include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/openai/prefix_request.h"
+#include "coordinator/openai/request_fields.h"
 #include "coordinator/responses/responses_request.h"
 
 namespace somnus {
@@ -39,12 +42,31 @@ std::string StreamHead(const HttpRequest& request, int64_t weights_version) {
   return EventStreamHead(request.http_1_0, request.keep_alive, std::move(response.headers));
 }
 
+EmbeddingOptions::Api EmbeddingsApiOf(Route route) {
+  return route == Route::kPooling ? EmbeddingOptions::Api::kPooling : EmbeddingOptions::Api::kEmbeddings;
+}
+
 GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& model, const ApiState& state) {
   const ApiLimits& limits = state.options.limits;
+  if (Embeds(route)) return ParseEmbeddingsRequest(body, EmbeddingsApiOf(route), model, limits);
   if (route == Route::kPinPrefix) return ParsePrefixRequest(body, model, limits);
+  if (std::optional<ApiError> error = CheckGenerates(model)) return *std::move(error);
   if (route == Route::kResponses) return ParseResponsesRequest(body, model, limits, state.responses);
+  if (route == Route::kMessages) return ParseMessagesRequest(body, model, limits);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
                                : ParseCompletionRequest(body, model, limits);
+}
+
+const char* IdPrefix(Route route) {
+  if (route == Route::kMessages) return kMessageIdPrefix;
+  if (Embeds(route)) return EmbeddingsIdPrefix(EmbeddingsApiOf(route));
+  return route == Route::kChat ? "chatcmpl-" : "cmpl-";
+}
+
+// As vLLM's metric of tool calls has the types.
+const char* RequestTypeOf(Route route) {
+  if (route == Route::kChat) return "chat_completions";
+  return route == Route::kResponses ? "responses" : "other";
 }
 
 }  // namespace
@@ -142,6 +164,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   ++context_->state->load;
   StartWatch();
   const bool usable = co_await Follow(*request, producer.get(), *model->engine);
+  summary_ = producer->Summary();
   waker->Detach();
   StopWatch();
   --context_->state->load;
@@ -181,10 +204,11 @@ HttpConnection::Started HttpConnection::StartGeneration(Request* request, Route 
     }
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     params.times = std::get<RequestTimes>(times);
+    params.request_type = RequestTypeOf(route);
     if (params.user.empty()) params.user = UserOfKey(request->authorization);
     // Later requests name a response of kResponses by the id, which therefore no client may choose.
     if (!request->id.empty() && route != Route::kResponses)
-      params.response_id = absl::StrCat(route == Route::kChat ? "chatcmpl-" : "cmpl-", request->id);
+      params.response_id = absl::StrCat(IdPrefix(route), request->id);
     if (AwaitsGrammar(params)) return std::make_unique<GenerateParams>(std::move(params));
     if (const std::optional<ApiError> error = AwaitConstraint(*model, &params)) return *error;
     return SubmitGeneration(route, model, std::move(params), waker);
@@ -212,7 +236,7 @@ HttpConnection::Started HttpConnection::SubmitGeneration(Route route,
                                            context_->state->options.limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
-    metrics->OnRejected(RejectionReason(status));
+    metrics->OnRejected(RejectionReason(status), status);
     return FromStatus(status);
   } catch (const std::exception&) {
     return ApiError{500, "internal error", ""};

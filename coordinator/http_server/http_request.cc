@@ -5,7 +5,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/http/api_key.h"
 #include "coordinator/http/request_target.h"
+#include "coordinator/messages/messages_error.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/request_times.h"
 
@@ -33,7 +35,12 @@ void ReadHead(const http::request_header<>& head, HttpRequest* request) {
   request->content_type = std::string(head[http::field::content_type]);
   request->content_encoding = FieldValue(head, "Content-Encoding").value_or("");
   request->authorization = std::string(head[http::field::authorization]);
+  if (IsMessagesTarget(request->target)) {
+    request->api_key = BearerOf(FieldValue(head, "X-Api-Key").value_or(""));
+    if (request->authorization.empty()) request->authorization = request->api_key;
+  }
   request->id = std::string(head["X-Request-Id"]);
+  request->traceparent = FieldValue(head, "traceparent").value_or("");
   request->last_event_id = std::string(head["Last-Event-ID"]);
   request->timeout = FieldValue(head, kTimeoutHeader);
   request->ttft = FieldValue(head, kTtftHeader);

@@ -6,6 +6,15 @@
 #include "coordinator/openai/request_fields.h"
 
 namespace somnus {
+namespace {
+
+// Anthropic's clients may show a key in either header, or in both.
+bool HasKey(const ApiState& state, bool admin, RouteKey key, const HttpRequest& request) {
+  return state.Authorized(admin, key, request.authorization) ||
+         (!request.api_key.empty() && state.Authorized(admin, key, request.api_key));
+}
+
+}  // namespace
 
 void AddResponseHeaders(const ApiState& state, bool admin, HttpRequest* request) {
   if (request->id.empty() && state.options.request_id_headers) request->id = NewResponseId("");
@@ -29,7 +38,7 @@ std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const H
   if (IsPreflight(state, admin, request)) return std::nullopt;  // a browser sends a preflight without a key
   const RouteMatch match = MatchRoute(admin, request.method, request.target);
   const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
-  if (!state.Authorized(admin, key, request.authorization)) return ErrorResponse({401, "Unauthorized", ""});
+  if (!HasKey(state, admin, key, request)) return ErrorResponse({401, "Unauthorized", ""});
   if (const std::optional<ApiError> error =
           state.RefuseWebPage(admin, key, request.host, request.origin, request.fetch_site))
     return ErrorResponse(*error);

@@ -12,46 +12,47 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/memory_tags.h"
+#include "coordinator/metrics/grammar_metrics.h"
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
 #include "coordinator/metrics/prefix_cache_series.h"
 #include "coordinator/metrics/process_metrics.h"
+#include "coordinator/metrics/prompt_source_series.h"
+#include "coordinator/metrics/series.h"
+#include "coordinator/metrics/sleep_operation_metrics.h"
 #include "coordinator/metrics/speculation_metrics.h"
+#include "coordinator/request/queue_refusal.h"
 
 namespace somnus {
 namespace {
-
-using Labels = std::map<std::string, std::string>;
 
 class PrometheusMetrics : public Metrics {
  public:
   PrometheusMetrics(std::shared_ptr<prometheus::Registry> registry, const std::string& model_name,
                     int32_t max_model_len)
       : shared_registry_(std::move(registry)),
-        labels_{{"model_name", model_name}, {"engine", "0"}},
+        series_(shared_registry_.get(), {{"model_name", model_name}, {"engine", "0"}}),
+        of_model_(shared_registry_.get(), {{"model_name", model_name}}),
         token_buckets_(OneTwoFive(max_model_len)) {
     for (const char* reason : {"stop", "length", "abort", "error"}) SuccessCounter(reason);
     RejectedCounter("asleep");
+    for (const char* bound : kQueueBounds) AdmissionCounter(bound);
   }
 
   void SetCacheConfig(const CacheConfigInfo& info) override {
-    Labels labels = labels_;
+    Labels labels;
     labels["block_size"] = absl::StrCat(info.block_size);
     labels["num_gpu_blocks"] = absl::StrCat(info.total_blocks);
     labels["enable_prefix_caching"] = info.enable_prefix_caching ? "True" : "False";
     labels["cache_dtype"] = info.cache_dtype;
     labels["kv_cache_size_tokens"] = absl::StrCat(static_cast<int64_t>(info.block_size) * info.total_blocks);
-    prometheus::BuildGauge()
-        .Name("vllm:cache_config_info")
-        .Help("Configuration of the KV cache, as labels.")
-        .Register(registry_)
-        .Add(labels)
-        .Set(1);
+    series_.Gauge("vllm:cache_config_info", "Configuration of the KV cache, as labels.", labels).Set(1);
   }
 
   void OnStep(const StepEvent& event) override {
     iteration_tokens_.Observe(event.num_tokens);
     step_seconds_.Observe(absl::ToDoubleSeconds(event.duration));
+    if (event.masks > absl::ZeroDuration()) grammars_.OnMasks(event.masks);
   }
   void OnRecovered(absl::Duration duration) override {
     recovery_seconds_.Observe(absl::ToDoubleSeconds(duration));
@@ -59,11 +60,11 @@ class PrometheusMetrics : public Metrics {
   void OnTransition(const TransitionEvent& event) override {
     const std::string level = absl::StrCat(event.level);
     if (event.wakes) {
-      Count("somnus:wake_ups_total", "Wake-ups that changed something, by the level that is left.",
-            {{"level", level}});
+      series_.Count("somnus:wake_ups_total", "Wake-ups that changed something, by the level that is left.",
+                    {{"level", level}});
     } else {
-      Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
-            {{"level", level}});
+      series_.Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
+                    {{"level", level}});
     }
     // For each phase the slowest rank's time, because all ranks wait for that rank.
     PhaseSeconds most;
@@ -78,29 +79,46 @@ class PrometheusMetrics : public Metrics {
 
   void OnWeightsChanged(const WeightsEvent& event) override {
     const Labels change = {{"change", event.updates ? "update" : "reload"}};
-    Count("somnus:weights_changes_total", "Changes of the weights that went well: reloads and updates.",
-          change);
-    prometheus::BuildHistogram()
-        .Name("somnus:weights_change_seconds")
-        .Help("Duration of reloads and updates of the weights.")
-        .Register(registry_)
-        .Add(With(change), kTransitionBuckets)
+    series_.Count("somnus:weights_changes_total",
+                  "Changes of the weights that went well: reloads and updates.", change);
+    series_
+        .Histogram("somnus:weights_change_seconds", "Duration of reloads and updates of the weights.",
+                   kTransitionBuckets, change)
         .Observe(absl::ToDoubleSeconds(event.duration));
   }
 
   void OnSelfCheck(const SelfCheckEvent& event) override {
-    Count("somnus:self_checks_total", "Self-checks of what the workers compute, by result.",
-          {{"result", SelfCheckOutcomeName(event.outcome)}});
+    series_.Count("somnus:self_checks_total", "Self-checks of what the workers compute, by result.",
+                  {{"result", SelfCheckOutcomeName(event.outcome)}});
     Histogram("somnus:self_check_seconds", "Duration of self-checks.", kTransitionBuckets)
         .Observe(absl::ToDoubleSeconds(event.duration));
   }
 
   void OnRequestExpired(ExpiryCause cause) override {
-    Count("somnus:requests_expired_total", "Requests whose time was over, by cause.",
-          {{"cause", ExpiryCauseName(cause)}});
+    series_.Count("somnus:requests_expired_total", "Requests whose time was over, by cause.",
+                  {{"cause", ExpiryCauseName(cause)}});
   }
-  void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnBlocksEvicted(const std::vector<BlockStay>& stays) override {
+    prometheus::Histogram& lifetime =
+        Histogram("vllm:kv_block_lifetime_seconds",
+                  "From the allocation of a sampled KV block to its eviction.", kBlockStayBuckets);
+    prometheus::Histogram& idle =
+        Histogram("vllm:kv_block_idle_before_evict_seconds",
+                  "From the last access to a sampled KV block to its eviction.", kBlockStayBuckets);
+    prometheus::Histogram& gap =
+        Histogram("vllm:kv_block_reuse_gap_seconds", "Between successive accesses to a sampled KV block.",
+                  kBlockStayBuckets);
+    for (const BlockStay& stay : stays) {
+      lifetime.Observe(absl::ToDoubleSeconds(stay.lifetime));
+      idle.Observe(absl::ToDoubleSeconds(stay.idle));
+      for (const absl::Duration one : stay.reuse_gaps) gap.Observe(absl::ToDoubleSeconds(one));
+    }
+  }
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
+    const absl::Time scheduled = end.moments.scheduled, first_token = end.moments.first_token;
+    const absl::Time finished = end.finished;
+    const int32_t num_output_tokens = end.num_output_tokens;
+    num_preemptions_.Observe(end.num_preemptions);
     e2e_.Observe(Seconds(request.arrival, finished));
     prompt_tokens_.Observe(request.prompt.size());
     generation_tokens_.Observe(num_output_tokens);
@@ -110,6 +128,7 @@ class PrometheusMetrics : public Metrics {
     inference_time_.Observe(Seconds(scheduled, finished));
     if (num_output_tokens < 1 || first_token < scheduled || first_token > finished) return;
     ttft_.Observe(Seconds(request.arrival, first_token));
+    computed_tokens_.Observe(static_cast<double>(request.prompt.size()) - end.num_cached_tokens);
     prefill_time_.Observe(Seconds(scheduled, first_token));
     decode_time_.Observe(Seconds(first_token, finished));
     if (num_output_tokens > 1)
@@ -129,7 +148,21 @@ class PrometheusMetrics : public Metrics {
                                                      : "error")
         .Increment();
   }
-  void OnRejected(const std::string& reason) override { RejectedCounter(reason).Increment(); }
+  void OnRejected(const std::string& reason, const absl::Status& status) override {
+    RejectedCounter(reason).Increment();
+    if (const std::string bound = QueueBoundOf(status); !bound.empty()) AdmissionCounter(bound).Increment();
+  }
+  void OnAnswerParsed(const ParsedAnswer& answer) override {
+    of_model_.Count("vllm:tool_call_parser_invocations_total", "Answers that were searched for tool calls.",
+                    {{"mode", answer.streams ? "streaming" : "non_streaming"},
+                     {"outcome", answer.has_calls ? "tool_call" : "no_tool_call"},
+                     {"request_type", answer.request_type}});
+  }
+  void OnGrammarCompiled(absl::Duration duration) override { grammars_.OnCompiled(duration); }
+  void OnSleepOperationBegan(const std::string& operation) override { sleep_operations_.Begin(operation); }
+  void OnSleepOperationEnded(const std::string& operation, absl::Duration duration) override {
+    sleep_operations_.End(operation, duration);
+  }
   void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                      double seconds) override {
     const std::string klass = absl::StrCat(status / 100, "xx");
@@ -148,8 +181,9 @@ class PrometheusMetrics : public Metrics {
   }
 
   void OnResidencyDecision(const std::string& action, const std::string& reason) override {
-    Count("somnus:residency_decisions_total", "Decisions about which model is awake, by action and reason.",
-          {{"action", action}, {"reason", reason}});
+    series_.Count("somnus:residency_decisions_total",
+                  "Decisions about which model is awake, by action and reason.",
+                  {{"action", action}, {"reason", reason}});
   }
   void OnModelSwitch(absl::Duration room, absl::Duration wake_up) override {
     SwitchHistogram("room").Observe(absl::ToDoubleSeconds(room));
@@ -157,67 +191,80 @@ class PrometheusMetrics : public Metrics {
     SwitchHistogram("total").Observe(absl::ToDoubleSeconds(room + wake_up));
   }
 
+  void UpdateGrammars(const GrammarNumbers& numbers) override {
+    absl::MutexLock lock(&serialize_mu_);
+    grammars_.Update(numbers);
+  }
+
   void Update(const EngineStats& stats) override {
     absl::MutexLock lock(&serialize_mu_);  // or two scrapes could both add a counter's difference
-    Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
-    Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
-    Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "capacity"}})
+    series_.Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
+    series_.Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
+    series_
+        .Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "capacity"}})
         .Set(stats.num_waiting);
-    Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "deferred"}})
+    series_
+        .Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "deferred"}})
         .Set(0);
-    Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
+    series_.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
-    Gauge("somnus:kv_blocks_mapped", "KV blocks that have memory while the cache is resident.")
+    series_.Gauge("somnus:kv_blocks_mapped", "KV blocks that have memory while the cache is resident.")
         .Set(stats.mapped_blocks);
-    Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
-            stats.num_cache_grows, {{"direction", "grow"}});
-    Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
-            stats.num_cache_shrinks, {{"direction", "shrink"}});
+    series_.Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
+                    stats.num_cache_grows, {{"direction", "grow"}});
+    series_.Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
+                    stats.num_cache_shrinks, {{"direction", "shrink"}});
     SerializeState(stats);
-    Gauge("somnus:weights_version", "Version of the weights; 0: none, or they are stale.")
+    series_.Gauge("somnus:weights_version", "Version of the weights; 0: none, or they are stale.")
         .Set(static_cast<double>(stats.weights_version));
     for (const auto& [tag, bytes] : stats.resident_bytes) {
-      Gauge("somnus:resident_bytes", "Device memory that is resident, of all ranks.", {{"tag", tag}})
+      series_.Gauge("somnus:resident_bytes", "Device memory that is resident, of all ranks.", {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
     for (const auto& [tag, bytes] : stats.host_bytes) {
-      Gauge("somnus:host_bytes", "Host memory that backups and kept KV blocks hold, of all ranks.",
-            {{"tag", tag}})
+      series_
+          .Gauge("somnus:host_bytes", "Host memory that backups and kept KV blocks hold, of all ranks.",
+                 {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
-    Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.", stats.num_auto_sleeps);
-    Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
-    Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
+    series_.Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.",
+                    stats.num_auto_sleeps);
+    series_.Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
+    series_.Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
     for (const CounterSeries& one : PreemptionSeries(stats))
-      Advance(one.name, one.help, one.value, one.labels);
-    Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
-    Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
+      series_.Advance(one.name, one.help, one.value, one.labels);
+    series_.Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
+    series_.Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
+    for (const CounterSeries& one : PromptSourceSeries(stats))
+      series_.Advance(one.name, one.help, one.value, one.labels);
     for (const CounterSeries& one : PrefixCacheSeries(stats))
-      Advance(one.name, one.help, one.value, one.labels);
-    Gauge("somnus:prefix_cache_blocks", "KV blocks in the prefix cache, used or free.")
+      series_.Advance(one.name, one.help, one.value, one.labels);
+    series_.Gauge("somnus:prefix_cache_blocks", "KV blocks in the prefix cache, used or free.")
         .Set(static_cast<double>(stats.cached_blocks.num_cached()));
-    Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
+    series_.Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
         .Set(stats.total_host_blocks);
-    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept, swapped out or cached there.")
+    series_.Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept, swapped out or cached there.")
         .Set(stats.used_host_blocks);
-    Gauge("somnus:kv_host_blocks_cached", "KV blocks of the prefix cache among these.")
+    series_.Gauge("somnus:kv_host_blocks_cached", "KV blocks of the prefix cache among these.")
         .Set(stats.cached_host_blocks);
-    Advance("somnus:forked_sequences_total",
-            "Choices of a prompt that another choice of the same request has computed for them.",
-            stats.num_forks);
+    series_.Advance("somnus:forked_sequences_total",
+                    "Choices of a prompt that another choice of the same request has computed for them.",
+                    stats.num_forks);
     for (const CounterValue& c : SpeculationCounters(stats.speculation))
-      Advance(c.name, c.help, c.value, c.labels);
+      series_.Advance(c.name, c.help, c.value, c.labels);
     SerializePins(stats);
-    Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.", stats.kept_blocks);
-    Advance("somnus:kv_tokens_kept_total",
-            "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);
-    Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
-    Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
-    Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
+    series_.Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.",
+                    stats.kept_blocks);
+    series_.Advance("somnus:kv_tokens_kept_total",
+                    "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);
+    series_.Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
+    series_.Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
+    series_.Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
     SerializeReplicas(stats);
-    Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
+    series_.Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
   }
 
+  void AddSource(CounterSource source) override { process_.AddSource(std::move(source)); }
   std::string Serialize() override { return process_.Serialize(); }
 
   const std::shared_ptr<prometheus::Registry>& shared_registry() const { return shared_registry_; }
@@ -233,20 +280,17 @@ class PrometheusMetrics : public Metrics {
       {"release", &PhaseSeconds::release}, {"read", &PhaseSeconds::read}};
 
   prometheus::Histogram& PhaseHistogram(bool wakes, const char* phase) {
-    return prometheus::BuildHistogram()
-        .Name(wakes ? "somnus:wake_up_seconds" : "somnus:sleep_seconds")
-        .Help(wakes ? "Duration of wake-ups, and of their phases on the slowest rank."
-                    : "Duration of sleeps, and of their phases on the slowest rank.")
-        .Register(registry_)
-        .Add(With({{"phase", phase}}), kTransitionBuckets);
+    return series_.Histogram(wakes ? "somnus:wake_up_seconds" : "somnus:sleep_seconds",
+                             wakes ? "Duration of wake-ups, and of their phases on the slowest rank."
+                                   : "Duration of sleeps, and of their phases on the slowest rank.",
+                             kTransitionBuckets, {{"phase", phase}});
   }
 
   prometheus::Histogram& SwitchHistogram(const char* phase) {
-    return prometheus::BuildHistogram()
-        .Name("somnus:model_switch_seconds")
-        .Help("From the first request for a model that slept until it was awake, and its phases.")
-        .Register(registry_)
-        .Add(With({{"phase", phase}}), kTransitionBuckets);
+    return series_.Histogram(
+        "somnus:model_switch_seconds",
+        "From the first request for a model that slept until it was awake, and its phases.",
+        kTransitionBuckets, {{"phase", phase}});
   }
 
   static double Seconds(absl::Time from, absl::Time to) { return absl::ToDoubleSeconds(to - from); }
@@ -258,20 +302,23 @@ class PrometheusMetrics : public Metrics {
     SleepState("weights_offloaded", asleep && weights == TagState::kBackedUp);
     SleepState("discard_all", asleep && weights == TagState::kDiscarded);
     for (const EngineState state : kEngineStates) {
-      Gauge("somnus:engine_state", "1 for the state that the engine is in.",
-            {{"state", EngineStateName(state)}})
+      series_
+          .Gauge("somnus:engine_state", "1 for the state that the engine is in.",
+                 {{"state", EngineStateName(state)}})
           .Set(stats.state == state ? 1 : 0);
     }
-    Gauge("somnus:oldest_wait_seconds",
-          "How long the oldest open request has waited for the model to wake up; 0: none waits.")
+    series_
+        .Gauge("somnus:oldest_wait_seconds",
+               "How long the oldest open request has waited for the model to wake up; 0: none waits.")
         .Set(absl::ToDoubleSeconds(stats.oldest_wait));
   }
 
   void SerializePins(const EngineStats& stats) {
-    Gauge("somnus:pinned_prefix_blocks", "KV blocks that pinned prefixes hold.").Set(stats.pinned_blocks);
+    series_.Gauge("somnus:pinned_prefix_blocks", "KV blocks that pinned prefixes hold.")
+        .Set(stats.pinned_blocks);
     const auto advance = [this](const char* cause, int64_t count) {
-      Advance("somnus:pinned_prefix_releases_total", "Times that a pinned prefix has lost blocks, by cause.",
-              count, {{"cause", cause}});
+      series_.Advance("somnus:pinned_prefix_releases_total",
+                      "Times that a pinned prefix has lost blocks, by cause.", count, {{"cause", cause}});
     };
     advance("no_blocks", stats.pin_releases.no_blocks);
     advance("forgotten", stats.pin_releases.forgotten);
@@ -280,50 +327,38 @@ class PrometheusMetrics : public Metrics {
 
   void SerializeReplicas(const EngineStats& stats) {
     if (stats.replicas.empty()) return;
-    Advance("somnus:requests_moved_total", "Requests that left a replica for another one.", stats.num_moved);
+    series_.Advance("somnus:requests_moved_total", "Requests that left a replica for another one.",
+                    stats.num_moved);
     for (size_t i = 0; i < stats.replicas.size(); ++i) {
       const ReplicaStats& replica = stats.replicas[i];
       const Labels name = {{"replica", absl::StrCat(i)}};
-      Advance("somnus:replica_requests_total", "Requests handed to the replica.", replica.num_requests, name);
-      Advance("somnus:replica_recoveries_total", "Recoveries of the replica.", replica.num_recoveries, name);
-      Gauge("somnus:replica_requests_running", "Requests that run there.", name).Set(replica.num_running);
-      Gauge("somnus:replica_requests_waiting", "Requests that wait there.", name).Set(replica.num_waiting);
-      Gauge("somnus:replica_group_epoch", "Epoch of the replica's workers.", name).Set(replica.group_epoch);
+      series_.Advance("somnus:replica_requests_total", "Requests handed to the replica.",
+                      replica.num_requests, name);
+      series_.Advance("somnus:replica_recoveries_total", "Recoveries of the replica.", replica.num_recoveries,
+                      name);
+      series_.Gauge("somnus:replica_requests_running", "Requests that run there.", name)
+          .Set(replica.num_running);
+      series_.Gauge("somnus:replica_requests_waiting", "Requests that wait there.", name)
+          .Set(replica.num_waiting);
+      series_.Gauge("somnus:replica_group_epoch", "Epoch of the replica's workers.", name)
+          .Set(replica.group_epoch);
       for (const EngineState state : kEngineStates) {
-        Gauge("somnus:replica_state", "1 for the state that the replica is in.",
-              {{"replica", absl::StrCat(i)}, {"state", EngineStateName(state)}})
+        series_
+            .Gauge("somnus:replica_state", "1 for the state that the replica is in.",
+                   {{"replica", absl::StrCat(i)}, {"state", EngineStateName(state)}})
             .Set(replica.state == state ? 1 : 0);
       }
     }
   }
 
-  Labels With(const Labels& more) const {
-    Labels labels = labels_;
-    labels.insert(more.begin(), more.end());
-    return labels;
+  prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
+                                   const Buckets& buckets) const {
+    return series_.Histogram(name, help, buckets);
   }
-  prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const Labels& more = {}) {
-    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(With(more));
-  }
-  prometheus::Counter& Counter(const std::string& name, const std::string& help, const Labels& more = {}) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(With(more));
-  }
-  void Count(const std::string& name, const std::string& help, const Labels& more) {
-    Counter(name, help, more).Increment();
-  }
-  // Brings a counter up to the engine's own.
-  void Advance(const std::string& name, const std::string& help, int64_t value, const Labels& more = {}) {
-    prometheus::Counter& counter = Counter(name, help, more);
-    if (const double missing = static_cast<double>(value) - counter.Value(); missing > 0)
-      counter.Increment(missing);
-  }
-  prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const Buckets& buckets) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_, buckets);
-  }
-  prometheus::Histogram& RequestTime(const std::string& name, const std::string& help) {
+  prometheus::Histogram& RequestTime(const std::string& name, const std::string& help) const {
     return Histogram(name, help, kRequestBuckets);
   }
-  prometheus::Histogram& RequestTokens(const std::string& name, const std::string& help) {
+  prometheus::Histogram& RequestTokens(const std::string& name, const std::string& help) const {
     return Histogram(name, help, token_buckets_);
   }
   // A time under vLLM's name and buckets, and under our name with finer buckets.
@@ -339,24 +374,33 @@ class PrometheusMetrics : public Metrics {
     return {Histogram("vllm:" + name, help, buckets), Histogram("somnus:" + name, help, kFineBuckets)};
   }
   prometheus::Counter& SuccessCounter(const std::string& reason) {
-    return Counter("vllm:request_success_total", "Finished sequences by reason.",
-                   {{"finished_reason", reason}});
+    return series_.Counter("vllm:request_success_total", "Finished sequences by reason.",
+                           {{"finished_reason", reason}});
   }
   prometheus::Counter& RejectedCounter(const std::string& reason) {
-    return Counter("somnus:requests_rejected_total", "Requests refused, by reason.", {{"reason", reason}});
+    return series_.Counter("somnus:requests_rejected_total", "Requests refused, by reason.",
+                           {{"reason", reason}});
+  }
+  prometheus::Counter& AdmissionCounter(const std::string& bound) {
+    return of_model_.Counter("vllm:admission_rejections_total",
+                             "Requests for which the queue had no room, by the bound that was met.",
+                             {{"reason", bound}});
   }
   void SleepState(const char* name, bool on) {
-    Gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", {{"sleep_state", name}})
+    series_
+        .Gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", {{"sleep_state", name}})
         .Set(on ? 1 : 0);
   }
 
   absl::Mutex serialize_mu_;
-  // Add makes one metric per name and label set: prometheus-cpp returns the same object each time.
   const std::shared_ptr<prometheus::Registry> shared_registry_;  // of all models of this process
   prometheus::Registry& registry_ = *shared_registry_;
   ProcessMetrics process_{&registry_};
-  const Labels labels_;
+  const Series series_;    // of the model's engine
+  const Series of_model_;  // without the label `engine`, as vLLM has them
   const Buckets token_buckets_;
+  GrammarMetrics grammars_{&series_};
+  SleepOperationMetrics sleep_operations_{&registry_};
   prometheus::Histogram& iteration_tokens_ =
       Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);
   prometheus::Histogram& step_seconds_ =
@@ -378,6 +422,11 @@ class PrometheusMetrics : public Metrics {
       RequestTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.");
   prometheus::Histogram& generation_tokens_ =
       RequestTokens("vllm:request_generation_tokens", "Tokens generated by a request.");
+  prometheus::Histogram& computed_tokens_ =
+      RequestTokens("vllm:request_prefill_kv_computed_tokens",
+                    "Prompt tokens of a request that were computed, without those of the prefix cache.");
+  prometheus::Histogram& num_preemptions_ =
+      Histogram("vllm:request_num_preemptions", "Preemptions of a request.", kPreemptionBuckets);
   prometheus::Histogram& max_generation_ =
       RequestTokens("vllm:request_max_num_generation_tokens", "Most tokens a request may generate.");
   prometheus::Histogram& params_n_ = Histogram("vllm:request_params_n", "n of a request.", {1, 2, 5, 10, 20});

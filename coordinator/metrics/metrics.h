@@ -5,12 +5,16 @@
 // EngineObserver methods are made for the engine's loop thread.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/engine_stats.h"
+#include "coordinator/metrics/grammar_numbers.h"
 
 namespace somnus {
 
@@ -20,6 +24,21 @@ struct CacheConfigInfo {
   int32_t total_blocks = 0;  // without the null block
   bool enable_prefix_caching = true;
   std::string cache_dtype = "auto";
+};
+
+// A counter of the process that somebody else keeps, without a model's label.
+struct CounterSource {
+  std::string name;
+  std::string help;
+  std::map<std::string, std::string> labels;
+  std::function<int64_t()> count;  // since the start; called on any thread, and must not block
+};
+
+// An answer that had a parser of tool calls.
+struct ParsedAnswer {
+  bool streams = false;
+  bool has_calls = false;
+  std::string request_type;  // "chat_completions", "responses" or "other"
 };
 
 class Metrics : public EngineObserver {
@@ -38,7 +57,16 @@ class Metrics : public EngineObserver {
   // A sequence has ended, in the client's view: a stop string counts as kStop, though the engine saw an
   // abort.
   virtual void OnSequenceEnd(FinishReason reason) = 0;
-  virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "asleep", "bad_request", ...
+  // `reason`: "queue_full", "asleep", "bad_request", ...; `status`: the engine's, where the engine has
+  // refused.
+  virtual void OnRejected(const std::string& reason, const absl::Status& status = absl::OkStatus()) = 0;
+  // An answer was taken apart into content and tool calls: a choice of a response has ended.
+  virtual void OnAnswerParsed(const ParsedAnswer& answer) = 0;
+  // A grammar was compiled, or refused.
+  virtual void OnGrammarCompiled(absl::Duration duration) = 0;
+  // An operator's call has begun and ended: "sleep", "release_kv_cache_memory" or "wake".
+  virtual void OnSleepOperationBegan(const std::string& operation) = 0;
+  virtual void OnSleepOperationEnded(const std::string& operation, absl::Duration duration) = 0;
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 
@@ -47,7 +75,10 @@ class Metrics : public EngineObserver {
   // A model that slept has woken for a request: how long the request waited for room, and for the wake-up.
   virtual void OnModelSwitch(absl::Duration room, absl::Duration wake_up) = 0;
 
-  // Takes over the numbers that the engine itself keeps.
+  // From now on each scrape asks the source for its count.
+  virtual void AddSource(CounterSource source) = 0;
+  // Take over the numbers that the cache of grammars, and the engine, keep themselves.
+  virtual void UpdateGrammars(const GrammarNumbers& numbers) = 0;
   virtual void Update(const EngineStats& stats) = 0;
   // Returns all metrics of the registry in Prometheus' text format 0.0.4.
   virtual std::string Serialize() = 0;

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/best_of.h"
+#include "coordinator/openai/response_json.h"
 
 namespace somnus {
 namespace {
@@ -133,10 +134,12 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   const GenerateParams::Prompt& prompt = params_->prompts[index / num_candidates];
   EngineRequest request;
   request.id = choices_[index].engine_id;
+  request.client_id = params_->response_id;
   request.prompt = ids;
   request.sampling = sampling;
   request.constraint = params_->constraint;
   request.max_tokens = prompt.max_tokens;
+  if (params_->embedding.has_value()) request.pooling = params_->embedding->pooling;
   request.seed = params_->seed + candidate;
   request.cache_salt = params_->cache_salt;
   request.user = params_->user;
@@ -153,6 +156,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
 absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
+  arrival_ = now;
   auto sampling = std::make_shared<SamplingParams>(params_->sampling);
   if (best_of_ != nullptr) sampling->num_logprobs = std::max(0, sampling->num_logprobs);
   const auto num_choices = static_cast<int32_t>(choices_.size());
@@ -177,7 +181,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     LeaveOpenRequests();
     return status;
   }
-  if (metrics_ != nullptr) {
+  if (metrics_ != nullptr && !params_->embedding.has_value()) {
     for (const GenerateParams::Prompt& prompt : params_->prompts)
       metrics_->OnRequestParams(params_->n, prompt.max_tokens);
   }
@@ -203,6 +207,7 @@ std::vector<ChoiceUpdate> ClientRequest::Take() {
 
 void ClientRequest::Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates) {
   UnfoldBeam(&output);
+  if (output.moments != nullptr) NoteMoments(*output.moments);
   const auto add = [&](RequestOutput part) {
     ChoiceUpdate update = ProcessOne(index, std::move(part));
     best_of_ == nullptr ? updates->push_back(std::move(update)) : best_of_->Add(std::move(update), updates);
@@ -219,6 +224,7 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
   if (choice.turn != nullptr) {
     choice.turn->Read(&delta);
     reasoning_tokens_ += delta.num_reasoning_tokens;
+    for (const TurnEvent& event : delta.events) choice.has_calls |= event.call >= 0;
   }
   if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
   if (index % params_->num_candidates() == 0 && !choice.counted_cache) {
@@ -234,10 +240,53 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
   }
   if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
   if (delta.finish_reason != FinishReason::kNone) {
-    if (--open_ == 0) LeaveOpenRequests();
-    if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
+    const bool is_call = choice.has_calls && delta.finish_reason == FinishReason::kStop;
+    if (index == 0) finish_reason_ = is_call ? "tool_calls" : FinishReasonName(delta.finish_reason);
+    if (--open_ == 0) {
+      LeaveOpenRequests();
+      ended_ = absl::Now();
+    }
+    CountEnd(choice, delta.finish_reason);
   }
   return update;
+}
+
+void ClientRequest::NoteMoments(const RequestMoments& moments) {
+  const auto keep_first = [](absl::Time one, absl::Time* first) {
+    if (one != absl::InfinitePast() && (*first == absl::InfinitePast() || one < *first)) *first = one;
+  };
+  keep_first(moments.scheduled, &moments_.scheduled);
+  keep_first(moments.first_token, &moments_.first_token);
+}
+
+RequestSummary ClientRequest::NewSummary() const {
+  RequestSummary summary;
+  summary.response_id = params_->response_id;
+  summary.model = model_->name;
+  summary.prompt_tokens = prompt_tokens_;
+  summary.num_choices = params_->n * static_cast<int32_t>(params_->prompts.size());
+  summary.max_tokens = params_->prompts.empty() ? 0 : params_->prompts.front().max_tokens;
+  summary.temperature = params_->sampling.temperature;
+  summary.top_p = params_->sampling.top_p;
+  return summary;
+}
+
+void ClientRequest::UpdateSummary(RequestSummary* summary) const {
+  summary->finish_reason = finish_reason_;
+  summary->prompt_tokens = prompt_tokens_;
+  summary->completion_tokens = completion_tokens_;
+  summary->cached_tokens = cached_tokens_;
+  summary->arrival = arrival_;
+  summary->moments = moments_;
+  summary->ended = ended_;
+}
+
+void ClientRequest::CountEnd(const Choice& choice, FinishReason reason) {
+  if (metrics_ == nullptr) return;
+  metrics_->OnSequenceEnd(reason);
+  if (params_->answer == nullptr || params_->answer->format.tools == nullptr) return;
+  metrics_->OnAnswerParsed(
+      {.streams = params_->stream, .has_calls = choice.has_calls, .request_type = params_->request_type});
 }
 
 }  // namespace somnus

@@ -25,6 +25,7 @@
 #include "coordinator/openai/output_queue.h"
 #include "coordinator/openai/served_model.h"
 #include "coordinator/openai/turn_reader.h"
+#include "coordinator/request/request_summary.h"
 
 namespace somnus {
 
@@ -59,6 +60,10 @@ class ClientRequest {
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  // Brings the numbers and moments of a summary up to date; the texts of the request are there from the
+  // beginning (NewSummary).
+  RequestSummary NewSummary() const;
+  void UpdateSummary(RequestSummary* summary) const;
   // The bytes of outputs that were taken from the engine and that Take holds back.
   int64_t held_bytes() const;
 
@@ -72,6 +77,7 @@ class ClientRequest {
     std::unique_ptr<TurnReader> turn;  // null: the text is the answer
     absl::Time last_output = absl::InfinitePast();
     bool counted_cache = false;
+    bool has_calls = false;  // of tools
   };
   bool HasBeams() const { return params_->sampling.beam_search.has_value(); }
   EngineRequest MakeRequest(int32_t index, const PromptIds& ids,
@@ -79,6 +85,8 @@ class ClientRequest {
   // An answer that is taken apart gives an update for each token.
   void Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates);
   ChoiceUpdate ProcessOne(int32_t index, RequestOutput output);
+  void CountEnd(const Choice& choice, FinishReason reason);
+  void NoteMoments(const RequestMoments& moments);
   void LeaveOpenRequests();
 
   const std::shared_ptr<const ServedModel> model_;
@@ -95,6 +103,11 @@ class ClientRequest {
   int64_t completion_tokens_ = 0;
   int64_t cached_tokens_ = 0;
   int64_t reasoning_tokens_ = 0;
+  // By the wall clock, as in RequestSummary.
+  absl::Time arrival_ = absl::InfinitePast();
+  RequestMoments moments_;
+  absl::Time ended_ = absl::InfinitePast();
+  const char* finish_reason_ = "";
 };
 
 }  // namespace somnus

@@ -15,12 +15,6 @@ using Json = nlohmann::json;
 constexpr int32_t kDefaultMaxTokens = 16;
 constexpr int32_t kMaxLogprobs = 20;
 
-bool IsIdList(const Json& value) {
-  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const Json& item) {
-           return item.is_number() && AsInt(item).has_value();
-         });
-}
-
 // Adds an element of `prompt`: a text or a list of ids.
 void AddPrompt(FieldReader* fields, const ServedModel& model, const Json& value, bool add_special_tokens,
                GenerateParams* params) {

@@ -8,11 +8,15 @@
 #include <variant>
 
 #include "coordinator/http/api_error.h"
+#include "coordinator/metrics/grammar_numbers.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/served_model.h"
 #include "coordinator/request/token_constraint.h"
 
 namespace somnus {
+
+// For /metrics.
+GrammarNumbers CountGrammars(const GrammarCache& grammars);
 
 // A null constraint: every token may come. Errors: 400 where the grammar is wrong, or takes too much time or
 // memory to compile; 503 where the server has too many grammars to compile.

@@ -1,7 +1,7 @@
 #pragma once
-// Parses the JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: the result is
-// validated and complete, or an error that names the field. Tokenizing takes time, so this is not for an I/O
-// thread. Thread safe.
+// Parses the JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize (embeddings.h
+// has those of embeddings): the result is validated and complete, or an error that names the field.
+// Tokenizing takes time, so this is not for an I/O thread. Thread safe.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,9 +31,20 @@ class ResponseWriter;  // openai_response.h
 // The longest id of a request, given in the body or as a header.
 constexpr size_t kMaxRequestIdBytes = 1024;
 
+// Of a request for embeddings.
+struct EmbeddingOptions {
+  enum class Api { kEmbeddings, kPooling };  // /v1/embeddings, /pooling
+  Api api = Api::kEmbeddings;
+  Pooling pooling = Pooling::kLast;
+  int32_t dimensions = 0;  // of a vector: the first numbers of those that the model gives; 0: all
+  bool normalize = true;   // to length 1, after the cut
+  bool base64 = false;     // of the numbers as f32, little-endian; else a list of numbers
+};
+
 struct GenerateParams {
   bool chat = false;
-  std::string response_id;  // "cmpl-..." or "chatcmpl-..."
+  std::string response_id;             // "cmpl-..." or "chatcmpl-..."
+  const char* request_type = "other";  // for metrics: "chat_completions", "responses" or "other"
   struct Prompt {
     std::vector<int32_t> ids;
     std::string echo_text;  // with echo: the text before the output
@@ -71,7 +82,8 @@ struct GenerateParams {
   std::string cache_salt;
   std::string user;  // from UserOfField or UserOfKey (api_key.h); empty: nobody is named
   RequestTimes times;
-  std::shared_ptr<PrefixClaim> prefix;  // set: the response tells of this pin, and has no output
+  std::optional<EmbeddingOptions> embedding;  // set: the response has vectors in the place of text
+  std::shared_ptr<PrefixClaim> prefix;        // set: the response tells of this pin, and has no output
   // Set: makes the writer of a response in the form of an API that stands on the chat route. Both arguments
   // outlive the writer.
   std::function<std::unique_ptr<ResponseWriter>(const GenerateParams&, const ServedModel&)> make_writer;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/prefix_request.h"
 #include "coordinator/openai/response_json.h"
 #include "coordinator/openai/turn_json.h"
@@ -396,6 +397,7 @@ class StreamWriter : public Writer {
 }  // namespace
 
 std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model) {
+  if (params.embedding.has_value()) return MakeEmbeddingsWriter(params, model);
   if (params.prefix != nullptr) return MakePrefixWriter(params, model);
   if (params.make_writer != nullptr) return params.make_writer(params, model);
   if (params.stream) return std::make_unique<StreamWriter>(params, model);

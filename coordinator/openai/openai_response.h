@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ class ResponseWriter {
   void TellWeightsVersion(int64_t version) { weights_version_ = version; }
   // About how many bytes of JSON this object holds for Finish, or for a stream's next event.
   int64_t held_bytes() const { return held_bytes_; }
+  // The error that takes the place of an answer that an operator has aborted; nullopt: the answer ends with
+  // finish_reason "abort".
+  virtual std::optional<ApiError> ErrorOfAbort() const { return std::nullopt; }
 
  protected:
   int64_t held_bytes_ = 0;

@@ -71,6 +71,7 @@ OutputDelta OutputProcessor::Process(RequestOutput output) {
   OutputDelta delta;
   if (finished_) return delta;
   delta.prompt_logprobs = std::move(output.prompt_logprobs);
+  delta.pooled = std::move(output.pooled);
   delta.num_cached_tokens = output.num_cached_tokens;
   delta.weights_version = output.weights_version;
   const bool ended_by_token = output.finish_reason == FinishReason::kStop;

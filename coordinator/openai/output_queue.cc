@@ -11,7 +11,8 @@ int64_t Bytes(const std::vector<Logprobs>& positions) {
 }
 
 int64_t Bytes(const RequestOutput& output) {
-  return static_cast<int64_t>(sizeof(output) + output.token_ids.size() * sizeof(int32_t)) +
+  return static_cast<int64_t>(sizeof(output) + output.token_ids.size() * sizeof(int32_t) +
+                              output.pooled.size() * sizeof(float)) +
          Bytes(output.logprobs) + Bytes(output.prompt_logprobs);
 }
 

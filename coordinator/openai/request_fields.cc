@@ -252,6 +252,14 @@ std::string NewResponseId(absl::string_view prefix) {
 // The seed has 63 bits, so that seed + i cannot wrap.
 uint64_t RandomSeed() { return Random()() >> 1; }
 
+std::optional<ApiError> CheckGenerates(const ServedModel& model) {
+  if (model.pooling.generates) return std::nullopt;
+  return BadRequest("model",
+                    absl::StrCat("The model ", model.name,
+                                 " does not generate text here: it is served with --runner=pooling, for "
+                                 "/v1/embeddings and /pooling alone"));
+}
+
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
   const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
   if (!fields->ok()) return fields->error();
@@ -271,15 +279,18 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
     fields->Fail("n", "n must be 1 with temperature 0: all choices would be the same");
   }
   ReadStops(fields, model, limits, params);
-  ReadPriority(fields, params);
   ReadStreaming(fields, params);
   ReadBestOf(fields, limits, has_beams, params);
   params->echo = fields->Bool("echo").value_or(false);
   params->return_token_ids = fields->Bool("return_token_ids").value_or(false);
   params->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
-  const char* prefix = params->chat ? "chatcmpl-" : "cmpl-";
+  ReadIdentity(fields, params->chat ? "chatcmpl-" : "cmpl-", params);
+}
+
+void ReadIdentity(FieldReader* fields, const char* id_prefix, GenerateParams* params) {
+  ReadPriority(fields, params);
   const std::optional<std::string> id = fields->String("request_id", kMaxRequestIdBytes);
-  params->response_id = id.has_value() ? absl::StrCat(prefix, *id) : NewResponseId(prefix);
+  params->response_id = id.has_value() ? absl::StrCat(id_prefix, *id) : NewResponseId(id_prefix);
   ReadCacheSalt(fields, params);
   const std::optional<std::string> user = fields->String("user", std::numeric_limits<size_t>::max());
   if (user.has_value() && !user->empty()) params->user = UserOfField(*user);
@@ -302,6 +313,12 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
     fields->Fail(field, absl::StrCat("the request asks for more than ", limits.max_prompt_logprobs,
                                      " prompt log-probabilities"));
   }
+}
+
+bool IsIdList(const Json& value) {
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const Json& item) {
+           return item.is_number() && AsInt(item).has_value();
+         });
 }
 
 bool MayFitContext(absl::string_view text, const ServedModel& model) {

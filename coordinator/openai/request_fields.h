@@ -18,6 +18,9 @@ namespace somnus {
 GenerateOrError ParseCompletionFields(const nlohmann::json& json, const ServedModel& model,
                                       const ApiLimits& limits, absl::string_view body = "");
 
+// Returns a 400 where the model is served for embeddings alone (--runner=pooling).
+std::optional<ApiError> CheckGenerates(const ServedModel& model);
+
 // Returns a 404 for a model that is not served, a 400 for a name that is no string; nullopt: no problem.
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model);
 
@@ -25,6 +28,10 @@ std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model
 // the response.
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params);
+
+// Reads the request's id, priority, cache_salt and user. `id_prefix`: of the response's id, "cmpl-" for
+// example.
+void ReadIdentity(FieldReader* fields, const char* id_prefix, GenerateParams* params);
 
 // Makes a beam search of a request that asks for a beam search, once everything else has been read and
 // checked. The log-probabilities of the answers wait in memory for the end of the search: a request for more
@@ -43,6 +50,9 @@ void CheckGrammar(FieldReader* fields, const GenerateParams& params);
 // Checks the number of prompt log-probabilities: the prompts' tokens times choices and alternatives. All
 // log-probabilities wait in memory for the end of the request.
 void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params);
+
+// Whether `value` is a list of whole numbers that is not empty.
+bool IsIdList(const nlohmann::json& value);
 
 // Returns false, without tokenizing, when `text` cannot fit the context with any tokens.
 bool MayFitContext(absl::string_view text, const ServedModel& model);

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "coordinator/openai/prefix_request.h"
 
 namespace somnus {
@@ -27,10 +28,15 @@ ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, Gen
       request_(model_, &params_, std::move(metrics), limits.max_queued_output_bytes),
       writer_(MakeResponseWriter(params_, *model_)),
       budget_(std::move(budget)),
-      held_(budget_.get()) {}
+      held_(budget_.get()),
+      summary_(request_.NewSummary()) {}
 
 absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   on_ready_ = std::move(on_ready);
+  {
+    absl::MutexLock lock(&mutex_);
+    summary_.arrival = absl::Now();  // until the first output
+  }
   const auto schedule = std::make_shared<Schedule>();
   schedule->producer = weak_from_this();
   schedule->post = post_;
@@ -78,6 +84,9 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
       return Fail(FromStatus(update.delta.error), bytes);
     if (params_.prefix != nullptr && update.delta.finish_reason == FinishReason::kAbort)
       return Fail(FromStatus(PrefixAborted()), bytes);
+    if (update.delta.finish_reason == FinishReason::kAbort) {
+      if (const std::optional<ApiError> error = writer_->ErrorOfAbort()) return Fail(*error, bytes);
+    }
     const bool has_begun =
         !update.delta.token_ids.empty() || update.delta.finish_reason != FinishReason::kNone;
     if (has_begun && weights_version_ == 0) weights_version_ = update.delta.weights_version;
@@ -116,6 +125,7 @@ void ResponseProducer::Produce() {
     output_.bytes += bytes;
     output_.done = ended_;
     output_.weights_version = weights_version_;
+    request_.UpdateSummary(&summary_);
     if (std::exchange(told_, true)) return;
   }
   on_ready_();
@@ -128,5 +138,10 @@ ResponseProducer::Output ResponseProducer::Take() {
 }
 
 void ResponseProducer::Abort() { request_.Abort(); }
+
+RequestSummary ResponseProducer::Summary() const {
+  absl::MutexLock lock(&mutex_);
+  return summary_;
+}
 
 }  // namespace somnus

@@ -62,6 +62,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   void TellWeightsVersionInEvents() { tells_weights_version_ = true; }
   // Aborts all sequences in the engine.
   void Abort();
+  // What has become of the request until now. Thread safe.
+  RequestSummary Summary() const;
 
   const GenerateParams& params() const { return params_; }
 
@@ -91,8 +93,9 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   std::atomic<bool> tells_weights_version_{false};
   ResponseBudget::Part held_;  // given back after the response has been sent: the sender keeps the producer
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);
+  RequestSummary summary_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;  // on_ready has been called since the last Take
 };
 

@@ -13,12 +13,14 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/open_requests.h"
+#include "coordinator/request/pooling_options.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tools/template_traits.h"
 
 namespace somnus {
 
 class ChatTemplate;
+class ForcedTokenizer;
 class GrammarCache;
 class KvEventLog;
 class Metrics;
@@ -45,13 +47,15 @@ struct ServedModel {
   ModelTemplates templates;
   TurnFormat turn_format;  // of chat answers, by the template and by flags
   ArgumentsForm arguments_form =
-      ArgumentsForm::kObject;              // in which the template takes the calls of a conversation
-  bool auto_tool_choice = true;            // tools may be called where the request does not force a call
+      ArgumentsForm::kObject;    // in which the template takes the calls of a conversation
+  bool auto_tool_choice = true;  // tools may be called where the request does not force a call
+  PoolingOptions pooling;
   std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
-  std::string grammar_problem;             // why there are none, for clients
-  std::shared_ptr<Metrics> metrics;        // null: the API's own metrics
-  std::shared_ptr<const StepTrace> trace;  // of the engine's steps; null: no trace
-  std::shared_ptr<KvEventLog> kv_events;   // of the prefix caches; null: events are off
+  std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null: grammars force no drafts
+  std::string grammar_problem;                              // why there are none, for clients
+  std::shared_ptr<Metrics> metrics;                         // null: the API's own metrics
+  std::shared_ptr<const StepTrace> trace;                   // of the engine's steps; null: no trace
+  std::shared_ptr<KvEventLog> kv_events;                    // of the prefix caches; null: events are off
   // The note of GetStatus as long as the weights have first_weights_version (served_weights.h); or empty.
   std::string weights_note;
   int64_t first_weights_version = 1;
@@ -61,6 +65,10 @@ struct ServedModel {
   int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
   std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null
   std::string kv_cache_dtype;                       // for GetStatus
+  std::string dtype;                                // of weights, for gateways: "bfloat16"
+  int32_t max_num_seqs = 0;                         // that run at once in each replica
+  // The directory with the tokenizer's files, for gateways; empty: the model is one file.
+  std::string tokenizer_folder;
   std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;     // of each replica
   // Where several models are served, for ListModelStatus. Targets: 0 is none.

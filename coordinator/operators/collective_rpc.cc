@@ -130,7 +130,7 @@ std::optional<ApiError> Call(const ServedModel& model, const Method& method, con
   if (name == "sleep") {
     SleepRequest request;
     if (auto error = ReadSleep(arguments, &request)) return error;
-    status = SleepEngine(model.engine.get(), request).status();
+    status = SleepEngine(model, request).status();
   }
   if (name == "reload_weights") {
     WeightsRequest request;
@@ -141,7 +141,7 @@ std::optional<ApiError> Call(const ServedModel& model, const Method& method, con
     std::vector<std::string> tags;
     if (auto error = ReadTags(arguments, &tags)) return error;
     if (auto error = CheckWakeUpTags(tags)) return error;
-    status = WakeUpEngine(model.engine.get(), tags, std::nullopt).status();
+    status = WakeUpEngine(model, tags, std::nullopt).status();
   }
   if (status.ok()) return std::nullopt;
   return LifecycleError(status, *model.engine);

@@ -7,6 +7,7 @@
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/request_bounds.h"
+#include "coordinator/metrics/metrics.h"
 #include "proto/missing_memory.h"
 
 namespace somnus {
@@ -16,6 +17,24 @@ ApiError BadTag(const std::string& tag, absl::string_view others) {
   return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames, others, "; there is no \"",
                                          CleanMessage(tag), "\", and nothing was done"));
 }
+
+// An operator's call under way, for metrics.
+class CountedOperation {
+ public:
+  CountedOperation(const ServedModel& model, const char* operation)
+      : metrics_(model.metrics), operation_(operation) {
+    if (metrics_ != nullptr) metrics_->OnSleepOperationBegan(operation_);
+  }
+  ~CountedOperation() {
+    if (metrics_ != nullptr) metrics_->OnSleepOperationEnded(operation_, MonotonicNow() - begin_);
+  }
+  CountedOperation(const CountedOperation&) = delete;
+
+ private:
+  const std::shared_ptr<Metrics> metrics_;
+  const char* const operation_;
+  const MonotonicTime begin_ = MonotonicNow();
+};
 
 // States that end without an operator, or with the process.
 bool Passes(EngineState state) {
@@ -68,7 +87,9 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
   return error;
 }
 
-absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request) {
+absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request) {
+  const CountedOperation operation(model, "sleep");
+  Engine* const engine = model.engine.get();
   const MonotonicTime start = MonotonicNow();
   SleepResult result;
   if (request.level == kPauseLevel) {
@@ -91,8 +112,10 @@ absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& requ
   return result;
 }
 
-absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
+absl::StatusOr<WakeUpResult> WakeUpEngine(const ServedModel& model, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights) {
+  const CountedOperation operation(model, "wake");
+  Engine* const engine = model.engine.get();
   const MonotonicTime start = MonotonicNow();
   absl::StatusOr<TransitionReport> report = engine->WakeUp(tags, load_weights);
   if (!report.ok()) return report.status();

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse SleepResponse(Engine* engine, const LifecycleParameters& parameters) {
+HttpResponse SleepResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   SleepRequest request;
   if (const auto levels = parameters.Values("level"); !levels.empty()) {
     if (!absl::SimpleAtoi(levels.back(), &request.level)) request.level = -1;
@@ -30,8 +30,8 @@ HttpResponse SleepResponse(Engine* engine, const LifecycleParameters& parameters
   request.tags = parameters.Tags();
   if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
   if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
-  const absl::StatusOr<SleepResult> result = SleepEngine(engine, request);
-  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  const absl::StatusOr<SleepResult> result = SleepEngine(model, request);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
   return JsonResponse(Json{{"status", "sleeping"},
                            {"level", result->level},
                            {"already_asleep", result->already_asleep},
@@ -41,7 +41,7 @@ HttpResponse SleepResponse(Engine* engine, const LifecycleParameters& parameters
                            {"seconds", absl::ToDoubleSeconds(result->duration)}});
 }
 
-HttpResponse WakeUpResponse(Engine* engine, const LifecycleParameters& parameters) {
+HttpResponse WakeUpResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   const std::vector<std::string> tags = parameters.Tags();
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ErrorResponse(*error);
   std::optional<bool> load_weights;
@@ -49,8 +49,8 @@ HttpResponse WakeUpResponse(Engine* engine, const LifecycleParameters& parameter
     if (const auto error = parameters.ReadBool("load_weights", &load_weights.emplace()))
       return ErrorResponse(*error);
   }
-  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(engine, tags, load_weights);
-  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model, tags, load_weights);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
                            {"already_resident", result->already_resident},
@@ -162,9 +162,9 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
   Engine* const engine = model.engine.get();
   switch (spec.route) {
     case Route::kSleep:
-      return SleepResponse(engine, parameters);
+      return SleepResponse(model, parameters);
     case Route::kWakeUp:
-      return WakeUpResponse(engine, parameters);
+      return WakeUpResponse(model, parameters);
     case Route::kPause:
       return PauseResponse(engine, parameters);
     case Route::kResume: {

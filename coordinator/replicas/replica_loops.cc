@@ -27,10 +27,9 @@ class ReplicaLoops::Observer : public PassingObserver {
   // The set reports the transitions of all replicas, and changes of all weights, as one event.
   void OnTransition(const TransitionEvent& /*event*/) override {}
   void OnWeightsChanged(const WeightsEvent& /*event*/) override {}
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     events_->OnRequestEnded(request);
-    PassingObserver::OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+    PassingObserver::OnRequestFinished(request, end);
   }
 
  private:

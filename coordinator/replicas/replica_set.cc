@@ -197,11 +197,16 @@ void ReplicaSet::Deliver(ReplicaQueue::Ending ending) {
   const RequestProgress progress =
       ending.request.progress == nullptr ? RequestProgress() : *ending.request.progress;
   output.num_cached_tokens = progress.num_cached_tokens;
+  output.moments = std::make_shared<const RequestMoments>(progress.moments);
   if (observer_ != nullptr && ending.expired.has_value()) observer_->OnRequestExpired(*ending.expired);
   if (observer_ != nullptr) {
-    observer_->OnRequestFinished(ending.request, ending.reason,
-                                 static_cast<int32_t>(progress.output_tokens.size()), progress.scheduled_time,
-                                 progress.first_token_time, smallest_.now());
+    observer_->OnRequestFinished(ending.request,
+                                 {.reason = ending.reason,
+                                  .num_output_tokens = static_cast<int32_t>(progress.output_tokens.size()),
+                                  .num_cached_tokens = progress.num_cached_tokens,
+                                  .num_preemptions = progress.num_preemptions,
+                                  .moments = progress.moments,
+                                  .finished = smallest_.now()});
   }
   ending.request.sink->OnOutput(std::move(output));
 }

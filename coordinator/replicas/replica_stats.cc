@@ -43,7 +43,9 @@ void AddCounters(const EngineStats& one, EngineStats* sum) {
   sum->preemptions.Add(one.preemptions);
   sum->swaps.Add(one.swaps);
   sum->prompt_tokens += one.prompt_tokens;
+  sum->forked_prompt_tokens += one.forked_prompt_tokens;
   sum->generation_tokens += one.generation_tokens;
+  sum->corrupted_requests += one.corrupted_requests;
   sum->copied_blocks += one.copied_blocks;
   sum->watermark_refusals += one.watermark_refusals;
   sum->num_first_scheduled += one.num_first_scheduled;

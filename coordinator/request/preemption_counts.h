@@ -52,11 +52,12 @@ inline constexpr std::array<const char*, 5> kSwapObstacles = {"none", "host_full
 struct SwapCounts {
   int64_t out_blocks = 0;
   int64_t in_blocks = 0;
-  int64_t in_tokens = 0;        // that were not computed again
-  int64_t stored_blocks = 0;    // among out_blocks: of the prefix cache
-  int64_t evicted_blocks = 0;   // cached blocks that gave way to other blocks in host memory
-  int64_t host_hit_tokens = 0;  // of prompts: blocks of these tokens came back from host memory
-  int64_t refusals = 0;         // steps with swap_outs that a rank had no memory for
+  int64_t in_tokens = 0;          // that were not computed again
+  int64_t stored_blocks = 0;      // among out_blocks: of the prefix cache
+  int64_t evicted_blocks = 0;     // cached blocks that gave way to other blocks in host memory
+  int64_t host_hit_tokens = 0;    // of prompts: blocks of these tokens came back from host memory
+  int64_t host_query_tokens = 0;  // of prompts: looked up in host memory, because the device lacked them
+  int64_t refusals = 0;           // steps with swap_outs that a rank had no memory for
   std::array<int64_t, kSwapObstacles.size()> obstacles = {};  // preemptions
 
   void Add(const SwapCounts& other) {
@@ -66,6 +67,7 @@ struct SwapCounts {
     stored_blocks += other.stored_blocks;
     evicted_blocks += other.evicted_blocks;
     host_hit_tokens += other.host_hit_tokens;
+    host_query_tokens += other.host_query_tokens;
     refusals += other.refusals;
     for (size_t i = 0; i < kSwapObstacles.size(); ++i) obstacles[i] += other.obstacles[i];
   }

@@ -72,6 +72,15 @@ struct SamplingParams {
   std::optional<BeamSearchParams> beam_search;
 };
 
+// Which vector a request gives in the place of tokens, made of the final hidden states of the prompt's
+// tokens. As StepPooling of proto/step.proto.
+enum class Pooling {
+  kNone,  // the request gives tokens
+  kLast,
+  kCls,
+  kMean,
+};
+
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
 struct Logprobs {
@@ -97,6 +106,12 @@ struct BeamState {
   std::vector<Beam> ended;            // the best ended beams, best first
 };
 
+// When a request has got on, by the wall clock. InfinitePast: the moment has not come.
+struct RequestMoments {
+  absl::Time scheduled = absl::InfinitePast();  // for the first time
+  absl::Time first_token = absl::InfinitePast();
+};
+
 // The result of one step for one request. After finish_reason != kNone nothing follows.
 struct RequestOutput {
   std::vector<int32_t> token_ids;
@@ -105,10 +120,13 @@ struct RequestOutput {
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the member of stop_token_ids that ended the request
-  std::vector<Beam> beams;               // the answers of a beam search that has ended, best first
-  absl::Status error;                    // with kError: the error for the client
-  int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
-  int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none, the weights are stale
+  // Of a request that pools, with kStop: as many numbers as the model's hidden size.
+  std::vector<float> pooled;
+  std::vector<Beam> beams;        // the answers of a beam search that has ended, best first
+  absl::Status error;             // with kError: the error for the client
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache
+  int64_t weights_version = 0;    // of the weights that computed the tokens; 0: none, the weights are stale
+  std::shared_ptr<const RequestMoments> moments;  // with the first tokens and with the end; else null
 };
 
 // Receives a request's outputs, on the engine loop's thread, in order: hand the outputs over and return;
@@ -136,16 +154,20 @@ struct RequestProgress {
   // For the priority policy, as in waiting_queue.h.
   int64_t effective_priority = 0;
   int64_t waited_steps = 0;
-  absl::Time scheduled_time = absl::InfinitePast();
-  absl::Time first_token_time = absl::InfinitePast();
+  RequestMoments moments;
+  int32_t num_preemptions = 0;
 };
 
 struct EngineRequest {
-  std::string id;    // unique among live requests
+  std::string id;  // unique among live requests
+  std::string
+      client_id;     // the id by which the client knows the request, for the log; any bytes; may be empty
   PromptIds prompt;  // at least one token, ids below the vocabulary size
   std::shared_ptr<const SamplingParams> sampling = std::make_shared<SamplingParams>();  // never null
   std::shared_ptr<const TokenConstraint> constraint;  // of the outputs; null: none. Not with a beam search
   int32_t max_tokens = 16;
+  // Not kNone: the request ends with its prompt. max_tokens is 0, and there is no constraint and no fork.
+  Pooling pooling = Pooling::kNone;
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -28,6 +29,9 @@ class TokenMatcher {
   // stands for id. False: every token may come next, and `mask`, of TokenConstraint::num_mask_words words, is
   // undefined.
   virtual bool FillMask(absl::Span<uint32_t> mask) = 0;
+  // Sets `tokens` to at most `most` tokens that will probably come next, as the constraint leaves no choice
+  // of text; often none. A draft: the constraint may allow the same text in further tokens.
+  virtual void ForcedTokens(int32_t most, std::vector<int32_t>* tokens) = 0;
   // The text is complete, and a token that ends a sequence was accepted: nothing may follow.
   virtual bool IsTerminated() const = 0;
 };
@@ -41,7 +45,7 @@ class TokenConstraint {
   virtual std::unique_ptr<TokenMatcher> NewMatcher() const = 0;
   // (vocab_size + 31) / 32, with the number of the model's logits as vocab_size.
   virtual int32_t num_mask_words() const = 0;
-  // The memory that one sequence takes: its matcher and a mask. The memory that all sequences share is
+  // The memory that one sequence takes: its matcher and two masks. The memory that all sequences share is
   // bounded where the constraint comes from (structured/grammar_cache.h).
   virtual int64_t bytes() const = 0;
 };

@@ -189,7 +189,7 @@ bool Admission::Admit(const SequencePtr& sequence, StepBuilder* builder) {
     computed = TakeBlocks(sequence);
   }
   if (computed < 0) return false;
-  host_tier_.TakeHits(*sequence);
+  host_tier_.TakeHits(*sequence, computed);
   if (!sequence->keeps_computed()) sequence->num_adopted = static_cast<int32_t>(computed);
   sequences_.Start(sequence, computed);
   if (!sequence->was_scheduled) {
@@ -231,6 +231,7 @@ bool Admission::Fork(const Sequence& source, const SequencePtr& sequence, StepBu
   blocks_.cache().Withdraw(sequence->id);
   sequences_.Start(sequence, source.num_computed);
   sequence->num_adopted = static_cast<int32_t>(source.num_computed);
+  stats_.forked_prompt_tokens += std::min(source.num_computed, sequence->prompt_len());
   NoteScheduled(sequence, &builder->plan);
   ++stats_.num_forks;
 

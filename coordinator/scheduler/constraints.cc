@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/cpus.h"
 #include "base/status_macros.h"
 
 namespace somnus {
 namespace {
+
+// A mask takes some 30 us, as long as it takes a thread to wake up.
+constexpr size_t kSequencesPerHelper = 4;
 
 bool IsConstrained(const ScheduledEntry& entry) {
   return entry.samples && entry.sequence->request.constraint != nullptr;
@@ -41,6 +45,11 @@ void AppendMasks(const ScheduledEntry& entry, std::string* allowed) {
 
 }  // namespace
 
+Constraints::Constraints(int32_t num_threads)
+    : num_helpers_(
+          static_cast<size_t>(num_threads > 0 ? num_threads : std::clamp(NumAllowedCpus() / 4, 1, 8)) - 1),
+      helpers_(num_helpers_) {}
+
 void Constraints::AddTo(InFlightStep* step, v1::StepRequest* request) {
   step->awaits_masks = std::any_of(step->entries.begin(), step->entries.end(), IsConstrained);
   if (step->awaits_masks) request->set_awaits_masks(true);
@@ -49,15 +58,19 @@ void Constraints::AddTo(InFlightStep* step, v1::StepRequest* request) {
 v1::StepMasks Constraints::MakeMasks(const InFlightStep& step) {
   v1::StepMasks masks;
   masks.set_step_id(step.step_id);
+  std::vector<const ScheduledEntry*> entries;
   for (const ScheduledEntry& entry : step.entries) {
     // Nobody reads the sample of a sequence that has ended, or that is computed again. A sequence without a
     // matcher ends with Accept's error.
     if (!IsConstrained(entry) || entry.dropped || entry.sequence->finished()) continue;
     if (!MakeMatcher(entry.sequence.get()).ok()) continue;
-    v1::SlotMask* const mask = masks.add_masks();
-    mask->set_slot(entry.slot);
-    AppendMasks(entry, mask->mutable_allowed());
+    entries.push_back(&entry);
+    masks.add_masks()->set_slot(entry.slot);
   }
+  const size_t num_helpers = std::min(num_helpers_, entries.size() / kSequencesPerHelper);
+  helpers_.ForEach(entries.size(), num_helpers, [&](size_t i) {
+    AppendMasks(*entries[i], masks.mutable_masks(static_cast<int>(i))->mutable_allowed());
+  });
   return masks;
 }
 

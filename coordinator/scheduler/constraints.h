@@ -7,10 +7,12 @@
 // of its tokens; a mask behind a token that the constraint does not allow does not matter, because the
 // workers cannot sample that token.
 //
-// Stateless: each sequence has its matcher, which is made when it is first needed, from the tokens that the
-// sequence has. Engine loop thread only.
+// Each sequence has its matcher, which is made when it is first needed, from the tokens that the sequence
+// has. Masks of many sequences are made on several threads, while the engine's loop waits: a matcher belongs
+// to one of them at a time. Engine loop thread only.
 
 #include "absl/status/status.h"
+#include "base/threads.h"
 #include "coordinator/scheduler/step_ledger.h"
 #include "coordinator/scheduler/step_plan.h"
 #include "proto/step.pb.h"
@@ -19,11 +21,15 @@ namespace somnus {
 
 class Constraints {
  public:
+  // `num_threads`: that may make masks at once, the engine's loop among them, as SchedulerOptions says.
+  explicit Constraints(int32_t num_threads);
+  Constraints(const Constraints&) = delete;
+
   // Notes, in the step and in its message, whether the step awaits masks. Comes once the step has its entries
   // and its drafts.
   static void AddTo(InFlightStep* step, v1::StepRequest* request);
   // The masks of a step that awaits masks, after the replies to all steps before it were applied.
-  static v1::StepMasks MakeMasks(const InFlightStep& step);
+  v1::StepMasks MakeMasks(const InFlightStep& step);
 
   // The sequence's next output is `token`. Internal: the constraint does not allow the token, which workers
   // with masks cannot have sampled.
@@ -32,6 +38,10 @@ class Constraints {
   static bool IsComplete(const Sequence& sequence) {
     return sequence.matcher != nullptr && sequence.matcher->IsTerminated();
   }
+
+ private:
+  const size_t num_helpers_;
+  TaskThreads helpers_;
 };
 
 }  // namespace somnus

@@ -43,7 +43,9 @@ std::vector<ComputedTokens> HostTier::ComputedOf(const std::vector<SequencePtr>&
 
 bool HostTier::Takes(const std::vector<SequencePtr>& all, PreemptionCause cause) {
   const bool is_choice = cause == PreemptionCause::kNoBlocks || cause == PreemptionCause::kPriority;
-  const auto has_none = [](const SequencePtr& sequence) { return sequence->num_computed == 0; };
+  const auto has_none = [](const SequencePtr& sequence) {
+    return sequence->num_computed == 0 || sequence->pools_early_rows();
+  };
   if (!is_choice || options_.preemption == PreemptionMode::kRecompute ||
       blocks_.host().pool().num_total() == 0 || std::all_of(all.begin(), all.end(), has_none)) {
     return false;
@@ -207,12 +209,16 @@ void HostTier::SetReadsCache(const Sequence& sequence) {
                                copies_.AreApart(blocks_));
 }
 
-void HostTier::TakeHits(const Sequence& sequence) {
+void HostTier::TakeHits(const Sequence& sequence, int64_t num_found) {
   const std::vector<BlockCopyOp> hits = blocks_.cache().TakeHostHits();
   swap_ins_.insert(swap_ins_.end(), hits.begin(), hits.end());
   const auto num_blocks = static_cast<int64_t>(hits.size());
   counts_.in_blocks += num_blocks;
-  if (!sequence.was_scheduled) counts_.host_hit_tokens += num_blocks * options_.blocks.block_size;
+  if (sequence.was_scheduled) return;
+  const int64_t num_hits = std::min(num_found, num_blocks * options_.blocks.block_size);
+  counts_.host_hit_tokens += num_hits;
+  if (blocks_.cache().reads_host() && sequence.uses_prefix_cache())
+    counts_.host_query_tokens += sequence.prompt_len() - (num_found - num_hits);
 }
 
 // Cached blocks are lost only when blocks without known contents run out.

@@ -59,7 +59,8 @@ class HostTier {
   // To be called before a sequence takes blocks: whether the sequence may take them from the host's cache.
   void SetReadsCache(const Sequence& sequence);
   // To be called after a sequence has taken blocks: the step copies the ones that the host's cache had.
-  void TakeHits(const Sequence& sequence);
+  // `num_found`: the tokens that both levels of the cache had.
+  void TakeHits(const Sequence& sequence, int64_t num_found);
 
   // Whether the step in the making swaps, either way.
   bool has_swaps() const { return !swap_outs_.empty() || !swap_ins_.empty(); }

@@ -104,6 +104,7 @@ void LiveSequences::Preempt(const std::vector<SequencePtr>& all, PreemptionCause
     if (!swaps) FreeBlocks(sequence.get(), &blocks_);
     InsertWaiting(sequence);
     ++num_preempted_;
+    ++sequence->num_preemptions;
   }
   counts_.Add(cause, swaps);
 }
@@ -115,6 +116,7 @@ void LiveSequences::PreemptSuspended(const std::vector<SequencePtr>& all, Preemp
     if (!swaps) FreeBlocks(sequence.get(), &blocks_);
     sequence->held.is_suspended = sequence->held.is_kept = false;
     --num_suspended_;
+    ++sequence->num_preemptions;
   }
   host_tier_.ForgetUnusedSwapIns();
   counts_.Add(cause, swaps);
@@ -145,6 +147,7 @@ void LiveSequences::PreemptAll(PreemptionCause cause) {
 
 // The pointer is passed by value: the map of running sequences gives its own up.
 void LiveSequences::Suspend(SequencePtr sequence) {
+  if (sequence->pools_early_rows()) return Preempt({sequence}, PreemptionCause::kReset);
   LeaveRunning(sequence.get());
   sequence->held.is_suspended = true;
   InsertWaiting(sequence);

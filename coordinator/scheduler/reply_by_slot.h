@@ -18,6 +18,7 @@ class ReplyBySlot {
         tokens_(Index(reply.tokens(), num_slots)),
         prompt_logprobs_(Index(reply.prompt_logprobs(), num_slots)),
         drafts_(Index(reply.drafts(), num_slots)),
+        pooled_(Index(reply.pooled(), num_slots)),
         errors_(Index(reply.slot_errors(), num_slots)) {}
 
   // A slot's tokens, which come one after the other.
@@ -31,6 +32,7 @@ class ReplyBySlot {
   // Null where the reply has none for the slot.
   const v1::PromptLogprobs* PromptLogprobs(int32_t slot) const { return Find(prompt_logprobs_, slot); }
   const v1::DraftTokens* Proposals(int32_t slot) const { return Find(drafts_, slot); }
+  const v1::PooledState* Pooled(int32_t slot) const { return Find(pooled_, slot); }
   const v1::SlotError* Error(int32_t slot) const { return Find(errors_, slot); }
 
  private:
@@ -57,6 +59,7 @@ class ReplyBySlot {
   const BySlot<v1::SampledToken> tokens_;
   const BySlot<v1::PromptLogprobs> prompt_logprobs_;
   const BySlot<v1::DraftTokens> drafts_;
+  const BySlot<v1::PooledState> pooled_;
   const BySlot<v1::SlotError> errors_;
 };
 

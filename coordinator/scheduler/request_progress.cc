@@ -19,8 +19,8 @@ RequestProgress ProgressOf(const Sequence& sequence) {
   progress.runs_alone = sequence.runs_alone;
   progress.effective_priority = sequence.effective_priority;
   progress.waited_steps = sequence.waited_steps;
-  progress.scheduled_time = sequence.scheduled_time;
-  progress.first_token_time = sequence.first_token_time;
+  progress.moments = sequence.moments;
+  progress.num_preemptions = sequence.num_preemptions;
   return progress;
 }
 
@@ -39,8 +39,8 @@ void SetProgress(const RequestProgress& progress, Sequence* sequence) {
   sequence->runs_alone = progress.runs_alone;
   sequence->effective_priority = progress.effective_priority;
   sequence->waited_steps = progress.waited_steps;
-  sequence->scheduled_time = progress.scheduled_time;
-  sequence->first_token_time = progress.first_token_time;
+  sequence->moments = progress.moments;
+  sequence->num_preemptions = progress.num_preemptions;
 }
 
 }  // namespace somnus

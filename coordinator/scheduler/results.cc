@@ -41,6 +41,7 @@ void Results::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
   if (const v1::SlotError* error = reply.Error(entry.slot)) {
     status = ToStatus(*error);
     if (!ApplySlotError(entry, status)) return;
+    if (absl::IsInternal(status) && !sequence->finished()) ++stats_.corrupted_requests;
   } else if (!sequence->finished()) {  // else the sequence has ended since, and its token is stale
     status = ApplyResult(entry, reply, &output);
   }
@@ -66,6 +67,7 @@ absl::Status Results::ApplyResult(const ScheduledEntry& entry, const ReplyBySlot
   RETURN_IF_ERROR(DeliverPromptLogprobs(reply.PromptLogprobs(entry.slot), entry.start, entry.num_tokens,
                                         entry.sequence.get(), output));
   if (!entry.samples) return absl::OkStatus();
+  if (entry.owner()->pools()) return ApplyPooled(entry, reply.Pooled(entry.slot), output);
   const absl::Span<const v1::SampledToken* const> tokens = reply.Tokens(entry.slot);
   if (tokens.empty())
     return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
@@ -80,6 +82,17 @@ absl::Status Results::ApplyBeam(const ScheduledEntry& entry, const v1::SampledTo
   const SequencePtr& leader = entry.owner();
   sequences_.Finish(leader);
   Beams::TakeBestBeam(*output, leader.get());
+  return absl::OkStatus();
+}
+
+absl::Status Results::ApplyPooled(const ScheduledEntry& entry, const v1::PooledState* pooled,
+                                  RequestOutput* output) {
+  --entry.sequence->num_pending;
+  if (pooled == nullptr || pooled->values().empty())
+    return absl::InternalError(absl::StrCat("the reply has no pooled vector for slot ", entry.slot));
+  output->pooled.assign(pooled->values().begin(), pooled->values().end());
+  output->finish_reason = FinishReason::kStop;
+  sequences_.Finish(entry.sequence);
   return absl::OkStatus();
 }
 

@@ -46,6 +46,7 @@ class Results {
   void ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
                   std::vector<SequenceOutput>* outputs);
   absl::Status ApplyResult(const ScheduledEntry& entry, const ReplyBySlot& reply, RequestOutput* output);
+  absl::Status ApplyPooled(const ScheduledEntry& entry, const v1::PooledState* pooled, RequestOutput* output);
   absl::Status ApplyBeam(const ScheduledEntry& entry, const v1::SampledToken& token, RequestOutput* output);
   // Applies the tokens of an entry without beams: one token, and before it those of a draft that was right.
   absl::Status ApplyTokens(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,

@@ -43,6 +43,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       host_tier_(options_, ledger_, &blocks_, &copies_, &stats_.swaps),
       beams_(options_, &blocks_, &slots_, &copies_, &stats_),
       drafts_(options_, &blocks_),
+      constraints_(options_.mask_threads),
       sequences_(options_, long_prompts_, ledger_, &blocks_, &slots_, &host_tier_, &beams_,
                  &stats_.preemptions),
       admission_(options_, long_prompts_, &blocks_, slots_, &copies_, &host_tier_, &beams_, &sequences_,
@@ -155,7 +156,7 @@ void Scheduler::GiveBackUnseen(const StepBuilder& builder) {
 std::optional<v1::StepMasks> Scheduler::TakeMasks() {
   InFlightStep* const step = ledger_.oldest();
   if (step == nullptr || !std::exchange(step->awaits_masks, false)) return std::nullopt;
-  return Constraints::MakeMasks(*step);
+  return constraints_.MakeMasks(*step);
 }
 
 bool Scheduler::AddDecodes(StepBuilder* builder) {
@@ -165,7 +166,7 @@ bool Scheduler::AddDecodes(StepBuilder* builder) {
     const Sequence& next = *it->second;
     const bool is_group = next.beam.group != nullptr;
     if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
-    if (!is_group && !IsDecodeDue(next)) {
+    if (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next))) {
       ++it;
     } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {
       builder->AddEntry(it->second, 1);  // its last block has room

@@ -23,6 +23,7 @@
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/scheduler/admission.h"
 #include "coordinator/scheduler/beams.h"
+#include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/drafts.h"
 #include "coordinator/scheduler/fork_copies.h"
 #include "coordinator/scheduler/host_tier.h"
@@ -112,6 +113,7 @@ class Scheduler {
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
   std::vector<BlockEvent> TakeCacheEvents() { return blocks_.cache().TakeEvents(); }
+  std::vector<BlockStay> TakeBlockStays() { return blocks_.TakeStays(); }
   void Pin(PrefixPin pin) { blocks_.pins().Add(std::move(pin)); }
   void Unpin(const std::string& id) { blocks_.pins().Remove(id); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.
@@ -166,6 +168,7 @@ class Scheduler {
   HostTier host_tier_;
   Beams beams_;
   Drafts drafts_;
+  Constraints constraints_;
   LiveSequences sequences_;
   Admission admission_;
   Results results_;

@@ -22,7 +22,9 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
   int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
-  int64_t step_bytes = kStepBytes;                 // of new sequences, and of prompt log-probabilities
+  // Of new sequences, and of prompt log-probabilities and pooled vectors.
+  int64_t step_bytes = kStepBytes;
+  int64_t pooled_bytes = 16 << 10;  // of one pooled vector in a step's reply
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   PreemptionMode preemption = PreemptionMode::kAuto;  // without a host tier always by recompute
   HostPrefixCaching host_prefix_caching = HostPrefixCaching::kOff;
@@ -31,6 +33,7 @@ struct SchedulerOptions {
   int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
   int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
+  int32_t mask_threads = 0;                  // for constrained sequences; 0: a quarter of the CPUs, 1 to 8
   std::shared_ptr<UserAccounts> accounts;    // null: users are not told apart
   SpeculationOptions speculation;
   BlockManagerOptions blocks;

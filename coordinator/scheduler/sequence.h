@@ -93,13 +93,13 @@ struct Sequence : ServicePlace, FailureHistory {
   // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not
   // deliver these again.
   int32_t num_prompt_logprobs = 0;
+  int32_t num_preemptions = 0;
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
   MonotonicTime expires_at = absl::InfiniteDuration();  // ExpiryQueue sets this
 
   // For the observer; stamped by the engine.
-  absl::Time scheduled_time = absl::InfinitePast();
-  absl::Time first_token_time = absl::InfinitePast();
+  RequestMoments moments;
 
   int64_t prompt_len() const { return static_cast<int64_t>(request.prompt.size()); }
   int64_t num_outputs() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
@@ -126,7 +126,16 @@ struct Sequence : ServicePlace, FailureHistory {
   bool owes_prompt_logprobs() const {
     return request.sampling->num_prompt_logprobs >= 0 && num_prompt_logprobs < prompt_len();
   }
-  bool uses_prefix_cache() const { return !owes_prompt_logprobs() && !avoids_prefix_cache; }
+  bool pools() const { return request.pooling != Pooling::kNone; }
+  // The workers add up the rows of the prompt's tokens, or keep the first one, in the sequence's slot: the
+  // whole prompt must be computed in the same slot, without a prefix hit, and is computed again after a
+  // preemption.
+  bool pools_early_rows() const {
+    return request.pooling == Pooling::kMean || request.pooling == Pooling::kCls;
+  }
+  bool uses_prefix_cache() const {
+    return !owes_prompt_logprobs() && !avoids_prefix_cache && !pools_early_rows();
+  }
   // Whether the last of `num_new` tokens that have become known or computed may have filled a block.
   bool MayHaveFilledBlock(int64_t num_new, int32_t block_size) const {
     return num_new != 1 || num_known_computed() % block_size == 0;

@@ -58,8 +58,10 @@ bool Speculation::IsAwaited(const Sequence& sequence) {
   DraftState* state = sequence.draft.get();
   if (state == nullptr) return false;
   if (state->num_in_flight > 0) return true;
-  if (sequence.num_pending == 0 || !has_room_ || abstains_ || state->length.value() == 0) return false;
+  if (sequence.num_pending == 0 || !has_room_ || abstains_) return false;
   if (MostUseful(sequence, sequence.num_pending) < 1) return false;
+  if (!state->forced.empty()) return state->forced.size() > static_cast<size_t>(sequence.num_pending);
+  if (state->length.value() == 0) return false;
   if (options_.asks_workers) return state->num_asking > 0;
   if (state->guess < 0) return false;
   // What is pending is expected to be the first one.
@@ -70,14 +72,22 @@ bool Speculation::IsAwaited(const Sequence& sequence) {
 const std::vector<int32_t>& Speculation::Propose(const Sequence& sequence, int64_t most) {
   draft_.clear();
   DraftState* state = sequence.draft.get();
-  if (state == nullptr || state->drafter == nullptr || abstains_) return draft_;
-  most = std::min({most, MostUseful(sequence, 0), static_cast<int64_t>(state->length.value())});
-  if (most > 0) state->drafter->Propose(sequence.tokens, static_cast<int32_t>(most), &draft_);
+  if (state == nullptr || abstains_) return draft_;
+  most = std::min(most, MostUseful(sequence, 0));
+  if (!state->forced.empty()) {
+    const int64_t count = std::clamp<int64_t>(most, 0, static_cast<int64_t>(state->forced.size()));
+    draft_.assign(state->forced.begin(), state->forced.begin() + count);
+    return draft_;
+  }
+  most = std::min(most, static_cast<int64_t>(state->length.value()));
+  if (most > 0 && state->drafter != nullptr)
+    state->drafter->Propose(sequence.tokens, static_cast<int32_t>(most), &draft_);
   return draft_;
 }
 
 void Speculation::NoteSent(Sequence* sequence, size_t num_draft) {
   sequence->draft->num_in_flight = static_cast<int32_t>(num_draft);
+  sequence->draft->sends_forced = !sequence->draft->forced.empty();
   sequence->draft->names_input = true;
 }
 
@@ -119,6 +129,7 @@ void Speculation::TakeProposals(Sequence* sequence, absl::Span<const int32_t> pr
 
 void Speculation::NoteToken(Sequence* sequence) {
   if (!MayDraft(*sequence)) return;
+  AskConstraint(sequence);
   DraftState& state = StateOf(sequence);
   state.pause = std::max(0, state.pause - 1);
   if (state.rest > 0) {
@@ -146,6 +157,12 @@ void Speculation::NoteFailure(DraftState* state) {
 void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_accepted) {
   counts_.AddDraft(num_draft, num_accepted);
   DraftState& state = *sequence->draft;
+  if (sequence->state == SequenceState::kRunning) AskConstraint(sequence);
+  if (std::exchange(state.sends_forced, false)) {
+    state.num_in_flight = 0;
+    if (sequence->state == SequenceState::kRunning) Guess(sequence);
+    return;
+  }
   state.length.NoteDraft(static_cast<int32_t>(num_draft), static_cast<int32_t>(num_accepted));
   state.num_in_flight = 0;
   state.pause = state.length.pause();
@@ -156,6 +173,13 @@ void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_acc
     trials_.NoteSuccess();
   }
   if (sequence->state == SequenceState::kRunning) Guess(sequence);
+}
+
+void Speculation::AskConstraint(Sequence* sequence) {
+  DraftState& state = StateOf(sequence);
+  state.forced.clear();
+  if (sequence->matcher != nullptr)
+    sequence->matcher->ForcedTokens(options_.num_speculative_tokens, &state.forced);
 }
 
 void Speculation::Guess(Sequence* sequence) {
@@ -169,6 +193,8 @@ void Speculation::Leave(Sequence* sequence) {
   DraftState& state = *sequence->draft;
   state.drafter.reset();
   state.guess = -1;
+  state.forced.clear();
+  state.sends_forced = false;
   state.num_in_flight = state.num_asking = 0;
   state.names_input = false;
 }

@@ -17,6 +17,10 @@
 // them, take more time than they save has none for a while. Now and then some steps have no drafts at all, to
 // measure how long such steps take.
 //
+// Where a sequence's constraint leaves no choice (TokenMatcher::ForcedTokens), the draft is the forced
+// tokens, whatever the drafter expects. Forced drafts are nearly always right: the account of the other
+// drafts does not see them.
+//
 // Beam searches have no drafts, since their tokens are chosen from all beams' candidates; nor has a sequence
 // that runs alone, since it may make workers fail.
 
@@ -55,7 +59,9 @@ struct DraftState {
   DraftAccount account;
   int32_t rest = 0;  // tokens to come without drafts and guesses, which did not pay
   int32_t next_rest = kLeastRest;
-  bool names_input = false;  // workers hold tokens of a draft: the next step names its input instead
+  std::vector<int32_t> forced;  // behind the known tokens
+  bool sends_forced = false;    // the step in flight has a forced draft
+  bool names_input = false;     // workers hold tokens of a draft: the next step names its input instead
 
   explicit DraftState(int32_t most) : length(most) {}
 };
@@ -106,6 +112,7 @@ class Speculation {
   DraftState& StateOf(Sequence* sequence);
   Drafter& DrafterOf(DraftState* state) const;
   void Guess(Sequence* sequence);
+  void AskConstraint(Sequence* sequence);
   // Notes a failure if the guesses for a sequence without drafts were wrong too often.
   void NoteWrongGuesses(DraftState* state);
   void NoteFailure(DraftState* state);

@@ -22,8 +22,13 @@ StepBuilder::StepBuilder(const SchedulerOptions& options, const LongPrompts& lon
 
 int64_t StepBuilder::Chunk(const Sequence& sequence, int64_t num_tokens) const {
   const int64_t chunk = std::min(num_tokens, budget);
+  if (!HasReplyRoom(sequence)) return 0;
   if (!sequence.owes_prompt_logprobs()) return chunk;
   return std::min(chunk, reply_bytes_ / PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs));
+}
+
+bool StepBuilder::HasReplyRoom(const Sequence& sequence) const {
+  return !sequence.pools() || !has_pooled_ || reply_bytes_ >= options_.pooled_bytes;
 }
 
 // The first new sequence of a step always has room, since Scheduler::Check bounds its size.
@@ -65,6 +70,10 @@ void StepBuilder::Extend(int index, int64_t num_tokens) {
   plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
   if (sequence.num_to_compute() > 0) return;
   entry.samples = true;
+  if (sequence.pools()) {
+    has_pooled_ = true;
+    reply_bytes_ -= options_.pooled_bytes;
+  }
   entry.has_forks = !sequence.choice.forks.empty();
   ++sequence.num_pending;
 }

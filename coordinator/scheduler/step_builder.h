@@ -43,6 +43,8 @@ class StepBuilder {
 
   // Whether the step's messages have room for a sequence that is sent whole, and for its first token.
   bool HasBytes(const Sequence& sequence) const;
+  // Whether the reply has room for the pooled vector of a sequence that pools; the first one always has.
+  bool HasReplyRoom(const Sequence& sequence) const;
   // Sends a sequence whole; HasBytes must have said yes. The workers then know its slot.
   void SendWhole(const Sequence& sequence, const std::vector<int32_t>& block_ids);
 
@@ -67,7 +69,8 @@ class StepBuilder {
   const SchedulerOptions& options_;
   const LongPrompts& long_prompts_;
   NewSequenceWriter writer_{&plan.request};
-  int64_t reply_bytes_;  // left for prompt log-probabilities
+  int64_t reply_bytes_;      // left for prompt log-probabilities and pooled vectors
+  bool has_pooled_ = false;  // the reply has a pooled vector
 };
 
 }  // namespace somnus

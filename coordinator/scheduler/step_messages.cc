@@ -39,6 +39,20 @@ void FillSampling(const SamplingParams& params, bool owes_prompt_logprobs, v1::S
   }
 }
 
+v1::StepPooling ToMessage(Pooling pooling) {
+  switch (pooling) {
+    case Pooling::kLast:
+      return v1::STEP_POOLING_LAST;
+    case Pooling::kCls:
+      return v1::STEP_POOLING_CLS;
+    case Pooling::kMean:
+      return v1::STEP_POOLING_MEAN;
+    case Pooling::kNone:
+      break;
+  }
+  return v1::STEP_POOLING_NONE;
+}
+
 }  // namespace
 
 NewSequenceWriter::Key NewSequenceWriter::KeyOf(const Sequence& sequence) {
@@ -63,6 +77,7 @@ void NewSequenceWriter::Add(const Sequence& sequence, const std::vector<int32_t>
   message->mutable_block_ids()->Add(block_ids.begin(), block_ids.end());
   message->set_sampling_index(it->second);
   message->set_seed(sequence.request.seed);
+  if (sequence.pools()) message->set_pooling(ToMessage(sequence.request.pooling));
 }
 
 void NameInput(const Sequence& sequence, v1::ScheduledSequence* scheduled) {

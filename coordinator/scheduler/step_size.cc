@@ -69,4 +69,8 @@ int64_t PromptLogprobBytes(int32_t num_prompt_logprobs) {
   return kPositionBytes + kAlternativeBytes * (1 + std::max(0, num_prompt_logprobs));
 }
 
+int64_t PooledStateBytes(int64_t width) {
+  return 3 * kListBytes + kIdBytes + width * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace somnus

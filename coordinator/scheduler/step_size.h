@@ -22,4 +22,7 @@ int64_t SequenceForkBytes(int64_t num_tokens, int32_t block_size);
 // The size of one position of a PromptLogprobs with `num_prompt_logprobs` alternatives.
 int64_t PromptLogprobBytes(int32_t num_prompt_logprobs);
 
+// The size of a PooledState of `width` numbers.
+int64_t PooledStateBytes(int64_t width);
+
 }  // namespace somnus

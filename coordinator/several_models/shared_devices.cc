@@ -17,10 +17,9 @@ class SharedDevices::Observer : public PassingObserver {
   Observer(SharedDevices* devices, ModelRecord* model, EngineObserver* next)
       : PassingObserver(next), devices_(devices), model_(model) {}
 
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     devices_->NoteEnded(model_, 1);
-    PassingObserver::OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+    PassingObserver::OnRequestFinished(request, end);
   }
 
  private:

@@ -11,6 +11,10 @@
 namespace somnus {
 namespace {
 
+// Of a text that a grammar forces. A longer text, or one whose masks take long, is forced in parts.
+constexpr int64_t kMaxForcedBytes = 64;
+constexpr absl::Duration kMaxForcedTime = absl::Milliseconds(1);
+
 void AllowOnly(int32_t token, absl::Span<uint32_t> mask) {
   std::fill(mask.begin(), mask.end(), 0u);
   mask[token / 32] |= 1u << (token % 32);
@@ -30,8 +34,9 @@ struct ReasoningPlace {
 class AnswerMatcher : public TokenMatcher {
  public:
   AnswerMatcher(absl::StatusOr<std::unique_ptr<GrammarMatcher>> grammar,
-                const std::optional<ReasoningBounds>& reasoning, const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), reasoning_(reasoning) {
+                const std::optional<ReasoningBounds>& reasoning, const Tokenizer& tokenizer,
+                const ForcedTokenizer* forced_tokenizer)
+      : tokenizer_(tokenizer), reasoning_(reasoning), forced_tokenizer_(forced_tokenizer) {
     if (grammar.ok()) {
       grammar_ = *std::move(grammar);
     } else {
@@ -46,7 +51,10 @@ class AnswerMatcher : public TokenMatcher {
     RETURN_IF_ERROR(error_);
     ReasoningPlace next = place_;
     RETURN_IF_ERROR(Step(token, &next));
-    if (next.is_grammars && grammar_ != nullptr) RETURN_IF_ERROR(grammar_->Accept(token));
+    if (next.is_grammars && grammar_ != nullptr) {
+      RETURN_IF_ERROR(grammar_->Accept(token));
+      PassForced(token);
+    }
     before_.push_back(std::exchange(place_, std::move(next)));
     if (before_.size() > static_cast<size_t>(kMaxSpeculativeTokens)) before_.pop_front();
     return absl::OkStatus();
@@ -60,6 +68,8 @@ class AnswerMatcher : public TokenMatcher {
       before_.pop_back();
     }
     if (num_grammars == 0) return;
+    num_passed_ -= num_grammars;
+    if (num_passed_ < 0) ForgetForced();
     if (absl::Status status = grammar_->Rollback(num_grammars); !status.ok()) error_ = std::move(status);
   }
 
@@ -77,12 +87,46 @@ class AnswerMatcher : public TokenMatcher {
     return FillAnswer(mask);
   }
 
+  void ForcedTokens(int32_t most, std::vector<int32_t>* tokens) override {
+    tokens->clear();
+    if (place_.at == ReasoningPlace::At::kReasoning && IsForced()) {
+      const auto next = reasoning_->forced_end.begin() + static_cast<std::ptrdiff_t>(place_.num_forced);
+      tokens->assign(next, reasoning_->forced_end.end());
+    } else if (place_.at == ReasoningPlace::At::kAnswer) {
+      if (num_passed_ == static_cast<int64_t>(forced_.size())) ForceAhead();
+      tokens->assign(forced_.begin() + static_cast<std::ptrdiff_t>(num_passed_), forced_.end());
+    }
+    if (tokens->size() > static_cast<size_t>(most)) tokens->resize(static_cast<size_t>(most));
+  }
+
   bool IsTerminated() const override { return grammar_ != nullptr && grammar_->IsTerminated(); }
 
  private:
   bool IsForced() const {
     return place_.num_forced > 0 ||
            (reasoning_->max_tokens.has_value() && place_.num_tokens >= *reasoning_->max_tokens);
+  }
+
+  void ForgetForced() {
+    forced_.clear();
+    num_passed_ = 0;
+  }
+  // The grammar has accepted `token`.
+  void PassForced(int32_t token) {
+    if (num_passed_ < static_cast<int64_t>(forced_.size()) &&
+        forced_[static_cast<size_t>(num_passed_)] == token) {
+      ++num_passed_;
+    } else {
+      ForgetForced();
+    }
+  }
+  void ForceAhead() {
+    ForgetForced();
+    if (grammar_ == nullptr || forced_tokenizer_ == nullptr || !error_.ok() || grammar_->IsTerminated())
+      return;
+    const absl::StatusOr<std::string> text = grammar_->ForcedText(kMaxForcedBytes, kMaxForcedTime);
+    // An error of the grammar shows again at the next mask.
+    if (text.ok() && !text->empty()) forced_ = forced_tokenizer_->Tokens(*text);
   }
 
   // Moves `next`, the place before `token`, behind the token.
@@ -142,28 +186,34 @@ class AnswerMatcher : public TokenMatcher {
 
   const Tokenizer& tokenizer_;
   const std::optional<ReasoningBounds>& reasoning_;
+  const ForcedTokenizer* const forced_tokenizer_;
   std::unique_ptr<GrammarMatcher> grammar_;
   absl::Status error_;
   ReasoningPlace place_;
   std::deque<ReasoningPlace> before_;  // before each of the last tokens
+  // Tokens that the grammar has forced, of which the first num_passed_ were accepted last.
+  std::vector<int32_t> forced_;
+  int64_t num_passed_ = 0;
 };
 
 class AnswerConstraint : public TokenConstraint {
  public:
   AnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar, std::optional<ReasoningBounds> reasoning,
-                   std::shared_ptr<const Tokenizer> tokenizer, int32_t num_mask_words)
+                   std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ForcedTokenizer> forced,
+                   int32_t num_mask_words)
       : grammar_(std::move(grammar)),
         reasoning_(std::move(reasoning)),
         tokenizer_(std::move(tokenizer)),
+        forced_(std::move(forced)),
         num_mask_words_(num_mask_words) {}
 
   std::unique_ptr<TokenMatcher> NewMatcher() const override {
     absl::StatusOr<std::unique_ptr<GrammarMatcher>> matcher = std::unique_ptr<GrammarMatcher>();
     if (grammar_ != nullptr) matcher = grammar_->NewMatcher();
-    return std::make_unique<AnswerMatcher>(std::move(matcher), reasoning_, *tokenizer_);
+    return std::make_unique<AnswerMatcher>(std::move(matcher), reasoning_, *tokenizer_, forced_.get());
   }
   int32_t num_mask_words() const override { return num_mask_words_; }
-  int64_t bytes() const override { return kMatcherBytes + num_mask_words_ * int64_t{4}; }
+  int64_t bytes() const override { return kMatcherBytes + num_mask_words_ * int64_t{8}; }
 
  private:
   static constexpr int64_t kMatcherBytes = 64 << 10;
@@ -171,6 +221,7 @@ class AnswerConstraint : public TokenConstraint {
   const std::shared_ptr<const CompiledGrammar> grammar_;
   const std::optional<ReasoningBounds> reasoning_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::shared_ptr<const ForcedTokenizer> forced_;
   const int32_t num_mask_words_;
 };
 
@@ -179,9 +230,10 @@ class AnswerConstraint : public TokenConstraint {
 std::shared_ptr<const TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar,
                                                             std::optional<ReasoningBounds> reasoning,
                                                             std::shared_ptr<const Tokenizer> tokenizer,
+                                                            std::shared_ptr<const ForcedTokenizer> forced,
                                                             int32_t num_mask_words) {
   return std::make_shared<AnswerConstraint>(std::move(grammar), std::move(reasoning), std::move(tokenizer),
-                                            num_mask_words);
+                                            std::move(forced), num_mask_words);
 }
 
 }  // namespace somnus

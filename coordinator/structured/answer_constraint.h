@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/request/token_constraint.h"
+#include "coordinator/structured/forced_tokens.h"
 #include "coordinator/structured/grammar.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -27,11 +28,12 @@ struct ReasoningBounds {
   std::optional<int64_t> max_tokens;  // that reasoning may have; nullopt: any number
 };
 
-// `grammar` null: every text. `reasoning` nullopt: the answer begins at once. `num_mask_words`: as
-// TokenConstraint says.
+// `grammar` null: every text. `reasoning` nullopt: the answer begins at once. `forced` null: the grammar
+// forces no tokens ahead. `num_mask_words`: as TokenConstraint says.
 std::shared_ptr<const TokenConstraint> MakeAnswerConstraint(std::shared_ptr<const CompiledGrammar> grammar,
                                                             std::optional<ReasoningBounds> reasoning,
                                                             std::shared_ptr<const Tokenizer> tokenizer,
+                                                            std::shared_ptr<const ForcedTokenizer> forced,
                                                             int32_t num_mask_words);
 
 }  // namespace somnus

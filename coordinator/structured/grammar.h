@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace somnus {
@@ -70,8 +71,9 @@ class GrammarMatcher {
   // come, as the vocabulary lacks the bytes that the grammar asks for, or as an end token has been accepted.
   virtual absl::Status FillMask(absl::Span<uint32_t> mask) = 0;
   // The only text that may come next, up to `max_bytes` bytes and possibly cut within a character; empty
-  // where there is a choice. Costs one mask for each byte.
-  virtual absl::StatusOr<std::string> ForcedText(int64_t max_bytes) = 0;
+  // where there is a choice. Costs one mask for each byte, and begins no mask after `max_time`. The next
+  // FillMask has the first mask for nothing.
+  virtual absl::StatusOr<std::string> ForcedText(int64_t max_bytes, absl::Duration max_time) = 0;
 
   // The text so far is whole. More may follow all the same.
   virtual bool IsComplete() const = 0;

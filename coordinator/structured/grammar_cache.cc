@@ -125,7 +125,9 @@ void GrammarCache::CompileSources() {
       continue;
     }
     lock.unlock();
+    const MonotonicTime begin = MonotonicNow();
     const Result result = compiler_->Compile(*source);
+    if (options_.on_compiled) options_.on_compiled(MonotonicNow() - begin);
     lock.lock();
     if (!result.ok()) ++counts_.refused;
     if (IsFinal(result.status())) Keep(source, result);

@@ -35,6 +35,9 @@ class GrammarCache {
     int64_t max_waiting = 1024;
     // From the call to its answer, with the time that the source waits for a thread.
     absl::Duration max_wait = absl::Seconds(10);
+    // Called after each compile, also after one that ended in an error, on the compile's thread; may be
+    // empty.
+    std::function<void(absl::Duration)> on_compiled;
   };
 
   struct Counts {

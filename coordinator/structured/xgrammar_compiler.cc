@@ -2,6 +2,7 @@
 
 #include <xgrammar/xgrammar.h>
 
+#include <algorithm>
 #include <bit>
 #include <exception>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/work_meter.h"
 #include "coordinator/structured/xgrammar_log.h"
@@ -99,6 +101,7 @@ class XgrammarMatcher : public GrammarMatcher {
   absl::Status Accept(int32_t token) override {
     RETURN_IF_ERROR(broken_);
     if (token < 0 || token >= shared_->rows) return NotAllowed(token);
+    mask_here_.clear();
     bool accepted = false;
     RETURN_IF_ERROR(Run([&] {
       accepted = matcher_.AcceptToken(token);
@@ -115,6 +118,7 @@ class XgrammarMatcher : public GrammarMatcher {
       return absl::InvalidArgumentError(absl::StrCat(count, " tokens cannot be taken back of ", accepted_));
     }
     accepted_ -= count;
+    mask_here_.clear();
     return Run([&] {
       matcher_.Rollback(static_cast<int>(count));
       return absl::OkStatus();
@@ -128,17 +132,30 @@ class XgrammarMatcher : public GrammarMatcher {
           absl::StrCat("a mask of ", mask.size(), " words for ", shared_->rows, " tokens"));
     }
     if (matcher_.IsTerminated()) return absl::FailedPreconditionError("the text has ended");
-    RETURN_IF_ERROR(Run([&] { return Fill(mask); }));
+    if (mask_here_.empty()) {
+      RETURN_IF_ERROR(Run([&] { return Fill(mask); }));
+    } else {
+      std::copy(mask_here_.begin(), mask_here_.end(), mask.begin());
+    }
     for (const uint32_t word : mask) {
       if (word != 0) return absl::OkStatus();
     }
     return absl::FailedPreconditionError("no token can go on with the text as its grammar asks");
   }
 
-  absl::StatusOr<std::string> ForcedText(int64_t max_bytes) override {
+  absl::StatusOr<std::string> ForcedText(int64_t max_bytes, absl::Duration max_time) override {
     RETURN_IF_ERROR(broken_);
+    const absl::Time deadline = absl::Now() + max_time;
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(shared_->rows)));
     std::string text;
-    RETURN_IF_ERROR(Run([&] { return FindForced(max_bytes, &text); }));
+    for (bool goes_on = true; goes_on && absl::Now() < deadline;) {
+      if (static_cast<int64_t>(text.size()) >= max_bytes || matcher_.IsTerminated()) break;
+      RETURN_IF_ERROR(Run([&] { return ForceByte(absl::MakeSpan(mask), &text, &goes_on); }));
+    }
+    RETURN_IF_ERROR(Run([&] {
+      matcher_.Rollback(static_cast<int>(text.size()));
+      return absl::OkStatus();
+    }));
     return text;
   }
 
@@ -203,25 +220,26 @@ class XgrammarMatcher : public GrammarMatcher {
     return shared;
   }
 
-  absl::Status FindForced(int64_t max_bytes, std::string* text) {
-    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(shared_->rows)));
-    while (static_cast<int64_t>(text->size()) < max_bytes && !matcher_.IsTerminated()) {
-      RETURN_IF_ERROR(Fill(absl::MakeSpan(mask)));
-      const int16_t byte = SharedByte(mask);
-      if (byte == kNoByte) break;
-      if (!matcher_.AcceptString(std::string(1, static_cast<char>(byte)))) {
-        return absl::InternalError("the grammar refuses a byte that it allowed");
-      }
-      text->push_back(static_cast<char>(byte));
+  // Goes on with the byte with which all tokens begin that may come behind `text`; clears `goes_on` where the
+  // tokens begin with several bytes.
+  absl::Status ForceByte(absl::Span<uint32_t> mask, std::string* text, bool* goes_on) {
+    RETURN_IF_ERROR(Fill(mask));
+    if (text->empty()) mask_here_.assign(mask.begin(), mask.end());
+    const int16_t byte = SharedByte(mask);
+    *goes_on = byte != kNoByte;
+    if (!*goes_on) return absl::OkStatus();
+    if (!matcher_.AcceptString(std::string(1, static_cast<char>(byte)))) {
+      return absl::InternalError("the grammar refuses a byte that it allowed");
     }
-    matcher_.Rollback(static_cast<int>(text->size()));
+    text->push_back(static_cast<char>(byte));
     return absl::OkStatus();
   }
 
   const xgrammar::CompiledGrammar grammar_;
   xgrammar::GrammarMatcher matcher_;
   const SharedPtr shared_;
-  int64_t accepted_ = 0;  // tokens
+  std::vector<uint32_t> mask_here_;  // of the next token, where ForcedText has made the mask; or empty
+  int64_t accepted_ = 0;             // tokens
   int64_t masks_ = 0;
   int64_t held_ = 0;  // bytes that the calls so far have left allocated
   absl::Status broken_;

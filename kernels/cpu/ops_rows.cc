@@ -136,4 +136,29 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
   });
 }
 
+void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n,
+              const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  constexpr int64_t kPiece = 256;  // columns, of which the sum stays in the fastest cache
+  const int64_t num_pieces = (x.cols + kPiece - 1) / kPiece, element = ElementBytes(x.dtype);
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < n; ++i) num_rows += pools[i].num_rows;
+  const auto pool_piece = [&](const PooledRows& pool, int64_t first_col) {
+    const int64_t cols = std::min(kPiece, x.cols - first_col);
+    float* const sum = out.row<float>(pool.out_row) + first_col;
+    float row[kPiece];
+    if (!pool.continues) std::fill_n(sum, cols, 0.0f);
+    for (int64_t r = pool.first_row; r < int64_t{pool.first_row} + pool.num_rows; ++r) {
+      const char* const from = static_cast<const char*>(x.data) + (r * x.stride + first_col) * element;
+      cpu.kernels().to_float(from, x.dtype, cols, row);
+      cpu.kernels().add(sum, row, cols);
+    }
+    if (pool.divisor == 1) return;
+    for (int64_t c = 0; c < cols; ++c) sum[c] /= pool.divisor;
+  };
+  cpu.ParallelFor(n * num_pieces, num_rows * x.cols / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) pool_piece(pools[i / num_pieces], i % num_pieces * kPiece);
+  });
+}
+
 }  // namespace somnus::cpu

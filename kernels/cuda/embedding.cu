@@ -1,11 +1,13 @@
-// Token and position embeddings, and gathered rows. All are bound by memory: per row, the index, the row read
-// once and the row written once; almost no arithmetic.
+// Token and position embeddings, and gathered and pooled rows. All are bound by memory: per row, the index,
+// the row read once and the row written once; almost no arithmetic.
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/rows.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
+
+constexpr unsigned kPoolThreads = 128;
 
 // Reads 4 + cols * sizeof(T) bytes a row, writes cols * 4. The f32 side gets 16-byte accesses, T's 8 or 16.
 template <typename T, int kVector>
@@ -100,6 +102,23 @@ void GatherWords(CudaDevice& device, const TensorView& x, const int32_t* rows, c
   LaunchElements<4>(device, op, out.rows, out.cols / elements);
 }
 
+// A thread for each column of a pool: reads each row once, 2 or 4 bytes an element, one after the other,
+// since the order of the additions is the result's. Neighbours read neighbouring columns.
+template <typename T>
+__global__ void __launch_bounds__(kPoolThreads) Pool(const T* x, int64_t x_stride, const PooledRows* pools,
+                                                     int64_t cols, float* out, int64_t out_stride) {
+  JoinStream();
+  const int64_t col = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (col >= cols) return;
+  const PooledRows pool = pools[blockIdx.y];
+  float* const to = out + pool.out_row * out_stride + col;
+  const T* from = x + pool.first_row * x_stride + col;
+  float sum = pool.continues ? *to : 0.0f;
+#pragma unroll 8
+  for (int32_t r = 0; r < pool.num_rows; ++r, from += x_stride) sum += ToFloat(*from);
+  *to = sum / pool.divisor;
+}
+
 }  // namespace
 
 void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
@@ -137,6 +156,20 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
     DispatchAct(x.dtype,
                 [&](auto tag) { GatherWords<typename decltype(tag)::type>(AsCuda(device), x, rows, out); });
   }
+}
+
+void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n,
+              const TensorView& out) {
+  if (x.cols == 0) return;
+  const LaunchConfig config{.grid = dim3(static_cast<unsigned>((x.cols + kPoolThreads - 1) / kPoolThreads),
+                                         static_cast<unsigned>(n)),
+                            .block = dim3(kPoolThreads),
+                            .overlaps_previous = true};
+  DispatchAct(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    Launch(AsCuda(device), config, Pool<T>, x.row<const T>(0), x.stride, pools, x.cols, out.row<float>(0),
+           out.stride);
+  });
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

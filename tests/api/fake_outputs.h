@@ -54,6 +54,20 @@ inline TransitionReport FakeReport(TagOutcome outcome, TagReport bytes) {
   return report;
 }
 
+inline constexpr int32_t kFakeWidth = 4;  // of a fake model's hidden states
+
+// The vector of a request that pools: the first token, the last token, their number, and the pooling.
+inline RequestOutput FakePooled(const EngineRequest& request, int64_t weights_version) {
+  const std::vector<int32_t>& prompt = request.prompt;
+  RequestOutput output;
+  for (const int64_t number : {int64_t{prompt.front()}, int64_t{prompt.back()},
+                               static_cast<int64_t>(prompt.size()), static_cast<int64_t>(request.pooling)})
+    output.pooled.push_back(static_cast<float>(number));
+  output.finish_reason = FinishReason::kStop;
+  output.weights_version = weights_version;
+  return output;
+}
+
 // The next token of a request that has `made` tokens so far.
 inline RequestOutput FakeOutput(const EngineRequest& request, int32_t made, int64_t weights_version) {
   const SamplingParams& sampling = *request.sampling;

@@ -333,6 +333,8 @@ class FakeEngine : public Engine {
       output.error = error_;
     } else if (sampling.beam_search.has_value()) {
       if (++open->made == open->request.max_tokens) output = FakeAnswers(open->request);
+    } else if (open->request.pooling != Pooling::kNone) {
+      output = FakePooled(open->request, weights_version_);
     } else {
       output = FakeOutput(open->request, open->made++, weights_version_);
       ++tokens_;
@@ -403,6 +405,7 @@ inline ServedModel FakeModel(std::shared_ptr<FakeEngine> engine) {
   model.engine = std::move(engine);
   model.tokenizer = std::make_shared<ByteTokenizer>();
   model.config.vocab_size = 257;
+  model.config.embedding_dim = kFakeWidth;
   model.config.eos_token_ids = {ByteTokenizer::kEos};
   model.max_token_bytes = LongestToken(*model.tokenizer);
   return model;

@@ -153,6 +153,21 @@ TEST(LogWriterTest, ABrokenInvariantEndsAProcessWhoseLogNobodyReads) {
   EXPECT_EQ(WTERMSIG(status), SIGABRT);
 }
 
+TEST(LogWriterTest, NoTextCanBeginALineOfItsOwn) {
+  Pipe pipe;
+  const auto [text, status] = RunUntil(&pipe, /*read=*/true, [] {
+    (void)InitLogging("test", "info", 1 << 20);
+    LogWarning("request {} ended", "a\nb\r\x1b[31m\x7f\u00e9");
+    exit(0);
+  });
+  const std::vector<std::string> lines = Lines(text);
+  ASSERT_EQ(lines.size(), 1u) << text;
+  EXPECT_NE(lines[0].find(R"(request a\x0ab\x0d\x1b[31m\x7f)"
+                          "\u00e9 ended"),
+            std::string::npos)
+      << lines[0];
+}
+
 TEST(LogWriterTest, WhatWasLoggedBeforeAFaultOrAnExitIsThere) {
   for (const bool faults : {false, true}) {
     Pipe pipe;

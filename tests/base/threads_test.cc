@@ -50,6 +50,26 @@ TEST(ThreadsTest, TasksGetThreadsAsTheyNeedThemUpToTheBound) {
   EXPECT_EQ(ended, 3);
 }
 
+TEST(ThreadsTest, ForEachRunsEachOnceThoughHelpersAreBusy) {
+  TaskThreads threads(2);
+  std::vector<std::atomic<int>> calls(100);
+  // Two calls at once take two threads.
+  std::atomic<int> there{0};
+  threads.ForEach(2, 1, [&](size_t i) {
+    ++calls[i];
+    ++there;
+    while (there < 2) std::this_thread::yield();
+  });
+  absl::Notification go;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(threads.Run([&] { go.WaitForNotification(); }).ok());
+  threads.ForEach(calls.size(), 2, [&](size_t i) { ++calls[i]; });
+  go.Notify();
+  threads.ForEach(calls.size(), 5, [&](size_t i) { ++calls[i]; });
+  threads.ForEach(0, 2, [&](size_t) { ADD_FAILURE(); });
+  threads.Join();
+  for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i], i < 2 ? 3 : 2) << i;
+}
+
 TEST(ThreadsDeathTest, WithoutThreadsNothingEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -46,6 +46,16 @@ TEST(HfConfig, OptionsOfLlama) {
   EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
 }
 
+TEST(HfConfig, Matryoshka) {
+  EXPECT_FALSE(Good(Llama()).is_matryoshka);
+  const ModelConfig any = Good(With(Llama(), "is_matryoshka", true));
+  EXPECT_TRUE(any.is_matryoshka);
+  EXPECT_TRUE(any.matryoshka_dimensions.empty());
+  const ModelConfig listed = Good(With(Llama(), "matryoshka_dimensions", {32, 64}));
+  EXPECT_TRUE(listed.is_matryoshka);
+  EXPECT_THAT(listed.matryoshka_dimensions, ElementsAre(32, 64));
+}
+
 TEST(HfConfig, BiasesOfQwen) {
   ModelConfig model = Good(With(Llama(), "architectures", {"Qwen2ForCausalLM"}));
   EXPECT_STREQ(model.family->model_type, "qwen2");

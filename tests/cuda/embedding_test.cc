@@ -45,6 +45,22 @@ void CompareGather(DataType type, int64_t n, Layout layout, int64_t count) {
   for (int64_t r = 0; r < count; ++r) ASSERT_EQ(out.Bytes(r), x.Bytes(rows[r])) << "width " << n;
 }
 
+void ComparePools(DataType type, int64_t n, Layout layout, int64_t count) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const std::vector<PooledRows> pools = {
+      {3, 1, 4, false, 1}, {0, 40, 0, false, 40}, {5, 20, 2, true, 31}, {39, 1, 1, true, 1}};
+  DeviceArray<PooledRows> device_pools(pools);
+  DeviceMatrix x(type, 40, n, layout), out(DataType::kF32, 5, n, {layout.pad, layout.offset});
+  Matrix host_x(DataType::kF32, 40, n), want(DataType::kF32, 5, n);
+  x.Randomize(5, 1, &host_x);
+  out.Randomize(6, 1, &want);
+  PoolRows(*device, x.view(), device_pools.data(), count, out.view());
+  ASSERT_TRUE(device->Synchronize().ok());
+  PoolRows(*cpu, host_x.view(), pools.data(), count, want.view());
+  for (int64_t r = 0; r < 5; ++r) ASSERT_EQ(out.Bytes(r), want.Bytes(r)) << "width " << n << ", row " << r;
+}
+
 void ComparePositions(int64_t n, Layout layout, int64_t tokens) {
   const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
   SOMNUS_SKIP_WITHOUT_GPU(device);
@@ -90,6 +106,15 @@ TEST_P(EmbeddingTest, GatheredRowsAreTheirSource) {
   for (const int64_t n : kWidths) {
     for (const Layout layout : kLayouts) {
       for (const int64_t count : {0, 1, 5}) CompareGather(GetParam(), n, layout, count);
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, PoolsEqualTheCpus) {
+  ComparePools(GetParam(), 64, {}, 2);
+  for (const int64_t n : kWidths) {
+    for (const Layout layout : kLayouts) {
+      for (const int64_t count : {0, 1, 4}) ComparePools(GetParam(), n, layout, count);
     }
   }
 }

@@ -11,12 +11,22 @@ namespace {
 
 constexpr int32_t kVocab = 1000, kEnd = 999;
 
-// Which ids may be output k depends on the output before. After `length` outputs only kEnd may come.
+// Which ids may be output k depends on the output before. After `length` outputs only kEnd may come. Of 8
+// outputs in a row the last `num_forced` have one id each; the matcher forces them ahead, and the last of
+// them wrongly where the number of outputs is a multiple of `wrong_period`.
 struct Rule {
   int32_t length = 1 << 20;
+  size_t num_forced = 0;
+  size_t wrong_period = 1 << 20;
+
+  bool IsForced(absl::Span<const int32_t> outputs) const { return outputs.size() % 8 >= 8 - num_forced; }
+  static int32_t OnlyId(absl::Span<const int32_t> outputs) {
+    return static_cast<int32_t>((outputs.back() * 5 + static_cast<int64_t>(outputs.size())) % kEnd);
+  }
 
   bool Allows(absl::Span<const int32_t> outputs, int32_t id) const {
     if (static_cast<int32_t>(outputs.size()) >= length) return id == kEnd;
+    if (IsForced(outputs)) return id == OnlyId(outputs);
     const int64_t last = outputs.empty() ? 0 : outputs.back();
     return id != kEnd && (id - last * 3 - static_cast<int64_t>(outputs.size())) % 7 == 0;
   }
@@ -39,6 +49,16 @@ class RuleMatcher : public TokenMatcher {
       if (rule_.Allows(outputs_, id)) mask[id / 32] |= 1u << (id % 32);
     }
     return true;
+  }
+  void ForcedTokens(int32_t most, std::vector<int32_t>* tokens) override {
+    tokens->clear();
+    std::vector<int32_t> outputs = outputs_;
+    while (static_cast<int32_t>(tokens->size()) < most && rule_.IsForced(outputs)) {
+      outputs.push_back(rule_.OnlyId(outputs));
+      tokens->push_back(outputs.back());
+    }
+    if (!tokens->empty() && outputs_.size() % rule_.wrong_period == 0)
+      tokens->back() = (tokens->back() + 1) % kEnd;
   }
   bool IsTerminated() const override { return !outputs_.empty() && outputs_.back() == kEnd; }
 
@@ -103,6 +123,16 @@ TEST_P(EngineConstraintTest, TokensFollowTheConstraintBesideOtherRequests) {
   Run(options_, &executor_, 6, 40);
 }
 
+TEST_P(EngineConstraintTest, MasksOfManySequencesAreMadeOnSeveralThreads) {
+  options_.scheduler.mask_threads = 3;
+  options_.scheduler.max_num_seqs = 24;
+  options_.scheduler.max_num_batched_tokens = 64;
+  options_.scheduler.blocks.num_blocks = 600;
+  options_.queue.max_num_waiting = 24;
+  FakeExecutor executor{SmallWorker(options_)};
+  Run(options_, &executor, 24, 20);
+}
+
 TEST_P(EngineConstraintTest, ACompleteTextEndsTheRequest) {
   EngineLoop engine(options_, &executor_, nullptr);
   const Rule rule{.length = 9};
@@ -140,6 +170,40 @@ TEST_P(EngineConstraintTest, DraftsChangeNoToken) {
   worker.max_proposals = 3;
   FakeExecutor executor(worker);
   Run(options_, &executor, 4, 40);
+}
+
+// Proposes nothing.
+class NoDrafter : public Drafter {
+ public:
+  void Propose(absl::Span<const int32_t>, int32_t, std::vector<int32_t>* draft) override { draft->clear(); }
+};
+
+TEST_P(EngineConstraintTest, ForcedTokensAreDrafts) {
+  options_.scheduler.speculation = {.num_speculative_tokens = 4, .must_pay = false};
+  options_.scheduler.speculation.make_drafter = [] { return std::make_unique<NoDrafter>(); };
+  for (const size_t wrong_period : {size_t{1} << 20, size_t{3}}) {
+    const Rule rule{.num_forced = 5, .wrong_period = wrong_period};
+    FakeExecutor executor{SmallWorker(options_)};
+    EngineLoop engine(options_, &executor, nullptr);
+    std::vector<Ticket> tickets;
+    for (int i = 0; i < 3; ++i) {
+      tickets.push_back(Constrained(MakeTicket(std::to_string(i), 5 + i, 80, 40 * i + 1), rule));
+      ASSERT_TRUE(engine.Submit(tickets.back().request).ok());
+    }
+    for (const Ticket& ticket : tickets) {
+      ASSERT_TRUE(ticket.sink->Wait());
+      EXPECT_EQ(ticket.sink->tokens(), Expected(ticket, rule));
+    }
+    const SpeculationCounts counts = engine.Stats().speculation;
+    // Of 8 tokens 5 are forced; the first of them may be sampled before the draft is sent.
+    if (wrong_period > 80) {
+      EXPECT_EQ(counts.num_accepted_tokens, counts.num_draft_tokens);
+      EXPECT_GE(counts.num_accepted_tokens, 3 * 80 * 3 / 8);
+    } else {
+      EXPECT_LT(counts.num_accepted_tokens, counts.num_draft_tokens);
+      EXPECT_GT(counts.num_accepted_tokens, 0);
+    }
+  }
 }
 
 TEST_P(EngineConstraintTest, SwappedSequencesGoOn) {

@@ -25,6 +25,7 @@ class CollectingSink : public OutputSink {
     tokens_.insert(tokens_.end(), output.token_ids.begin(), output.token_ids.end());
     Append(output.logprobs, &logprobs_);
     Append(output.prompt_logprobs, &prompt_logprobs_);
+    if (!output.pooled.empty()) pooled_ = output.pooled;
     num_cached_tokens_ = output.num_cached_tokens;
     if (!output.token_ids.empty()) weights_versions_.insert(output.weights_version);
     if (output.finish_reason == FinishReason::kNone) return;
@@ -47,6 +48,10 @@ class CollectingSink : public OutputSink {
   std::vector<int32_t> tokens() const {
     absl::MutexLock lock(&mu_);
     return tokens_;
+  }
+  std::vector<float> pooled() const {
+    absl::MutexLock lock(&mu_);
+    return pooled_;
   }
   // Token and log-probability of each output, and of each token of the prompt that has a log-probability.
   using TokenLogprobs = std::vector<std::pair<int32_t, float>>;
@@ -94,6 +99,7 @@ class CollectingSink : public OutputSink {
 
   mutable absl::Mutex mu_;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
+  std::vector<float> pooled_ ABSL_GUARDED_BY(mu_);
   TokenLogprobs logprobs_ ABSL_GUARDED_BY(mu_);
   TokenLogprobs prompt_logprobs_ ABSL_GUARDED_BY(mu_);
   int32_t num_cached_tokens_ ABSL_GUARDED_BY(mu_) = 0;
@@ -173,13 +179,13 @@ class RecordingObserver : public EngineObserver {
     ++num_recoveries_;
     recovery_time_ += duration;
   }
-  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
-                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     absl::MutexLock lock(&mu_);
     finished_.push_back(request.id);
-    times_are_ordered_ = times_are_ordered_ && request.arrival <= scheduled && scheduled <= first_token &&
-                         first_token <= finished;
-    output_tokens_ += num_output_tokens;
+    times_are_ordered_ = times_are_ordered_ && request.arrival <= end.moments.scheduled &&
+                         end.moments.scheduled <= end.moments.first_token &&
+                         end.moments.first_token <= end.finished;
+    output_tokens_ += end.num_output_tokens;
   }
   int64_t step_tokens() const {
     absl::MutexLock lock(&mu_);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/request/queue_refusal.h"
+
 namespace somnus {
 namespace {
 
@@ -47,6 +49,19 @@ TEST(QueueRoomTest, AUserHasAShareOfTokensAndBytes) {
     EXPECT_TRUE(Add(&room, Of("b", "b1", 70))) << "nothing of it waits";
     EXPECT_FALSE(Add(&room, Of("c", "c1", 1)));
   }
+}
+
+TEST(QueueRoomTest, ARefusalNamesTheBound) {
+  const auto bound_of = [](const QueueLimits& limits, const std::string& user) {
+    QueueRoom room(limits);
+    room.Add(Of("a", "first", 10));
+    return QueueBoundOf(room.Check({Of(user, "second", 10)}, 0));
+  };
+  EXPECT_EQ(bound_of({.max_num_waiting = 1}, "b"), "max_num_queued_reqs");
+  EXPECT_EQ(bound_of({.max_num_waiting_tokens = 15}, "b"), "max_num_queued_tokens");
+  EXPECT_EQ(bound_of({.max_waiting_bytes = 60}, "b"), "max_waiting_bytes");
+  EXPECT_EQ(bound_of({.max_num_waiting_tokens = 30, .max_user_share = 0.5}, "a"), "max_user_queue_share");
+  EXPECT_EQ(bound_of({}, "b"), "");
 }
 
 TEST(QueueRoomTest, WithoutAShareUsersDoNotCount) {

@@ -61,6 +61,9 @@ absl::Status Broken(const std::string& what) {
   return absl::InternalError(absl::StrCat("fake worker: ", what));
 }
 
+// Whole and small, so that the order of a sum does not matter.
+double PooledNumber(uint64_t state) { return static_cast<double>(state % 1000); }
+
 }  // namespace
 
 std::vector<int32_t> FakeWorker::ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
@@ -86,6 +89,18 @@ float FakeWorker::ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t p
   uint64_t state = 0;
   for (int32_t i = 0; i < position; ++i) state = Mix(state, static_cast<uint64_t>(tokens[i]));
   return Logprob(state, tokens[position]);
+}
+
+std::vector<float> FakeWorker::ReferencePooled(const std::vector<int32_t>& tokens, v1::StepPooling pooling) {
+  uint64_t state = 0;
+  double first = 0, sum = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    state = Mix(state, static_cast<uint64_t>(tokens[i]));
+    sum += PooledNumber(state);
+    if (i == 0) first = sum;
+  }
+  if (pooling == v1::STEP_POOLING_MEAN) return {static_cast<float>(sum), static_cast<float>(tokens.size())};
+  return {static_cast<float>(pooling == v1::STEP_POOLING_CLS ? first : PooledNumber(state)), 1};
 }
 
 absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request) {
@@ -241,8 +256,32 @@ absl::Status FakeWorker::AddSequence(const v1::NewSequence& message, const v1::S
   if (slot.num_computed < 0 || slot.num_computed >= static_cast<int64_t>(slot.tokens.size())) {
     return Broken(absl::StrCat("num_computed_tokens ", slot.num_computed, " of ", slot.tokens.size()));
   }
+  slot.pooling = message.pooling();
+  if (slot.pooling != v1::STEP_POOLING_NONE && slot.num_prompt != static_cast<int64_t>(slot.tokens.size()))
+    return Broken("outputs of a sequence that pools");
+  if (slot.pooling > v1::STEP_POOLING_LAST && slot.num_computed != 0)
+    return Broken("the states of computed tokens cannot be pooled");
   slots_.emplace(message.slot(), std::move(slot));
   return absl::OkStatus();
+}
+
+void FakeWorker::Pool(int32_t index, int64_t position, uint64_t state, v1::StepReply* reply) {
+  Slot& slot = slots_.at(index);
+  const bool is_last = position + 1 == slot.num_prompt;
+  const bool counts = slot.pooling == v1::STEP_POOLING_MEAN ||
+                      (slot.pooling == v1::STEP_POOLING_CLS ? position == 0 : is_last);
+  if (counts) {
+    slot.pooled += PooledNumber(state);
+    slot.pooled_nan |= state == kNan;
+    ++slot.num_pooled;
+  }
+  if (!is_last) return;
+  if (slot.pooled_nan)
+    return AddSlotError(index, absl::InternalError("the states are not finite numbers"), reply);
+  v1::PooledState* pooled = reply->add_pooled();
+  pooled->set_slot(index);
+  pooled->add_values(static_cast<float>(slot.pooled));
+  pooled->add_values(static_cast<float>(slot.num_pooled));
 }
 
 absl::Status FakeWorker::Resize(int32_t num_blocks) {
@@ -325,6 +364,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     const uint64_t state = NextState(before, scheduled.slot(), slot.tokens[position]);
     cache_[CacheIndex(slot, position)] = state;
     ++num_computed_tokens_;
+    if (slot.pooling != v1::STEP_POOLING_NONE) Pool(scheduled.slot(), position, state, reply);
     if (slot.sampling.num_prompt_logprobs() < 0 || position + 1 >= slot.num_prompt) continue;
     if (prompt_logprobs == nullptr) {
       prompt_logprobs = reply->add_prompt_logprobs();
@@ -334,7 +374,8 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     logprobs->add_token_ids(slot.tokens[position + 1]);
     logprobs->add_logprobs(Logprob(state, slot.tokens[position + 1]));
   }
-  const bool samples = end == static_cast<int64_t>(slot.tokens.size());
+  const bool samples =
+      end == static_cast<int64_t>(slot.tokens.size()) && slot.pooling == v1::STEP_POOLING_NONE;
   const int first_token = reply->tokens_size();
   if (slot.num_drafts > 0) {
     Check(scheduled, reply);

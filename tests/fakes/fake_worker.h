@@ -102,6 +102,9 @@ class FakeWorker {
                                               int32_t vocab_size = 1000);
   // Returns the log-probability that the fake gives to token `position` of `tokens`.
   static float ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position);
+  // Returns the vector that a correct engine gives for `tokens`: a number of the states that count, and how
+  // many states count.
+  static std::vector<float> ReferencePooled(const std::vector<int32_t>& tokens, v1::StepPooling pooling);
 
  private:
   struct Slot {
@@ -111,6 +114,10 @@ class FakeWorker {
     std::vector<int32_t> blocks;
     int32_t num_drafts = 0;  // of the last tokens: guesses
     v1::StepSampling sampling;
+    v1::StepPooling pooling = v1::STEP_POOLING_NONE;
+    double pooled = 0;       // the sum of the states that count
+    int64_t num_pooled = 0;  // the number of such states
+    bool pooled_nan = false;
   };
 
   absl::Status Swap(const v1::StepRequest& request, v1::StepReply* reply);
@@ -135,6 +142,8 @@ class FakeWorker {
   // Adds the slot's next token, or an error, to the reply, and to the slot's tokens.
   void Sample(int32_t slot, uint64_t state, v1::StepReply* reply);
   absl::Status Fork(const v1::SequenceFork& fork, const std::set<int32_t>& scheduled, v1::StepReply* reply);
+  // Adds the state of a token of a slot that pools; behind the last one, the vector or an error to the reply.
+  void Pool(int32_t slot, int64_t position, uint64_t state, v1::StepReply* reply);
   uint64_t NextState(uint64_t before, int32_t slot, int32_t token) const;
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 

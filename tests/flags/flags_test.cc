@@ -59,6 +59,26 @@ TEST(FlagsTest, Defaults) {
   EXPECT_EQ(flags->kv_cache_dtype_name, "auto");
 }
 
+TEST(FlagsTest, Embeddings) {
+  auto flags = ParseFlags({"m"});
+  ASSERT_TRUE(flags.ok());
+  EXPECT_TRUE(flags->pooling.generates);
+  EXPECT_EQ(flags->pooling.type, Pooling::kLast);
+  EXPECT_FALSE(flags->pooling.matryoshka.has_value());
+  flags = ParseFlags({"m", "--runner=pooling", "--pooling-type=mean", "--matryoshka-dimensions=64,128"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_FALSE(flags->pooling.generates);
+  EXPECT_EQ(flags->pooling.type, Pooling::kMean);
+  EXPECT_EQ(flags->pooling.matryoshka->listed, (std::vector<int32_t>{64, 128}));
+  EXPECT_FALSE(flags->pooling.matryoshka->any);
+  EXPECT_TRUE(ParseFlags({"m", "--matryoshka-dimensions=any"})->pooling.matryoshka->any);
+  const auto none = ParseFlags({"m", "--matryoshka-dimensions=none"});
+  EXPECT_FALSE(none->pooling.matryoshka->any);
+  EXPECT_TRUE(none->pooling.matryoshka->listed.empty());
+  EXPECT_FALSE(ParseFlags({"m", "--matryoshka-dimensions=any", "--matryoshka-dimensions=auto"})
+                   ->pooling.matryoshka.has_value());
+}
+
 TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
   const auto flags = ParseFlags({"m", "--max-num-partial-prefills=5", "--max_long_partial_prefills=3",
                                  "--long-prefill-token-threshold=100", "--priority-aging-steps=0"});
@@ -325,6 +345,10 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--async-scheduling=2"}, "--async-scheduling: '2' is not true or false"},
       {{"m", "--max-tune-time=-1"}, "--max-tune-time: '-1'"},
       {{"m", "--max-num-seqs=600"}, "--max-num-batched-tokens: 512 is less than --max-num-seqs (600)"},
+      {{"m", "--runner=both"}, "--runner: 'both' is not one of generate, pooling"},
+      {{"m", "--pooling-type=max"}, "--pooling-type: 'max' is not one of last, mean, cls"},
+      {{"m", "--matryoshka-dimensions=64,0"},
+       "--matryoshka-dimensions: '64,0' is not auto, none, any or numbers"},
       {{"m", "--log-level=loud"}, "--log-level: 'loud' is not one of debug, info, warning, error"},
       {{"--model="}, "--model: '' is empty"},
   };

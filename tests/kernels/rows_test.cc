@@ -223,6 +223,33 @@ TEST_P(RowsTest, AddGatherAndPositions) {
   }
 }
 
+TEST_P(RowsTest, PooledRowsAreSumsInOrder) {
+  for (const int64_t n : kWidths) {
+    for (const DataType type : kTypes) {
+      for (const int threads : {1, 3}) {
+        Bench bench(GetParam(), threads, {});
+        Matrix x(type, 70, n, 1), out(DataType::kF32, 5, n, 2);
+        x.Randomize(7);
+        out.Randomize(8);
+        Matrix before(DataType::kF32, 5, n);
+        before.Randomize(8);
+        const std::vector<PooledRows> pools = {
+            {3, 1, 4, false, 1}, {0, 70, 0, false, 70}, {5, 20, 2, true, 31}, {69, 1, 1, true, 1}};
+        PoolRows(*bench.device, x.view(), pools.data(), static_cast<int64_t>(pools.size()), out.view());
+        for (const PooledRows& pool : pools) {
+          for (int64_t i = 0; i < n; ++i) {
+            float sum = pool.continues ? before.Get(pool.out_row, i) : 0.0f;
+            for (int32_t r = 0; r < pool.num_rows; ++r) sum += x.Get(pool.first_row + r, i);
+            ASSERT_EQ(out.Get(pool.out_row, i), sum / pool.divisor) << n << ": row " << pool.out_row;
+          }
+        }
+        for (int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(out.Get(3, i), before.Get(3, i)) << "nothing is pooled there";
+      }
+    }
+  }
+}
+
 TEST_P(RowsTest, RowsDoNotDependOnTheBatch) {
   constexpr int64_t kRows = 300, kWidth = 203;
   const std::vector<float> w = RandomFloats(kWidth, 1);

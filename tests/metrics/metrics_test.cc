@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/request/queue_refusal.h"
 
 namespace somnus {
 namespace {
@@ -289,7 +290,12 @@ TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
   request.prompt = {1, 2, 3};
   request.arrival = absl::Now();
   const auto at = [&](double seconds) { return request.arrival + absl::Seconds(seconds); };
-  metrics->OnRequestFinished(request, FinishReason::kLength, 5, at(1), at(2), at(6));
+  metrics->OnRequestFinished(request, {.reason = FinishReason::kLength,
+                                       .num_output_tokens = 5,
+                                       .num_cached_tokens = 1,
+                                       .num_preemptions = 2,
+                                       .moments = {.scheduled = at(1), .first_token = at(2)},
+                                       .finished = at(6)});
   metrics->OnSequenceEnd(FinishReason::kStop);
   const std::string text = metrics->Serialize(EngineStats{});
   const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
@@ -299,6 +305,8 @@ TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
   EXPECT_TRUE(Has(text, "vllm:time_to_first_token_seconds_sum" + labels + "2"));
   EXPECT_TRUE(Has(text, "vllm:request_time_per_output_token_seconds_sum" + labels + "1"));
   EXPECT_TRUE(Has(text, "vllm:request_prompt_tokens_sum" + labels + "3"));
+  EXPECT_TRUE(Has(text, "vllm:request_prefill_kv_computed_tokens_sum" + labels + "2"));
+  EXPECT_TRUE(Has(text, "vllm:request_num_preemptions_sum" + labels + "2"));
   EXPECT_TRUE(
       Has(text, "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",model_name=\"m\"} 1"));
 }
@@ -307,12 +315,111 @@ TEST(MetricsTest, ARequestThatWasNeverScheduledHasNoPrefillTime) {
   const auto metrics = Metrics::Create("m", 4096);
   EngineRequest request;
   request.arrival = absl::Now();
-  metrics->OnRequestFinished(request, FinishReason::kAbort, 0, absl::InfinitePast(), absl::InfinitePast(),
-                             request.arrival + absl::Seconds(1));
+  metrics->OnRequestFinished(
+      request, {.reason = FinishReason::kAbort, .finished = request.arrival + absl::Seconds(1)});
   const std::string text = metrics->Serialize(EngineStats{});
   EXPECT_TRUE(Has(text, "vllm:e2e_request_latency_seconds_count{engine=\"0\",model_name=\"m\"} 1"));
   EXPECT_TRUE(Has(text, "vllm:request_prefill_time_seconds_count{engine=\"0\",model_name=\"m\"} 0"));
   EXPECT_TRUE(Has(text, "vllm:request_queue_time_seconds_count{engine=\"0\",model_name=\"m\"} 0"));
+  EXPECT_TRUE(Has(text, "vllm:request_prefill_kv_computed_tokens_count{engine=\"0\",model_name=\"m\"} 0"));
+}
+
+TEST(MetricsTest, TheSourcesOfPromptTokensAddUp) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineStats stats;
+  stats.prompt_tokens = 100;
+  stats.prefix_cache_hits = 48;
+  stats.forked_prompt_tokens = 10;
+  stats.swaps.host_hit_tokens = 16;
+  stats.swaps.host_query_tokens = 68;
+  stats.corrupted_requests = 3;
+  const std::string text = metrics->Serialize(stats);
+  const auto from = [](const std::string& source) {
+    return "vllm:prompt_tokens_by_source_total{engine=\"0\",model_name=\"m\",source=\"" + source + "\"} ";
+  };
+  EXPECT_TRUE(Has(text, from("local_compute") + "42"));
+  EXPECT_TRUE(Has(text, from("local_cache_hit") + "42"));
+  EXPECT_TRUE(Has(text, from("external_kv_transfer") + "16"));
+  const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "vllm:prompt_tokens_cached_total" + labels + "58"));
+  EXPECT_TRUE(Has(text, "vllm:external_prefix_cache_queries_total" + labels + "68"));
+  EXPECT_TRUE(Has(text, "vllm:external_prefix_cache_hits_total" + labels + "16"));
+  EXPECT_TRUE(Has(text, "vllm:corrupted_requests_total" + labels + "3"));
+}
+
+TEST(MetricsTest, RefusalsOfAFullQueueNameTheBound) {
+  const auto metrics = Metrics::Create("m", 100);
+  metrics->OnRejected("queue_full", QueueFull(QueueBound::kTokens, "full"));
+  metrics->OnRejected("queue_full", absl::ResourceExhaustedError("of something else"));
+  const std::string text = metrics->Serialize(EngineStats{});
+  const auto bound = [](const std::string& reason) {
+    return "vllm:admission_rejections_total{model_name=\"m\",reason=\"" + reason + "\"} ";
+  };
+  EXPECT_TRUE(Has(text, bound("max_num_queued_tokens") + "1"));
+  EXPECT_TRUE(Has(text, bound("max_num_queued_reqs") + "0"));
+  EXPECT_TRUE(
+      Has(text, "somnus:requests_rejected_total{engine=\"0\",model_name=\"m\",reason=\"queue_full\"} 2"));
+}
+
+TEST(MetricsTest, StaysOfBlocksAppearOnceTheyAreMeasured) {
+  const auto metrics = Metrics::Create("m", 100);
+  EXPECT_EQ(metrics->Serialize(EngineStats{}).find("vllm:kv_block_"), std::string::npos);
+  metrics->OnBlocksEvicted({{.lifetime = absl::Seconds(7),
+                             .idle = absl::Seconds(2),
+                             .reuse_gaps = {absl::Seconds(1), absl::Seconds(3)}}});
+  const std::string text = metrics->Serialize(EngineStats{}), labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "vllm:kv_block_lifetime_seconds_sum" + labels + "7"));
+  EXPECT_TRUE(Has(text, "vllm:kv_block_idle_before_evict_seconds_sum" + labels + "2"));
+  EXPECT_TRUE(Has(text, "vllm:kv_block_reuse_gap_seconds_sum" + labels + "4"));
+  EXPECT_TRUE(Has(text, "vllm:kv_block_reuse_gap_seconds_count" + labels + "2"));
+}
+
+TEST(MetricsTest, OperatorsCallsAreCountedWhileTheyLast) {
+  const auto metrics = Metrics::Create("m", 100);
+  const std::string in_flight = "vllm:sleep_mode_operations_in_flight{operation=\"wake\"} ";
+  EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), in_flight + "0"));
+  metrics->OnSleepOperationBegan("wake");
+  EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), in_flight + "1"));
+  metrics->OnSleepOperationEnded("wake", absl::Seconds(2));
+  const std::string text = metrics->Serialize(EngineStats{});
+  EXPECT_TRUE(Has(text, in_flight + "0"));
+  EXPECT_TRUE(Has(text, "vllm:sleep_mode_operation_duration_seconds_sum{operation=\"wake\"} 2"));
+}
+
+TEST(MetricsTest, AnswersWithToolsAreCountedByWhatTheyHold) {
+  const auto metrics = Metrics::Create("m", 100);
+  metrics->OnAnswerParsed({.streams = true, .has_calls = true, .request_type = "chat_completions"});
+  EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}),
+                  "vllm:tool_call_parser_invocations_total{mode=\"streaming\",model_name=\"m\",outcome="
+                  "\"tool_call\",request_type=\"chat_completions\"} 1"));
+}
+
+TEST(MetricsTest, GrammarsAreMeasured) {
+  const auto metrics = Metrics::Create("m", 100);
+  metrics->OnGrammarCompiled(absl::Seconds(2));
+  StepEvent step;
+  metrics->OnStep(step);
+  step.masks = absl::Milliseconds(500);
+  metrics->OnStep(step);
+  metrics->UpdateGrammars({.entries = 3, .bytes = 4096, .hits = 5, .misses = 4, .refused = 1});
+  const std::string text = metrics->Serialize(EngineStats{}), labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "somnus:grammar_compile_seconds_sum" + labels + "2"));
+  EXPECT_TRUE(Has(text, "somnus:grammar_mask_seconds_sum" + labels + "0.5"));
+  EXPECT_TRUE(Has(text, "somnus:grammar_mask_seconds_count" + labels + "1"));
+  EXPECT_TRUE(Has(text, "somnus:grammars_cached" + labels + "3"));
+  EXPECT_TRUE(Has(text, "somnus:grammar_cache_bytes" + labels + "4096"));
+  EXPECT_TRUE(Has(text, "somnus:grammars_refused_total" + labels + "1"));
+  EXPECT_TRUE(Has(text, "somnus:grammar_lookups_total{engine=\"0\",model_name=\"m\",result=\"hit\"} 5"));
+}
+
+TEST(MetricsTest, TheProcessIsThereUnderPrometheusNames) {
+  const auto metrics = Metrics::Create("m", 100);
+  const std::string text = metrics->Serialize(EngineStats{});
+  for (const char* name : {"process_resident_memory_bytes", "process_virtual_memory_bytes",
+                           "process_start_time_seconds", "process_open_fds", "process_max_fds"}) {
+    EXPECT_TRUE(Has(text, absl::StrCat("# TYPE ", name, " gauge"))) << name;
+  }
+  EXPECT_TRUE(Has(text, "# TYPE process_cpu_seconds_total counter"));
 }
 
 }  // namespace

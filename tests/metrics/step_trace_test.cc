@@ -9,9 +9,7 @@ class CountingObserver : public EngineObserver {
  public:
   void OnStep(const StepEvent& /*event*/) override { ++num_steps; }
   void OnRecovered(absl::Duration /*duration*/) override { ++num_recoveries; }
-  void OnRequestFinished(const EngineRequest& /*request*/, FinishReason /*reason*/,
-                         int32_t /*num_output_tokens*/, absl::Time /*scheduled*/, absl::Time /*first_token*/,
-                         absl::Time /*finished*/) override {}
+  void OnRequestFinished(const EngineRequest& /*request*/, const FinishedRequest& /*end*/) override {}
   int num_steps = 0, num_recoveries = 0;
 };
 

@@ -25,19 +25,20 @@ class SummedNumbers {
            gave_up_stale_weights, stall, stalled_since, request_wakes, awaits_room_of, model_flag,
            num_running, num_waiting, total_blocks, free_blocks, used_blocks, block_size, mapped_blocks,
            longest_blocks, max_blocks, waiting_tokens, oldest_wait, num_preemptions, preemptions, swaps,
-           prompt_tokens, generation_tokens, copied_blocks, watermark_refusals, num_first_scheduled,
-           queue_time, prefix_cache_queries, prefix_cache_hits, prefix_cache_misses, cached_blocks,
-           speculation, num_forks, total_host_blocks, used_host_blocks, cached_host_blocks, keepable_bytes,
-           pinned_blocks, pin_releases, num_cache_grows, num_cache_shrinks, kept_blocks, kept_tokens,
-           num_steps, decode_step_time, num_recoveries, group_epoch, num_moved, lifecycle_call,
-           num_auto_sleeps, num_auto_wake_ups, replicas] = *stats;
+           prompt_tokens, forked_prompt_tokens, generation_tokens, corrupted_requests, copied_blocks,
+           watermark_refusals, num_first_scheduled, queue_time, prefix_cache_queries, prefix_cache_hits,
+           prefix_cache_misses, cached_blocks, speculation, num_forks, total_host_blocks, used_host_blocks,
+           cached_host_blocks, keepable_bytes, pinned_blocks, pin_releases, num_cache_grows,
+           num_cache_shrinks, kept_blocks, kept_tokens, num_steps, decode_step_time, num_recoveries,
+           group_epoch, num_moved, lifecycle_call, num_auto_sleeps, num_auto_wake_ups, replicas] = *stats;
     AddAll(&resident_bytes, &host_bytes, &sleeping_bytes, &num_running, &num_waiting, &total_blocks,
            &free_blocks, &used_blocks, &mapped_blocks, &longest_blocks, &max_blocks, &waiting_tokens,
-           &num_preemptions, &preemptions, &swaps, &prompt_tokens, &generation_tokens, &copied_blocks,
-           &watermark_refusals, &num_first_scheduled, &queue_time, &prefix_cache_queries, &prefix_cache_hits,
-           &prefix_cache_misses, &cached_blocks, &speculation, &num_forks, &total_host_blocks,
-           &used_host_blocks, &cached_host_blocks, &keepable_bytes, &pinned_blocks, &pin_releases,
-           &num_cache_grows, &num_cache_shrinks, &kept_blocks, &kept_tokens, &num_steps, &num_recoveries);
+           &num_preemptions, &preemptions, &swaps, &prompt_tokens, &forked_prompt_tokens, &generation_tokens,
+           &corrupted_requests, &copied_blocks, &watermark_refusals, &num_first_scheduled, &queue_time,
+           &prefix_cache_queries, &prefix_cache_hits, &prefix_cache_misses, &cached_blocks, &speculation,
+           &num_forks, &total_host_blocks, &used_host_blocks, &cached_host_blocks, &keepable_bytes,
+           &pinned_blocks, &pin_releases, &num_cache_grows, &num_cache_shrinks, &kept_blocks, &kept_tokens,
+           &num_steps, &num_recoveries);
   }
 
   size_t size() const { return numbers_.size(); }
@@ -77,10 +78,10 @@ class SummedNumbers {
     AddAll(&by_swap, &by_recompute);
   }
   void Add(SwapCounts* counts) {
-    auto& [out_blocks, in_blocks, in_tokens, stored_blocks, evicted_blocks, host_hit_tokens, refusals,
-           obstacles] = *counts;
-    AddAll(&out_blocks, &in_blocks, &in_tokens, &stored_blocks, &evicted_blocks, &host_hit_tokens, &refusals,
-           &obstacles);
+    auto& [out_blocks, in_blocks, in_tokens, stored_blocks, evicted_blocks, host_hit_tokens,
+           host_query_tokens, refusals, obstacles] = *counts;
+    AddAll(&out_blocks, &in_blocks, &in_tokens, &stored_blocks, &evicted_blocks, &host_hit_tokens,
+           &host_query_tokens, &refusals, &obstacles);
   }
   void Add(CacheMissCounts* counts) {
     auto& [tokens] = *counts;

@@ -65,6 +65,78 @@ absl::Status Apply(BatchState& state, const v1::StepRequest& request) {
   return state.Fork(request);
 }
 
+TEST(BatchStateTest, APromptThatPoolsSamplesNothing) {
+  for (const v1::StepPooling pooling : {v1::STEP_POOLING_LAST, v1::STEP_POOLING_CLS, v1::STEP_POOLING_MEAN}) {
+    BatchState state(Limits());
+    v1::StepRequest request = Good();
+    request.mutable_new_sequences(0)->set_pooling(pooling);
+    ASSERT_TRUE(Apply(state, request).ok());
+    ASSERT_EQ(state.scheduled().size(), 1u);
+    EXPECT_FALSE(state.scheduled()[0].samples);
+    EXPECT_TRUE(state.slot(1).pools());
+    v1::StepRequest more;
+    more.add_sequences()->set_slot(1);
+    more.mutable_sequences(0)->set_num_tokens(1);
+    EXPECT_FALSE(Apply(state, more).ok()) << "nothing follows the prompt";
+    v1::StepRequest freed;
+    freed.add_freed_slots(1);
+    ASSERT_TRUE(Apply(state, freed).ok());
+    ASSERT_TRUE(Apply(state, Good()).ok());
+    EXPECT_TRUE(state.scheduled()[0].samples) << "the slot's next sequence does not pool";
+  }
+}
+
+TEST(BatchStateTest, FaultsOfPoolingAreTheSlots) {
+  const auto error_of = [](const std::function<void(v1::NewSequence*)>& change) {
+    BatchState state(Limits());
+    v1::StepRequest request = Good();
+    change(request.mutable_new_sequences(0));
+    EXPECT_TRUE(Apply(state, request).ok());
+    EXPECT_EQ(state.refused_slots().size(), state.slot(1).error.ok() ? 0u : 1u);
+    return state.slot(1).error;
+  };
+  const auto computed = [&](v1::StepPooling pooling) {
+    return error_of([pooling](v1::NewSequence* fresh) {
+      fresh->set_pooling(pooling);
+      fresh->set_num_computed_tokens(0);
+      fresh->set_num_prompt_tokens(19);
+    });
+  };
+  for (const int value : {1, 2, 3, 4, -1})
+    EXPECT_TRUE(absl::IsInvalidArgument(computed(static_cast<v1::StepPooling>(value)))) << value;
+  const auto adopted = [&](v1::StepPooling pooling) {
+    BatchState state(Limits());
+    v1::StepRequest request = Good();
+    request.mutable_new_sequences(0)->set_pooling(pooling);
+    request.mutable_new_sequences(0)->set_num_computed_tokens(16);
+    request.mutable_sequences(0)->set_num_tokens(4);
+    EXPECT_TRUE(Apply(state, request).ok());
+    return state.slot(1).error;
+  };
+  EXPECT_TRUE(adopted(v1::STEP_POOLING_LAST).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(adopted(v1::STEP_POOLING_CLS)));
+  EXPECT_TRUE(absl::IsInvalidArgument(adopted(v1::STEP_POOLING_MEAN)));
+}
+
+TEST(BatchStateTest, NothingForksOrContinuesASequenceThatPools) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_new_sequences(0)->set_pooling(v1::STEP_POOLING_LAST);
+  AddFork(&request);
+  EXPECT_FALSE(Apply(state, request).ok());
+  BatchState other(Limits());
+  request = Good();
+  request.mutable_new_sequences(0)->set_pooling(v1::STEP_POOLING_LAST);
+  ASSERT_TRUE(Apply(other, request).ok());
+  v1::StepRequest named;
+  v1::ScheduledSequence* sequence = named.add_sequences();
+  sequence->set_slot(1);
+  sequence->set_num_tokens(1);
+  sequence->add_input_token_ids(5);
+  sequence->set_start_position(20);
+  EXPECT_FALSE(Apply(other, named).ok());
+}
+
 TEST(BatchStateTest, PromptThenDecodes) {
   BatchState state(Limits());
   ASSERT_TRUE(Apply(state, Good()).ok());

@@ -90,6 +90,7 @@ class MiniEngine {
     fresh->mutable_block_ids()->Add(added.begin(), added.end());
     fresh->set_sampling_index(request->samplings_size());
     fresh->set_seed(of.seed);
+    fresh->set_pooling(of.pooling);
     *request->add_samplings() = of.sampling;
   }
 
@@ -103,6 +104,12 @@ class MiniEngine {
       if (!r.ended)
         results_[r.request].error =
             absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
+      r.ended = true;
+      r.computed = -1;
+    }
+    for (const v1::PooledState& pooled : reply.pooled()) {
+      Running& r = *Find(pooled.slot());
+      results_[r.request].pooled.assign(pooled.values().begin(), pooled.values().end());
       r.ended = true;
       r.computed = -1;
     }

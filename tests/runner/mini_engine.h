@@ -16,13 +16,15 @@ struct MiniRequest {
   int32_t max_tokens = 16;
   v1::StepSampling sampling = GreedySampling();
   uint64_t seed = 0;
+  v1::StepPooling pooling = v1::STEP_POOLING_NONE;  // otherwise max_tokens is 0
 };
 
 struct MiniResult {
   std::vector<int32_t> tokens;
   std::vector<v1::StepLogprobs> logprobs;         // of tokens, when asked for
   std::vector<v1::StepLogprobs> prompt_logprobs;  // of prompt tokens 1, 2, ...
-  absl::Status error;                             // the slot error that ended the request
+  std::vector<float> pooled;
+  absl::Status error;  // the slot error that ended the request
 };
 
 struct MiniOptions {

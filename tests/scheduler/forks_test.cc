@@ -48,6 +48,7 @@ TEST(ForksTest, APromptIsComputedOnce) {
   harness.RunToEnd();
   EXPECT_EQ(harness.worker.num_computed_tokens(), 10 + 4 * 5);
   EXPECT_EQ(harness.scheduler.stats().num_forks, 3);
+  EXPECT_EQ(harness.scheduler.stats().forked_prompt_tokens, harness.scheduler.stats().prompt_tokens / 4 * 3);
   ExpectExact(choices, harness);
 }
 

@@ -47,6 +47,10 @@ TEST_P(HostPrefixCacheTest, APrefixThatTheDeviceHasLostIsNotComputedAgain) {
     Complete(&harness, MakeRequest("again", 33, 4));
     const bool is_on = caching == HostPrefixCaching::kOn;
     EXPECT_EQ(Hits(harness), is_on ? 32 : 0);
+    // All prompts were looked up in host memory beyond what the device had.
+    const SchedulerStats& stats = harness.scheduler.stats();
+    const int64_t on_device = stats.prefix_cache_hits - Hits(harness);
+    EXPECT_EQ(stats.swaps.host_query_tokens, is_on ? stats.prompt_tokens - on_device : 0);
     EXPECT_EQ(harness.answers.at("again").num_cached, is_on ? 32 : 0);
     EXPECT_LE(harness.worker.num_computed_tokens() - computed, is_on ? 6 : 38);
     EXPECT_EQ(harness.worker.num_swapped_in(), is_on ? 8 : 0);

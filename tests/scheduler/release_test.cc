@@ -117,14 +117,14 @@ TEST(SchedulerRelease, FailuresAndTimesGoAlong) {
   suspects[0]->num_failures = 2;
   suspects[0]->num_tokens_at_failure = 4;
   suspects[0]->runs_alone = true;
-  suspects[0]->scheduled_time = absl::FromUnixSeconds(7);
+  suspects[0]->moments.scheduled = absl::FromUnixSeconds(7);
   std::vector<EngineRequest> released = first.ReleaseAll();
   ASSERT_EQ(released.size(), 1u);
   const SequencePtr sequence = second.Add(std::move(released[0]));
   EXPECT_EQ(sequence->num_failures, 2);
   EXPECT_EQ(sequence->num_tokens_at_failure, 4);
   EXPECT_TRUE(sequence->runs_alone);
-  EXPECT_EQ(sequence->scheduled_time, absl::FromUnixSeconds(7));
+  EXPECT_EQ(sequence->moments.scheduled, absl::FromUnixSeconds(7));
   EXPECT_EQ(second.num_preempted(), 1);
   EXPECT_TRUE(second.Schedule().first_scheduled.empty());
 }

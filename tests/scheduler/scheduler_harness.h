@@ -88,6 +88,7 @@ struct Answer {
   std::vector<Logprobs> logprobs;
   std::vector<Logprobs> prompt_logprobs;
   std::vector<Beam> beams;
+  std::vector<float> pooled;
   FinishReason reason = FinishReason::kNone;
   absl::Status error;
   std::optional<int32_t> stop_token_id;
@@ -232,6 +233,7 @@ class Harness {
     for (Logprobs& logprobs : output.output.logprobs) answer.logprobs.push_back(std::move(logprobs));
     for (Logprobs& logprobs : output.output.prompt_logprobs)
       answer.prompt_logprobs.push_back(std::move(logprobs));
+    answer.pooled = std::move(output.output.pooled);
     answer.beams = std::move(output.output.beams);
     answer.reason = output.output.finish_reason;
     answer.error = output.output.error;

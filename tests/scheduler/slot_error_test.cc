@@ -60,6 +60,7 @@ TEST_P(SlotErrorTest, EndsOneSequenceAndFreesItsBlocks) {
   EXPECT_TRUE(absl::IsInternal(harness.answers["bad"].error));
   EXPECT_EQ(harness.answers["bad"].error.message(), "the logits are not finite numbers");
   EXPECT_TRUE(harness.answers["bad"].tokens.empty());
+  EXPECT_EQ(harness.scheduler.stats().corrupted_requests, 1);
   EXPECT_EQ(harness.answers["first"].tokens, Reference(first, 8));
   EXPECT_EQ(harness.answers["last"].tokens, Reference(last, 8));
   EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);

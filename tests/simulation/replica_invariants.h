@@ -42,8 +42,7 @@ class ReplicaInvariants : public EngineObserver {
 
   void OnStep(const StepEvent& event) override;
   void OnRecovered(absl::Duration duration) override;
-  void OnRequestFinished(const EngineRequest&, FinishReason, int32_t, absl::Time, absl::Time,
-                         absl::Time) override {}
+  void OnRequestFinished(const EngineRequest&, const FinishedRequest&) override {}
 
  private:
   void CheckSameNow() const;

@@ -29,12 +29,17 @@ class OkMatcher : public GrammarMatcher {
     mask[kText[at_] / 32] |= 1u << (kText[at_] % 32);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> ForcedText(int64_t) override { return std::string(); }
+  absl::StatusOr<std::string> ForcedText(int64_t, absl::Duration) override {
+    ++num_forced_texts;
+    return std::string("ok").substr(std::min<size_t>(2, at_));
+  }
   bool IsComplete() const override { return at_ >= 2; }
   bool IsTerminated() const override { return at_ >= 3; }
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> Fork() const override {
     return std::make_unique<OkMatcher>(*this);
   }
+
+  static inline int num_forced_texts = 0;
 
  private:
   static constexpr int32_t kText[] = {'o', 'k', kEnd};
@@ -59,9 +64,9 @@ ReasoningBounds Bounds(bool is_open) {
 class AnswerConstraintTest : public ::testing::Test {
  protected:
   void Make(std::optional<ReasoningBounds> reasoning, bool has_grammar = true) {
-    constraint_ =
-        MakeAnswerConstraint(has_grammar ? std::make_shared<OkGrammar>() : nullptr, std::move(reasoning),
-                             std::make_shared<ByteTokenizer>(), (kRows + 31) / 32);
+    constraint_ = MakeAnswerConstraint(
+        has_grammar ? std::make_shared<OkGrammar>() : nullptr, std::move(reasoning), tokenizer_,
+        std::make_shared<ForcedTokenizer>(tokenizer_.get()), (kRows + 31) / 32);
     matcher_ = constraint_->NewMatcher();
   }
   void Accept(const std::string& text) {
@@ -78,6 +83,13 @@ class AnswerConstraintTest : public ::testing::Test {
     return next;
   }
 
+  std::string Forced(int32_t most = 100) {
+    std::vector<int32_t> tokens = {1, 2, 3};
+    matcher_->ForcedTokens(most, &tokens);
+    return {tokens.begin(), tokens.end()};
+  }
+
+  const std::shared_ptr<const Tokenizer> tokenizer_ = std::make_shared<ByteTokenizer>();
   std::shared_ptr<const TokenConstraint> constraint_;
   std::unique_ptr<TokenMatcher> matcher_;
 };
@@ -138,6 +150,35 @@ TEST_F(AnswerConstraintTest, ARollbackCrossesTheEndOfReasoning) {
   EXPECT_EQ(Next(), "*") << "the marker lacks its last byte";
   Accept(">o");
   EXPECT_EQ(Next(), "k");
+}
+
+TEST_F(AnswerConstraintTest, AForcedTextIsLookedForOnce) {
+  Make(std::nullopt);
+  const int before = OkMatcher::num_forced_texts;
+  EXPECT_EQ(Forced(), "ok");
+  EXPECT_EQ(Forced(1), "o");
+  Accept("o");
+  EXPECT_EQ(Forced(), "k");
+  matcher_->Rollback(1);
+  EXPECT_EQ(Forced(), "ok");
+  EXPECT_EQ(OkMatcher::num_forced_texts, before + 1);
+  Accept("ok");
+  EXPECT_EQ(Forced(), "");
+  matcher_->Rollback(2);
+  EXPECT_EQ(Forced(), "ok");
+}
+
+TEST_F(AnswerConstraintTest, TheEndOfReasoningIsForcedAtTheBudget) {
+  ReasoningBounds bounds = Bounds(/*is_open=*/true);
+  bounds.max_tokens = 2;
+  Make(bounds);
+  EXPECT_EQ(Forced(), "");
+  Accept("hm");
+  EXPECT_EQ(Forced(), " so</t>");
+  Accept(" so");
+  EXPECT_EQ(Forced(), "</t>");
+  Accept("</t>");
+  EXPECT_EQ(Forced(), "ok");
 }
 
 }  // namespace

@@ -216,19 +216,19 @@ TEST_F(Grammars, AForkGoesOnByItself) {
 TEST_F(Grammars, ForcedTextEndsWhereThereIsAChoiceOrAnEnd) {
   const auto grammar = Compile(GrammarKind::kEbnf, "root ::= \"{order\" (\"Id\" | \"Key\") \"}\"");
   auto matcher = *grammar->NewMatcher();
-  EXPECT_EQ(*matcher->ForcedText(100), "{order");
-  EXPECT_EQ(*matcher->ForcedText(3), "{or");
+  EXPECT_EQ(*matcher->ForcedText(100, absl::InfiniteDuration()), "{order");
+  EXPECT_EQ(*matcher->ForcedText(3, absl::InfiniteDuration()), "{or");
   ASSERT_TRUE(AcceptBytes(matcher.get(), "{orderI").ok());
-  EXPECT_EQ(*matcher->ForcedText(100), "d}");
+  EXPECT_EQ(*matcher->ForcedText(100, absl::InfiniteDuration()), "d}");
   ASSERT_TRUE(AcceptBytes(matcher.get(), "d}").ok());
-  EXPECT_EQ(*matcher->ForcedText(100), "");
+  EXPECT_EQ(*matcher->ForcedText(100, absl::InfiniteDuration()), "");
   ASSERT_TRUE(matcher->Rollback(9).ok());
-  EXPECT_EQ(*matcher->ForcedText(100), "{order");
+  EXPECT_EQ(*matcher->ForcedText(100, absl::InfiniteDuration()), "{order");
 }
 
 TEST_F(Grammars, AForcedTextWithoutAnEndIsBounded) {
   auto matcher = *Compile(GrammarKind::kEbnf, "root ::= \"z\" root")->NewMatcher();
-  EXPECT_EQ(*matcher->ForcedText(1000), std::string(1000, 'z'));
+  EXPECT_EQ(*matcher->ForcedText(1000, absl::InfiniteDuration()), std::string(1000, 'z'));
 }
 
 TEST_F(Grammars, WrongSourcesAreInvalid) {

@@ -137,7 +137,8 @@ class Docs(unittest.TestCase):
         return found
 
     def test_metrics_exist(self):
-        metrics = "".join(text for path, text in self.sources.items() if path.startswith("coordinator/metrics/"))
+        metrics = "".join(text for path, text in self.sources.items()
+                          if path.startswith(("coordinator/metrics/", "coordinator/request_records.")))
         self.assertEqual([f"{page}: {name}" for page, code in self.inline for name in METRIC.findall(code)
                           if name not in metrics], [])
 

@@ -1,4 +1,6 @@
 """The counting of test cases: what failed, what did not build, and what was left out on purpose."""
+import contextlib
+import io
 import json
 import os
 import sys
@@ -27,11 +29,40 @@ class BazelCases(unittest.TestCase):
         events = [completed("//a:broken_test", completed={}), completed("//a:gone_test", aborted={"reason": "ANALYSIS_FAILURE"}),
                   completed("//a:slow_test", completed={"success": True}),
                   {"id": {"testSummary": {"label": "//a:slow_test"}}, "testSummary": {"overallStatus": "TIMEOUT"}}]
-        self.assertEqual(sorted(self.cases(events, 1)), [(False, "//a:broken_test (did not build)"),
-                                                         (False, "//a:gone_test (did not build)"), (False, "//a:slow_test (TIMEOUT)")])
+        self.assertEqual(sorted(self.cases(events, 1)), [("FAIL", "//a:broken_test (did not build)"),
+                                                         ("FAIL", "//a:gone_test (did not build)"), ("FAIL", "//a:slow_test (TIMEOUT)")])
 
     def test_an_exit_code_that_nothing_explains_is_a_failure(self):
-        self.assertEqual(self.cases([], 2), [(False, "bazel test (exit code 2)")])
+        self.assertEqual(self.cases([], 2), [("FAIL", "bazel test (exit code 2)")])
+
+    def test_a_case_that_passes_when_it_runs_again_is_named(self):
+        runs = []
+        for failing in ("first", "second"):
+            file = tempfile.NamedTemporaryFile("w", suffix=".xml")
+            self.addCleanup(file.close)
+            file.write("<testsuites><testsuite name='S'>" + "".join(
+                f"<testcase name='{case}' classname='S'>{'<failure/>' if case == failing else ''}</testcase>"
+                for case in ("first", "second", "third")) + "</testsuite></testsuites>")
+            file.flush()
+            runs.append({"id": {"testResult": {"label": "//a:b_test", "run": 1, "shard": 1, "attempt": len(runs) + 1}},
+                         "testResult": {"testActionOutput": [{"name": "test.xml", "uri": f"file://{file.name}"}]}})
+        self.assertEqual(self.cases(runs, 0), [("FLAKY", "//a:b_test S.first"), ("FAIL", "//a:b_test S.second"),
+                                               ("PASS", "//a:b_test S.third")])
+
+
+class Summary(unittest.TestCase):
+    def summary(self, lines):
+        with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file, io.StringIO() as out:
+            file.writelines(line + "\n" for line in lines)
+            file.flush()
+            with contextlib.redirect_stdout(out):
+                code = report.summarize(file.name)
+            return code, out.getvalue().splitlines()
+
+    def test_a_flaky_case_counts_as_passed(self):
+        self.assertEqual(self.summary(["PASS\ta", "FLAKY\tb"]), (0, ["FLAKY b (failed, and passed when it ran again)", "2 passed, 0 failed"]))
+        self.assertEqual(self.summary(["FAIL\ta", "PASS\tb"]), (1, ["FAILED a", "1 passed, 1 failed"]))
+        self.assertEqual(self.summary([])[0], 1)
 
 
 if __name__ == "__main__":

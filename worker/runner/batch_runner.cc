@@ -19,7 +19,8 @@ BatchRunner::BatchRunner(const ModelRunnerOptions& options, RankModel* model, co
       arrays_(state->limits(), &inputs_),
       graphs_(options, device, communicator),
       sampler_(state->limits(), model->logit_rows(), &inputs_, &results_),
-      prompt_scorer_(model->logit_rows()) {
+      prompt_scorer_(model->logit_rows()),
+      row_pooler_(state->limits().max_num_seqs, model->config().embedding_dim) {
   arrays_.Bind(device);
 }
 
@@ -28,6 +29,7 @@ void BatchRunner::Carve(Carver* carver) {
   results_.Carve(carver);
   side_.Carve(carver, device_);
   prompt_scorer_.Carve(carver);
+  row_pooler_.Carve(carver);
   arrays_.Carve(carver);
   sampler_.Carve(carver, device_);
 }
@@ -37,6 +39,7 @@ absl::Status BatchRunner::Bind() {
   RETURN_IF_ERROR(results_.Bind(&device_));
   RETURN_IF_ERROR(side_.Bind(&device_));
   RETURN_IF_ERROR(prompt_scorer_.Bind(&device_));
+  RETURN_IF_ERROR(row_pooler_.Bind(&device_));
   return sampler_.Bind(&device_);
 }
 
@@ -49,6 +52,9 @@ absl::Status BatchRunner::Run(const v1::StepRequest& request, StepOutcome* outco
   RETURN_IF_ERROR(QueueInputs(graph_size, outcome->reports_tokens, request.awaits_masks()));
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
   RETURN_IF_ERROR(ScorePrompts(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
+  if (outcome->reports_tokens) {  // the rows are whole, and the same, on every rank
+    ASSIGN_OR_RETURN(outcome->pooled, row_pooler_.Run(hidden, arrays_.pooling_parts(), state_, &side_));
+  }
   if (request.awaits_masks()) RETURN_IF_ERROR(AwaitMasks(request));
   RETURN_IF_ERROR(SampleTokens(hidden, request.awaits_masks()));
   results_.Download(sampler_.results_bytes());

@@ -19,6 +19,7 @@
 #include "worker/runner/model_runner.h"
 #include "worker/runner/prompt_scorer.h"
 #include "worker/runner/rank_model.h"
+#include "worker/runner/row_pooler.h"
 #include "worker/runner/sampler.h"
 #include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
@@ -81,6 +82,7 @@ class BatchRunner {
   GraphRunner graphs_;
   Sampler sampler_;
   PromptScorer prompt_scorer_;
+  RowPooler row_pooler_;
 };
 
 }  // namespace somnus

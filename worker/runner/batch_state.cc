@@ -9,6 +9,23 @@
 
 namespace somnus {
 
+namespace {
+
+absl::Status CheckPooling(const v1::NewSequence& sequence) {
+  if (sequence.pooling() == v1::STEP_POOLING_NONE) return absl::OkStatus();
+  if (!v1::StepPooling_IsValid(sequence.pooling()))
+    return InvalidStep("slot ", sequence.slot(), ": pooling ", sequence.pooling());
+  if (sequence.num_prompt_tokens() != sequence.token_ids_size())
+    return InvalidStep("slot ", sequence.slot(), ": a sequence that pools has a prompt alone");
+  if (sequence.pooling() != v1::STEP_POOLING_LAST && sequence.num_computed_tokens() != 0) {
+    return InvalidStep("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(),
+                       " computed tokens, of which the pooled rows are missing");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 BatchState::BatchState(const BatchLimits& limits)
     : limits_(limits), slots_(limits.max_num_seqs), slot_scheduled_(limits.max_num_seqs) {
   scheduled_.reserve(limits.max_num_seqs);
@@ -148,6 +165,7 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
                        num_tokens);
   }
   RETURN_IF_ERROR(CheckTokenIds(sequence.token_ids(), limits_.vocab_size));
+  RETURN_IF_ERROR(CheckPooling(sequence));
   const int32_t index = sequence.sampling_index(), num_samplings = static_cast<int32_t>(samplings.size());
   if (index < 0 || index >= num_samplings)
     return InvalidStep("slot ", sequence.slot(), ": sampling ", index, " of ", num_samplings);
@@ -156,6 +174,7 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
   slot->tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
   slot->num_prompt_tokens = sequence.num_prompt_tokens();
   slot->num_computed = sequence.num_computed_tokens();
+  slot->pooling = sequence.pooling();
   slot->seed = sequence.seed();
   return absl::OkStatus();
 }
@@ -203,6 +222,8 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (slot_scheduled_[sequence.slot()]) return InvalidStep("slot ", sequence.slot(), " is scheduled twice");
   slot_scheduled_[sequence.slot()] = true;
   const bool names_input = sequence.input_token_ids_size() > 0;
+  if (names_input && slot.pools())
+    return InvalidStep("slot ", sequence.slot(), ": input tokens of a sequence that pools");
   if (!names_input && (slot.num_drafts > 0 || sequence.num_draft_tokens() != 0))
     return InvalidStep("slot ", sequence.slot(), ": a draft without input tokens, or behind it");
   if (slot.error.ok() && names_input) RETURN_IF_ERROR(ReplaceTokens(sequence));
@@ -226,8 +247,9 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
     return InvalidStep("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
   }
-  RETURN_IF_ERROR(CheckProposals(sequence, end == known));
-  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known, sequence.num_draft_tokens(),
+  const bool samples = end == known && !slot.pools();
+  RETURN_IF_ERROR(CheckProposals(sequence, samples));
+  scheduled_.push_back({sequence.slot(), slot.num_computed, n, samples, sequence.num_draft_tokens(),
                         sequence.num_proposals()});
   num_scheduled_tokens_ += n;
   slot.num_computed = end;
@@ -306,8 +328,8 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
     refused_slots_.push_back(fork.slot());
     return absl::OkStatus();
   }
-  const bool samples =
-      source.num_computed == static_cast<int32_t>(source.tokens.size()) && source.num_drafts == 0;
+  const bool samples = source.num_computed == static_cast<int32_t>(source.tokens.size()) &&
+                       source.num_drafts == 0 && !source.pools();
   if (!samples || std::find(source.tokens.begin(), source.tokens.end(), kUnknownToken) != source.tokens.end())
     return InvalidStep("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which does not sample");
   slot->tokens.reserve(limits_.max_model_len + 1);
@@ -315,6 +337,7 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
   slot->num_prompt_tokens = source.num_prompt_tokens;
   slot->num_computed = source.num_computed;
   slot->sampling = source.sampling;
+  slot->pooling = v1::STEP_POOLING_NONE;
   slot->seed = fork.seed();
   if (static_cast<int64_t>(fork.block_ids_size()) * limits_.block_size < slot->num_computed)
     return InvalidStep("slot ", fork.slot(), ": ", fork.block_ids_size(), " blocks for ", slot->num_computed,

@@ -57,8 +57,10 @@ struct Slot {
   int32_t num_drafts = 0;                        // of the last tokens: guesses of a draft
   std::shared_ptr<const SlotSampling> sampling;  // null while the slot is not in use, or has an error
   uint64_t seed = 0;
+  v1::StepPooling pooling = v1::STEP_POOLING_NONE;
   absl::Status error;  // why nothing is computed for the sequence
 
+  bool pools() const { return pooling != v1::STEP_POOLING_NONE; }
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
 };
 
@@ -67,7 +69,7 @@ struct ScheduledSlot {
   int32_t slot = 0;
   int32_t start = 0;
   int32_t num_tokens = 0;
-  bool samples = false;       // the sequence's known tokens end within the step
+  bool samples = false;       // the sequence's known tokens end within the step, and it does not pool
   int32_t num_drafts = 0;     // guesses at the end of the tokens; sampled at each, and before
   int32_t num_proposals = 0;  // tokens to guess behind the sampled token
 };

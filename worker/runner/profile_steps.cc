@@ -44,6 +44,10 @@ v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size, bool proposes)
     AddSequence(slot, 1, &request)->add_block_ids(1);
     if (proposes) request.mutable_sequences(slot)->set_num_proposals(1);
   }
+  if (num_seqs > 1) {  // one pools, which has a kernel of its own
+    request.mutable_new_sequences(num_seqs - 1)->set_pooling(v1::STEP_POOLING_MEAN);
+    request.mutable_sequences(num_seqs - 1)->clear_num_proposals();
+  }
   AddSampling(&request);
   v1::StepSampling* sampling = AddSampling(&request);
   request.mutable_new_sequences(0)->set_sampling_index(1);

@@ -37,15 +37,15 @@ void MirroredBlock::Upload(int64_t bytes) {
   if (host_ != device_) device_handle_->CopyToDevice(device_, host_, bytes);
 }
 
-void MirroredBlock::Download(int64_t bytes) {
+void MirroredBlock::DownloadPart(int64_t begin, int64_t bytes) {
   if (!device_handle_->asynchronous()) {
     // The next step writes to the same memory, maybe before the reply's writer has read the results.
     if (kept_[turn_] == nullptr) kept_[turn_] = std::make_unique<uint8_t[]>(bytes_);
-    std::memcpy(kept_[turn_].get(), device_, static_cast<size_t>(bytes));
+    std::memcpy(kept_[turn_].get() + begin, device_ + begin, static_cast<size_t>(bytes));
     host_ = kept_[turn_].get();
     return;
   }
-  device_handle_->CopyToHost(host_, device_, bytes);
+  device_handle_->CopyToHost(host_ + begin, device_ + begin, bytes);
 }
 
 SideStage::~SideStage() {

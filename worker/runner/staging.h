@@ -26,6 +26,7 @@ class MirroredBlock {
    public:
     T* host() const { return reinterpret_cast<T*>(block_->host_ + offset_); }  // in the current host buffer
     T* device() const { return reinterpret_cast<T*>(block_->device_ + offset_); }
+    int64_t begin() const { return offset_; }
     int64_t end() const { return offset_ + bytes_; }  // the bytes of this array and all earlier arrays
 
    private:
@@ -62,7 +63,9 @@ class MirroredBlock {
   void Turn();
   // Queue the copy of the first `bytes` from the current host buffer to the device, or back.
   void Upload(int64_t bytes);
-  void Download(int64_t bytes);
+  void Download(int64_t bytes) { DownloadPart(0, bytes); }
+  // The same for `bytes` from `begin` on. A step may download several parts.
+  void DownloadPart(int64_t begin, int64_t bytes);
 
  private:
   Device* device_handle_ = nullptr;

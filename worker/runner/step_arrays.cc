@@ -41,6 +41,7 @@ void StepArrays::Carve(Carver* carver) {
 void StepArrays::Build(const BatchState& state, int64_t num_padded) {
   sample_rows_.clear();
   prompt_rows_.clear();
+  pooling_parts_.clear();
   input_ = StepInput();
   query_start_.host()[0] = 0;
   for (const bool decodes : {true, false}) {
@@ -85,6 +86,8 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
       prompt_rows_.push_back({row, scheduled.slot, position});
     }
   }
+  if (slot.pools())
+    pooling_parts_.push_back({scheduled.slot, first_row, scheduled.num_tokens, scheduled.start});
   if (!scheduled.samples) return;
   const int32_t end = scheduled.start + scheduled.num_tokens;
   for (int32_t position = end - 1 - scheduled.num_drafts; position < end; ++position) {
@@ -121,6 +124,7 @@ void StepArrays::AddPadding(int64_t num_padded) {
 void StepArrays::BuildOnNullBlock(absl::Span<const int32_t> token_ids) {
   sample_rows_.clear();
   prompt_rows_.clear();
+  pooling_parts_.clear();
   input_ = StepInput();
   AttentionBatch& batch = input_.batch;
   const int32_t count = static_cast<int32_t>(token_ids.size());

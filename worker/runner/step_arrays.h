@@ -29,6 +29,14 @@ struct LogitRow {
   int32_t guess = -1;
 };
 
+// The rows of the step that a sequence that pools has computed.
+struct PoolingPart {
+  int32_t slot = 0;
+  int32_t first_row = 0;  // of the step's tokens
+  int32_t num_rows = 0;
+  int32_t start = 0;  // the position of the first row's token
+};
+
 class StepArrays {
  public:
   StepArrays(const BatchLimits& limits, MirroredBlock* inputs);
@@ -57,6 +65,7 @@ class StepArrays {
   // for; of the last Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
+  const std::vector<PoolingPart>& pooling_parts() const { return pooling_parts_; }
   // [S + kMaxStepDraftTokens], on the device: the rows and slots of sample_rows(); slot -1 where a draft is.
   const int32_t* sample_row_indices() const { return sample_row_indices_.device(); }
   const int32_t* sample_slots() const { return sample_slots_.device(); }
@@ -89,6 +98,7 @@ class StepArrays {
 
   StepInput input_;
   std::vector<LogitRow> sample_rows_, prompt_rows_;
+  std::vector<PoolingPart> pooling_parts_;
 };
 
 }  // namespace somnus

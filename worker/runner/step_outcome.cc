@@ -20,7 +20,10 @@ class LaunchedStep : public PendingStep {
   absl::StatusOr<v1::StepReply> Wait() override {
     const absl::Status status = outcome_->Wait();
     v1::StepReply reply = std::move(outcome_->reply);
-    if (status.ok() && outcome_->reports_tokens) outcome_->sampled.FillReply(&reply);
+    if (status.ok() && outcome_->reports_tokens) {
+      outcome_->sampled.FillReply(&reply);
+      outcome_->pooled.FillReply(&reply);
+    }
     outcome_->SetRead(status);
     RETURN_IF_ERROR(status);
     return reply;

@@ -12,6 +12,7 @@
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/runner/model_runner.h"
+#include "worker/runner/row_pooler.h"
 #include "worker/runner/sampler.h"
 
 namespace somnus {
@@ -27,8 +28,9 @@ struct StepOutcome {
     size_t row = 0;  // of the sampled token
   };
 
-  v1::StepReply reply;  // all but the tokens
+  v1::StepReply reply;  // all but the tokens and the pooled vectors
   SampledRows sampled;
+  PooledVectors pooled;
   bool reports_tokens = false;  // rank 0
   int32_t vocab_size = 0;
   std::vector<Unknown> unknown;       // for each sampled row without a draft; none on a synchronous device

@@ -1,4 +1,4 @@
-#include "coordinator/grpc/error_details.h"
+#include "coordinator/grpc/calls/error_details.h"
 
 #include <string>
 

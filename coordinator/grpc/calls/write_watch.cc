@@ -1,4 +1,4 @@
-#include "coordinator/grpc/write_watch.h"
+#include "coordinator/grpc/calls/write_watch.h"
 
 #include <optional>
 #include <utility>

@@ -21,12 +21,18 @@ absl::string_view AuthorizationOf(const grpc::ServerContext& context);
 // UNAUTHENTICATED unless the call carries the key.
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 
-// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, other errors as
-// INTERNAL; the message is "field: problem".
+// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, a 503 as
+// UNAVAILABLE with RetryInfo, other errors as INTERNAL; the message is "field: problem".
 grpc::Status ToGrpcStatus(const ApiError& error);
 
 // UNAVAILABLE: the models are being loaded.
 grpc::Status LoadingStatus(const ModelTable& models);
+
+// RESOURCE_EXHAUSTED, with RetryInfo: as many calls are open as may.
+grpc::Status TooManyCalls();
+
+// The address and port of a call's client.
+std::string PeerOf(const grpc::ServerContext& context);
 
 // The client of a call. `context` must outlive the result, in which has_left asks the context.
 Caller CallerOf(grpc::ServerContext* context);

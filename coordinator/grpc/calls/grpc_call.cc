@@ -1,4 +1,4 @@
-#include "coordinator/grpc/grpc_call.h"
+#include "coordinator/grpc/calls/grpc_call.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "coordinator/grpc/error_details.h"
+#include "coordinator/grpc/calls/error_details.h"
 #include "coordinator/http/api_key.h"
 #include "coordinator/residency/engine_state.h"
 #include "proto/missing_memory.h"
@@ -57,6 +57,8 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
     }
     case 404:
       return {grpc::StatusCode::NOT_FOUND, message};
+    case 503:
+      return WithRetry({grpc::StatusCode::UNAVAILABLE, message}, kRetryDelay);
     default:
       return {grpc::StatusCode::INTERNAL, message};
   }
@@ -67,12 +69,19 @@ grpc::Status LoadingStatus(const ModelTable& models) {
   return WithReason(status, EngineState::kLoading);
 }
 
+grpc::Status TooManyCalls() {
+  return WithRetry({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"}, kRetryDelay);
+}
+
 // gRPC writes a peer as "ipv4:127.0.0.1:4711", with the brackets of an IPv6 address escaped.
-Caller CallerOf(grpc::ServerContext* context) {
-  const std::string peer = context->peer();
+std::string PeerOf(const grpc::ServerContext& context) {
+  const std::string peer = context.peer();
   const absl::string_view address = absl::StripPrefix(absl::StripPrefix(peer, "ipv4:"), "ipv6:");
-  return {.name = absl::StrCat(absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}}), " (gRPC)"),
-          .has_left = [context] { return context->IsCancelled(); }};
+  return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}});
+}
+
+Caller CallerOf(grpc::ServerContext* context) {
+  return {.name = PeerOf(*context) + " (gRPC)", .has_left = [context] { return context->IsCancelled(); }};
 }
 
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {

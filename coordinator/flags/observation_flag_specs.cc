@@ -1,0 +1,33 @@
+// The coordinator's flags for those who watch the server: measurements, the access log, and traces.
+#include "coordinator/flags/flag_specs.h"
+
+namespace somnus {
+
+FlagGroup ObservationFlags(Flags* f) {
+  return {
+      "Observation",
+      {
+          Flag::Text("access-log", &f->access_log,
+                     "file to which a JSON line about each request is appended; -: stdout")
+              .Shows("FILE|-"),
+          Flag::Switch("kv-cache-metrics", &f->kv_cache_metrics,
+                       "/metrics says how long blocks stay in the KV cache (vllm:kv_block_*)"),
+          Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0, 1,
+                       "share of the blocks that are measured for that"),
+          Flag::Text(
+              "otlp-traces-endpoint", &f->traces.endpoint,
+              "http://HOST:PORT of an OpenTelemetry collector, which gets spans of requests as JSON by "
+              "HTTP, at /v1/traces where the URL has no path")
+              .Shows("URL")
+              .Default("as the standard OTEL_EXPORTER_OTLP_* variables say, else none"),
+          Flag::Number("otlp-traces-sample", &f->traces.sample, 0, 1,
+                       "share of the requests that are traced among those without a traceparent, which says "
+                       "so itself"),
+          Flag::Int("otlp-traces-queue", &f->traces.max_queued_spans, 16, 1 << 20,
+                    "spans that wait for the collector; more are dropped and counted"),
+          Flag::Time("otlp-traces-timeout", &f->traces.timeout, kShortestTimeFlag, kLongestTimeFlag,
+                     "of one message to the collector"),
+      }};
+}
+
+}  // namespace somnus

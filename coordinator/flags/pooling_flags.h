@@ -1,0 +1,16 @@
+#pragma once
+// What the flags say of embeddings. A value.
+
+#include <optional>
+
+#include "coordinator/request/pooling_options.h"
+
+namespace somnus {
+
+struct PoolingFlags {
+  bool generates = true;  // --runner
+  Pooling type = Pooling::kLast;
+  std::optional<MatryoshkaDimensions> matryoshka;  // not set: as the checkpoint says
+};
+
+}  // namespace somnus

@@ -1,0 +1,32 @@
+#pragma once
+// The body of a Messages request as the body of a chat request, which openai_request.h parses. Pure
+// functions; thread safe.
+//
+// Fields of Anthropic become the chat route's fields of the same meaning, and a few fields of the chat route
+// are passed on. Fields that change nothing here are ignored, as `cache_control` is. What would change the
+// answer and cannot be done (images, tools that Anthropic's server runs) is a problem that names the field.
+// Source: Anthropic's reference of the Messages API, and version 2.14 of the client for Python.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/http/api_limits.h"
+#include "coordinator/openai/openai_request.h"
+
+namespace somnus {
+
+struct ChatBodyOptions {
+  bool can_reason = false;   // a budget of thinking bounds something
+  int64_t context = 0;       // tokens; max_tokens is an upper bound and may be greater
+  bool counts_only = false;  // the prompt matters alone: max_tokens may be missing
+};
+
+// Returns the JSON text of the chat request.
+BodyOrError ToChatBody(absl::string_view body, const ApiLimits& limits, const ChatBodyOptions& options);
+
+// Gives an error of the chat request the name of the Messages field.
+ApiError InMessagesTerms(ApiError error);
+// The Messages field of which a chat field was made; `field` itself where the name is the same.
+absl::string_view MessagesField(absl::string_view field);
+
+}  // namespace somnus

@@ -1,0 +1,60 @@
+#include "coordinator/traces/trace_context.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+// Of version 00: the places of the fields, and the length.
+constexpr size_t kVersionDigits = 2, kTraceAt = 3, kTraceDigits = 32, kParentAt = 36, kParentDigits = 16,
+                 kFlagsAt = 53, kFlagsDigits = 2, kLength = 55;
+
+bool IsHex(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f'); });
+}
+
+bool IsId(absl::string_view text) {
+  return IsHex(text) && text.find_first_not_of('0') != absl::string_view::npos;
+}
+
+bool IsOdd(char digit) { return absl::string_view("13579bdf").find(digit) != absl::string_view::npos; }
+
+// Not 0, which stands for no id.
+uint64_t NewNumber() {
+  thread_local std::mt19937_64 random{[] {
+    std::random_device device;
+    return (uint64_t{device()} << 32) | device();
+  }()};
+  return std::uniform_int_distribution<uint64_t>(1)(random);
+}
+
+}  // namespace
+
+std::optional<TraceContext> ParseTraceparent(absl::string_view text) {
+  if (text.size() < kLength) return std::nullopt;
+  const absl::string_view version = text.substr(0, kVersionDigits);
+  if (!IsHex(version) || version == "ff") return std::nullopt;
+  const bool goes_on = text.size() > kLength;
+  if (goes_on && (version == "00" || text[kLength] != '-')) return std::nullopt;
+  if (text[kTraceAt - 1] != '-' || text[kParentAt - 1] != '-' || text[kFlagsAt - 1] != '-')
+    return std::nullopt;
+  const absl::string_view trace = text.substr(kTraceAt, kTraceDigits);
+  const absl::string_view parent = text.substr(kParentAt, kParentDigits);
+  const absl::string_view flags = text.substr(kFlagsAt, kFlagsDigits);
+  if (!IsId(trace) || !IsId(parent) || !IsHex(flags)) return std::nullopt;
+  return TraceContext{std::string(trace), std::string(parent), IsOdd(flags[1])};
+}
+
+std::string NewTraceId() {
+  return absl::StrCat(absl::Hex(NewNumber(), absl::kZeroPad16), absl::Hex(NewNumber(), absl::kZeroPad16));
+}
+
+std::string NewSpanId() { return absl::StrCat(absl::Hex(NewNumber(), absl::kZeroPad16)); }
+
+}  // namespace somnus

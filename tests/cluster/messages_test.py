@@ -1,0 +1,207 @@
+"""Anthropic's Messages API of SmolLM2 through the whole cluster: whole messages and streams, conversations with tools,
+formats, counts, keys and errors."""
+import json
+import os
+import unittest
+
+from cluster.harness import SMOLLM2, Cluster, wait_until
+
+PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+HELLO = [{"role": "user", "content": "Say hello."}]
+WEATHER = {"name": "get_weather", "description": "The weather in a city.", "input_schema": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"], "additionalProperties": False}}
+CONVERSATION = [
+    {"role": "user", "content": [
+        {"type": "text", "text": "What is the weather in Paris?", "cache_control": {"type": "ephemeral"}}]},
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "I look it up.", "signature": "msg_1"},
+        {"type": "text", "text": "One moment."},
+        {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Paris", "days": 1}}]},
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "sunny, 21 C"}]},
+        {"type": "text", "text": "Is that warm?"}]},
+]
+
+
+def events_of(text):
+    """(name, data) of each event; comments are left out."""
+    events = []
+    for part in text.split("\n\n"):
+        if part and not part.startswith(":"):
+            name, data = part.split("\n", 1)
+            events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return events
+
+
+def accumulate(events):
+    """The message that a client puts together."""
+    message, partial = None, ""
+    for _, event in events:
+        kind = event["type"]
+        if kind == "message_start":
+            message = event["message"]
+        elif kind == "content_block_start":
+            assert event["index"] == len(message["content"])
+            message["content"].append(event["content_block"])
+            partial = ""
+        elif kind == "content_block_delta":
+            block, delta = message["content"][event["index"]], event["delta"]
+            partial += delta.get("partial_json", "")
+            for name in ("text", "thinking", "signature"):
+                if name in delta:
+                    block[name] += delta[name]
+        elif kind == "content_block_stop" and partial:
+            message["content"][event["index"]]["input"] = json.loads(partial)
+        elif kind == "message_delta":
+            message.update(event["delta"])
+            message["usage"].update(event["usage"])
+    return message
+
+
+def without_ids(message):
+    """The message without what is random or depends on earlier requests."""
+    blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
+    return {"content": blocks, "stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"],
+            "output_tokens": message["usage"]["output_tokens"]}
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class Messages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(SMOLLM2, "--api-key=secret", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def post(self, path=PATH, headers=None, **fields):
+        body = {"model": self.cluster.name, "max_tokens": 24, "temperature": 0, "messages": HELLO, **fields}
+        shown = {"x-api-key": "secret", "anthropic-version": "2023-06-01"} if headers is None else headers
+        return self.cluster.request("POST", path, body, headers=shown)
+
+    def message(self, **fields):
+        response = self.post(**fields)
+        self.assertEqual(response.status, 200, response.text)
+        return response.json
+
+    def refused(self, status, kind, path=PATH, headers=None, **fields):
+        response = self.post(path, headers, **fields)
+        self.assertEqual(response.status, status, response.text)
+        self.assertEqual((response.json["type"], response.json["error"]["type"]), ("error", kind))
+        return response.json["error"]["message"]
+
+    def test_a_message_is_the_chat_answer(self):
+        message = self.message(system=[{"type": "text", "text": "You are brief."}])
+        chat = self.cluster.request("POST", "/v1/chat/completions", {
+            "messages": [{"role": "system", "content": "You are brief."}, *HELLO], "max_tokens": 24, "temperature": 0},
+            headers={"Authorization": "Bearer secret"}).json
+        self.assertEqual([block["type"] for block in message["content"]], ["text"])
+        self.assertEqual(message["content"][0]["text"], chat["choices"][0]["message"]["content"])
+        reasons = {"stop": "end_turn", "length": "max_tokens"}
+        self.assertEqual(message["stop_reason"], reasons[chat["choices"][0]["finish_reason"]])
+        usage = message["usage"]
+        self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"], chat["usage"]["prompt_tokens"])
+        self.assertEqual(usage["output_tokens"], chat["usage"]["completion_tokens"])
+        self.assertTrue(message["id"].startswith("msg_"))
+
+    def test_the_stream_makes_the_same_message(self):
+        forced = {"type": "any", "disable_parallel_tool_use": True}
+        for fields in ({}, {"messages": CONVERSATION, "tools": [WEATHER]},
+                       {"tools": [WEATHER], "tool_choice": forced, "max_tokens": 120}):
+            with self.subTest(fields):
+                whole = self.message(**fields)
+                response = self.post(stream=True, **fields)
+                events = events_of(response.text)
+                self.assertEqual([name for name, _ in events], [event["type"] for _, event in events])
+                self.assertEqual((events[0][0], events[-2][0], events[-1][0]), ("message_start", "message_delta", "message_stop"))
+                self.assertEqual(without_ids(accumulate(events)), without_ids(whole))
+
+    def test_a_forced_call_fits_its_schema(self):
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather"}):
+            with self.subTest(choice):
+                message = self.message(tools=[WEATHER], tool_choice=choice, max_tokens=120, temperature=1, seed=5)
+                self.assertEqual(message["stop_reason"], "tool_use")
+                call = message["content"][0]
+                self.assertEqual((call["type"], call["name"]), ("tool_use", "get_weather"))
+                self.assertEqual(set(call["input"]), {"city", "days"})
+                self.assertIn(call["input"]["days"], (1, 2, 3))
+
+    def test_a_format(self):
+        schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 120}},
+                  "required": ["age"], "additionalProperties": False}
+        message = self.message(output_config={"format": {"type": "json_schema", "schema": schema}}, max_tokens=60,
+                               temperature=1, seed=5)
+        self.assertEqual(message["stop_reason"], "end_turn")
+        self.assertTrue(0 <= json.loads(message["content"][0]["text"])["age"] <= 120)
+        schema["properties"]["tags"] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+        self.assertIn("/properties/tags/uniqueItems", self.refused(
+            400, "invalid_request_error", output_config={"format": {"type": "json_schema", "schema": schema}}))
+
+    def test_a_stop_sequence(self):
+        text = self.message()["content"][0]["text"]
+        stop = text[4:8]
+        message = self.message(stop_sequences=[stop])
+        self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("stop_sequence", stop))
+        self.assertEqual(message["content"][0]["text"], text[:text.index(stop)])
+
+    def test_the_answer_goes_on_with_the_last_turn(self):
+        message = self.message(messages=[*HELLO, {"role": "assistant", "content": "Hello, my name is"}])
+        self.assertFalse(message["content"][0]["text"].startswith("Hello, my name is"))
+
+    def test_counts_are_the_tokens_of_the_prompt(self):
+        for fields in ({}, {"messages": CONVERSATION, "tools": [WEATHER], "system": "You are brief."}):
+            counted = self.post(COUNT, **fields).json
+            usage = self.message(**fields)["usage"]
+            self.assertEqual(counted, {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]})
+
+    def test_a_prompt_that_comes_again_is_read_from_the_cache(self):
+        fields = {"system": "You know a great deal about the weather. " * 20, "max_tokens": 4}
+        first = self.message(**fields)["usage"]
+        again = self.message(**fields)["usage"]
+        self.assertGreater(again["cache_read_input_tokens"], 0)
+        self.assertEqual(sum(first[name] for name in ("input_tokens", "cache_read_input_tokens")),
+                         sum(again[name] for name in ("input_tokens", "cache_read_input_tokens")))
+
+    def test_a_billing_header_changes_nothing(self):
+        def system(number):
+            return [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={number};"},
+                    {"type": "text", "text": "You are brief."}]
+        self.assertEqual(self.post(COUNT, system=system(1)).json, self.post(COUNT, system="You are brief.").json)
+
+    def test_refusals(self):
+        image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}]}]
+        self.assertIn("messages[0].content[0]", self.refused(400, "invalid_request_error", messages=image))
+        self.assertIn("max_tokens", self.refused(400, "invalid_request_error", max_tokens=None))
+        self.assertIn("tools[0].type", self.refused(400, "invalid_request_error", tools=[
+            {"type": "web_search_20250305", "name": "web_search"}]))
+        self.assertIn("other", self.refused(404, "not_found_error", model="other"))
+        self.refused(404, "not_found_error", path="/v1/messages/batches")
+        self.refused(401, "authentication_error", headers={"x-api-key": "other"})
+        self.refused(401, "authentication_error", headers={}, path=COUNT)
+        self.assertEqual(self.post(headers={"Authorization": "Bearer secret"}).status, 200)
+
+    def test_thinking_of_a_model_that_does_not_think(self):
+        message = self.message(thinking={"type": "enabled", "budget_tokens": 1024})
+        self.assertEqual(without_ids(message), without_ids(self.message()))
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class Aborted(unittest.TestCase):
+    def test_an_aborted_answer_is_an_error(self):
+        with Cluster(SMOLLM2, workers=1) as cluster:
+            body = {"max_tokens": 2000, "temperature": 0, "messages": HELLO, "stream": True, "tools": [WEATHER],
+                    "tool_choice": {"type": "none"}, "stop_sequences": []}
+            connection = cluster.connection(cluster.port)
+            cluster.admin("/pause?mode=keep")
+            connection.request("POST", PATH, body=json.dumps(body), headers={"Content-Type": "application/json"})
+            wait_until(lambda: cluster.request("GET", "/load").json["server_load"] == 1, 30, "the request is open")
+            cluster.request("POST", "/abort_requests", {}, port=cluster.admin_port)
+            cluster.admin("/resume")
+            answer = connection.getresponse()
+            events = events_of(answer.read().decode())
+            self.assertEqual(events[-1][0], "error")
+            self.assertEqual(events[-1][1]["error"]["type"], "overloaded_error")
+            connection.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
