@@ -58,7 +58,7 @@ class FrontImpl : public Front {
 
   // gRPC listens first, because the HTTP server tells its clients gRPC's ports.
   absl::Status Listen(std::shared_ptr<Metrics> metrics) {
-    if (flags_.admin_api_key.empty() && !IsLoopback(flags_.admin_host)) {
+    if (flags_.admin_api_keys.empty() && !IsLoopback(flags_.admin_host)) {
       LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
                  flags_.admin_host);
     }
@@ -72,8 +72,8 @@ class FrontImpl : public Front {
     http.grpc_port = static_cast<uint16_t>(inference_->port());
     http.control_port = static_cast<uint16_t>(control_->port());
     http.output_threads = flags_.output_threads;
-    http.api_key = flags_.api_key;
-    http.admin_api_key = flags_.admin_api_key;
+    http.api_keys = flags_.api_keys;
+    http.admin_api_keys = flags_.admin_api_keys;
     http.tls = flags_.tls;
     http.admin_tls = flags_.admin_tls;
     http.certificate_interval = kCertificateInterval;
@@ -82,6 +82,7 @@ class FrontImpl : public Front {
     http.limits = flags_.limits;
     http.cors = flags_.cors;
     http.admin_allowed_hosts = flags_.admin_allowed_hosts;
+    http.tokenizer_info = flags_.tokenizer_info;
     http.request_id_headers = flags_.request_id_headers;
     http.recorder = records_->recorder();
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
@@ -133,8 +134,8 @@ class FrontImpl : public Front {
   absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics) {
     GrpcServicesOptions options;
     options.version = kVersion;
-    options.api_key = flags_.api_key;
-    options.admin_api_key = flags_.admin_api_key;
+    options.api_keys = flags_.api_keys;
+    options.admin_api_keys = flags_.admin_api_keys;
     options.trusts_gateways = flags_.trust_gateways;
     options.limits = flags_.limits;
     options.starting = starting_;

@@ -188,6 +188,8 @@ class ServedEngineImpl : public ServedEngine {
     model.grammars = std::move(parts.grammars);
     model.forced_tokenizer = std::move(parts.forced_tokenizer);
     model.grammar_problem = std::move(parts.grammar_problem);
+    model.default_template_kwargs = std::move(parts.default_template_kwargs);
+    model.gate = flags_.chat.gate;
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
     model.pooling = PoolingOptionsOf(flags_.pooling, config);
     model.metrics = metrics_;
@@ -195,6 +197,7 @@ class ServedEngineImpl : public ServedEngine {
     model.kv_events = kv_events_;
     NoteWeights(&model);
     model.rank_status = [this] { return RankStatuses(); };
+    model.weight_checksums = [this] { return workers_.ChecksumWeights(); };
     model.world_size = flags_.world_size;
     model.config = config;
     model.config.eos_token_ids = std::move(parts.eos_token_ids);

@@ -1,5 +1,6 @@
 #include "coordinator/text_parts.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -22,6 +23,13 @@ void CompileInto(const std::string& source, std::shared_ptr<const ChatTemplate>*
     return;
   }
   *problem = absl::StrCat("it does not compile: ", compiled.status().message());
+}
+
+// --chat-template: one template for all requests.
+void ReplaceTemplates(const std::string& source, TokenizerData* data) {
+  data->chat_template = source;
+  data->tool_template.clear();
+  data->chat_template_problem.clear();
 }
 
 ModelTemplates CompileTemplates(const TokenizerData& data, const std::string& log_name) {
@@ -82,6 +90,8 @@ absl::Status StartGrammars(const ModelConfig& config, const ChatFlags& chat, Tex
                           compiler_options));
   ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), chat.grammar_cache));
   parts->forced_tokenizer = std::make_shared<const ForcedTokenizer>(parts->tokenizer.get());
+  // The most frequent form is ready before the first request, which would wait for it.
+  parts->grammars->Get({.kind = GrammarKind::kJsonObject}, [](const GrammarCache::Result&) {});
   return absl::OkStatus();
 }
 
@@ -92,8 +102,14 @@ absl::StatusOr<TextParts> ReadTextParts(const Checkpoint& checkpoint, const std:
   absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
   if (!data.ok()) return Annotate(data.status(), path);
   for (const std::string& warning : data->warnings) LogWarning("{}{}: {}", log_name, path, warning);
+  if (!chat.chat_template.empty()) ReplaceTemplates(chat.chat_template, &*data);
   TextParts parts;
+  if (!chat.default_template_kwargs.empty())
+    parts.default_template_kwargs = std::make_shared<const nlohmann::ordered_json>(
+        nlohmann::ordered_json::parse(chat.default_template_kwargs));
   parts.templates = CompileTemplates(*data, log_name);
+  if (!chat.chat_template.empty() && parts.templates.chat == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", parts.templates.chat_problem));
   RETURN_IF_ERROR(ChooseTurnFormat(*data, chat, &parts));
   LogTurnFormat(parts.turn_format, log_name);
   parts.eos_token_ids = EndTokens(checkpoint.config(), *data, log_name);

@@ -21,8 +21,9 @@ struct TextParts {
   ModelTemplates templates;
   TurnFormat turn_format;
   ArgumentsForm arguments_form = ArgumentsForm::kObject;
-  std::shared_ptr<GrammarCache> grammars;                   // null: grammar_problem says why
-  std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null as well
+  std::shared_ptr<const nlohmann::ordered_json> default_template_kwargs;  // null: none
+  std::shared_ptr<GrammarCache> grammars;                                 // null: grammar_problem says why
+  std::shared_ptr<const ForcedTokenizer> forced_tokenizer;                // null as well
   std::string grammar_problem;
   // The tokens that end an answer, all of the vocabulary: from the model's configuration, and from its
   // tokenizer.

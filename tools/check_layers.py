@@ -54,6 +54,9 @@ ARROWS = {
                               "coordinator/request"],
     # Anthropic's API in front of the chat route.
     "coordinator/messages": ["text", "coordinator/http", "coordinator/openai"],
+    # Routes that speak of token ids, which stand on the completion route and the chat route.
+    "coordinator/token_routes": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/openai",
+                                 "coordinator/request", "coordinator/structured"],
     "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
     # The calls of all gRPC services: keys, errors, and the loop of a Generate call.
@@ -68,7 +71,7 @@ ARROWS = {
                          "coordinator/residency"],
     "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
                                 "coordinator/openai", "coordinator/operators", "coordinator/records", "coordinator/residency",
-                                "coordinator/responses"],
+                                "coordinator/responses", "coordinator/token_routes"],
     # What is written down of requests: the access log.
     "coordinator/records": ["coordinator/request"],
     # Spans of requests, and the collector that gets them.

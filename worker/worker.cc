@@ -213,6 +213,18 @@ absl::Status Worker::FinishWeightUpdate(const v1::FinishWeightUpdateRequest& req
   return InEpoch(request.group_epoch(), [&] { return weights_.FinishUpdate(request); });
 }
 
+absl::StatusOr<v1::ChecksumWeightsResponse> Worker::ChecksumWeights(const v1::ChecksumWeightsRequest& request,
+                                                                    const std::function<bool()>& has_left) {
+  const int64_t epoch = request.group_epoch();
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightChecksums> sums,
+                   InEpoch(epoch, [&] { return weights_.BeginChecksums(); }));
+  while (!sums->done()) {
+    if (has_left()) return absl::CancelledError("nobody waits for the checksums");
+    RETURN_IF_ERROR(InEpoch(epoch, [&] { return weights_.AddToChecksums(sums.get()); }));
+  }
+  return sums->response();
+}
+
 v1::WorkerStatusResponse Worker::GetStatus() const {
   v1::WorkerStatusResponse response;
   response.set_state(WorkerStateName(epoch_.lifecycle().state()));

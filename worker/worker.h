@@ -105,6 +105,10 @@ class Worker {
                                                                   const std::string& update_id);
   absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
 
+  // Takes its turn part by part, so that steps and other calls come between. Cancelled: `has_left` was true.
+  absl::StatusOr<v1::ChecksumWeightsResponse> ChecksumWeights(const v1::ChecksumWeightsRequest& request,
+                                                              const std::function<bool()>& has_left);
+
   v1::WorkerStatusResponse GetStatus() const;
   v1::WorkerSnapshot Snapshot() const;
   // Ends the collectives of the whole group with an error, and the step under way with them. AbortUpTo: where

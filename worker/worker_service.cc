@@ -219,6 +219,14 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status ChecksumWeights(grpc::ServerContext* context, const v1::ChecksumWeightsRequest* request,
+                               v1::ChecksumWeightsResponse* response) override {
+    absl::StatusOr<v1::ChecksumWeightsResponse> sums =
+        worker_->ChecksumWeights(*request, [context] { return context->IsCancelled(); });
+    if (sums.ok()) *response = *std::move(sums);
+    return ToGrpcStatus(sums.status());
+  }
+
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest* request,
                          v1::WorkerStatusResponse* response) override {
     const absl::Status status = worker_->CheckEpoch(request->group_epoch());

@@ -79,7 +79,7 @@ void WorkerWeights::SetRead(int64_t version, const Source& source) {
   backup_.SetRead(source.stamp);
 }
 
-absl::Status WorkerWeights::RequireWritable(const char* call) const {
+absl::Status WorkerWeights::RequireMapped(const char* call) const {
   RETURN_IF_ERROR(
       lifecycle_.Require({WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, call));
   RETURN_IF_ERROR(lifecycle_.RequireNoTransition(call));
@@ -95,7 +95,7 @@ absl::StatusOr<WorkerWeights::Files> WorkerWeights::OpenForReload(const std::str
 
 absl::StatusOr<v1::WorkerReloadWeightsResponse> WorkerWeights::Reload(
     const v1::WorkerReloadWeightsRequest& request) {
-  RETURN_IF_ERROR(RequireWritable("ReloadWeights"));
+  RETURN_IF_ERROR(RequireMapped("ReloadWeights"));
   RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
   const MonotonicTime begin = MonotonicNow();
   const std::string path = request.model_path().empty() ? path_ : request.model_path();
@@ -117,7 +117,7 @@ absl::StatusOr<v1::WorkerReloadWeightsResponse> WorkerWeights::Reload(
 }
 
 absl::Status WorkerWeights::BeginUpdate(const v1::BeginWeightUpdateRequest& request) {
-  RETURN_IF_ERROR(RequireWritable("BeginWeightUpdate"));
+  RETURN_IF_ERROR(RequireMapped("BeginWeightUpdate"));
   RETURN_IF_ERROR(RankUpdate::CheckId(request.update_id()));
   RETURN_IF_ERROR(load_.device()->Synchronize());  // nothing may run on weights that are replaced
   ASSIGN_OR_RETURN(std::unique_ptr<UpdatedTensors> tensors,
@@ -128,15 +128,28 @@ absl::Status WorkerWeights::BeginUpdate(const v1::BeginWeightUpdateRequest& requ
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<WeightChecksums>> WorkerWeights::BeginChecksums() const {
+  RETURN_IF_ERROR(RequireMapped("ChecksumWeights"));
+  if (record_.stale()) return absl::FailedPreconditionError("ChecksumWeights: the weights are stale");
+  return std::make_unique<WeightChecksums>(record_.version(), load_.runner()->weight_pieces());
+}
+
+absl::Status WorkerWeights::AddToChecksums(WeightChecksums* sums) const {
+  RETURN_IF_ERROR(RequireMapped("ChecksumWeights"));
+  if (record_.stale() || record_.version() != sums->version())
+    return absl::AbortedError("ChecksumWeights: the weights have changed meanwhile");
+  return sums->AddPart(load_.device());
+}
+
 absl::Status WorkerWeights::AddChunk(uint64_t stream, const v1::WeightChunk& chunk) {
   RETURN_IF_ERROR(update_.RequireStream(stream));
-  RETURN_IF_ERROR(RequireWritable("UpdateWeights"));
+  RETURN_IF_ERROR(RequireMapped("UpdateWeights"));
   return update_.tensors()->Add(chunk);
 }
 
 absl::Status WorkerWeights::FinishUpdate(const v1::FinishWeightUpdateRequest& request) {
   RETURN_IF_ERROR(update_.Require(request.update_id(), "FinishWeightUpdate"));
-  RETURN_IF_ERROR(RequireWritable("FinishWeightUpdate"));
+  RETURN_IF_ERROR(RequireMapped("FinishWeightUpdate"));
   RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
   RETURN_IF_ERROR(update_.tensors()->CheckComplete());
   RETURN_IF_ERROR(load_.device()->Synchronize());  // so that the packed tensors are in place

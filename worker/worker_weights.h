@@ -20,6 +20,7 @@
 #include "worker/checkpoint_backup.h"
 #include "worker/lifecycle.h"
 #include "worker/rank_update.h"
+#include "worker/weight_checksums.h"
 #include "worker/weight_prefetch.h"
 #include "worker/weights_record.h"
 #include "worker/worker_load.h"
@@ -52,6 +53,10 @@ class WorkerWeights {
   absl::Status BeginUpdate(const v1::BeginWeightUpdateRequest& request);
   absl::Status AddChunk(uint64_t stream, const v1::WeightChunk& chunk);
   absl::Status FinishUpdate(const v1::FinishWeightUpdateRequest& request);
+  // Checksums of the weights that are there now; AddToChecksums reads their next part. FailedPrecondition:
+  // the memory sleeps, or the weights are stale; Aborted: they are not the weights of BeginChecksums.
+  absl::StatusOr<std::unique_ptr<WeightChecksums>> BeginChecksums() const;
+  absl::Status AddToChecksums(WeightChecksums* sums) const;
   RankUpdate* update() { return &update_; }
 
   // While weights of a checkpoint sleep: begins to bring their bytes into the page cache, unless that has
@@ -84,8 +89,8 @@ class WorkerWeights {
   absl::StatusOr<Files> OpenForReload(const std::string& path) const;
   void SetRead(int64_t version, const Source& source);
   absl::Status CheckBackup() const;
-  // Ok when weights may be written now. The error names the call.
-  absl::Status RequireWritable(const char* call) const;
+  // Ok when the weights' memory is mapped, and no transition is prepared. The error names the call.
+  absl::Status RequireMapped(const char* call) const;
 
   const WorkerParts& parts_;
   const Lifecycle& lifecycle_;

@@ -14,6 +14,7 @@ struct ExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
   absl::Duration fence_timeout = absl::Seconds(5);      // for a worker's device to become idle
   absl::Duration load_timeout = absl::Hours(2);         // of every call that reads the checkpoint
+  absl::Duration checksum_timeout = absl::Minutes(10);  // of reading all weights between steps
   absl::Duration lifecycle_timeout = absl::Minutes(5);  // join, allocate
   // Until the ranks' speeds are measured, each phase of a sleep or a wake-up has transition_timeout, and the
   // time to move the phase's bytes at transition_bytes_per_s, which is a fraction of the slowest machine's

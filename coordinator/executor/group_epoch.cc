@@ -359,6 +359,10 @@ std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(a
   return calls_.AskEach(timeout, &Stub::GetStatus, v1::WorkerStatusRequest());
 }
 
+std::vector<absl::StatusOr<v1::ChecksumWeightsResponse>> GroupEpoch::ChecksumWeights() {
+  return calls_.AskEach(options_.checksum_timeout, &Stub::ChecksumWeights, v1::ChecksumWeightsRequest());
+}
+
 absl::StatusOr<GroupBytes> GroupEpoch::Bytes() {
   if (std::optional<GroupBytes> committed = sleep_.TakeCommittedBytes(); committed.has_value())
     return *std::move(committed);

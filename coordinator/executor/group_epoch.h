@@ -10,7 +10,8 @@
 //
 // Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
 // thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one thread at a time
-// (group_weights.h); Health, OnFailure, ReportLoss and RankStatuses are for any thread.
+// (group_weights.h); Health, OnFailure, ReportLoss, RankStatuses and ChecksumWeights are for any
+// thread.
 
 #include <atomic>
 #include <cstdint>
@@ -113,6 +114,8 @@ class GroupEpoch {
   void ReportLoss(const absl::Status& reason) { latch_.Fail(reason); }
   // Returns one entry per rank: an error where a rank does not reply within `timeout`.
   std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout);
+  // Checksums of every rank's weights, while steps go on; an error where a rank has none, or does not reply.
+  std::vector<absl::StatusOr<v1::ChecksumWeightsResponse>> ChecksumWeights();
   // The bytes that the ranks hold now, together: as a Sleep or a WakeUp that has just ended says, or else as
   // the ranks say when asked. An error, where a rank does not answer, has no consequences.
   absl::StatusOr<GroupBytes> Bytes();

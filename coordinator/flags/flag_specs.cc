@@ -58,40 +58,6 @@ FlagGroup ModelFlags(Flags* f) {
       }};
 }
 
-FlagGroup AnswerFlags(ChatFlags* c) {
-  return {
-      "Answers",
-      {
-          Flag::Text("tool-call-parser", &c->tool_call_parser,
-                     "how tool calls are read from the model's text: auto (by the chat template), none, or a "
-                     "family's name (docs/tools.md)")
-              .Shows("NAME"),
-          Flag::Text("reasoning-parser", &c->reasoning_parser,
-                     "how reasoning is read from the model's text: auto, none, or a family's name")
-              .Shows("NAME"),
-          Flag::Switch("enable-auto-tool-choice", &c->auto_tool_choice,
-                       "tools may be called with tool_choice \"auto\"; false: only where the request forces "
-                       "a call"),
-          Flag::Bytes("structured-outputs-max-bytes", &c->grammar_cache.max_bytes, kMinBytesFlag,
-                      int64_t{1} << 40, "of compiled grammars and schemas that are kept for later requests"),
-          Flag::Bytes("structured-outputs-max-compile-bytes", &c->grammar_limits.compile_bytes, kMinBytesFlag,
-                      int64_t{1} << 40, "of memory that compiling one grammar takes; above, it is refused"),
-          Flag::Time("structured-outputs-compile-timeout", &c->grammar_limits.compile_time, kShortestTimeFlag,
-                     kLongestTimeFlag, "of compiling one grammar; above, it is refused"),
-          Flag::Time("structured-outputs-wait", &c->grammar_cache.max_wait, kShortestTimeFlag,
-                     kLongestTimeFlag, "until a request's grammar is compiled, others before it included"),
-          Flag::Bytes("structured-outputs-max-source-bytes", &c->grammar_limits.source_bytes, kMinBytesFlag,
-                      int64_t{1} << 30, "of one grammar or schema as the engine gets it"),
-          Flag::Int("structured-outputs-max-depth", &c->grammar_limits.depth, 8, 1000,
-                    "brackets within each other, of one grammar"),
-          Flag::Bytes("structured-outputs-max-sequence-bytes", &c->grammar_limits.matcher_bytes,
-                      kMinBytesFlag, int64_t{1} << 40,
-                      "of memory that one sequence's place in its grammar takes; above, it ends"),
-          Flag::Time("structured-outputs-mask-timeout", &c->grammar_limits.step_time, kShortestTimeFlag,
-                     kLongestTimeFlag, "of computing one mask of tokens; above, its request ends"),
-      }};
-}
-
 // The flag for the port of a listener beside the HTTP API.
 Flag PortFlag(const std::string& name, int32_t* port, Flags* f, std::string help) {
   Flag flag = Flag::Int(name, port, 0, 65535, std::move(help));
@@ -100,6 +66,11 @@ Flag PortFlag(const std::string& name, int32_t* port, Flags* f, std::string help
     return set(text);
   };
   return flag;
+}
+
+Flag KeyFlag(const char* name, ApiKeys* keys, const char* help) {
+  return Flag::Custom(
+      name, "KEY", "", [keys](const std::string& key) { return keys->Add("", key); }, help);
 }
 
 FlagGroup ListenerFlags(Flags* f) {
@@ -132,14 +103,25 @@ FlagGroup ListenerFlags(Flags* f) {
               "changes")
               .Shows("PATH"),
           Flag::Text("admin-ssl-keyfile", &f->admin_tls.key, "its private key").Shows("PATH"),
-          Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token, over HTTP and gRPC")
-              .Shows("KEY")
+          KeyFlag("api-key", &f->api_keys,
+                  "clients must send it as a bearer token, over HTTP and gRPC; may be repeated, and each key "
+                  "is as "
+                  "good")
               .Default("SOMNUS_API_KEY, else none"),
-          Flag::Text("admin-api-key", &f->admin_api_key,
-                     "operators must send it as a bearer token, over HTTP and gRPC")
-              .Shows("KEY")
+          Flag::Text("api-key-file", &f->api_key_file,
+                     "further keys of clients: lines name:key, in a file that others cannot read")
+              .Shows("PATH"),
+          KeyFlag("admin-api-key", &f->admin_api_keys,
+                  "operators must send it as a bearer token, over HTTP and gRPC; may be repeated")
               .Default("SOMNUS_ADMIN_API_KEY, else none")
               .Alias("control-api-key"),
+          Flag::Text("admin-api-key-file", &f->admin_api_key_file,
+                     "further keys of operators, in the same form; the log and the status name the operator "
+                     "of a call")
+              .Shows("PATH"),
+          Flag::Switch(
+              "enable-tokenizer-info-endpoint", &f->tokenizer_info,
+              "clients may read the tokenizer's settings and the chat template (GET /tokenizer_info)"),
           Flag::Switch("trust-gateways", &f->trust_gateways,
                        "gateways are the only clients of --grpc-port: by VllmEngine they may read KV events, "
                        "which have the tokens of prompts (--max-kv-events), and empty the prefix cache"),
@@ -264,6 +246,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   "device-memory-budget"};
   table.groups = {ModelFlags(flags),
                   AnswerFlags(&flags->chat),
+                  SchemaFlags(&flags->chat.gate),
                   EmbeddingFlags(&flags->pooling),
                   ListenerFlags(flags),
                   BrowserFlags(flags),

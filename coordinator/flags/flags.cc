@@ -16,9 +16,17 @@ namespace {
 constexpr char kKeyVariable[] = "SOMNUS_API_KEY";
 constexpr char kAdminKeyVariable[] = "SOMNUS_ADMIN_API_KEY";
 
-void FillKey(const Environment& environment, const char* variable, std::string* key) {
+// Adds the keys of the file that `flag` has named, and, where there are no keys at all, the key of the
+// environment.
+absl::Status FillKeys(const char* flag, const std::string& file, const Environment& environment,
+                      const char* variable, ApiKeys* keys) {
+  if (!file.empty()) {
+    if (const absl::Status status = keys->AddFile(file); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  }
   const auto found = environment.find(variable);
-  if (key->empty() && found != environment.end()) *key = found->second;
+  if (!keys->empty() || found == environment.end() || found->second.empty()) return absl::OkStatus();
+  return keys->Add("", found->second);
 }
 
 void TakeAnyPorts(Flags* flags) {
@@ -173,8 +181,10 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
   RETURN_IF_ERROR(CheckTlsFiles(flags->tls, {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"}));
   RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));
-  FillKey(environment, kKeyVariable, &flags->api_key);
-  FillKey(environment, kAdminKeyVariable, &flags->admin_api_key);
+  RETURN_IF_ERROR(
+      FillKeys("--api-key-file", flags->api_key_file, environment, kKeyVariable, &flags->api_keys));
+  RETURN_IF_ERROR(FillKeys("--admin-api-key-file", flags->admin_api_key_file, environment, kAdminKeyVariable,
+                           &flags->admin_api_keys));
   RETURN_IF_ERROR(AddTraceEnvironment(environment, &flags->traces));
   const std::vector<Flags> each = OfEachModel(*flags);
   for (size_t i = 0; i < each.size(); ++i) {

@@ -19,6 +19,7 @@
 #include "coordinator/flags/chat_flags.h"
 #include "coordinator/flags/pooling_flags.h"
 #include "coordinator/flags/quantization.h"
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
 #include "coordinator/metrics/step_trace.h"
@@ -66,10 +67,12 @@ struct Flags {
   std::set<std::string> given_ports;  // flags given for the last three; with `port` 0 ports not given are 0
   TlsFiles tls;                       // of clients' HTTP and gRPC; empty: no TLS
   TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
-  std::string api_key;                // empty: no key is required
-  std::string admin_api_key;          // empty: no key is required
-  bool trust_gateways = false;        // clients' gRPC has gateways alone as clients
-  CorsOptions cors;                   // of clients' HTTP
+  ApiKeys api_keys;                   // of clients; empty: no key is required
+  ApiKeys admin_api_keys;             // of operators; empty: no key is required
+  std::string api_key_file, admin_api_key_file;  // further keys, which FinishFlags reads
+  bool tokenizer_info = false;                   // clients may ask /tokenizer_info
+  bool trust_gateways = false;                   // clients' gRPC has gateways alone as clients
+  CorsOptions cors;                              // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs

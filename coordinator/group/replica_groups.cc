@@ -102,6 +102,17 @@ void ReplicaGroups::Leave() {
   run_dir_.reset();
 }
 
+absl::StatusOr<ModelChecksums> ReplicaGroups::ChecksumWeights() {
+  std::vector<absl::StatusOr<ModelChecksums>> by_replica(groups_.size());
+  ForAll([&](size_t i) { by_replica[i] = groups_[i]->ChecksumWeights(); });
+  ModelChecksums ranks;
+  for (absl::StatusOr<ModelChecksums>& of_replica : by_replica) {
+    RETURN_IF_ERROR(of_replica.status());
+    for (RankChecksums& rank : *of_replica) ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
 std::vector<v1::RankStatus> ReplicaGroups::RankStatuses() {
   std::vector<std::vector<v1::RankStatus>> by_replica(groups_.size());
   ForAll([&](size_t i) { by_replica[i] = groups_[i]->RankStatuses(); });

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/run_dir.h"
 #include "coordinator/group/worker_group.h"
+#include "coordinator/residency/rank_checksums.h"
 
 namespace somnus {
 
@@ -36,6 +37,8 @@ class ReplicaGroups {
   void Stop();
   void Leave();
   std::vector<v1::RankStatus> RankStatuses();
+  // Of all groups; the first error.
+  absl::StatusOr<ModelChecksums> ChecksumWeights();
   // How many workers of all groups have registered. On any thread.
   int NumCome() const {
     int count = 0;

@@ -155,6 +155,24 @@ void WorkerGroup::Interrupt(const absl::Status& reason) {
   current_.ReportLoss(reason);
 }
 
+absl::StatusOr<ModelChecksums> WorkerGroup::ChecksumWeights() {
+  const std::shared_ptr<GroupEpoch> epoch = current_.Get();
+  if (epoch == nullptr) return absl::UnavailableError("the workers are being replaced");
+  ModelChecksums ranks;
+  for (const absl::StatusOr<v1::ChecksumWeightsResponse>& response : epoch->ChecksumWeights()) {
+    RETURN_IF_ERROR(response.status());
+    RankChecksums rank = {.replica = flags_.replica,
+                          .rank = static_cast<int32_t>(ranks.size()),
+                          .weights_version = response->weights_version()};
+    if (!ranks.empty() && ranks.front().weights_version != rank.weights_version)
+      return absl::AbortedError("the weights have changed meanwhile");
+    for (const v1::WeightChecksum& tensor : response->weights())
+      rank.tensors.push_back({tensor.name(), tensor.bytes(), tensor.checksum()});
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
 std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
   const std::shared_ptr<GroupEpoch> epoch = current_.Get();
   std::vector<v1::RankStatus> ranks;

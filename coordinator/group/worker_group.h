@@ -3,7 +3,7 @@
 // failure. epoch_former.h says how an epoch is formed.
 //
 // Ownership: owns the workers, the executor and a thread that forms the epochs after the first. Thread
-// safety: Interrupt and RankStatuses are for any thread, everything else is for one thread.
+// safety: Interrupt, RankStatuses and ChecksumWeights are for any thread, everything else is for one thread.
 
 #include <cstdint>
 #include <memory>
@@ -22,6 +22,7 @@
 #include "coordinator/group/current_epoch.h"
 #include "coordinator/group/epoch_former.h"
 #include "coordinator/group/worker_pool.h"
+#include "coordinator/residency/rank_checksums.h"
 #include "proto/control.pb.h"
 
 namespace somnus {
@@ -65,6 +66,9 @@ class WorkerGroup {
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
   // not reply within 2 seconds has `error` set.
   std::vector<v1::RankStatus> RankStatuses();
+  // The checksums of every rank's weights, all of one version; blocks, while steps go on. Errors: as of
+  // WorkerService.ChecksumWeights; Unavailable: there is no group now.
+  absl::StatusOr<ModelChecksums> ChecksumWeights();
 
  private:
   // A recovery, or a restart of all workers; or, with an error, the end of the workers.

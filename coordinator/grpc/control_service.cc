@@ -121,14 +121,14 @@ struct ControlServiceImpl::OperatorCall {
 template <typename Request>
 grpc::Status ControlServiceImpl::Open(grpc::ServerContext* context, const Request& request,
                                       OperatorCall* call) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   if (grpc::Status status = Find(request.model(), &call->model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(request); !status.ok()) return status;
   absl::StatusOr<CallBounds::Place> place =
       call_bounds_.Enter(CallOf(*request.GetDescriptor()), call->model->name);
   if (!place.ok()) return EngineRefusal(place.status(), *call->model->engine);
   call->place = *std::move(place);
-  call->caller.emplace(CallerOf(context));
+  call->caller.emplace(CallerOf(context, options_.admin_api_keys));
   return grpc::Status::OK;
 }
 
@@ -138,7 +138,7 @@ grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* mode
 
 grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                                            v1::GetStatusResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   response->set_version(options_.version);
   const ProcessId process = ThisProcess();
   response->mutable_process()->set_pid(process.pid);
@@ -185,7 +185,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
 grpc::Status ControlServiceImpl::ListModelStatus(grpc::ServerContext* context,
                                                  const v1::ListModelStatusRequest* request,
                                                  v1::ListModelStatusResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   for (const SharedModel& model : models_->All()) Fill(*model, response->add_models());
   return grpc::Status::OK;
@@ -239,7 +239,7 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
 grpc::Status ControlServiceImpl::WatchTransition(grpc::ServerContext* context,
                                                  const v1::WatchTransitionRequest* request,
                                                  grpc::ServerWriter<v1::WatchTransitionResponse>* writer) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   SharedModel model;
   if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
@@ -285,7 +285,7 @@ grpc::Status ControlServiceImpl::ResetPrefixCache(grpc::ServerContext* context,
 grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
                                                const v1::AbortRequestsRequest* request,
                                                v1::AbortRequestsResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   SharedModel model;
   if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
@@ -371,7 +371,7 @@ grpc::Status ControlServiceImpl::AbortCall(grpc::ServerContext* context, const v
 // The first message names the model, so the updates of all models together have the bound of a kind.
 grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const UpdateMessages& messages,
                                         v1::UpdateWeightsResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_keys); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus(*models_);
   const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter("UpdateWeights", "");
   if (!place.ok()) return EngineRefusal(place.status(), *models_->Get()->engine);
@@ -384,7 +384,7 @@ grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const Upda
   const UpdatePace pace = {.begin_timeout = options_.limits.header_timeout,
                            .max_silence = options_.limits.weight_update_timeout,
                            .min_bytes_per_s = options_.limits.min_weight_update_bytes_per_s};
-  return ReceiveWeights(find, context, messages, response, pace);
+  return ReceiveWeights(find, context, CallerOf(context, options_.admin_api_keys), messages, response, pace);
 }
 
 }  // namespace somnus

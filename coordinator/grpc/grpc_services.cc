@@ -71,12 +71,12 @@ class GrpcServicesImpl : public GrpcServices {
         metrics_(std::move(metrics)),
         models_(options.starting),
         generate_calls_(limits_, write_watch_.get(), options.recorder),
-        inference_(&models_, metrics_, options.api_key, options.limits, &generate_calls_),
+        inference_(&models_, metrics_, options.api_keys, options.limits, &generate_calls_),
         gateway_(&models_, metrics_,
-                 {options.version, options.api_key, options.trusts_gateways, options.limits},
+                 {options.version, options.api_keys, options.trusts_gateways, options.limits},
                  &generate_calls_),
-        prefixes_(&models_, options.api_key, options.limits),
-        kv_events_(&models_, options.admin_api_key, limits_.max_kv_event_watchers, write_watch_),
+        prefixes_(&models_, options.api_keys, options.limits),
+        kv_events_(&models_, options.admin_api_keys, limits_.max_kv_event_watchers, write_watch_),
         control_(&models_, std::move(options)) {}
 
   void RegisterInference(grpc::ServerBuilder* builder) override {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/served_model.h"
 #include "coordinator/records/request_recorder.h"
@@ -25,8 +26,8 @@ class Metrics;
 struct GrpcServicesOptions {
   std::string version;
   // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
-  std::string api_key;           // InferenceService's, PrefixService's and VllmEngine's
-  std::string admin_api_key;     // ControlService's and KvEventService's
+  ApiKeys api_keys;              // InferenceService's, PrefixService's and VllmEngine's
+  ApiKeys admin_api_keys;        // ControlService's and KvEventService's
   bool trusts_gateways = false;  // as of GatewayOptions
   ApiLimits limits;
   std::shared_ptr<RequestRecorder> recorder;  // of calls that compute tokens; may be null

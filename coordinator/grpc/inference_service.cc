@@ -150,11 +150,11 @@ using WriterOf =
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics,
-                                           std::string api_key, const ApiLimits& limits,
+                                           ApiKeys api_keys, const ApiLimits& limits,
                                            GenerateCalls* generate_calls)
     : models_(models),
       metrics_(std::move(metrics)),
-      api_key_(std::move(api_key)),
+      api_keys_(std::move(api_keys)),
       limits_(limits),
       generate_calls_(generate_calls) {}
 
@@ -180,7 +180,7 @@ grpc::Status InferenceServiceImpl::Admit(grpc::ServerContext* context, const Req
     metrics_->OnRejected("too_many_calls");
     return TooManyCalls();
   }
-  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, api_keys_); !status.ok()) return status;
   try {
     return Serve(context, request, writer, record);
   } catch (const std::exception&) {
@@ -203,7 +203,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const Req
 
 grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
                                               v1::ListModelsResponse* response) {
-  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, api_keys_); !status.ok()) return status;
   const std::vector<SharedModel> models = models_->All();
   if (models.empty()) return LoadingStatus(*models_);
   for (const SharedModel& model : models) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "coordinator/grpc/calls/generate_call.h"
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/inference.grpc.pb.h"
@@ -20,7 +21,7 @@ class Metrics;
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
   // `models` and `generate_calls` must outlive the service.
-  InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
+  InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, ApiKeys api_keys,
                        const ApiLimits& limits, GenerateCalls* generate_calls);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -42,7 +43,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
 
   const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;
-  const std::string api_key_;
+  const ApiKeys api_keys_;
   const ApiLimits limits_;
   GenerateCalls* const generate_calls_;
 };

@@ -44,16 +44,16 @@ v1::KvEventBatch ToProto(const KvEventBatch& batch, int32_t block_size) {
 
 }  // namespace
 
-KvEventServiceImpl::KvEventServiceImpl(const ModelTable* models, std::string admin_api_key,
-                                       int32_t max_watchers, std::shared_ptr<WriteWatch> write_watch)
+KvEventServiceImpl::KvEventServiceImpl(const ModelTable* models, ApiKeys admin_api_keys, int32_t max_watchers,
+                                       std::shared_ptr<WriteWatch> write_watch)
     : models_(models),
-      admin_api_key_(std::move(admin_api_key)),
+      admin_api_keys_(std::move(admin_api_keys)),
       max_watchers_(max_watchers),
       write_watch_(std::move(write_watch)) {}
 
 grpc::Status KvEventServiceImpl::Watch(grpc::ServerContext* context, const v1::WatchKvEventsRequest* request,
                                        grpc::ServerWriter<v1::KvEventBatch>* writer) {
-  if (grpc::Status status = CheckKey(*context, admin_api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, admin_api_keys_); !status.ok()) return status;
   const int32_t watchers = ++num_watchers_;
   const absl::Cleanup leave = [this] { --num_watchers_; };
   if (watchers > max_watchers_) {

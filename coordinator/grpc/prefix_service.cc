@@ -60,14 +60,14 @@ absl::Status Await(grpc::ServerContext* context, ClientRequest* request, Bell* b
 
 }  // namespace
 
-PrefixServiceImpl::PrefixServiceImpl(const ModelTable* models, std::string api_key, const ApiLimits& limits)
-    : models_(models), api_key_(std::move(api_key)), limits_(limits) {}
+PrefixServiceImpl::PrefixServiceImpl(const ModelTable* models, ApiKeys api_keys, const ApiLimits& limits)
+    : models_(models), api_keys_(std::move(api_keys)), limits_(limits) {}
 
 grpc::Status PrefixServiceImpl::PinPrefix(grpc::ServerContext* context, const v1::PinPrefixRequest* request,
                                           v1::PinnedPrefix* response) {
   const CallSlots::Call open(&open_calls_);
   if (!open.fits()) return TooManyCalls();
-  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, api_keys_); !status.ok()) return status;
   try {
     return Pin(context, *request, response);
   } catch (const std::exception&) {
@@ -117,7 +117,7 @@ std::vector<SharedModel> PrefixServiceImpl::Models(const std::string& name) cons
 grpc::Status PrefixServiceImpl::ListPrefixes(grpc::ServerContext* context,
                                              const v1::ListPrefixesRequest* request,
                                              v1::ListPrefixesResponse* response) {
-  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, api_keys_); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus(*models_);
   const std::vector<SharedModel> models = Models(request->model());
   if (models.empty()) return ToGrpcStatus(UnknownModel(request->model(), ModelNames(models_->All())));
@@ -130,7 +130,7 @@ grpc::Status PrefixServiceImpl::ListPrefixes(grpc::ServerContext* context,
 
 grpc::Status PrefixServiceImpl::UnpinPrefix(grpc::ServerContext* context,
                                             const v1::UnpinPrefixRequest* request, v1::UnpinPrefixResponse*) {
-  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, api_keys_); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus(*models_);
   for (const SharedModel& model : Models(request->model())) {
     if (model->engine->pinned_prefixes().Unpin(request->id()).ok()) return grpc::Status::OK;

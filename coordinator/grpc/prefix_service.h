@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/grpc/calls/call_slots.h"
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/prefixes.grpc.pb.h"
@@ -19,7 +20,7 @@ class PrefixServiceImpl final : public v1::PrefixService::Service {
   static constexpr int32_t kMaxOpenCalls = 16;
 
   // `models` must outlive the service.
-  PrefixServiceImpl(const ModelTable* models, std::string api_key, const ApiLimits& limits);
+  PrefixServiceImpl(const ModelTable* models, ApiKeys api_keys, const ApiLimits& limits);
 
   grpc::Status PinPrefix(grpc::ServerContext* context, const v1::PinPrefixRequest* request,
                          v1::PinnedPrefix* response) override;
@@ -35,7 +36,7 @@ class PrefixServiceImpl final : public v1::PrefixService::Service {
   std::vector<SharedModel> Models(const std::string& name) const;
 
   const ModelTable* const models_;
-  const std::string api_key_;
+  const ApiKeys api_keys_;
   const ApiLimits limits_;
   CallSlots open_calls_{kMaxOpenCalls};
 };

@@ -108,7 +108,7 @@ grpc::Status ReadBegin(const FindEngine& find, const v1::UpdateWeightsRequest::B
 
 }  // namespace
 
-grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
+grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context, const Caller& caller,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
                             const UpdatePace& pace) {
   const MonotonicTime start = MonotonicNow();
@@ -133,7 +133,7 @@ grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context
     if (client.message.has_chunk()) request.tensors.push_back(HeadOf(client.message.chunk()));
   }
   // When the client leaves while the update waits, the update does not begin, and the old weights stay.
-  const CallerScope caller(CallerOf(context));
+  const CallerScope scope(caller);
   const absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
   if (!update.ok()) return EngineRefusal(update.status(), *engine);
   // A return before Finish gives the update up.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine.h"
 #include "proto/control.grpc.pb.h"
 
@@ -32,7 +33,7 @@ struct UpdatePace {
 // Blocks until the client has finished the update or has left, and the ranks have everything that was sent. A
 // client that does not keep the pace counts as gone. The engine's update begins with the first tensor, or,
 // when the client writes to the ranks directly, with the first message.
-grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
+grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context, const Caller& caller,
                             const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
                             const UpdatePace& pace);
 

@@ -27,6 +27,9 @@ bool BearerMatches(absl::string_view authorization, absl::string_view key) {
 }
 
 std::string BearerOf(absl::string_view key) { return key.empty() ? "" : absl::StrCat("Bearer ", key); }
+std::string NamedClient(absl::string_view key_name, absl::string_view address) {
+  return key_name.empty() ? std::string(address) : absl::StrCat(key_name, " at ", address);
+}
 
 std::string UserOfField(absl::string_view user) {
   constexpr size_t kMaxNameBytes = 64;

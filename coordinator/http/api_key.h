@@ -16,6 +16,9 @@ bool BearerMatches(absl::string_view authorization, absl::string_view key);
 
 // Returns the Authorization header that shows `key`; empty for no key.
 std::string BearerOf(absl::string_view key);
+// Returns "alice at 127.0.0.1:4711", for messages about a client; `key_name`: the name of the key that the
+// client has shown, or empty, which leaves the address.
+std::string NamedClient(absl::string_view key_name, absl::string_view address);
 
 // The names of users among whom service is shared: of a request's field "user", or, where the field is not
 // given, of the user that shows `authorization`. A name is short for any text that a client sends. The name

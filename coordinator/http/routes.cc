@@ -23,12 +23,17 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kDetokenize, "/detokenize", false, true, true, RouteKey::kClients, true, true},
     {Route::kMessages, "/v1/messages", false, true, true, RouteKey::kClients, true, true},
     {Route::kCountTokens, "/v1/messages/count_tokens", false, true, true, RouteKey::kClients, true, true},
+    {Route::kTokenizerInfo, "/tokenizer_info", true, false, true, RouteKey::kClients, false, true},
+    {Route::kRenderChat, "/v1/chat/completions/render", false, true, true, RouteKey::kClients, true, true},
+    {Route::kRenderCompletion, "/v1/completions/render", false, true, true, RouteKey::kClients, true, true},
+    {Route::kGenerateTokens, "/inference/v1/generate", false, true, true, RouteKey::kClients, true, true},
     {Route::kHealth, "/health", true, false, true, RouteKey::kNone, false, false},
     {Route::kReadyz, "/readyz", true, false, true, RouteKey::kNone, false, false},
     {Route::kLivez, "/livez", true, false, true, RouteKey::kNone, false, false},
     {Route::kPing, "/ping", true, true, true, RouteKey::kNone, false, false},
     {Route::kVersion, "/version", true, false, true, RouteKey::kListeners, false, false},
     {Route::kServerInfo, "/server_info", true, false, true, RouteKey::kListeners, false, false},
+    {Route::kOpenApi, "/openapi.json", true, false, true, RouteKey::kListeners, false, false},
     {Route::kLoad, "/load", true, false, true, RouteKey::kListeners, false, false},
     {Route::kMetrics, "/metrics", true, false, true, RouteKey::kNone, false, false},
     {Route::kSleep, "/sleep", false, true, false, RouteKey::kListeners, false, true},
@@ -49,6 +54,10 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,
      true},
     {Route::kWeightInfo, "/weight_info", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kWeightChecker, "/weight_checker", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kReleaseKvCache, "/release_kv_cache_memory", false, true, false, RouteKey::kListeners, false,
+     true},
+    {Route::kResumeKvCache, "/resume_kv_cache_memory", false, true, false, RouteKey::kListeners, false, true},
     {Route::kGetWorldSize, "/get_world_size", true, false, false, RouteKey::kListeners, false, false},
     {Route::kResetOtherCache, "/reset_mm_cache", false, true, false, RouteKey::kListeners, false, true},
     {Route::kResetOtherCache, "/reset_encoder_cache", false, true, false, RouteKey::kListeners, false, true},
@@ -120,6 +129,17 @@ RouteMatch MatchResponse(absl::string_view method, absl::string_view rest) {
 }
 
 }  // namespace
+
+std::vector<const RouteSpec*> RoutesOf(bool admin) {
+  std::vector<const RouteSpec*> routes;
+  for (const RouteSpec& spec : kRoutes) {
+    if (admin || spec.is_public) routes.push_back(&spec);
+  }
+  for (const RouteSpec* spec : {&kModelRoute, &kListPrefixes, &kPinPrefix, &kGetPrefix, &kUnpinPrefix,
+                                &kGetResponse, &kDeleteResponse, &kCancelResponse})
+    routes.push_back(spec);
+  return routes;
+}
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target) {
   const std::pair<absl::string_view, absl::string_view> parts =

@@ -2,6 +2,7 @@
 // The routes of both listeners. Pure functions.
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -22,6 +23,10 @@ enum class Route {
   kDetokenize,
   kMessages,
   kCountTokens,
+  kTokenizerInfo,
+  kRenderChat,
+  kRenderCompletion,
+  kGenerateTokens,
   kPinPrefix,
   kPrefixes,
   kPrefix,
@@ -32,6 +37,7 @@ enum class Route {
   kPing,
   kVersion,
   kServerInfo,
+  kOpenApi,
   kLoad,
   kMetrics,
   kSleep,
@@ -51,6 +57,9 @@ enum class Route {
   kReloadWeights,
   kUpdateWeightVersion,
   kWeightInfo,
+  kWeightChecker,
+  kReleaseKvCache,
+  kResumeKvCache,
   kGetWorldSize,
   kResetOtherCache,  // of a cache that vLLM has, and this server does not
 };
@@ -61,7 +70,8 @@ inline bool Embeds(Route route) { return route == Route::kEmbeddings || route ==
 // Routes whose responses wait for the engine's outputs.
 inline bool Generates(Route route) {
   return route == Route::kCompletions || route == Route::kChat || route == Route::kResponses ||
-         route == Route::kMessages || route == Route::kPinPrefix || Embeds(route);
+         route == Route::kMessages || route == Route::kGenerateTokens || route == Route::kPinPrefix ||
+         Embeds(route);
 }
 
 // Which key a route wants, where there is a key.
@@ -97,6 +107,9 @@ inline bool IsLifecycle(Route route) {
     case Route::kAbortCall:
     case Route::kReloadWeights:
     case Route::kUpdateWeightVersion:
+    case Route::kWeightChecker:
+    case Route::kReleaseKvCache:
+    case Route::kResumeKvCache:
     case Route::kTrace:
       return true;
     default:
@@ -116,6 +129,9 @@ struct RouteMatch {
   // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse and kCancelResponse: the response's id.
   std::string detail;
 };
+
+// The routes of a listener.
+std::vector<const RouteSpec*> RoutesOf(bool admin);
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target);
 

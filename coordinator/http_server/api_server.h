@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/heartbeat.h"
 #include "base/tls_files.h"
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/http/cors_options.h"
 #include "coordinator/openai/served_model.h"
@@ -42,9 +43,9 @@ struct ApiServerOptions {
   uint16_t grpc_port = 0;
   uint16_t control_port = 0;
   int32_t output_threads = 0;  // 0: DefaultOutputThreads()
-  // Non-empty: all routes except probes and metrics require "Authorization: Bearer <key>".
-  std::string api_key;
-  std::string admin_api_key;  // on the operators' listener
+  // Not empty: all routes except probes and metrics require "Authorization: Bearer <key>".
+  ApiKeys api_keys;
+  ApiKeys admin_api_keys;  // on the operators' listener
   // With a certificate the listener speaks HTTPS alone; with an authority clients must show a certificate of
   // that authority.
   TlsFiles tls;
@@ -60,6 +61,7 @@ struct ApiServerOptions {
   const Heartbeats* heartbeats = &Heartbeats::OfProcess();  // of the loops that /livez asks
   std::shared_ptr<RequestRecorder> recorder;  // of requests, but for those of routes that are not counted;
                                               // may be null
+  bool tokenizer_info = false;                // GET /tokenizer_info is not refused
   bool request_id_headers = false;            // the response to a request without X-Request-Id has a new id
 };
 

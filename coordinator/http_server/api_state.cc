@@ -7,13 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/http/api_key.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/http/query_string.h"
+#include "coordinator/http_server/openapi.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
 #include "coordinator/responses/stored_routes.h"
+#include "coordinator/token_routes/tokenizer_info.h"
 
 namespace somnus {
 namespace {
@@ -77,23 +78,23 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       models_(options.starting),
       call_bounds_(options.limits.max_lifecycle_calls) {}
 
-const std::string& ApiState::KeyOf(bool admin, RouteKey key) const {
-  const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_key.empty());
-  return operators ? options.admin_api_key : options.api_key;
+const ApiKeys& ApiState::KeysOf(bool admin, RouteKey key) const {
+  const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_keys.empty());
+  return operators ? options.admin_api_keys : options.api_keys;
 }
 
 bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorization) const {
   if (key == RouteKey::kNone) return true;
-  const std::string& bearer = KeyOf(admin, key);
-  if (admin && key == RouteKey::kClients && bearer.empty()) return options.tls.authority.empty();
-  return BearerMatches(authorization, bearer);
+  const ApiKeys& keys = KeysOf(admin, key);
+  if (admin && key == RouteKey::kClients && keys.empty()) return options.tls.authority.empty();
+  return keys.Opens(authorization);
 }
 
 std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
                                                 absl::string_view origin,
                                                 absl::string_view fetch_site) const {
   // Probes use any host name, and a web page cannot read the response to a probe.
-  if (!admin || key == RouteKey::kNone || !KeyOf(admin, key).empty()) return std::nullopt;
+  if (!admin || key == RouteKey::kNone || !KeysOf(admin, key).empty()) return std::nullopt;
   return guard_.Check(host, origin, fetch_site);
 }
 
@@ -247,6 +248,8 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
     case Route::kServerInfo:
       return ServerInfo(admin, query);
+    case Route::kOpenApi:
+      return JsonResponse(OpenApi(admin, options.version.empty() ? "0" : options.version));
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:
@@ -266,6 +269,11 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
         const int64_t version = model.engine->Stats().weights_version;
         return JsonResponse(Json{{"weight_version", version == 0 ? Json(nullptr) : Json(version)}});
       });
+    case Route::kTokenizerInfo:
+      if (!options.tokenizer_info)
+        return ErrorResponse({404, "/tokenizer_info needs --enable-tokenizer-info-endpoint", ""});
+      return OfModel(QueryValues(query, "model"),
+                     [](const ServedModel& model) { return JsonResponse(TokenizerInfo(model)); });
     case Route::kGetWorldSize:
       return WorldSize(*match.spec, query);
     case Route::kResetOtherCache:

@@ -48,10 +48,15 @@ class ApiState {
   // The model of the last name, which must be there where there are several; else an error's response.
   std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
 
-  // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. A route for
+  // Whether a route that wants `key` may be used on that listener: ApiKeys::Opens. A route for
   // which clients need a key or a certificate is not open on operators' listener only because operators have
   // no key.
   bool Authorized(bool admin, RouteKey key, absl::string_view authorization) const;
+
+  // The name of the key that `authorization` shows; empty: no key, or one without a name.
+  std::string KeyNameOf(bool admin, RouteKey key, absl::string_view authorization) const {
+    return KeysOf(admin, key).NameOf(authorization);
+  }
 
   // A 403 for a request that could come from a web page (web_page_guard.h), where operators' listener
   // has no key for the route; nullopt: the request may go on. The strings are values of request headers.
@@ -81,8 +86,8 @@ class ApiState {
   HttpResponse OfModel(const std::vector<std::string>& names,
                        const std::function<HttpResponse(const ServedModel&)>& answer) const;
 
-  // The bearer key that opens a route of this RouteKey; empty: no such key is set.
-  const std::string& KeyOf(bool admin, RouteKey key) const;
+  // The keys that open a route of this RouteKey; empty: no key is required.
+  const ApiKeys& KeysOf(bool admin, RouteKey key) const;
 
   const WebPageGuard guard_;
   ModelTable models_;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "coordinator/http/api_key.h"
 #include "coordinator/http/content_coding.h"
 #include "coordinator/http/no_route.h"
 #include "coordinator/http/on_pool.h"
@@ -20,6 +21,7 @@
 #include "coordinator/messages/messages_error.h"
 #include "coordinator/messages/messages_request.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/token_routes/render_request.h"
 
 namespace somnus {
 
@@ -72,13 +74,25 @@ bool IsJson(absl::string_view content_type) {
 }
 
 bool ReadsText(Route route) {
-  return route == Route::kTokenize || route == Route::kDetokenize || route == Route::kCountTokens;
+  return route == Route::kTokenize || route == Route::kDetokenize || route == Route::kCountTokens ||
+         route == Route::kRenderChat || route == Route::kRenderCompletion;
 }
 
+// The body of the response of a route for which ReadsText is true.
 BodyOrError AnswerTokens(Route route, absl::string_view body, const ServedModel& model,
                          const ApiLimits& limits) {
-  if (route == Route::kCountTokens) return CountMessageTokens(body, model, limits);
-  return route == Route::kTokenize ? Tokenize(body, model, limits) : Detokenize(body, model, limits);
+  switch (route) {
+    case Route::kRenderChat:
+      return RenderChatRequest(body, model, limits);
+    case Route::kRenderCompletion:
+      return RenderCompletionRequest(body, model, limits);
+    case Route::kCountTokens:
+      return CountMessageTokens(body, model, limits);
+    case Route::kTokenize:
+      return Tokenize(body, model, limits);
+    default:
+      return Detokenize(body, model, limits);
+  }
 }
 
 // The response to a request that does not say that the body is JSON. A client that sends no content type has
@@ -329,7 +343,9 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
 asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& request, const RouteMatch& match,
                                                             const std::string& query) {
   const auto left = std::make_shared<std::atomic<bool>>(gone_);
-  const Caller caller = {.name = peer_ + " (HTTP)", .has_left = [left] { return left->load(); }};
+  const std::string key_name = context_->state->KeyNameOf(admin_, match.spec->key, request.authorization);
+  const Caller caller = {.name = NamedClient(key_name, peer_ + " (HTTP)"),
+                         .has_left = [left] { return left->load(); }};
   auto work = [&] {
     const CallerScope scope(caller);
     return context_->state->AnswerLifecycle(*match.spec, query, request.body);

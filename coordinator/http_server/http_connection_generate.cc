@@ -20,6 +20,7 @@
 #include "coordinator/openai/prefix_request.h"
 #include "coordinator/openai/request_fields.h"
 #include "coordinator/responses/responses_request.h"
+#include "coordinator/token_routes/tokens_request.h"
 
 namespace somnus {
 
@@ -53,6 +54,7 @@ GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& mo
   if (std::optional<ApiError> error = CheckGenerates(model)) return *std::move(error);
   if (route == Route::kResponses) return ParseResponsesRequest(body, model, limits, state.responses);
   if (route == Route::kMessages) return ParseMessagesRequest(body, model, limits);
+  if (route == Route::kGenerateTokens) return ParseTokensRequest(body, model, limits);
   return route == Route::kChat ? ParseChatRequest(body, model, limits)
                                : ParseCompletionRequest(body, model, limits);
 }
@@ -60,6 +62,7 @@ GenerateOrError Parse(Route route, absl::string_view body, const ServedModel& mo
 const char* IdPrefix(Route route) {
   if (route == Route::kMessages) return kMessageIdPrefix;
   if (Embeds(route)) return EmbeddingsIdPrefix(EmbeddingsApiOf(route));
+  if (route == Route::kGenerateTokens) return kTokensIdPrefix;
   return route == Route::kChat ? "chatcmpl-" : "cmpl-";
 }
 

@@ -108,7 +108,7 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
                                        tag.status().message()));
     return std::nullopt;
   }
-  SchemaOrRefusal gated = GateStructuralTag(*tag, {});
+  SchemaOrRefusal gated = GateStructuralTag(*tag, model.gate);
   if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
     FailSchema(fields, {refusal->pointer, refusal->keyword, absl::StrCat("tools: ", refusal->message)});
     return std::nullopt;
@@ -183,7 +183,7 @@ void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const Rende
 
 void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const ServedModel& model,
                        const RenderedChat& chat, const ToolChoice& choice, GenerateParams* params) {
-  std::optional<GrammarField> form = ReadStructuredOutputs(fields, body);
+  std::optional<GrammarField> form = ReadStructuredOutputs(fields, body, model.gate);
   const bool is_auto = choice.choice.kind == Kind::kAuto;
   // An answer in a form may call a tool instead, which then has to be a call from its first token on.
   const std::optional<std::string> calls =

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/openai/openai_request.h"
+#include "coordinator/openai/prior_turns.h"
 #include "coordinator/openai/request_fields.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/continued_message.h"
@@ -38,15 +39,15 @@ bool HasToolCalls(const Json& message) {
 
 // Parses again, with keys in the order of the body, the members with objects that templates print. Members
 // that are refused later, or that have no such objects, are left out.
-OrderedJson ReadPrinted(absl::string_view body, const FieldReader& fields) {
+OrderedJson ReadPrinted(absl::string_view body, FieldReader* fields) {
   std::vector<absl::string_view> members;
-  const Json* messages = fields.Find("messages");
+  const Json* messages = fields->Find("messages");
   if (messages != nullptr && messages->is_array() && messages->size() <= kMaxMessages &&
       std::any_of(messages->begin(), messages->end(), HasToolCalls)) {
     members.push_back("messages");
   }
   for (const char* name : {"tools", "documents", "chat_template_kwargs"}) {
-    const Json* value = fields.Find(name);
+    const Json* value = fields->Find(name);
     if (value != nullptr && HasFewKeys(*value)) members.push_back(name);
   }
   return members.empty() ? OrderedJson::object() : ParseInOrder(body, members, kMaxKeys);
@@ -364,19 +365,36 @@ void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJ
   }
 }
 
+// --default-chat-template-kwargs: a request's own variables go before.
+void AddDefaultKwargs(const ServedModel& model, OrderedJson* context) {
+  if (model.default_template_kwargs == nullptr) return;
+  for (const auto& [key, value] : model.default_template_kwargs->items()) {
+    if (!context->contains(key)) (*context)[key] = value;
+  }
+}
+
+void JoinTurns(FieldReader* fields, const ServedModel& model, const PriorTurns& turns, RenderedChat* chat) {
+  absl::StatusOr<std::vector<int32_t>> ids =
+      turns.Join(chat->text, fields->Bool("add_special_tokens").value_or(false));
+  if (!ids.ok()) return fields->Fail("messages", CleanMessage(ids.status().message()));
+  chat->ids = *std::move(ids);
+  chat->text = model.tokenizer->Decode(chat->ids, /*skip_special_tokens=*/false);
+}
+
 }  // namespace
 
 RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role,
                         bool generation_prompt) {
-  const OrderedJson printed = ReadPrinted(body, *fields);
+  const OrderedJson printed = ReadPrinted(body, fields);
   OrderedJson context;
   RenderedChat chat;
-  context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
-                                           model.tokenizer->data().chat_template);
+  OrderedJson messages = ReadMessages(fields, Member(&printed, "messages"), any_role);
+  chat.earlier_calls = CountCalls(messages);
+  const PriorTurns turns(fields, model, &messages);
+  context["messages"] = DevelopersToSystem(std::move(messages), model.tokenizer->data().chat_template);
   if (model.turn_format.tools != nullptr)
     NormalizeCallIds(model.turn_format.tools->ids, &context["messages"]);
   if (model.arguments_form == ArgumentsForm::kString) ArgumentsToString(&context["messages"]);
-  chat.earlier_calls = CountCalls(context["messages"]);
   ReadTools(fields, Member(&printed, "tools"), &context, &chat.tools);
   ReadDocuments(fields, Member(&printed, "documents"), &context);
   const bool go_on = fields->Bool("continue_final_message").value_or(false);
@@ -393,15 +411,20 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
   AddReasoningEffort(fields, &context);
+  AddDefaultKwargs(model, &context);
   // Templates compare the variables with "none", and an undefined variable would not be equal to "none".
   for (const char* name : {"tools", "documents"}) {
     if (!context.contains(name)) context[name] = nullptr;
   }
+  if (go_on && turns.has_last())
+    fields->Fail("continue_final_message",
+                 "continue_final_message goes with no token_ids of the last message");
   if (go_on) CheckFinalMessage(fields, context["messages"]);
   const ChatTemplate* chosen = ChooseTemplate(fields, model.templates, !context["tools"].is_null());
   if (!fields->ok()) return {};
   chat.text = RenderPrompt(fields, *chosen, context, go_on);
   if (!fields->ok()) return {};
+  if (!turns.empty()) JoinTurns(fields, model, turns, &chat);
   const OrderedJson& last = context["messages"].back();
   chat.role = add_prompt ? "assistant" : last["role"].get<std::string>();
   if (last["role"] == chat.role) chat.echo_text = last["content"].get<std::string>();

@@ -39,7 +39,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json);
+  FieldReader fields(*json, ChatFieldTable());
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params;
   params.chat = true;
@@ -61,7 +61,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
                                                model.engine->max_model_len(), " tokens"));
   }
   GenerateParams::Prompt prompt;
-  prompt.ids = model.tokenizer->Encode(chat.text, special);
+  prompt.ids = chat.ids.empty() ? model.tokenizer->Encode(chat.text, special) : std::move(chat.ids);
   if (prompt.ids.empty()) return BadRequest("messages", "the messages make an empty prompt");
   params.prompts.push_back(std::move(prompt));
   FitContext(&fields, model, max_tokens, &params, length_field);

@@ -93,7 +93,7 @@ GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel
 
 GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model, const ApiLimits& limits,
                                       absl::string_view body) {
-  FieldReader fields(json);
+  FieldReader fields(json, CompletionFieldTable());
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params;
   ReadCommonFields(&fields, model, limits, &params);
@@ -110,7 +110,7 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
     FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);
   CheckPromptLogprobs(&fields, limits, params);
   ReadBeamSearch(&fields, model, limits, &params);
-  params.grammar = ReadStructuredOutputs(&fields, body);
+  params.grammar = ReadStructuredOutputs(&fields, body, model.gate);
   CheckGrammar(&fields, params);
   if (!fields.ok()) return fields.error();
   if (params.echo) {

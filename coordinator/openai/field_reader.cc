@@ -1,5 +1,6 @@
 #include "coordinator/openai/field_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -41,11 +42,38 @@ std::optional<double> AsNumber(const Json& value) {
   return std::nullopt;
 }
 
-bool FieldReader::Has(const char* name) const { return object_.contains(name); }
+void FieldReader::Expect(const char* name, std::initializer_list<FieldType> types) {
+  if (table_ == nullptr) return;
+  const FieldSpec* const spec = table_->Find(name);
+  if (spec != nullptr && std::find(types.begin(), types.end(), spec->type) != types.end()) return;
+  Fail(ApiError{500, absl::StrCat("the table of fields is wrong about ", name), name});
+}
 
-const Json* FieldReader::Find(const char* name) const {
+void FieldReader::Expect(const char* name) {
+  if (table_ == nullptr || table_->Find(name) != nullptr) return;
+  Fail(ApiError{500, absl::StrCat("the table of fields has no ", name), name});
+}
+
+bool FieldReader::Has(const char* name) {
+  Expect(name);
+  return object_.contains(name);
+}
+
+const Json* FieldReader::Find(const char* name) {
+  Expect(name);
+  return Get(name);
+}
+
+const Json* FieldReader::Get(const char* name) const {
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+void FieldReader::CheckNulls() {
+  if (table_ == nullptr) return;
+  for (const FieldSpec& spec : table_->specs()) {
+    if (spec.not_null) NotNull(spec.name);
+  }
 }
 
 void FieldReader::Fail(absl::string_view param, absl::string_view message) {
@@ -57,19 +85,26 @@ void FieldReader::Fail(ApiError error) {
 }
 
 void FieldReader::NotNull(const char* name) {
+  Expect(name);
   const auto it = object_.find(name);
   if (it != object_.end() && it->is_null()) Fail(name, absl::StrCat(name, " must not be null"));
 }
 
 std::optional<int64_t> FieldReader::StrictInt(const char* name, int64_t min, int64_t max) {
-  const Json* value = Find(name);
-  if (value == nullptr || value->is_number()) return Int(name, min, max);
+  Expect(name, {FieldType::kInteger});
+  const Json* value = Get(name);
+  if (value == nullptr || value->is_number()) return ReadInt(name, min, max);
   Fail(name, absl::StrCat(name, " must be an integer"));
   return std::nullopt;
 }
 
 std::optional<int64_t> FieldReader::Int(const char* name, int64_t min, int64_t max) {
-  const Json* value = Find(name);
+  Expect(name, {FieldType::kInteger});
+  return ReadInt(name, min, max);
+}
+
+std::optional<int64_t> FieldReader::ReadInt(const char* name, int64_t min, int64_t max) {
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   const std::optional<int64_t> parsed = AsInt(*value);
   if (!parsed.has_value()) {
@@ -85,7 +120,8 @@ std::optional<int64_t> FieldReader::Int(const char* name, int64_t min, int64_t m
 }
 
 std::optional<double> FieldReader::Number(const char* name, double min, double max) {
-  const Json* value = Find(name);
+  Expect(name, {FieldType::kNumber});
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   const std::optional<double> parsed = AsNumber(*value);
   if (!parsed.has_value()) {
@@ -101,7 +137,8 @@ std::optional<double> FieldReader::Number(const char* name, double min, double m
 }
 
 std::optional<bool> FieldReader::Bool(const char* name) {
-  const Json* value = Find(name);
+  Expect(name, {FieldType::kBoolean});
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
   if (value->is_number()) {
@@ -122,7 +159,8 @@ std::optional<bool> FieldReader::Bool(const char* name) {
 }
 
 std::optional<std::string> FieldReader::String(const char* name, size_t max_bytes) {
-  const Json* value = Find(name);
+  Expect(name, {FieldType::kString});
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {
     Fail(name, absl::StrCat(name, " must be a string"));
@@ -137,7 +175,8 @@ std::optional<std::string> FieldReader::String(const char* name, size_t max_byte
 
 std::optional<std::vector<int32_t>> FieldReader::TokenIds(const char* name, int32_t vocab_size,
                                                           size_t max_count) {
-  const Json* value = Find(name);
+  Expect(name, {FieldType::kTokenIds});
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array() || value->size() > max_count) {
     Fail(name, absl::StrCat(name, " must be a list of at most ", max_count, " token ids"));
@@ -158,7 +197,8 @@ std::optional<std::vector<int32_t>> FieldReader::TokenIds(const char* name, int3
 
 std::optional<std::vector<std::string>> FieldReader::Strings(const char* name, bool lone_string,
                                                              size_t max_count, size_t max_bytes) {
-  const Json* value = Find(name);
+  Expect(name, {lone_string ? FieldType::kTexts : FieldType::kStrings});
+  const Json* value = Get(name);
   if (value == nullptr) return std::nullopt;
   const Json lone = lone_string && value->is_string() ? Json::array({*value}) : Json();
   const Json& items = lone.is_null() ? *value : lone;

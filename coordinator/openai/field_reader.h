@@ -4,6 +4,7 @@
 // NotNull. As vLLM's pydantic, the reader takes 8.0 and "8" for integers; but a boolean is not a number.
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_error.h"
+#include "coordinator/openai/field_table.h"
 
 namespace somnus {
 
@@ -19,12 +21,17 @@ class FieldReader {
  public:
   // `object` must outlive the reader.
   explicit FieldReader(const nlohmann::json& object) : object_(object) {}
+  // Reads the fields of the table alone, each as its type says: reading another field, or a field otherwise,
+  // is a problem with status 500, so that no field can be forgotten in the table.
+  FieldReader(const nlohmann::json& object, const FieldTable& table) : object_(object), table_(&table) {}
 
   // Whether the field is given, also as null.
-  bool Has(const char* name) const;
+  bool Has(const char* name);
   // Returns nullptr for a field that is not given or null.
-  const nlohmann::json* Find(const char* name) const;
+  const nlohmann::json* Find(const char* name);
 
+  // null is a problem for the fields of which the table says so.
+  void CheckNulls();
   // null is a problem for this field.
   void NotNull(const char* name);
   // As Int, but a string that spells the number is a problem.
@@ -47,7 +54,14 @@ class FieldReader {
   const ApiError& error() const { return *error_; }  // only when !ok()
 
  private:
+  // Notes a problem where the table has no such field, or one of another type.
+  void Expect(const char* name, std::initializer_list<FieldType> types);
+  void Expect(const char* name);  // of any type
+  const nlohmann::json* Get(const char* name) const;
+  std::optional<int64_t> ReadInt(const char* name, int64_t min, int64_t max);
+
   const nlohmann::json& object_;
+  const FieldTable* const table_ = nullptr;  // null: any field may be read
   std::optional<ApiError> error_;
 };
 

@@ -32,8 +32,10 @@ struct OutputDelta {
   std::vector<TurnEvent> events;
   int32_t num_reasoning_tokens = 0;  // among token_ids
   bool touches_reasoning = false;    // token_ids are of the reasoning, or end a marker of the reasoning
-  std::vector<float> pooled;  // as of RequestOutput
+  std::vector<float> pooled;         // as of RequestOutput
   std::vector<int32_t> token_ids;
+  std::vector<int64_t>
+      weight_versions;             // parallel to token_ids, once a writer that tells versions has set it
   std::vector<Logprobs> logprobs;  // parallel to token_ids, when requested
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;

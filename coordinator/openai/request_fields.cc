@@ -83,15 +83,8 @@ void ReadPriority(FieldReader* fields, GenerateParams* params) {
 
 // Fields that change nothing here must have the right type all the same, and null only where vLLM accepts it.
 void CheckOtherFields(FieldReader* fields, bool chat) {
-  for (const char* name :
-       {"min_tokens", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "length_penalty",
-        "include_stop_str_in_output", "add_special_tokens", "use_beam_search", "bad_words", "priority",
-        "request_id", "mm_payload", "routed_experts_prompt_start", chat ? "echo" : "n"}) {
-    fields->NotNull(name);
-  }
+  fields->CheckNulls();
   if (chat) {
-    for (const char* name : {"add_generation_prompt", "continue_final_message", "include_reasoning"})
-      fields->NotNull(name);
     for (const char* name : {"include_reasoning", "parallel_tool_calls"}) fields->Bool(name);
   }
   for (const char* name : {"return_token_offsets", "watermarking", "spaces_between_special_tokens"})
@@ -283,6 +276,7 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   ReadBestOf(fields, limits, has_beams, params);
   params->echo = fields->Bool("echo").value_or(false);
   params->return_token_ids = fields->Bool("return_token_ids").value_or(false);
+  params->return_weight_versions = fields->Bool("return_weight_versions").value_or(false);
   params->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
   ReadIdentity(fields, params->chat ? "chatcmpl-" : "cmpl-", params);
 }

@@ -59,6 +59,8 @@ bool MayFitContext(absl::string_view text, const ServedModel& model);
 
 struct RenderedChat {
   std::string text;
+  // The tokens of `text`, where the messages have token ids of earlier turns (prior_turns.h); else empty.
+  std::vector<int32_t> ids;
   std::string role;  // of the next message: the assistant, or the last message's without a generation prompt
   std::string echo_text;  // the last message's text when that message has that role
   std::vector<ToolSpec> tools;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/utf8.h"
 #include "coordinator/http/json_body.h"
 
@@ -99,6 +100,17 @@ void AppendIds(const std::vector<int32_t>& ids, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < ids.size(); ++i) absl::StrAppend(out, i == 0 ? "" : ",", ids[i]);
   *out += ']';
+}
+
+void SetWeightVersions(const GenerateParams& params, OutputDelta* delta) {
+  if (params.return_weight_versions)
+    delta->weight_versions.assign(delta->token_ids.size(), delta->weights_version);
+}
+
+void AppendWeightVersions(const GenerateParams& params, const std::vector<int64_t>& versions,
+                          std::string* out) {
+  if (params.return_weight_versions)
+    absl::StrAppend(out, ",\"weight_versions\":[", absl::StrJoin(versions, ","), "]");
 }
 
 void AppendStopReason(const OutputDelta& delta, std::string* out) {

@@ -22,6 +22,11 @@ void AppendHead(const GenerateParams& params, const std::string& model, const ch
                 std::string* out);
 void AppendUsage(const UsageCounts& usage, std::string* out);
 void AppendIds(const std::vector<int32_t>& ids, std::string* out);
+// Sets the version of each token of the delta, where the response tells versions.
+void SetWeightVersions(const GenerateParams& params, OutputDelta* delta);
+// Appends `,"weight_versions":[...]` where the response tells versions.
+void AppendWeightVersions(const GenerateParams& params, const std::vector<int64_t>& versions,
+                          std::string* out);
 // Appends a stop string, a token's id or null.
 void AppendStopReason(const OutputDelta& delta, std::string* out);
 

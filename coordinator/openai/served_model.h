@@ -5,15 +5,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "checkpoint/model_config.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/open_requests.h"
 #include "coordinator/request/pooling_options.h"
+#include "coordinator/residency/rank_checksums.h"
+#include "coordinator/structured/gate_options.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tools/template_traits.h"
 
@@ -47,12 +51,15 @@ struct ServedModel {
   ModelTemplates templates;
   TurnFormat turn_format;  // of chat answers, by the template and by flags
   ArgumentsForm arguments_form =
-      ArgumentsForm::kObject;    // in which the template takes the calls of a conversation
+      ArgumentsForm::kObject;  // in which the template takes the calls of a conversation
+  // Variables of the template where a request does not set them: a JSON object; null: none.
+  std::shared_ptr<const nlohmann::ordered_json> default_template_kwargs;
   bool auto_tool_choice = true;  // tools may be called where the request does not force a call
   PoolingOptions pooling;
   std::shared_ptr<GrammarCache> grammars;  // of the tokenizer's vocabulary; null: no structured outputs
   std::shared_ptr<const ForcedTokenizer> forced_tokenizer;  // null: grammars force no drafts
   std::string grammar_problem;                              // why there are none, for clients
+  GateOptions gate;                                         // of the schemas of structured outputs
   std::shared_ptr<Metrics> metrics;                         // null: the API's own metrics
   std::shared_ptr<const StepTrace> trace;                   // of the engine's steps; null: no trace
   std::shared_ptr<KvEventLog> kv_events;                    // of the prefix caches; null: events are off
@@ -61,6 +68,11 @@ struct ServedModel {
   int64_t first_weights_version = 1;
   // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
   std::function<std::vector<v1::RankStatus>()> rank_status;
+  // For /weight_checker; may be empty. Blocks while the ranks read their weights; the errors are for
+  // operators.
+  std::function<absl::StatusOr<ModelChecksums>()> weight_checksums;
+  std::shared_ptr<ChecksumSnapshot> weight_snapshot =
+      std::make_shared<ChecksumSnapshot>();  // of all listeners
   ModelConfig config;
   int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
   std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null

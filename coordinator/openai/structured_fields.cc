@@ -14,9 +14,6 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Of an object in a schema: one more than the gate takes, so that the gate refuses an object that was cut.
-constexpr size_t kMaxKeys = static_cast<size_t>(GateOptions().max_keys) + 1;
-constexpr size_t kMaxChoices = 10'000;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
     "structural_tag";
@@ -24,7 +21,8 @@ constexpr char kOneForm[] =
 // The parts of one request that are about its form.
 class FormReader {
  public:
-  FormReader(FieldReader* fields, absl::string_view body) : fields_(fields), body_(body) {}
+  FormReader(FieldReader* fields, absl::string_view body, const GateOptions& gate)
+      : fields_(fields), body_(body), gate_(gate) {}
 
   std::optional<GrammarField> Read() {
     ReadResponseFormat();
@@ -38,7 +36,8 @@ class FormReader {
   // A member of the body, with keys in the order of the body where the body is known.
   OrderedJson InOrder(const char* name) {
     if (body_.empty()) return OrderedJson::parse(fields_->Find(name)->dump());
-    return ParseInOrder(body_, {name}, kMaxKeys)[name];
+    // One key more than the gate takes, so that the gate refuses an object that was cut.
+    return ParseInOrder(body_, {name}, static_cast<size_t>(gate_.max_keys) + 1)[name];
   }
 
   void Set(const char* field, GrammarSource source) {
@@ -57,21 +56,22 @@ class FormReader {
   // A schema is an object, a boolean, or a string with the schema's text.
   void SetSchema(const char* field, const OrderedJson& schema, JsonLayout layout = {}) {
     SetGated(field, GrammarKind::kJsonSchema,
-             schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), {})
-                                : GateSchema(schema, {}),
+             schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), gate_)
+                                : GateSchema(schema, gate_),
              layout);
   }
   void SetRegex(const char* field, const Json& pattern) {
     if (!pattern.is_string()) return fields_->Fail(field, "a regular expression must be a string");
-    PatternOrRefusal gated = GateRegex(pattern.get_ref<const std::string&>(), {});
+    PatternOrRefusal gated = GateRegex(pattern.get_ref<const std::string&>(), gate_);
     if (const auto* refusal = std::get_if<SchemaRefusal>(&gated))
       return fields_->Fail(field, refusal->message);
     Set(field, {.kind = GrammarKind::kRegex, .text = std::get<std::string>(std::move(gated))});
   }
   void SetChoice(const char* field, const Json& choices) {
     GrammarSource source{.kind = GrammarKind::kChoice};
-    if (!choices.is_array() || choices.empty() || choices.size() > kMaxChoices) {
-      return fields_->Fail(field, absl::StrCat("choices must be a list of 1 to ", kMaxChoices, " strings"));
+    if (!choices.is_array() || choices.empty() || choices.size() > static_cast<size_t>(gate_.max_choices)) {
+      return fields_->Fail(field,
+                           absl::StrCat("choices must be a list of 1 to ", gate_.max_choices, " strings"));
     }
     for (const Json& choice : choices) {
       if (!choice.is_string() || choice.get_ref<const std::string&>().empty())
@@ -90,7 +90,7 @@ class FormReader {
     OrderedJson parsed = tag;
     if (tag.is_string()) parsed = OrderedJson::parse(tag.get_ref<const std::string&>(), nullptr, false);
     if (!parsed.is_object()) return fields_->Fail(field, "structural_tag must be an object, as JSON");
-    SetGated(field, GrammarKind::kStructuralTag, GateStructuralTag(parsed, {}));
+    SetGated(field, GrammarKind::kStructuralTag, GateStructuralTag(parsed, gate_));
   }
 
   void ReadResponseFormat() {
@@ -152,6 +152,7 @@ class FormReader {
 
   FieldReader* const fields_;
   const absl::string_view body_;
+  const GateOptions& gate_;
   std::optional<GrammarField> form_;
 };
 
@@ -163,8 +164,9 @@ void FailSchema(FieldReader* fields, const SchemaRefusal& refusal) {
   fields->Fail(std::move(error));
 }
 
-std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body) {
-  return FormReader(fields, body).Read();
+std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body,
+                                                  const GateOptions& gate) {
+  return FormReader(fields, body, gate).Read();
 }
 
 std::optional<GrammarField> CallsOrForm(FieldReader* fields, const std::string& calls,

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/openai/field_reader.h"
+#include "coordinator/structured/gate_options.h"
 #include "coordinator/structured/grammar.h"
 #include "coordinator/structured/schema_gate.h"
 
@@ -26,7 +27,8 @@ void FailSchema(FieldReader* fields, const SchemaRefusal& refusal);
 
 // `body`: the JSON text of the request, whose order of properties is the order in which they are generated;
 // empty: the order is alphabetical. Nullopt: the text is free, or an error is in `fields`.
-std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body);
+std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body,
+                                                  const GateOptions& gate);
 
 // For answers that either call a tool or have a form: `calls` is a structural tag (forced_calls.h). Nullopt:
 // no grammar is made of both, and an error is in `fields`.

@@ -16,18 +16,21 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json);
+  FieldReader fields(*json, TokenizeFieldTable());
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   // When both are given, `prompt` wins unless `messages` is a list with messages.
   const Json* messages = fields.Find("messages");
   const bool chat = messages != nullptr &&
                     (fields.Find("prompt") == nullptr || (messages->is_array() && !messages->empty()));
-  fields.NotNull("add_special_tokens");
+  fields.CheckNulls();
   std::optional<std::string> text;
+  std::vector<int32_t> turns;  // as of RenderedChat::ids
   if (chat) {
     if (fields.Find("chat_template") != nullptr)
       fields.Fail("chat_template", "chat_template is not supported");
-    text = RenderChat(body, &fields, model, /*any_role=*/true).text;  // vLLM takes any role here
+    RenderedChat rendered = RenderChat(body, &fields, model, /*any_role=*/true);  // vLLM takes any role here
+    text = std::move(rendered.text);
+    turns = std::move(rendered.ids);
   } else {
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
@@ -41,7 +44,7 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   const bool special = fields.Bool("add_special_tokens").value_or(!chat);
   const bool strings = fields.Bool("return_token_strs").value_or(false);
   if (!fields.ok()) return fields.error();
-  const std::vector<int32_t> ids = model.tokenizer->Encode(*text, special);
+  const std::vector<int32_t> ids = turns.empty() ? model.tokenizer->Encode(*text, special) : std::move(turns);
   std::string answer = absl::StrCat("{\"count\":", ids.size(),
                                     ",\"max_model_len\":", model.engine->max_model_len(), ",\"tokens\":[");
   for (size_t i = 0; i < ids.size(); ++i) absl::StrAppend(&answer, i == 0 ? "" : ",", ids[i]);
@@ -58,7 +61,7 @@ BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const A
   absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json);
+  FieldReader fields(*json, DetokenizeFieldTable());
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   const auto ids = fields.TokenIds("tokens", model.config.vocab_size, std::numeric_limits<size_t>::max());
   if (!ids.has_value()) fields.Fail("tokens", "tokens is missing");

@@ -32,6 +32,10 @@ std::vector<std::string> KnownNames(Route route) {
       return {"path", "mode", "weight_version"};
     case Route::kUpdateWeightVersion:
       return {"new_version"};
+    case Route::kWeightChecker:
+      return {"action", "tensors"};
+    case Route::kReleaseKvCache:
+      return {"mode"};
     case Route::kTrace:
       return {"seconds"};
     case Route::kKvEvents:

@@ -9,16 +9,30 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/operators/collective_rpc.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "coordinator/operators/report_json.h"
 #include "coordinator/operators/trace_route.h"
+#include "coordinator/operators/weight_checker.h"
 
 namespace somnus {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+HttpResponse Slept(const ServedModel& model, const SleepRequest& request) {
+  const absl::StatusOr<SleepResult> result = SleepEngine(model, request);
+  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
+  return JsonResponse(Json{{"status", "sleeping"},
+                           {"level", result->level},
+                           {"already_asleep", result->already_asleep},
+                           {"freed_bytes", ToJson(result->report.freed_bytes())},
+                           {"tag_states", TagStatesJson(result->report)},
+                           {"ranks", RanksJson(result->report)},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
 
 HttpResponse SleepResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   SleepRequest request;
@@ -30,12 +44,24 @@ HttpResponse SleepResponse(const ServedModel& model, const LifecycleParameters& 
   request.tags = parameters.Tags();
   if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
   if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
-  const absl::StatusOr<SleepResult> result = SleepEngine(model, request);
+  return Slept(model, request);
+}
+
+// The memory of the KV cache alone: the weights stay, so that they can be replaced meanwhile.
+HttpResponse ReleaseKvCacheResponse(const ServedModel& model, const LifecycleParameters& parameters) {
+  SleepRequest request = {.tags = {kKvCacheTag}};
+  if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
+  return Slept(model, request);
+}
+
+HttpResponse Woken(const ServedModel& model, const std::vector<std::string>& tags,
+                   std::optional<bool> load_weights) {
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model, tags, load_weights);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
-  return JsonResponse(Json{{"status", "sleeping"},
-                           {"level", result->level},
-                           {"already_asleep", result->already_asleep},
-                           {"freed_bytes", ToJson(result->report.freed_bytes())},
+  return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
+                           {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
+                           {"already_resident", result->already_resident},
+                           {"mapped_bytes", ToJson(result->report.mapped_bytes())},
                            {"tag_states", TagStatesJson(result->report)},
                            {"ranks", RanksJson(result->report)},
                            {"seconds", absl::ToDoubleSeconds(result->duration)}});
@@ -49,15 +75,7 @@ HttpResponse WakeUpResponse(const ServedModel& model, const LifecycleParameters&
     if (const auto error = parameters.ReadBool("load_weights", &load_weights.emplace()))
       return ErrorResponse(*error);
   }
-  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model, tags, load_weights);
-  if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
-  return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
-                           {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
-                           {"already_resident", result->already_resident},
-                           {"mapped_bytes", ToJson(result->report.mapped_bytes())},
-                           {"tag_states", TagStatesJson(result->report)},
-                           {"ranks", RanksJson(result->report)},
-                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+  return Woken(model, tags, load_weights);
 }
 
 HttpResponse PauseResponse(Engine* engine, const LifecycleParameters& parameters) {
@@ -191,6 +209,12 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
       return ReloadResponse(engine, parameters);
     case Route::kUpdateWeightVersion:
       return UpdateVersionResponse(*engine, parameters);
+    case Route::kWeightChecker:
+      return CheckWeights(model, parameters);
+    case Route::kReleaseKvCache:
+      return ReleaseKvCacheResponse(model, parameters);
+    case Route::kResumeKvCache:
+      return Woken(model, {kKvCacheTag}, std::nullopt);
     case Route::kTrace:
       return TraceResponse(model, parameters);
     default:

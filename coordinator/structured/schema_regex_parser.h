@@ -1,20 +1,12 @@
 #pragma once
 // Reads patterns of JSON Schema (ECMA 262, by code points) into terms of a RegexArena. Pure function.
 
-#include <cstdint>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/structured/gate_options.h"
 #include "coordinator/structured/schema_regex.h"
 
 namespace somnus {
-
-struct RegexLimits {
-  int32_t max_bytes = 4096;
-  int32_t max_depth = 64;         // nested groups
-  int32_t max_repeat = 100'000;   // a count within {}
-  int32_t max_alternatives = 64;  // branches that have anchors of their own
-};
 
 // Returns the language of all strings in which `pattern` is found: JSON Schema's patterns are searches, so a
 // pattern without anchors gets any text before and after. InvalidArgument: the pattern is malformed, or has

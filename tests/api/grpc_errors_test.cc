@@ -146,8 +146,8 @@ TEST_F(GrpcErrorsTest, EachServiceIsAtItsOwnListenerAlone) {
 }
 
 TEST_F(GrpcErrorsTest, EachServiceHasItsOwnKey) {
-  options_.api_key = "clients";
-  options_.admin_api_key = "operators";
+  options_.api_keys = ApiKeys("clients");
+  options_.admin_api_keys = ApiKeys("operators");
   Start(ApiLimits());
   const auto code = [](const char* key, auto call) {
     grpc::ClientContext context;

@@ -307,7 +307,7 @@ TEST_F(GrpcGatewayTest, FactsAndLoads) {
 }
 
 TEST_F(GrpcGatewayTest, TheKeyIsWantedExceptForHealth) {
-  options_.api_key = "secret";
+  options_.api_keys = ApiKeys("secret");
   Begin(ApiLimits());
   wire::HealthCheckResponse health;
   EXPECT_TRUE(Call(&wire::VllmEngine::Stub::HealthCheck, {}, &health).ok());

@@ -188,7 +188,7 @@ TEST(ContentCodingTest, EveryPieceIsReservedBeforeItIsKept) {
 
 TEST_F(HttpFormsTest, RequestIdsComeBack) {
   ApiServerOptions options;
-  options.api_key = "k";
+  options.api_keys = ApiKeys("k");
   Serve(options);
   const std::string key = "Authorization: Bearer k\r\n", id = "X-Request-Id: trace 7/a\r\n";
   for (const HttpReply& reply :

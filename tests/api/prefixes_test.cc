@@ -143,7 +143,7 @@ TEST_F(PrefixesTest, AClientThatLeavesAndAnAbortTakeThePinBack) {
 
 TEST_F(PrefixesTest, MethodsAndKeys) {
   ApiServerOptions options;
-  options.api_key = "secret";
+  options.api_keys = ApiKeys("secret");
   Serve(options);
   const std::string key = "Authorization: Bearer secret\r\n";
   EXPECT_EQ(Send("GET", "/v1/prefixes").status, 401);

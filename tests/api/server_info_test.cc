@@ -12,7 +12,7 @@ TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   ApiServerOptions options;
   options.grpc_port = 50051;
   options.control_port = 50054;
-  options.api_key = "secret";
+  options.api_keys = ApiKeys("secret");
   Start(options);
   Json expected = {{"version", "1.2.3"},
                    {"model", nullptr},

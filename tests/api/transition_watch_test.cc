@@ -205,7 +205,7 @@ TEST_F(TransitionWatchTest, FieldsAreChecked) {
 }
 
 TEST_F(TransitionWatchTest, OperatorsKeyIsRequired) {
-  options_.admin_api_key = "secret";
+  options_.admin_api_keys = ApiKeys("secret");
   Start(ApiLimits());
   EXPECT_EQ(Watch()->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }

@@ -68,7 +68,7 @@ TEST_F(CorsTest, APageThatIsAllowedReadsResponsesErrorsAndStreams) {
 
 TEST_F(CorsTest, PreflightsAreAnsweredWithoutAKey) {
   ApiServerOptions options = Allowing({kPage});
-  options.api_key = "secret";
+  options.api_keys = ApiKeys("secret");
   Serve(options);
   const HttpReply reply = Preflight();
   EXPECT_EQ(reply.status, 200) << reply.body;
@@ -190,7 +190,7 @@ TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
 // A web page has no key, so a listener with a key needs no guard of host names and origins.
 TEST_F(ApiServerTest, WithAKeyAnyNameWillDo) {
   ApiServerOptions options;
-  options.admin_api_key = "secret";
+  options.admin_api_keys = ApiKeys("secret");
   Serve(options);
   const std::string head = "POST /sleep HTTP/1.1\r\nHost: gpu.example\r\nOrigin: https://panel.example\r\n";
   EXPECT_EQ(Raw(server_->admin_port(), head).status, 401);

@@ -52,7 +52,7 @@ TEST(EngineConfigTest, SaysWhereDraftsComeFrom) {
 TEST(EngineConfigTest, HasNoSecretsAndNoBrokenText) {
   Flags flags;
   flags.model = "/models/\xff";
-  flags.api_key = flags.admin_api_key = "secret";
+  flags.api_keys = flags.admin_api_keys = ApiKeys("secret");
   const std::string text = EngineConfigJson(flags, {});
   EXPECT_EQ(text.find("secret"), std::string::npos) << text;
   EXPECT_TRUE(Json::accept(text)) << text;

@@ -3,6 +3,8 @@
 #include "coordinator/flags/flags.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <set>
@@ -97,13 +99,77 @@ TEST(FlagsTest, KeysComeFromTheirFlagsElseFromTheEnvironment) {
   const Environment environment = {{"SOMNUS_API_KEY", "clients"}, {"SOMNUS_ADMIN_API_KEY", "operators"}};
   const auto found = ParseFlags({"m"}, environment);
   ASSERT_TRUE(found.ok());
-  EXPECT_EQ(found->api_key, "clients");
-  EXPECT_EQ(found->admin_api_key, "operators");
+  EXPECT_TRUE(found->api_keys.Opens("Bearer clients"));
+  EXPECT_FALSE(found->api_keys.Opens("Bearer operators"));
+  EXPECT_TRUE(found->admin_api_keys.Opens("Bearer operators"));
   const auto given = ParseFlags({"m", "--api-key=a", "--admin-api-key=b"}, environment);
   ASSERT_TRUE(given.ok());
-  EXPECT_EQ(given->api_key, "a");
-  EXPECT_EQ(given->admin_api_key, "b");
-  EXPECT_EQ(ParseFlags({"m"})->admin_api_key, "");
+  EXPECT_TRUE(given->api_keys.Opens("Bearer a"));
+  EXPECT_FALSE(given->api_keys.Opens("Bearer clients"));
+  EXPECT_TRUE(given->admin_api_keys.Opens("Bearer b"));
+  EXPECT_TRUE(ParseFlags({"m"})->admin_api_keys.empty());
+}
+
+TEST(FlagsTest, SeveralKeysOpenAndThoseOfAFileHaveNames) {
+  const std::string path = ::testing::TempDir() + "/keys";
+  const auto write = [&](const std::string& text, mode_t mode) {
+    std::ofstream(path) << text;
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+  };
+  write("# of the team\n\nalice:a:1\n bob : b\n", 0600);
+  EXPECT_FALSE(ParseFlags({"m", "--api-key-file=" + path}).ok()) << "a name is one word";
+  write("# of the team\n\nalice:a:1\nbob:b\n", 0600);
+  const auto flags = ParseFlags({"m", "--api-key=x", "--api-key", "y", "--api-key-file=" + path});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  for (const char* key : {"x", "y", "a:1", "b"})
+    EXPECT_TRUE(flags->api_keys.Opens(std::string("Bearer ") + key)) << key;
+  for (const char* no : {"", "Bearer ", "Bearer a", "alice:a:1", "Bearer alice:a:1", "Basic b"})
+    EXPECT_FALSE(flags->api_keys.Opens(no)) << no;
+  EXPECT_EQ(flags->api_keys.NameOf("bearer a:1"), "alice");
+  EXPECT_EQ(flags->api_keys.NameOf("Bearer x"), "");
+  EXPECT_TRUE(flags->admin_api_keys.empty());
+
+  const auto message = [&] {
+    return std::string(ParseFlags({"m", "--admin-api-key-file=" + path}).status().message());
+  };
+  write("alice:secret\nalice:secreter\n", 0600);
+  EXPECT_EQ(message(), "--admin-api-key-file: " + path + ": line 2 has the name of an earlier key");
+  write("a secret\n", 0600);
+  EXPECT_EQ(message().find("secret"), std::string::npos) << message();
+  write("alice:secret\n", 0644);
+  EXPECT_NE(message().find("open to others"), std::string::npos) << message();
+  write("\n", 0600);
+  EXPECT_NE(message().find("has no key"), std::string::npos) << message();
+  ::unlink(path.c_str());
+  EXPECT_NE(message().find("not a file"), std::string::npos) << message();
+}
+
+TEST(FlagsTest, ATemplateIsAFileOrItsText) {
+  const std::string path = ::testing::TempDir() + "/template.jinja";
+  std::ofstream(path) << "{{ messages }}";
+  EXPECT_EQ(ParseFlags({"m", "--chat-template=" + path})->chat.chat_template, "{{ messages }}");
+  EXPECT_EQ(ParseFlags({"m", "--chat-template", "{{ x }}"})->chat.chat_template, "{{ x }}");
+  EXPECT_FALSE(ParseFlags({"m", "--chat-template=/none"}).ok());
+  std::ofstream(path) << "";
+  EXPECT_FALSE(ParseFlags({"m", "--chat-template=" + path}).ok());
+}
+
+TEST(FlagsTest, DefaultTemplateKwargsAreAnObjectOfVariables) {
+  EXPECT_EQ(ParseFlags({"m", R"(--default-chat-template-kwargs={"a": false})"})->chat.default_template_kwargs,
+            R"({"a": false})");
+  for (const char* wrong : {"[]", "{", R"({"messages": []})", "a=b"})
+    EXPECT_FALSE(ParseFlags({"m", "--default-chat-template-kwargs", wrong}).ok()) << wrong;
+}
+
+TEST(FlagsTest, TheBoundsOfSchemasAreFlags) {
+  const auto flags =
+      ParseFlags({"m", "--structured-outputs-max-choices=7", "--structured-outputs-max-schema-keys=100",
+                  "--structured-outputs-max-pattern-bytes=99"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->chat.gate.max_choices, 7);
+  EXPECT_EQ(flags->chat.gate.max_keys, 100);
+  EXPECT_EQ(flags->chat.gate.regex.max_bytes, 99);
+  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-choices=0"}).ok());
 }
 
 TEST(FlagsTest, CertificatesThatAreOfNoUseAreNamed) {

@@ -208,6 +208,7 @@ class FakeRunner : public ModelRunner {
     const std::string_view bytes(static_cast<const char*>(weights_), kBytes);
     return communicator_->rank() == 0 ? std::hash<std::string_view>()(bytes) : 0;
   }
+  std::vector<WeightPiece> weight_pieces() const override { return {{"all", weights_, kBytes}}; }
   absl::Status CheckReload(const Checkpoint&) const override { return control_->check_error; }
   absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint&) const override {
     return control_->ranges;

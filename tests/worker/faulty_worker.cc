@@ -137,6 +137,7 @@ class FaultyRunner : public ModelRunner {
   }
   void SetMaskSource(StepMaskSource* source) override { runner_->SetMaskSource(source); }
   absl::StatusOr<uint64_t> SelfCheck() override { return runner_->SelfCheck(); }
+  std::vector<WeightPiece> weight_pieces() const override { return runner_->weight_pieces(); }
   absl::Status CheckReload(const Checkpoint& checkpoint) const override {
     return runner_->CheckReload(checkpoint);
   }

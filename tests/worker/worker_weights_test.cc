@@ -85,6 +85,33 @@ TEST_F(WorkerWeightsTest, WeightsAreWrittenOnlyWhereTheyAreMappedAndNothingIsPre
   EXPECT_EQ(Finish("u", 3), absl::OkStatus());
 }
 
+TEST_F(WorkerWeightsTest, ChecksumsAreOfTheWeightsThatAreThere) {
+  MakeAwake();
+  const auto sums = [&](int64_t epoch = 1, bool has_left = false) {
+    v1::ChecksumWeightsRequest request;
+    request.set_group_epoch(epoch);
+    return worker_.ChecksumWeights(request, [has_left] { return has_left; });
+  };
+  const auto first = sums();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->weights_version(), kFirst.version);
+  ASSERT_EQ(first->weights_size(), 1);
+  EXPECT_EQ(first->weights(0).name(), "all");
+  EXPECT_EQ(first->weights(0).bytes(), FakeRunner::kBytes);
+  ASSERT_EQ(Transit(1), absl::OkStatus());
+  ExpectRefused(sums().status(), "ChecksumWeights: the memory of weights sleeps");
+  ASSERT_EQ(Transit(0), absl::OkStatus());
+  EXPECT_EQ(sums()->weights(0).checksum(), first->weights(0).checksum()) << "what a sleep brings back";
+  ExpectRefused(sums(2).status(), "the request is of epoch 2");
+  EXPECT_TRUE(absl::IsCancelled(sums(1, /*has_left=*/true).status()));
+  ASSERT_EQ(Begin("u"), absl::OkStatus());
+  ExpectRefused(sums().status(), "ChecksumWeights: the weights are stale");
+  ASSERT_TRUE(Send("u", AllTensors(3)).ok());
+  ASSERT_EQ(Finish("u", 9), absl::OkStatus());
+  EXPECT_EQ(sums()->weights_version(), 9);
+  EXPECT_NE(sums()->weights(0).checksum(), first->weights(0).checksum());
+}
+
 // The other ranks may have read it: this one has weights of no version until somebody says which.
 TEST_F(WorkerWeightsTest, AReloadThatFailsHalfwayLeavesStaleWeights) {
   MakeAwake();

@@ -231,7 +231,7 @@ class WeightPlanBuilder {
 
   void AddSources(const float** target, std::vector<WeightSource> sources) {
     const int64_t count = CountOf(sources);
-    if (count > 0) plan_.vectors_.push_back({target, Reserve(count * 4), std::move(sources)});
+    if (count > 0) plan_.vectors_.push_back({target, Reserve(count * 4), count * 4, std::move(sources)});
   }
 
   const Checkpoint& checkpoint_;

@@ -55,6 +55,7 @@ class WeightPlan {
   struct Vector {
     const float** target = nullptr;  // in weights()
     int64_t offset = 0;
+    int64_t bytes = 0;
     std::vector<WeightSource> sources;  // one after another
   };
 

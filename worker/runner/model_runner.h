@@ -81,6 +81,13 @@ struct GraphReport {
   double seconds = 0;
 };
 
+// A part of the weights that lies in memory as one.
+struct WeightPiece {
+  std::string name;            // the checkpoint's names of its tensors: "a.weight+b.weight"
+  const void* data = nullptr;  // on the device
+  int64_t bytes = 0;
+};
+
 class ModelRunner {
  public:
   // Gets bytes_loaded and bytes_total of this rank's shard; called often, from any thread.
@@ -155,6 +162,9 @@ class ModelRunner {
   // again. Drops the backups of weights. Errors of CheckReload have changed nothing; after further errors the
   // contents are undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
+  // The weights of the model, without a draft model's. The addresses are those of every time at which the
+  // memory is mapped.
+  virtual std::vector<WeightPiece> weight_pieces() const { return {}; }
   // Weights that come by chunks, each weight written over the old weight as soon as the new weight is whole,
   // while no step is under way. Drops backups of old weights. New weights are quantized as at the load.
   // `needs_all` as in UpdatedTensors. FailedPrecondition: the weights are computed in a file's quantized

@@ -41,6 +41,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<uint64_t> SelfCheck() override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& checkpoint) const override;
+  std::vector<WeightPiece> weight_pieces() const override { return model_.weights().pieces(); }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status ResetAfterWake() override;

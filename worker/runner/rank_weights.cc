@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
@@ -34,6 +35,23 @@ bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
   return sizes(a) == sizes(b) && options(a) == options(b) && layers(a) == layers(b);
 }
 
+std::string NameOf(const std::vector<WeightSource>& sources) {
+  return absl::StrJoin(sources, "+", [](std::string* out, const WeightSource& source) {
+    absl::StrAppend(out, source.tensor->name);
+  });
+}
+
+// The names are taken now: the plan's tensors end with their checkpoint.
+std::vector<WeightPiece> PiecesOf(const WeightPlan& plan, const void* region) {
+  const auto* const base = static_cast<const uint8_t*>(region);
+  std::vector<WeightPiece> pieces;
+  for (const WeightPlan::Matrix& matrix : plan.matrices())
+    pieces.push_back({NameOf(matrix.sources), base + matrix.offset, matrix.bytes});
+  for (const WeightPlan::Vector& vector : plan.vectors())
+    pieces.push_back({NameOf(vector.sources), base + vector.offset, vector.bytes});
+  return pieces;
+}
+
 }  // namespace
 
 RankWeights::RankWeights(const ModelConfig* config, const ModelShards* shards,
@@ -57,6 +75,7 @@ absl::Status RankWeights::Allocate(const Checkpoint& checkpoint) {
   }
   ASSIGN_OR_RETURN(region_, allocator_.Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(region_);
+  pieces_ = PiecesOf(plan_, region_);
   return absl::OkStatus();
 }
 

@@ -41,6 +41,8 @@ class RankWeights {
 
   // After Allocate; valid as long as this object.
   const ModelWeights& weights() const { return plan_.weights(); }
+  // As ModelRunner::weight_pieces; after Allocate.
+  const std::vector<WeightPiece>& pieces() const { return pieces_; }
   // By layer; empty: all 1.
   const std::vector<KvScales>& kv_scales() const { return kv_scales_; }
   // The types of the matrices and the bytes of each, for people.
@@ -81,6 +83,7 @@ class RankWeights {
   SleepableAllocator& allocator_;
 
   WeightPlan plan_;
+  std::vector<WeightPiece> pieces_;
   std::vector<KvScales> kv_scales_;
   void* region_ = nullptr;
 };

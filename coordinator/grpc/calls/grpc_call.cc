@@ -43,8 +43,8 @@ absl::string_view AuthorizationOf(const grpc::ServerContext& context) {
                                                : absl::string_view(it->second.data(), it->second.size());
 }
 
-grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
-  if (api_key.empty() || BearerMatches(AuthorizationOf(context), api_key)) return grpc::Status::OK;
+grpc::Status CheckKey(const grpc::ServerContext& context, const ApiKeys& api_keys) {
+  if (api_keys.Opens(AuthorizationOf(context))) return grpc::Status::OK;
   return {grpc::StatusCode::UNAUTHENTICATED, "Unauthorized"};
 }
 
@@ -80,8 +80,9 @@ std::string PeerOf(const grpc::ServerContext& context) {
   return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}});
 }
 
-Caller CallerOf(grpc::ServerContext* context) {
-  return {.name = PeerOf(*context) + " (gRPC)", .has_left = [context] { return context->IsCancelled(); }};
+Caller CallerOf(grpc::ServerContext* context, const ApiKeys& api_keys) {
+  return {.name = NamedClient(api_keys.NameOf(AuthorizationOf(*context)), PeerOf(*context) + " (gRPC)"),
+          .has_left = [context] { return context->IsCancelled(); }};
 }
 
 grpc::Status FindModel(const ModelTable& models, const std::string& name, SharedModel* model) {

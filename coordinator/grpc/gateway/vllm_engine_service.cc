@@ -37,7 +37,7 @@ VllmEngineService::VllmEngineService(const ModelTable* models, std::shared_ptr<M
       watchers_(options_.limits.max_kv_event_watchers) {}
 
 grpc::Status VllmEngineService::Open(grpc::ServerContext* context, SharedModel* model) const {
-  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.api_keys); !status.ok()) return status;
   *model = models_->Get();
   return *model == nullptr ? LoadingStatus(*models_) : grpc::Status::OK;
 }
@@ -97,7 +97,7 @@ grpc::Status VllmEngineService::Guarded(grpc::ServerContext* context, const char
           metrics_->OnRejected("too_many_calls");
           return TooManyCalls();
         }
-        if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+        if (grpc::Status status = CheckKey(*context, options_.api_keys); !status.ok()) return status;
         last_receive_us_ = absl::ToUnixMicros(absl::Now());
         try {
           return serve(record);
@@ -136,7 +136,7 @@ grpc::Status VllmEngineService::HealthCheck(grpc::ServerContext*, const gateway:
 grpc::Status VllmEngineService::Abort(grpc::ServerContext* context,
                                       const gateway::wire::AbortRequest* request,
                                       gateway::wire::AbortResponse*) {
-  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.api_keys); !status.ok()) return status;
   for (const std::string& id : request->request_ids()) open_calls_.Abort(id);
   return grpc::Status::OK;
 }

@@ -13,6 +13,7 @@
 #include "coordinator/grpc/gateway/load_report.h"
 #include "coordinator/grpc/gateway/open_calls.h"
 #include "coordinator/grpc/gateway/wire.h"
+#include "coordinator/http/api_keys.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/model_table.h"
 
@@ -22,7 +23,7 @@ class Metrics;
 
 struct GatewayOptions {
   std::string version;
-  std::string api_key;  // as of InferenceService; HealthCheck needs none, like /readyz
+  ApiKeys api_keys;  // as of InferenceService; HealthCheck needs none, like /readyz
   // The callers are gateways alone, which may read the prompts of all clients (SubscribeKvEvents) and empty
   // the prefix cache (FlushCache).
   bool trusts_callers = false;

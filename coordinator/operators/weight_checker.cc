@@ -1,0 +1,141 @@
+#include "coordinator/operators/weight_checker.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/monotonic.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxNamed = 8;  // tensors in a message
+
+// FNV-1a over names and checksums: for people and scripts that compare two numbers, not against an adversary.
+class Combined {
+ public:
+  void Add(const TensorChecksum& tensor) {
+    for (const char c : tensor.name) AddByte(static_cast<unsigned char>(c));
+    for (int i = 0; i < 64; i += 8) AddByte(static_cast<unsigned char>(tensor.checksum >> i));
+  }
+  std::string Hex() const { return absl::StrFormat("%016x", hash_); }
+
+ private:
+  void AddByte(unsigned char byte) { hash_ = (hash_ ^ byte) * 0x100000001b3; }
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+std::string WhereIs(const RankChecksums& rank) {
+  return absl::StrCat(rank.replica > 0 ? absl::StrCat("replica ", rank.replica, " ") : "", "rank ",
+                      rank.rank);
+}
+
+// What differs, in words; empty: nothing.
+std::string Differences(const ModelChecksums& before, const ModelChecksums& now) {
+  if (before.size() != now.size())
+    return absl::StrCat("there are ", now.size(), " ranks, and there were ", before.size());
+  std::vector<std::string> named;
+  size_t count = 0;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const std::vector<TensorChecksum>&old = before[i].tensors, &own = now[i].tensors;
+    if (old.size() != own.size())
+      return absl::StrCat(WhereIs(now[i]), " has ", own.size(), " tensors, and had ", old.size());
+    for (size_t k = 0; k < own.size(); ++k) {
+      if (own[k] == old[k]) continue;
+      if (++count <= kMaxNamed) named.push_back(absl::StrCat(own[k].name, " of ", WhereIs(now[i])));
+    }
+  }
+  if (count == 0) return "";
+  return absl::StrCat(count, " tensors differ: ", absl::StrJoin(named, ", "),
+                      count > named.size() ? ", ..." : "");
+}
+
+// Whether all replicas have the same weights; null where there is one replica.
+Json ReplicasAgree(const ModelChecksums& sums) {
+  if (sums.empty() || sums.back().replica == 0) return nullptr;
+  return std::all_of(sums.begin(), sums.end(), [&](const RankChecksums& rank) {
+    const auto first =
+        std::find_if(sums.begin(), sums.end(), [&](const auto& other) { return other.rank == rank.rank; });
+    return first->tensors == rank.tensors;
+  });
+}
+
+Json RanksOf(const ModelChecksums& sums, bool with_tensors) {
+  Json ranks = Json::array();
+  for (const RankChecksums& rank : sums) {
+    Combined combined;
+    int64_t bytes = 0;
+    Json tensors = Json::object();
+    for (const TensorChecksum& tensor : rank.tensors) {
+      combined.Add(tensor);
+      bytes += tensor.bytes;
+      if (with_tensors) tensors[tensor.name] = absl::StrFormat("%016x", tensor.checksum);
+    }
+    Json one = {{"replica", rank.replica},
+                {"rank", rank.rank},
+                {"checksum", combined.Hex()},
+                {"num_tensors", rank.tensors.size()},
+                {"num_bytes", bytes}};
+    if (with_tensors) one["tensors"] = std::move(tensors);
+    ranks.push_back(std::move(one));
+  }
+  return ranks;
+}
+
+std::string ChecksumOf(const ModelChecksums& sums) {
+  Combined combined;
+  for (const RankChecksums& rank : sums) {
+    for (const TensorChecksum& tensor : rank.tensors) combined.Add(tensor);
+  }
+  return combined.Hex();
+}
+
+HttpResponse Conflict(std::string message) { return ErrorResponse({409, std::move(message), ""}); }
+
+// Of the worker's words about the state of the weights; other errors are the server's.
+HttpResponse NoChecksums(const absl::Status& status) {
+  const bool is_state = absl::IsFailedPrecondition(status) || absl::IsAborted(status);
+  return is_state ? Conflict(CleanMessage(status.message())) : ErrorResponse(FromStatus(status));
+}
+
+}  // namespace
+
+HttpResponse CheckWeights(const ServedModel& model, const LifecycleParameters& parameters) {
+  const std::vector<std::string>& actions = parameters.Values("action");
+  const std::string action = actions.empty() ? "" : actions.back();
+  if (action != "checksum" && action != "snapshot" && action != "compare")
+    return ErrorResponse(BadRequest("action", "action must be checksum, snapshot or compare"));
+  bool with_tensors = false;
+  if (const auto error = parameters.ReadBool("tensors", &with_tensors)) return ErrorResponse(*error);
+  const std::optional<ModelChecksums> kept = model.weight_snapshot->Get();
+  if (action == "compare" && !kept.has_value())
+    return Conflict("there is nothing to compare with: the action snapshot comes first");
+  if (model.weight_checksums == nullptr)
+    return ErrorResponse({501, "this server has no checksums of weights", ""});
+  const MonotonicTime begin = MonotonicNow();
+  absl::StatusOr<ModelChecksums> sums = model.weight_checksums();
+  if (!sums.ok()) return NoChecksums(sums.status());
+  if (action == "compare") {
+    if (const std::string differences = Differences(*kept, *sums); !differences.empty())
+      return Conflict(absl::StrCat("the weights are not those of the snapshot: ", differences));
+  }
+  Json answer = {{"success", true},
+                 {"action", action},
+                 {"weight_version", sums->empty() ? 0 : sums->front().weights_version},
+                 {"checksum", ChecksumOf(*sums)},
+                 {"replicas_agree", ReplicasAgree(*sums)},
+                 {"ranks", RanksOf(*sums, with_tensors)},
+                 {"seconds", absl::ToDoubleSeconds(MonotonicNow() - begin)}};
+  if (action == "snapshot") model.weight_snapshot->Set(*std::move(sums));
+  return JsonResponse(answer);
+}
+
+}  // namespace somnus

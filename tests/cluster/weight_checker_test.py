@@ -1,0 +1,140 @@
+"""What RL trainers ask of a served cluster: checksums of all weights, memory of the KV cache alone, conversations by tokens,
+and true log-probabilities of given tokens."""
+import concurrent.futures
+import unittest
+
+from cluster.harness import Cluster, Stream, tiny
+from cluster.other_weights import second_checkpoint
+
+MODEL = "llama-uneven"
+GENERATE = "/inference/v1/generate"
+
+
+class WeightChecker(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.other = second_checkpoint(cls, tiny(MODEL))
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def post(self, path, body=None):
+        return self.cluster.request("POST", path, body, port=self.cluster.admin_port)
+
+    def check(self, action, status=200, **fields):
+        response = self.post("/weight_checker", {"action": action, **fields})
+        self.assertEqual(response.status, status, response.text)
+        return response.json
+
+    def ok(self, path, body=None):
+        response = self.post(path, body)
+        self.assertEqual(response.status, 200, response.text)
+        return response.json
+
+    def setUp(self):
+        self.ok("/wake_up")
+        self.ok("/reload_weights", {"path": tiny(MODEL)})
+        self.first = self.check("snapshot")
+
+    def test_each_rank_has_its_own_checksums(self):
+        ranks = self.check("checksum", tensors=True)["ranks"]
+        self.assertEqual([(rank["replica"], rank["rank"]) for rank in ranks], [(0, 0), (0, 1)])
+        self.assertNotEqual(ranks[0]["checksum"], ranks[1]["checksum"])
+        norms = [[sum for name, sum in rank["tensors"].items() if name == "model.norm.weight"] for rank in ranks]
+        self.assertEqual(len(norms[0]), 1)
+        self.assertEqual(norms[0], norms[1], "every rank has all of it")
+        self.assertTrue(all(rank["num_tensors"] == len(rank["tensors"]) for rank in ranks))
+        self.assertTrue(any("q_proj" in name and "k_proj" in name for name in ranks[0]["tensors"]), "fused")
+
+    def test_sleep_brings_back_the_same_bytes(self):
+        for level in (1, 2):
+            self.ok(f"/sleep?level={level}")
+            self.assertIn("sleeps", self.check("compare", 409)["error"]["message"])
+            self.ok("/wake_up")
+            self.assertEqual(self.check("compare")["checksum"], self.first["checksum"])
+
+    def test_other_weights_differ_and_are_named(self):
+        self.ok("/reload_weights", {"path": self.other})
+        message = self.check("compare", 409)["error"]["message"]
+        self.assertIn("tensors differ", message)
+        self.assertIn("layers.", message)
+        self.check("snapshot")
+        self.assertGreater(self.check("compare")["weight_version"], self.first["weight_version"])
+        self.ok("/reload_weights", {"path": tiny(MODEL)})
+        self.check("compare", 409)
+
+    def test_stale_weights_have_no_checksum(self):
+        self.ok("/sleep?level=2")
+        self.ok("/wake_up?load_weights=false")
+        self.assertIn("stale", self.check("checksum", 409)["error"]["message"])
+        self.ok("/reload_weights", {"path": tiny(MODEL)})
+        self.check("compare")
+
+    def test_requests_go_on_meanwhile(self):
+        alone = self.cluster.tokens("The quick brown", max_tokens=64, ignore_eos=True)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            checks = [pool.submit(self.check, "compare") for _ in range(8)]
+            fields = {"max_tokens": 64, "ignore_eos": True}
+            answers = [pool.submit(self.cluster.tokens, "The quick brown", **fields) for _ in range(4)]
+            self.assertTrue(all(answer.result() == alone for answer in answers))
+            self.assertEqual({check.result()["checksum"] for check in checks}, {self.first["checksum"]})
+
+    def test_the_kv_cache_alone_gives_its_memory(self):
+        alone = self.cluster.tokens("The quick brown", max_tokens=8)
+        released = self.ok("/release_kv_cache_memory")
+        self.assertEqual(released["tag_states"]["kv_cache"]["state"], "discarded")
+        self.assertGreater(released["freed_bytes"]["kv_cache"], 0)
+        self.check("compare")
+        self.ok("/reload_weights", {"path": self.other})
+        self.ok("/reload_weights", {"path": tiny(MODEL)})
+        self.assertEqual(self.ok("/resume_kv_cache_memory")["status"], "awake")
+        self.assertEqual(self.cluster.tokens("The quick brown", max_tokens=8), alone)
+
+
+class Conversations(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def post(self, path, body):
+        response = self.cluster.request("POST", path, body)
+        self.assertEqual(response.status, 200, response.text)
+        return response.json
+
+    def test_each_prompt_begins_with_the_tokens_of_the_turn_before(self):
+        messages, before = [], []
+        for turn in range(4):
+            messages.append({"role": "user", "content": f"Question {turn}?"})
+            answer = self.post("/v1/chat/completions", {
+                "messages": messages, "max_tokens": 24, "temperature": 1, "seed": turn, "return_token_ids": True,
+                "logprobs": True, "return_weight_versions": True})
+            prompt, choice = answer["prompt_token_ids"], answer["choices"][0]
+            self.assertEqual(prompt[:len(before)], before)
+            self.assertEqual(choice["weight_versions"], [1] * len(choice["token_ids"]))
+            before = prompt + choice["token_ids"]
+            messages.append({"role": "assistant", "content": choice["message"]["content"], "token_ids": choice["token_ids"],
+                             "prompt_token_ids": prompt})
+
+    def test_replayed_tokens_have_the_log_probabilities_with_which_they_were_made(self):
+        made = self.post(GENERATE, {"token_ids": [3, 1, 4, 1, 5], "sampling_params": {
+            "max_tokens": 24, "temperature": 1, "seed": 7, "logprobs": 0, "ignore_eos": True}})["choices"][0]
+        replayed = self.post(GENERATE, {"token_ids": [3, 1, 4, 1, 5] + made["token_ids"], "sampling_params": {
+            "max_tokens": 1, "prompt_logprobs": 0}})["prompt_logprobs"]
+        told = [entry["logprob"] for entry in made["logprobs"]["content"]]
+        given = [position[str(id)]["logprob"] for id, position in zip(made["token_ids"], replayed[5:])]
+        self.assertEqual(len(told), 24)
+        for position, (one, other) in enumerate(zip(told, given)):
+            self.assertAlmostEqual(one, other, delta=1e-4, msg=f"position {position}")
+
+    def test_versions_follow_the_weights_also_in_a_stream(self):
+        self.cluster.admin("/reload_weights?weight_version=5")
+        stream = Stream(self.cluster.connection(self.cluster.port), GENERATE, {
+            "token_ids": [3, 1, 4], "stream": True, "return_weight_versions": True,
+            "sampling_params": {"max_tokens": 9, "ignore_eos": True}})
+        choices = [choice for event in stream.events() for choice in event["choices"]]
+        versions = [version for choice in choices for version in choice["weight_versions"]]
+        self.assertEqual(versions, [5] * 9)
+
+
+if __name__ == "__main__":
+    unittest.main()
