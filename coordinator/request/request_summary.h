@@ -13,9 +13,10 @@ namespace somnus {
 struct RequestSummary {
   std::string response_id;
   std::string model;
-  std::string finish_reason;  // of the first choice: "stop", "length", "tool_calls", ...; empty: it has not ended
-  int32_t num_choices = 0;    // with those of all prompts
-  int32_t max_tokens = 0;     // of the first prompt
+  std::string
+      finish_reason;  // of the first choice: "stop", "length", "tool_calls", ...; empty: it has not ended
+  int32_t num_choices = 0;  // with those of all prompts
+  int32_t max_tokens = 0;   // of the first prompt
   double temperature = 1;
   double top_p = 1;
   int64_t prompt_tokens = 0;
