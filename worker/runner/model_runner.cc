@@ -30,7 +30,9 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
   limits.max_model_len = options.max_model_len;
   limits.block_size = options.block_size;
   limits.vocab_size = config.vocab_size;
-  limits.max_proposals = options.draft_model_path.empty() ? 0 : options.num_speculative_tokens;
+  const bool has_draft = !options.draft_model_path.empty();
+  limits.max_proposals = has_draft ? options.num_speculative_tokens : 0;
+  limits.attention_reach = has_draft ? 0 : config.AttentionReach();  // as the coordinator's scheduler
   return limits;
 }
 
