@@ -150,7 +150,7 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnHowSectionsAreShared) {
       const std::vector<int64_t> lengths = {1290, 1100};
       Runner alone(GetParam(), 1, c.shape, types, 500);
       alone.SetRule(c.window, c.logit_softcap);
-      const Rows want = RunInChunks(alone, c, lengths, 1, 3);
+      const Rows want = RunInChunks(alone, c, lengths, 1, 9);
       for (const int threads : {2, 9}) {
         SCOPED_TRACE(threads);
         Runner runner(GetParam(), threads, c.shape, types, 500, 2048);
