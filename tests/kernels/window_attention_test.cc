@@ -128,7 +128,7 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
       SCOPED_TRACE(Name(types, c));
       const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
       const Rows want = RunTokenByToken(GetParam(), types, c, lengths);
-      for (uint32_t round = 0; round < 5; ++round) {
+      for (uint32_t round = 0; round < 3; ++round) {
         SCOPED_TRACE(round);
         Runner runner(GetParam(), 1 + static_cast<int>(round) % 4, c.shape, types, 500);
         runner.SetRule(c.window, c.logit_softcap);
@@ -150,8 +150,8 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnHowSectionsAreShared) {
       const std::vector<int64_t> lengths = {1290, 1100};
       Runner alone(GetParam(), 1, c.shape, types, 500);
       alone.SetRule(c.window, c.logit_softcap);
-      const Rows want = RunInChunks(alone, c, lengths, 1, 3);
-      for (const int threads : {2, 3, 9}) {
+      const Rows want = RunInChunks(alone, c, lengths, 1, 9);
+      for (const int threads : {2, 9}) {
         SCOPED_TRACE(threads);
         Runner runner(GetParam(), threads, c.shape, types, 500, 2048);
         runner.SetRule(c.window, c.logit_softcap);
