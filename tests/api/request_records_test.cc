@@ -68,7 +68,7 @@ TEST_F(RequestRecordsTest, AClientThatLeavesIsA499WithWhatItWasTo) {
   EXPECT_EQ(record.status, 499);
   ASSERT_TRUE(record.summary.has_value());
   EXPECT_EQ(record.summary->prompt_tokens, 3);
-  EXPECT_EQ(record.summary->finish_reason, "");
+  EXPECT_EQ(record.summary->finish_reason, "abort");
 }
 
 TEST_F(RequestRecordsTest, ProbesAndMetricsAreNotRecorded) {

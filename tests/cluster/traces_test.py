@@ -183,7 +183,7 @@ class AccessLog(unittest.TestCase):
             self.assertEqual(first["cached_tokens"], 0)
             self.assertTrue(0 <= again["ttft_seconds"] <= again["duration_seconds"])
             left, = [line for line in lines if line["status"] == 499]
-            self.assertEqual((left["prompt_tokens"], left["completion_tokens"], left["finish_reason"]), (40, 0, None))
+            self.assertEqual((left["prompt_tokens"], left["completion_tokens"], left["finish_reason"]), (40, 0, "abort"))
             bad, = [line for line in lines if line["request_id"] == "bad"]
             self.assertEqual((bad["status"], bad["prompt_tokens"]), (400, None))
             unknown, = [line for line in lines if line["status"] == 404]
