@@ -55,7 +55,7 @@ TEST_F(RequestRecordsTest, RequestsThatTheEngineHasNotTakenHaveNoSummary) {
   const RequestRecord unknown = recorded_->Next();
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.route, "");
-  EXPECT_EQ(Admin("GET", "/is_sleeping").status, 200);
+  EXPECT_EQ(Admin("POST", "/pause").status, 200);
   EXPECT_TRUE(recorded_->Next().of_operators);
 }
 
