@@ -29,6 +29,7 @@ using boost::system::error_code;
 
 namespace {
 
+constexpr int kClientHasLeft = 499;  // as nginx counts such requests
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
 
 // Left out where the version is not known.
@@ -168,6 +169,8 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   StartWatch();
   const bool usable = co_await Follow(*request, producer.get(), *model->engine);
   summary_ = producer->Summary();
+  // The engine may tell of the end before or after this moment.
+  if (last_status_ == kClientHasLeft) summary_->finish_reason = "abort";
   waker->Detach();
   StopWatch();
   --context_->state->load;
@@ -261,7 +264,7 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     const bool woken = co_await WaitForWake(patience);
     if (gone_) {
       producer->Abort();
-      last_status_ = 499;
+      last_status_ = kClientHasLeft;
       co_return false;
     }
     if (comments) patience = keepalive;

@@ -55,7 +55,7 @@ TEST_F(RequestRecordsTest, RequestsThatTheEngineHasNotTakenHaveNoSummary) {
   const RequestRecord unknown = recorded_->Next();
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.route, "");
-  EXPECT_EQ(Admin("GET", "/is_sleeping").status, 200);
+  EXPECT_EQ(Admin("POST", "/pause").status, 200);
   EXPECT_TRUE(recorded_->Next().of_operators);
 }
 
@@ -68,7 +68,7 @@ TEST_F(RequestRecordsTest, AClientThatLeavesIsA499WithWhatItWasTo) {
   EXPECT_EQ(record.status, 499);
   ASSERT_TRUE(record.summary.has_value());
   EXPECT_EQ(record.summary->prompt_tokens, 3);
-  EXPECT_EQ(record.summary->finish_reason, "");
+  EXPECT_EQ(record.summary->finish_reason, "abort");
 }
 
 TEST_F(RequestRecordsTest, ProbesAndMetricsAreNotRecorded) {
