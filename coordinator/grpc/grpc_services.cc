@@ -118,9 +118,9 @@ class GrpcServicesImpl : public GrpcServices {
  private:
   const ApiLimits limits_;
   const std::shared_ptr<WriteWatch> write_watch_;
-  GenerateCalls generate_calls_;
   const std::shared_ptr<Metrics> metrics_;
   ModelTable models_;
+  GenerateCalls generate_calls_;
   InferenceServiceImpl inference_;
   VllmEngineService gateway_;
   PrefixServiceImpl prefixes_;

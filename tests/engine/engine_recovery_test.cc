@@ -222,7 +222,9 @@ TEST_P(EngineRecoveryTest, AnEngineThatHasFailedIsRevivedAsItWas) {
     executor.SetRecovery(Recovery::kFails);
     EngineLoop engine(options_, &executor, nullptr);
     EXPECT_TRUE(absl::IsFailedPrecondition(engine.Revive(false))) << "it has not failed";
-    if (asleep) ASSERT_TRUE(engine.Sleep({.level = 1, .tags = {"weights"}}).ok());
+    if (asleep) {
+      ASSERT_TRUE(engine.Sleep({.level = 1, .tags = {"weights"}}).ok());
+    }
     executor.Lose(kLoss);
     AwaitState(engine, EngineState::kFailed);
     EXPECT_EQ(engine.Revive(false).message(), kLoss.message()) << "no other worker comes";
@@ -232,7 +234,9 @@ TEST_P(EngineRecoveryTest, AnEngineThatHasFailedIsRevivedAsItWas) {
     ASSERT_TRUE(revived.ok()) << revived;
     EXPECT_EQ(executor.recoveries().back(), asleep ? "asleep 1 weights" : "awake");
     EXPECT_EQ(engine.state(), asleep ? EngineState::kAsleep : EngineState::kAwake);
-    if (asleep) ASSERT_TRUE(engine.WakeUp({}).ok());
+    if (asleep) {
+      ASSERT_TRUE(engine.WakeUp({}).ok());
+    }
     const Ticket ticket = MakeTicket("a", 5, 20);
     ASSERT_TRUE(engine.Submit(ticket.request).ok());
     ASSERT_TRUE(ticket.sink->Wait());
