@@ -87,8 +87,9 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
   return error;
 }
 
-absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request) {
-  const CountedOperation operation(model, "sleep");
+absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request,
+                                        const char* operation) {
+  const CountedOperation counted(model, operation);
   Engine* const engine = model.engine.get();
   const MonotonicTime start = MonotonicNow();
   SleepResult result;

@@ -63,7 +63,9 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine);
 
 // `request`: of an operator, whose level 0 is a pause that keeps the prefix cache; the engine gets a pause
 // then, since an engine's own sleeps have levels 1 and 2 alone.
-absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request);
+// `operation`: for the metrics of operators' calls (Metrics::OnSleepOperationBegan).
+absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request,
+                                        const char* operation = "sleep");
 // Empty `tags`: all tags. `load_weights`: as of WakeUpRequest.
 absl::StatusOr<WakeUpResult> WakeUpEngine(const ServedModel& model, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights);

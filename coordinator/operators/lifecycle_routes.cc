@@ -22,8 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse Slept(const ServedModel& model, const SleepRequest& request) {
-  const absl::StatusOr<SleepResult> result = SleepEngine(model, request);
+HttpResponse Slept(const ServedModel& model, const SleepRequest& request, const char* operation) {
+  const absl::StatusOr<SleepResult> result = SleepEngine(model, request, operation);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
   return JsonResponse(Json{{"status", "sleeping"},
                            {"level", result->level},
@@ -44,14 +44,14 @@ HttpResponse SleepResponse(const ServedModel& model, const LifecycleParameters& 
   request.tags = parameters.Tags();
   if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
   if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
-  return Slept(model, request);
+  return Slept(model, request, "sleep");
 }
 
 // The memory of the KV cache alone: the weights stay, so that they can be replaced meanwhile.
 HttpResponse ReleaseKvCacheResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   SleepRequest request = {.tags = {kKvCacheTag}};
   if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
-  return Slept(model, request);
+  return Slept(model, request, "release_kv_cache_memory");
 }
 
 HttpResponse Woken(const ServedModel& model, const std::vector<std::string>& tags,
