@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/schema_formats.h"
+#include "coordinator/structured/schema_regex_parser.h"
 
 namespace somnus {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/schema_regex.h"
+#include "coordinator/structured/schema_regex_parser.h"
 #include "coordinator/structured/schema_regex_text.h"
 #include "coordinator/structured/schema_source.h"
 #include "coordinator/structured/schema_writer.h"
