@@ -55,7 +55,10 @@ class Beams(unittest.TestCase):
             with self.subTest(keep=keep), Cluster(tiny(MODEL), *SMALL_CACHE, *keep, workers=2) as cluster:
                 wanted = [answers(cluster, body) for body in REQUESTS]
                 self.assertEqual(cluster.metric("vllm:num_preemptions_total"), 0)
-                self.assertEqual(together(cluster).join(), wanted)
+                for attempt in range(10):  # requests that come far apart preempt nobody
+                    self.assertEqual(together(cluster).join(), wanted)
+                    if cluster.metric("vllm:num_preemptions_total") > 0:
+                        break
                 self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
                 slept_open = 0
                 for attempt in range(10):

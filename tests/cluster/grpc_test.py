@@ -153,9 +153,9 @@ class Grpc(unittest.TestCase):
             answer = next(stub.ServerReflectionInfo(requests, timeout=DEADLINE_S))
             return {service.name for service in answer.list_services_response.service}
         other = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-        self.assertEqual(names(self.channel), {"somnus.v1.InferenceService", "somnus.v1.PrefixService", *other})
+        self.assertEqual(names(self.channel), {"somnus.v1.InferenceService", "somnus.v1.PrefixService",
+                                               "vllm.grpc.engine.VllmEngine", *other})
         self.assertEqual(names(self.control_channel), {"somnus.v1.ControlService", "somnus.v1.KvEventService", *other})
-
 
 
 class Tls(unittest.TestCase):
