@@ -99,6 +99,7 @@ TEST_P(ActivationsTest, GeluTanhAndMulEqualsTheCpu) {
 TEST_P(ActivationsTest, SmallRows) {
   CompareGate(SiluAndMul, GetParam(), GetParam(), 1, 64, {});
   CompareActivate(GetParam(), GetParam(), UnaryActivation::kGelu, 64, {});
+  CompareScaleAndCap(SumTypes(GetParam()).front(), 30.0f, 64, {});
 }
 
 TEST_P(ActivationsTest, SiluAndMulEqualsTheCpu) {

@@ -80,6 +80,7 @@ void ComparePositions(int64_t n, Layout layout, int64_t tokens) {
 TEST_P(EmbeddingTest, SmallRows) {
   CompareEmbedding(GetParam(), 64, {}, 3);
   CompareGather(GetParam(), 64, {}, 3);
+  ComparePools(GetParam(), 64, {}, 2);
 }
 
 TEST_P(EmbeddingTest, EqualsTheCpu) {

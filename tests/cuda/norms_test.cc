@@ -124,6 +124,7 @@ TEST_P(NormsTest, SmallestRowsOfEachKernel) {
       Compare(GetParam(), {1, cols, {}, true, GetParam(), layer_norm});
   }
   CompareAdd(GetParam(), 1, 64, {});
+  CompareInPlace(SumTypes(GetParam()).front(), 64, {}, /*by_squares=*/true);
 }
 
 TEST_P(NormsTest, EqualTheCpu) {
