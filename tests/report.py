@@ -4,13 +4,16 @@
 report.py CASES.tsv               prints the failures, then "N passed, N failed"; exit 1 on a failure or on no case
 report.py --bazel EVENTS.json RC  reads Bazel's build events, prints a line "PASS|FAIL|FLAKY<TAB>name" per test case
 
-FLAKY: the case failed, and passed when it ran again. Such a case counts as passed, and is named: somebody has to mend it.
+FLAKY: the case failed, and passed when it ran again. Such a case counts as passed, and is named: somebody has to mend it. More
+than MOST_FLAKY of them are no chance: the exit code is 1 then.
 """
 import json
 import os
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ET
+
+MOST_FLAKY = 3
 
 
 def xml_cases(label, path):
@@ -92,7 +95,7 @@ def summarize(path):
     for name in failures:
         print(f"FAILED {name}")
     print(f"{passed} passed, {len(failures)} failed")
-    return 1 if failures or not passed else 0
+    return 1 if failures or not passed or len(flaky) > MOST_FLAKY else 0
 
 
 def main():

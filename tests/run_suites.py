@@ -7,7 +7,7 @@ Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model f
 since cases look at the names there, and since servers count the memory of the machine there; where this user may mount none, one
 file runs after the other.
 --attempts 2: files of which some case failed run again, one after the other, with these cases alone. A case that passes then has
-the verdict FLAKY. Where more than MOST_AGAIN files failed, nothing runs again: that is no chance.
+the verdict FLAKY (report.py). Where more than MOST_AGAIN files failed, nothing runs again: that is no chance.
 """
 import argparse
 import concurrent.futures

@@ -56,23 +56,26 @@ void FillUsage(const ClientRequest& request, v1::Usage* usage) {
   usage->set_cached_tokens(static_cast<int32_t>(request.cached_tokens()));
 }
 
-// Responses with what has come since the last response.
-class DeltaWriter : public GenerateWriter {
+int NumParts(const v1::GenerateResponse& response) { return response.choices_size(); }
+int NumParts(const v1::EmbedResponse& response) { return response.embeddings_size(); }
+
+// Collects the parts of a stream's responses: deltas or embeddings.
+template <typename Response>
+class PartsWriter : public GenerateWriter {
  public:
-  DeltaWriter(GenerateCall* call, grpc::ServerWriter<v1::GenerateResponse>* writer)
-      : call_(call), writer_(writer) {}
+  PartsWriter(GenerateCall* call, grpc::ServerWriter<Response>* writer) : call_(call), writer_(writer) {}
 
   bool Add(ChoiceUpdate update) override {
     // Weights may be replaced between two tokens.
     const int64_t version = update.delta.weights_version;
-    const bool another = response_.choices_size() >= kMaxDeltas || response_.weights_version() != version;
-    if (!response_.choices().empty() && another && !Write(grpc::WriteOptions())) return false;
+    const bool another = NumParts(response_) >= MaxParts() || response_.weights_version() != version;
+    if (NumParts(response_) > 0 && another && !Write(grpc::WriteOptions())) return false;
     response_.set_weights_version(version);
-    FillResponse(*call_->model().tokenizer, call_->params(), update, &response_);
+    AddPart(std::move(update));
     return true;
   }
   bool Flush(bool last) override {
-    if (response_.choices().empty()) return true;
+    if (NumParts(response_) == 0) return true;
     grpc::WriteOptions options;
     if (last) {
       // The last write ends when the client's window has taken everything: the end of the call, which nobody
@@ -83,6 +86,14 @@ class DeltaWriter : public GenerateWriter {
     return Write(options);
   }
 
+ protected:
+  virtual void AddPart(ChoiceUpdate update) = 0;
+  // How many parts a response may have.
+  virtual int MaxParts() const = 0;
+
+  GenerateCall* const call_;
+  Response response_;
+
  private:
   bool Write(const grpc::WriteOptions& options) {
     response_.set_request_id(call_->params().response_id);
@@ -91,55 +102,37 @@ class DeltaWriter : public GenerateWriter {
     return written;
   }
 
-  GenerateCall* const call_;
-  grpc::ServerWriter<v1::GenerateResponse>* const writer_;
-  v1::GenerateResponse response_;
+  grpc::ServerWriter<Response>* const writer_;
 };
 
-// Responses with the embeddings that have come since the last response.
-class EmbeddingWriter : public GenerateWriter {
+class DeltaWriter : public PartsWriter<v1::GenerateResponse> {
  public:
-  EmbeddingWriter(GenerateCall* call, grpc::ServerWriter<v1::EmbedResponse>* writer)
-      : call_(call), writer_(writer) {}
+  using PartsWriter::PartsWriter;
 
-  bool Add(ChoiceUpdate update) override {
-    const int64_t version = update.delta.weights_version;
-    const bool another = IsFull() || response_.weights_version() != version;
-    if (!response_.embeddings().empty() && another && !Write(grpc::WriteOptions())) return false;
-    response_.set_weights_version(version);
+ private:
+  void AddPart(ChoiceUpdate update) override {
+    FillResponse(*call_->model().tokenizer, call_->params(), update, &response_);
+  }
+  int MaxParts() const override { return kMaxDeltas; }
+};
+
+class EmbeddingWriter : public PartsWriter<v1::EmbedResponse> {
+ public:
+  using PartsWriter::PartsWriter;
+
+ private:
+  void AddPart(ChoiceUpdate update) override {
     const std::vector<float> numbers =
         FinishEmbedding(*call_->params().embedding, std::move(update.delta.pooled));
     v1::Embedding* embedding = response_.add_embeddings();
     embedding->set_index(update.index);
     embedding->mutable_values()->Add(numbers.begin(), numbers.end());
-    return true;
   }
-  bool Flush(bool last) override {
-    if (response_.embeddings().empty()) return true;
-    grpc::WriteOptions options;
-    if (last) {
-      options.set_write_through();  // as DeltaWriter
-      FillUsage(call_->request(), response_.mutable_usage());
-    }
-    return Write(options);
-  }
-
- private:
-  bool IsFull() const {
+  int MaxParts() const override {
     const int64_t numbers = response_.embeddings().empty() ? 1 : response_.embeddings(0).values_size();
     const int64_t bytes = std::max<int64_t>(1, numbers) * int64_t{sizeof(float)};
-    return response_.embeddings_size() >= std::max<int64_t>(1, kMaxEmbeddingBytes / bytes);
+    return static_cast<int>(std::max<int64_t>(1, kMaxEmbeddingBytes / bytes));
   }
-  bool Write(const grpc::WriteOptions& options) {
-    response_.set_request_id(call_->params().response_id);
-    const bool written = call_->Write([&] { return writer_->Write(response_, options); });
-    response_.Clear();
-    return written;
-  }
-
-  GenerateCall* const call_;
-  grpc::ServerWriter<v1::EmbedResponse>* const writer_;
-  v1::EmbedResponse response_;
 };
 
 // The writer of a method, by the type of its responses.

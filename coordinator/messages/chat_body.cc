@@ -19,11 +19,9 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Of an object that reaches the template: one more than the chat route takes, so that the chat route refuses
-// an object that was cut to this number.
+// The members that are kept of an object for the template: one more than the chat route takes, so that the
+// chat route refuses an object that was cut to this number.
 constexpr size_t kMaxKeys = 65;
-// The same of an object in a schema, by GateOptions::max_keys.
-constexpr size_t kMaxSchemaKeys = 4097;
 
 // The member of an object, or null. The result may be a part of `object`.
 const OrderedJson& MemberOf(const OrderedJson& object, const char* key) {
@@ -168,7 +166,9 @@ class ChatBodyMaker {
     const bool is_new = config.contains("format") && !config["format"].is_null();
     if (options_.counts_only || (!is_new && fields_.Find("output_format") == nullptr)) return;
     const char* field = is_new ? "output_config" : "output_format";
-    const OrderedJson parsed = ParseInOrder(body_, {field}, kMaxSchemaKeys);
+    // One member more than the gate takes, so that the gate refuses an object that was cut.
+    const OrderedJson parsed =
+        ParseInOrder(body_, {field}, static_cast<size_t>(options_.max_schema_keys) + 1);
     const OrderedJson& value = MemberOf(parsed, field);
     const OrderedJson& format = is_new ? MemberOf(value, "format") : value;
     const OrderedJson& schema = MemberOf(format, "schema");

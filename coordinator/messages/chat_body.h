@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/openai_request.h"
+#include "coordinator/structured/gate_options.h"
 
 namespace somnus {
 
@@ -19,6 +20,8 @@ struct ChatBodyOptions {
   bool can_reason = false;   // a budget of thinking bounds something
   int64_t context = 0;       // tokens; max_tokens is an upper bound and may be greater
   bool counts_only = false;  // the prompt matters alone: max_tokens may be missing
+  // GateOptions::max_keys of the model: the gate refuses a schema with an object of more members.
+  int32_t max_schema_keys = GateOptions().max_keys;
 };
 
 // Returns the JSON text of the chat request.

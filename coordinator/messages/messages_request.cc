@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 ChatBodyOptions OptionsOf(const ServedModel& model, bool counts_only) {
   return {.can_reason = model.turn_format.reasoning != nullptr,
           .context = model.engine->max_model_len(),
-          .counts_only = counts_only};
+          .counts_only = counts_only,
+          .max_schema_keys = model.gate.max_keys};
 }
 
 }  // namespace

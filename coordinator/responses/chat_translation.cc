@@ -16,7 +16,6 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxKeys = 4096;  // of an object, as the chat route takes in a schema
 constexpr size_t kMaxTextBytes = std::numeric_limits<size_t>::max();
 // OpenAI's bounds of `metadata`.
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKeyBytes = 64, kMaxMetadataValueBytes = 512;
@@ -311,13 +310,13 @@ class RequestReader {
 
 }  // namespace
 
-ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits,
-                                             bool can_store) {
+ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits, bool can_store,
+                                             int32_t max_keys) {
   const absl::StatusOr<Json> parsed = ParseJsonObject(body, limits);
   if (!parsed.ok()) return BadRequest("", parsed.status().message());
-  const OrderedJson in_order = ParseInOrder(body, {}, kMaxKeys);
+  const OrderedJson in_order = ParseInOrder(body, {}, static_cast<size_t>(max_keys));
   if (!HasAllKeys(in_order, *parsed))
-    return BadRequest("", absl::StrCat("The body has an object with more than ", kMaxKeys, " keys"));
+    return BadRequest("", absl::StrCat("The body has an object with more than ", max_keys, " keys"));
   return RequestReader(*parsed, in_order, can_store).Read();
 }
 

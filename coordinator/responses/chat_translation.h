@@ -22,11 +22,12 @@ struct ResponsesRequest {
 };
 using ResponsesRequestOrError = std::variant<ResponsesRequest, ApiError>;
 
-// Reads a body. `can_store`: the server keeps responses; otherwise a request must not ask for that. Fields
-// that OpenAI has and this server does not are refused; unknown fields are ignored. Sampling fields are left
-// to the chat route, which checks the values.
-ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits,
-                                             bool can_store);
+// Reads a body, whose objects may have `max_keys` members each: GateOptions::max_keys of the model.
+// `can_store`: the server keeps responses; otherwise a request must not ask for that. Fields that OpenAI has
+// and this server does not are refused; unknown fields are ignored. Sampling fields are left to the chat
+// route, which checks the values.
+ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits, bool can_store,
+                                             int32_t max_keys);
 
 // The body of the chat request. `before`: the turns of the conversation so far.
 std::string ChatBody(const ResponsesRequest& request, const Conversation& before);

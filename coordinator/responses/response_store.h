@@ -44,7 +44,7 @@ class ResponseStore {
   // The response has ended. `before`: the conversation without the response's `turn`. Does nothing where the
   // response is not kept any more; a response that exceeds the bound alone is dropped.
   void End(const std::string& id, std::string body, Conversation before, std::string turn);
-  // The same for a response that was cancelled or has failed: no request can go on.
+  // As End, for a response that was cancelled or has failed: no request can go on.
   void EndWithoutTurn(const std::string& id, std::string body);
   // Counts as a use.
   std::optional<StoredResponse> Find(absl::string_view id);

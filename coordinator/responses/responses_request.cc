@@ -44,8 +44,8 @@ ConversationOrError FindConversation(const std::string& previous_id, ResponseSto
 
 GenerateOrError ParseResponsesRequest(absl::string_view body, const ServedModel& model,
                                       const ApiLimits& limits, std::shared_ptr<ResponseStore> store) {
-  ResponsesRequestOrError read =
-      ReadResponsesRequest(body, {limits.max_json_depth, limits.max_json_values}, store->keeps_any());
+  ResponsesRequestOrError read = ReadResponsesRequest(body, {limits.max_json_depth, limits.max_json_values},
+                                                      store->keeps_any(), model.gate.max_keys);
   if (auto* error = std::get_if<ApiError>(&read)) return std::move(*error);
   auto& request = std::get<ResponsesRequest>(read);
   ConversationOrError found = FindConversation(request.previous_id, store.get());

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/messages/messages_error.h"
 #include "coordinator/messages/tool_input.h"
 
@@ -53,6 +54,21 @@ TEST(ChatBody, FieldsThatMeanTheSame) {
   EXPECT_EQ(chat["user"], "u");
   EXPECT_EQ(chat["max_tokens"], 9);
   EXPECT_FALSE(chat.contains("service_tier"));
+}
+
+// A schema that was cut without a word would be another schema.
+TEST(ChatBody, AnObjectOfASchemaKeepsAMemberMoreThanTheGateTakes) {
+  std::vector<std::string> members;
+  for (int i = 0; i < 5000; ++i) members.push_back(absl::StrCat("\"p", i, "\": {}"));
+  const std::string fields = absl::StrCat(
+      kHello, R"(, "output_config": {"format": {"type": "json_schema", "schema": {"properties": {)",
+      absl::StrJoin(members, ","), "}}}}");
+  for (const int32_t most : {16, 4096, 6000}) {
+    ChatBodyOptions options = kOptions;
+    options.max_schema_keys = most;
+    const Json schema = Chat(fields, options)["response_format"]["json_schema"]["schema"];
+    EXPECT_EQ(schema["properties"].size(), std::min(5000, most + 1));
+  }
 }
 
 TEST(ChatBody, MaxTokensIsABoundThatMayBeAboveTheContext) {

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 ResponsesRequest Read(const std::string& body, bool can_store = true) {
-  ResponsesRequestOrError read = ReadResponsesRequest(body, {}, can_store);
+  ResponsesRequestOrError read = ReadResponsesRequest(body, {}, can_store, GateOptions().max_keys);
   if (const auto* error = std::get_if<ApiError>(&read)) {
     ADD_FAILURE() << error->message;
     return {};
@@ -31,7 +31,7 @@ Json Chat(const std::string& body, const Conversation& before = {}) {
 Json Echo(const std::string& body) { return Json::parse(absl::StrCat("{", Read(body).echo, "}")); }
 
 ApiError Refusal(const std::string& body, bool can_store = true) {
-  ResponsesRequestOrError read = ReadResponsesRequest(body, {}, can_store);
+  ResponsesRequestOrError read = ReadResponsesRequest(body, {}, can_store, GateOptions().max_keys);
   if (const auto* error = std::get_if<ApiError>(&read)) return *error;
   ADD_FAILURE() << "not refused: " << body;
   return {};

@@ -64,6 +64,9 @@ class Summary(unittest.TestCase):
         self.assertEqual(self.summary(["FAIL\ta", "PASS\tb"]), (1, ["FAILED a", "1 passed, 1 failed"]))
         self.assertEqual(self.summary([])[0], 1)
 
+    def test_many_flaky_cases_are_no_chance(self):
+        self.assertEqual([self.summary(["FLAKY\ta"] * count)[0] for count in (3, 4)], [0, 1])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -25,8 +25,8 @@ namespace somnus {
 
 class Metrics;
 
-// What the Generate and Embed calls of all services have together: bounds, and the recorder of calls, which
-// may be null. Thread safe.
+// The Generate and Embed calls of all services share the bounds and the recorder of calls, which may be null.
+// Thread safe.
 struct GenerateCalls {
   GenerateCalls(const ApiLimits& limits, WriteWatch* watch, std::shared_ptr<RequestRecorder> call_recorder)
       : slots(limits.max_open_calls),

@@ -1,5 +1,5 @@
 #pragma once
-// What gateways learn about the model and the server. Pure functions. Internal to coordinator/grpc/gateway.
+// Facts about the model and the server, for gateways. Pure functions. Internal to coordinator/grpc/gateway.
 
 #include "coordinator/engine/engine_stats.h"
 #include "coordinator/grpc/gateway/wire.h"

@@ -1,5 +1,6 @@
 #include "coordinator/grpc/gateway/vllm_engine_service.h"
 
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -42,27 +43,37 @@ grpc::Status VllmEngineService::Open(grpc::ServerContext* context, SharedModel* 
   return *model == nullptr ? LoadingStatus(*models_) : grpc::Status::OK;
 }
 
+template <typename Request, typename MakeWriter>
+grpc::Status VllmEngineService::Serve(grpc::ServerContext* context, const Request& request,
+                                      const char* held_field, RequestRecord* record,
+                                      const MakeWriter& make_writer) {
+  SharedModel model;
+  GenerateParams params;
+  grpc::Status status =
+      OpenRequest(*context, request, *models_, metrics_.get(), options_.limits, &model, &params);
+  if (!status.ok()) return status;
+  GenerateCall call(context, std::move(model), std::move(params), options_.limits,
+                    generate_calls_->write_watch);
+  if (status = call.Start(); !status.ok()) return status;
+  const gateway::OpenCalls::Entry entry(&open_calls_, request.request_id(), &call);
+  const auto writer = make_writer(&call);
+  return call.Run(&generate_calls_->held_responses, held_field, writer.get(), record);
+}
+
 grpc::Status VllmEngineService::Generate(grpc::ServerContext* context,
                                          const gateway::wire::GenerateRequest* request,
                                          grpc::ServerWriter<gateway::wire::GenerateResponse>* writer) {
   return Guarded(context, "Generate", [&](RequestRecord* record) {
-    SharedModel model = models_->Get();
+    const SharedModel model = models_->Get();
     const int32_t max_model_len = model == nullptr ? 1 : model->engine->max_model_len();
     gateway::RequestOrError translated = gateway::TranslateRequest(*request, max_model_len);
     if (const auto* error = std::get_if<ApiError>(&translated)) {
       metrics_->OnRejected("bad_request");
       return ToGrpcStatus(*error);
     }
-    GenerateParams params;
-    grpc::Status status = OpenRequest(*context, std::get<v1::GenerateRequest>(translated), *models_,
-                                      metrics_.get(), options_.limits, &model, &params);
-    if (!status.ok()) return status;
-    GenerateCall call(context, std::move(model), std::move(params), options_.limits,
-                      generate_calls_->write_watch);
-    if (status = call.Start(); !status.ok()) return status;
-    const gateway::OpenCalls::Entry entry(&open_calls_, request->request_id(), &call);
-    gateway::ResponseWriter responses(&call, request->stream(), writer);
-    return call.Run(&generate_calls_->held_responses, "n", &responses, record);
+    return Serve(context, std::get<v1::GenerateRequest>(translated), "n", record, [&](GenerateCall* call) {
+      return std::make_unique<gateway::ResponseWriter>(call, request->stream(), writer);
+    });
   });
 }
 
@@ -74,17 +85,9 @@ grpc::Status VllmEngineService::Embed(grpc::ServerContext* context,
     own.set_request_id(request->request_id());
     *own.add_inputs()->mutable_token_ids()->mutable_ids() = {request->tokenized().input_ids().begin(),
                                                              request->tokenized().input_ids().end()};
-    SharedModel model;
-    GenerateParams params;
-    grpc::Status status =
-        OpenRequest(*context, own, *models_, metrics_.get(), options_.limits, &model, &params);
-    if (!status.ok()) return status;
-    GenerateCall call(context, std::move(model), std::move(params), options_.limits,
-                      generate_calls_->write_watch);
-    if (status = call.Start(); !status.ok()) return status;
-    const gateway::OpenCalls::Entry entry(&open_calls_, request->request_id(), &call);
-    gateway::EmbeddingKeeper keeper(&call, response);
-    return call.Run(&generate_calls_->held_responses, "tokenized", &keeper, record);
+    return Serve(context, own, "tokenized", record, [&](GenerateCall* call) {
+      return std::make_unique<gateway::EmbeddingKeeper>(call, response);
+    });
   });
 }
 

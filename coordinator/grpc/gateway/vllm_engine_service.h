@@ -72,6 +72,11 @@ class VllmEngineService final : public ::vllm::grpc::engine::VllmEngine::Service
   // key, makes an error of what is thrown, and records the call.
   grpc::Status Guarded(grpc::ServerContext* context, const char* method,
                        absl::FunctionRef<grpc::Status(RequestRecord*)> serve);
+  // Computes a request of our own for a gateway, which may abort the request by its request_id. `make_writer`
+  // returns the writer of the call's responses, in a unique_ptr. `held_field`: as of GenerateCall::Run.
+  template <typename Request, typename MakeWriter>
+  grpc::Status Serve(grpc::ServerContext* context, const Request& request, const char* held_field,
+                     RequestRecord* record, const MakeWriter& make_writer);
 
   const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;
