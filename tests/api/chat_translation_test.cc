@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/structured/gate_options.h"
 
 namespace somnus {
 namespace {
