@@ -12,7 +12,6 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_limits.h"
 #include "coordinator/openai/openai_request.h"
-#include "coordinator/structured/gate_options.h"
 
 namespace somnus {
 
@@ -21,7 +20,7 @@ struct ChatBodyOptions {
   int64_t context = 0;       // tokens; max_tokens is an upper bound and may be greater
   bool counts_only = false;  // the prompt matters alone: max_tokens may be missing
   // GateOptions::max_keys of the model: the gate refuses a schema with an object of more members.
-  int32_t max_schema_keys = GateOptions().max_keys;
+  int32_t max_schema_keys = 0;
 };
 
 // Returns the JSON text of the chat request.

@@ -33,7 +33,7 @@ Kind BlockKind(const TurnEvent& event) {
   return event.kind == Kind::kArguments ? Kind::kCallBegin : event.kind;
 }
 
-// What the two writers share.
+// The part that the whole and the streamed writer share.
 class MessagesWriter : public ResponseWriter {
  public:
   MessagesWriter(const GenerateParams& params, const ServedModel& model) : params_(params), model_(model) {}

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr ChatBodyOptions kOptions = {.can_reason = true, .context = 4096};
+constexpr ChatBodyOptions kOptions = {.can_reason = true, .context = 4096, .max_schema_keys = 4096};
 
 // The chat request of a Messages request with these fields beside max_tokens.
 Json Chat(const std::string& fields, const ChatBodyOptions& options = kOptions) {

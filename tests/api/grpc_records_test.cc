@@ -1,4 +1,4 @@
-// What InferenceService tells the recorder of requests.
+// InferenceService records its requests.
 
 #include <gtest/gtest.h>
 

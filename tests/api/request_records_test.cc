@@ -1,4 +1,4 @@
-// What the HTTP server tells the recorder of requests.
+// The HTTP server records its requests.
 
 #include <gtest/gtest.h>
 
