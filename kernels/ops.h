@@ -118,7 +118,7 @@ void Add(Device& device, const TensorView& residual, const TensorView& delta);
 // out = silu(gate_up[:, :n]) * gate_up[:, n:].  gate_up: sum [T, 2n]; out: act [T, n]. Llama's MLP.
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
-// The same with GELU in its tanh form in place of silu. Gemma's MLP.
+// As SiluAndMul, with GELU in its tanh form in place of silu. Gemma's MLP.
 void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
 // out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.

@@ -1,5 +1,5 @@
 #pragma once
-// What the flags say of embeddings. A value.
+// The flags about embeddings. A value.
 
 #include <optional>
 

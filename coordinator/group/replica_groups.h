@@ -37,7 +37,7 @@ class ReplicaGroups {
   void Stop();
   void Leave();
   std::vector<v1::RankStatus> RankStatuses();
-  // Of all groups; the first error.
+  // Asks all groups. Returns the first error.
   absl::StatusOr<ModelChecksums> ChecksumWeights();
   // How many workers of all groups have registered. On any thread.
   int NumCome() const {

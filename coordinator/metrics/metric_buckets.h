@@ -22,7 +22,7 @@ inline const Buckets kRecoveryBuckets = {.1, .2, .5, 1, 2, 5, 10, 20, 60, 120, 3
 inline const Buckets kTransitionBuckets = {.001, .005, .01, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 120, 600};
 inline const Buckets kMaskBuckets = {.00001, .00002, .00005, .0001, .0002, .0005,
                                      .001,   .002,   .005,   .01,   .1,    1};
-// Those of vLLM.
+// Buckets as in vLLM.
 inline const Buckets kSleepOperationBuckets = {.01, .1, 1, 10, 30, 60, 120, 300, 600};
 inline const Buckets kBlockStayBuckets = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
                                           5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};

@@ -1,5 +1,5 @@
 #pragma once
-// What the system knows of this process, as Prometheus' client libraries report it. Values.
+// Figures about this process, as Prometheus' client libraries report it. Values.
 
 #include <cstdint>
 #include <string>
@@ -18,8 +18,8 @@ struct ProcessNumbers {
   int64_t max_fds = 0;  // 0: no bound
 };
 
-// What the text of /proc/[pid]/stat says (proc(5)): all but the descriptors. `boot_time` is in Unix seconds.
-// InvalidArgument: the text is not of that form.
+// Reads the text of /proc/[pid]/stat (proc(5)), which has all figures but the descriptors. `boot_time` is in
+// Unix seconds. InvalidArgument: the text is not of that form.
 absl::StatusOr<ProcessNumbers> ParseProcessStat(absl::string_view stat, double boot_time,
                                                 int64_t ticks_per_second, int64_t page_bytes);
 

@@ -52,7 +52,7 @@ class FieldTable {
   absl::flat_hash_map<absl::string_view, size_t> index_;
 };
 
-// Of /v1/completions, /v1/chat/completions, /tokenize, /detokenize.
+// The tables of /v1/completions, /v1/chat/completions, /tokenize and /detokenize.
 const FieldTable& CompletionFieldTable();
 const FieldTable& ChatFieldTable();
 const FieldTable& TokenizeFieldTable();

@@ -31,7 +31,7 @@ class ResponseWriter;  // openai_response.h
 // The longest id of a request, given in the body or as a header.
 constexpr size_t kMaxRequestIdBytes = 1024;
 
-// Of a request for embeddings.
+// The options of a request for embeddings.
 struct EmbeddingOptions {
   enum class Api { kEmbeddings, kPooling };  // /v1/embeddings, /pooling
   Api api = Api::kEmbeddings;

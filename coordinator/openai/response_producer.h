@@ -62,7 +62,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   void TellWeightsVersionInEvents() { tells_weights_version_ = true; }
   // Aborts all sequences in the engine.
   void Abort();
-  // What has become of the request until now. Thread safe.
+  // The figures of the request until now. Thread safe.
   RequestSummary Summary() const;
 
   const GenerateParams& params() const { return params_; }

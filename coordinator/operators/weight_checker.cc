@@ -38,7 +38,7 @@ std::string WhereIs(const RankChecksums& rank) {
                       rank.rank);
 }
 
-// What differs, in words; empty: nothing.
+// Names the differences; empty: there is none.
 std::string Differences(const ModelChecksums& before, const ModelChecksums& now) {
   if (before.size() != now.size())
     return absl::StrCat("there are ", now.size(), " ranks, and there were ", before.size());

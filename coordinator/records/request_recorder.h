@@ -1,5 +1,5 @@
 #pragma once
-// Whoever writes requests down: an access log, an exporter of traces.
+// A receiver of requests' records: the access log, or the exporter of traces.
 
 #include <memory>
 #include <utility>

@@ -120,7 +120,7 @@ struct RequestOutput {
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the member of stop_token_ids that ended the request
-  // Of a request that pools, with kStop: as many numbers as the model's hidden size.
+  // The vector of a request that pools, with kStop: as many numbers as the model's hidden size.
   std::vector<float> pooled;
   std::vector<Beam> beams;        // the answers of a beam search that has ended, best first
   absl::Status error;             // with kError: the error for the client

@@ -1,5 +1,5 @@
 #pragma once
-// What became of a client's request, for the access log and for traces: the numbers of all of its choices
+// The outcome of a client's request, for the access log and for traces: the numbers of all of its choices
 // together. A value.
 
 #include <cstdint>

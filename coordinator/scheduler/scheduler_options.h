@@ -22,7 +22,7 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
   int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
-  // Of new sequences, and of prompt log-probabilities and pooled vectors.
+  // The bytes of new sequences, and of prompt log-probabilities and pooled vectors.
   int64_t step_bytes = kStepBytes;
   int64_t pooled_bytes = 16 << 10;  // of one pooled vector in a step's reply
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;

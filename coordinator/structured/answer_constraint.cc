@@ -11,7 +11,8 @@
 namespace somnus {
 namespace {
 
-// Of a text that a grammar forces. A longer text, or one whose masks take long, is forced in parts.
+// The bound of a text that a grammar forces ahead. A longer text, or one whose masks take long, is forced in
+// parts.
 constexpr int64_t kMaxForcedBytes = 64;
 constexpr absl::Duration kMaxForcedTime = absl::Milliseconds(1);
 

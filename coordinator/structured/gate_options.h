@@ -6,7 +6,7 @@
 
 namespace somnus {
 
-// Of a pattern.
+// The bounds of a pattern.
 struct RegexLimits {
   int32_t max_bytes = 4096;
   int32_t max_depth = 64;         // nested groups

@@ -80,7 +80,7 @@ class TokensWriter : public ResponseWriter {
   }
 
  private:
-  // What has come of a choice, or, of a stream, what is in no event yet.
+  // The outputs of a choice; in a stream, the outputs that are in no event yet.
   struct Choice {
     std::vector<int32_t> token_ids;
     std::vector<int64_t> weight_versions;  // of token_ids

@@ -91,7 +91,7 @@ class CollectorClient::Exchange {
     return error == 0 ? absl::OkStatus() : Error(error);
   }
 
-  // Whoever could not go on waits until the socket is ready for `events`.
+  // The caller could not go on, and waits until the socket is ready for `events`.
   absl::Status WaitAfterError(short events) const {
     if (errno == EINTR) return absl::OkStatus();
     return errno == EAGAIN || errno == EWOULDBLOCK ? WaitFor(events) : Error(errno);

@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Of version 00: the places of the fields, and the length.
+// The places of the fields in version 00, and the length.
 constexpr size_t kVersionDigits = 2, kTraceAt = 3, kTraceDigits = 32, kParentAt = 36, kParentDigits = 16,
                  kFlagsAt = 53, kFlagsDigits = 2, kLength = 55;
 

@@ -137,7 +137,7 @@ struct KernelTable {
   void (*add)(float* residual, const float* delta, int64_t n);
   void (*rms_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
   void (*layer_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
-  // Of one row; as the ops SumSquares and ScaleAndCap.
+  // On one row, as the ops SumSquares and ScaleAndCap.
   float (*sum_squares)(const float* x, int64_t n);
   void (*scale_and_cap)(float* x, int64_t n, float factor, float softcap);
   // x = x * scale * weight.

@@ -38,7 +38,7 @@ struct AttentionParams {
   int first_seq = 0;  // this kernel's sequences are [first_seq, first_seq + num_seqs)
   int num_seqs = 0;
   int stages = 0;  // of shared memory
-  // Of AttentionRule; kernels without a rule (kRule false) do not read them.
+  // As in AttentionRule; kernels without a rule (kRule false) do not read them.
   int window = kNoWindow;
   float softcap_log2 = 0;  // in powers of two, as scores are
 

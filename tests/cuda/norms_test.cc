@@ -71,7 +71,7 @@ void Compare(DataType type, const Case& c) {
   }
 }
 
-// Of sums, in place; in one op, and in two with squares of rows that lie apart.
+// Norms of sums, in place: in one op, and in two ops with squares of rows that lie apart.
 void CompareInPlace(DataType sum, int64_t cols, Layout layout, bool by_squares) {
   SCOPED_TRACE(testing::Message() << NameOf(sum) << ", " << cols << " columns, by squares " << by_squares);
   constexpr int64_t kRows = 3;

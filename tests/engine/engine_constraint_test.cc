@@ -195,7 +195,7 @@ TEST_P(EngineConstraintTest, ForcedTokensAreDrafts) {
       EXPECT_EQ(ticket.sink->tokens(), Expected(ticket, rule));
     }
     const SpeculationCounts counts = engine.Stats().speculation;
-    // Of 8 tokens 5 are forced; the first of them may be sampled before the draft is sent.
+    // 5 of 8 tokens are forced; the first forced token may be sampled before the draft is sent.
     if (wrong_period > 80) {
       EXPECT_EQ(counts.num_accepted_tokens, counts.num_draft_tokens);
       EXPECT_GE(counts.num_accepted_tokens, 3 * 80 * 3 / 8);

@@ -34,7 +34,7 @@ struct ModelShards {
   Range heads;                           // query heads
   Range kv_heads;                        // KV heads that `heads` need; empty when `heads` is
   std::vector<int32_t> kv_head_of_head;  // [heads.size()]: index into kv_heads
-  // Of kv_heads, the first that no lower rank holds, too: 0, or 1 where the first KV head is shared.
+  // The first of kv_heads that no lower rank holds: 0, or 1 where the first KV head is shared.
   int64_t first_own_kv_head = 0;
   Range mlp;                   // rows of the MLP's first matrices
   Range vocab;                 // rows of embedding and head

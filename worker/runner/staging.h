@@ -64,7 +64,7 @@ class MirroredBlock {
   // Queue the copy of the first `bytes` from the current host buffer to the device, or back.
   void Upload(int64_t bytes);
   void Download(int64_t bytes) { DownloadPart(0, bytes); }
-  // The same for `bytes` from `begin` on. A step may download several parts.
+  // As above, for `bytes` from `begin` on. A step may download several parts.
   void DownloadPart(int64_t begin, int64_t bytes);
 
  private:
