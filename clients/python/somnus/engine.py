@@ -1,6 +1,7 @@
 """What LLM and AsyncLLM share: a started engine, and the calls that operate it."""
 import asyncio
 import functools
+import os
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -15,7 +16,7 @@ Tags = Union[str, Sequence[str], None]
 def start(model: Any, arguments: Mapping[str, Any]) -> EngineProcess:
     """An engine that serves. The process is ended where that fails."""
     coordinator = f"{programs.folder()}/coordinator/coordinator"
-    process = EngineProcess(str(model), to_flags(coordinator, arguments))
+    process = EngineProcess(os.path.expanduser(os.fspath(model)), to_flags(coordinator, arguments))
     try:
         process.wait_ready()
     except BaseException:

@@ -102,9 +102,11 @@ class HttpClient:
                 self._give_back(connection, kept)
 
     def close(self) -> None:
-        """Closes idle connections. Requests under way go on."""
-        while self._idle:
-            self._idle.pop().close()
+        """Closes idle connections. Requests under way go on. Where the event loop has ended, its connections have, too."""
+        idle, self._idle = self._idle, []
+        if self._loop is not None and not self._loop.is_closed():
+            for connection in idle:
+                connection.close()
 
     def _room_of_this_loop(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ class LLM:
         self._process = engine.start(model, arguments)
         self._loop = LoopThread()
         self._client = EngineClient(self._process)
-        self._end = engine.end_with(self, _end, self._process, self._loop)
+        self._end = engine.end_with(self, _end, self._process, self._loop, self._client)
         self._loop.run(self._client.open())
 
     def shutdown(self) -> None:
@@ -199,10 +199,10 @@ class LLM:
         return [(str(first + at), vector) for at, vector in enumerate(vectors)]
 
 
-def _end(process: EngineProcess, loop: LoopThread) -> None:
-    process.stop()
+def _end(process: EngineProcess, loop: LoopThread, client: EngineClient) -> None:
     if process.is_owner:
-        loop.close()
+        loop.close(client.close)
+        process.stop()
 
 
 def _for_each(name: str, value: Any, count: int) -> List[Any]:

@@ -2,7 +2,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from typing import Any, Coroutine, TypeVar
+from typing import Any, Callable, Coroutine, TypeVar
 
 T = TypeVar("T")
 
@@ -26,12 +26,12 @@ class LoopThread:
                 asyncio.run_coroutine_threadsafe(_settle(), self._loop).result(timeout=5)
             raise
 
-    def close(self) -> None:
-        """Ends the thread; what still runs is cancelled."""
+    def close(self, last: Callable[[], None]) -> None:
+        """Ends the thread; what still runs is cancelled, then last() is called there."""
         if self._loop.is_closed() or not self._thread.is_alive():
             return
         try:
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(timeout=5)
+            asyncio.run_coroutine_threadsafe(_cancel_all(last), self._loop).result(timeout=5)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             pass
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -52,8 +52,10 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def _cancel_all() -> None:
+async def _cancel_all(last: Callable[[], None]) -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    last()
+    await asyncio.sleep(0)
