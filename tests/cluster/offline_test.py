@@ -19,8 +19,9 @@ PACKAGE = os.path.join(ROOT, "clients", "python")
 sys.path.insert(0, PACKAGE)
 os.environ["SOMNUS_BIN"] = BIN
 
-from somnus import LLM, AsyncLLM, EngineDeadError, EngineStartError, RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: E402
-from somnus import metrics, programs  # noqa: E402
+# pylint: disable=wrong-import-position
+from somnus import (LLM, AsyncLLM, EngineDeadError, EngineStartError, RequestOutputKind, SamplingParams,  # noqa: E402
+                    StructuredOutputsParams, metrics, programs)
 from somnus.engine_args import to_flags  # noqa: E402
 
 MODEL = "llama-uneven"
@@ -38,8 +39,8 @@ def engine_pids(pid):
 
 def run_program(text, *arguments, path=PACKAGE):
     """A Python process that runs the text, with pipes."""
-    return subprocess.Popen([sys.executable, "-c", text, *arguments], env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", text, *arguments], env={**os.environ, "PYTHONPATH": path},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 class Pages(unittest.TestCase):
@@ -123,7 +124,8 @@ class Engine(unittest.TestCase):
             wanted.append(case["tokens"][:count])
         outputs = self.generate(prompts, params)
         self.assertEqual([one.outputs[0].token_ids for one in outputs], wanted)
-        self.assertEqual([one.prompt_token_ids for one in outputs], [CASES[number % len(CASES)]["prompt"] for number in range(150)])
+        given = [CASES[number % len(CASES)]["prompt"] for number in range(150)]
+        self.assertEqual([one.prompt_token_ids for one in outputs], given)
         self.assertEqual(len({one.request_id for one in outputs}), 150)
         same = self.generate([CASES[0]["prompt"]] * 150, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
         self.assertEqual([one.outputs[0].token_ids for one in same], [CASES[0]["tokens"][:4]] * 150)
@@ -147,7 +149,8 @@ class Engine(unittest.TestCase):
 
     def test_log_probabilities(self):
         case = CASES[0]
-        output, = self.generate([case["prompt"]], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=1))
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=1)
+        output, = self.generate([case["prompt"]], params)
         choice = output.outputs[0]
         self.assertEqual([next(iter(one)) for one in choice.logprobs], choice.token_ids)
         for position in choice.logprobs:
@@ -188,6 +191,7 @@ class Engine(unittest.TestCase):
             self.assertFalse(self.llm.is_sleeping())
             self.assertEqual(self.generate("abc", GREEDY)[0].outputs[0].token_ids, wanted)
         self.assertTrue(self.llm.reset_prefix_cache())
+        self.assertEqual(self.llm.get_default_sampling_params(), SamplingParams())
         found = {type(one): one for one in self.llm.get_metrics() if one.name in (
             "vllm:prompt_tokens_total", "vllm:num_requests_running", "vllm:time_to_first_token_seconds")}
         self.assertEqual(set(found), {metrics.Counter, metrics.Gauge, metrics.Histogram})
@@ -298,7 +302,8 @@ class Streams(unittest.TestCase):
             self.assertTrue(all(one.outputs[0].token_ids == wanted[:len(one.outputs[0].token_ids)] for one in whole))
             self.assertEqual(sum((one.outputs[0].token_ids for one in parts), []), wanted)
             self.assertEqual("".join(one.outputs[0].text for one in parts), whole[-1].outputs[0].text)
-            self.assertEqual([(one.finished, one.outputs[0].token_ids, one.outputs[0].finish_reason) for one in end], [(True, wanted, "length")])
+            self.assertEqual([(one.finished, one.outputs[0].token_ids, one.outputs[0].finish_reason) for one in end],
+                             [(True, wanted, "length")])
             self.assertEqual(len(whole[-1].outputs[0].logprobs), 12)
 
             stream = llm.generate("abc", ENDLESS)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the artifacts of tools/package.sh from programs that are built. Usage: make.py BIN OUT KIND...; SOURCE_DATE_EPOCH is set."""
+"""Makes the artifacts of tools/package.sh from programs that are built. Usage: make.py BIN OUT KIND...
+
+SOURCE_DATE_EPOCH is set."""
 import ast
 import gzip
 import os
@@ -90,8 +92,9 @@ def make_tarball(source, out, work, times):
 def debian_depends(folder):
     """The Debian packages of the libraries that the programs are linked with, with versions, as dpkg-shlibdeps finds them."""
     write(os.path.join(folder, "debian", "control"), "Source: somnus\n\nPackage: somnus\nArchitecture: any\n")
-    found = subprocess.run(["dpkg-shlibdeps", "-O", *(os.path.join("opt/somnus", one) for one in programs.PROGRAMS)], cwd=folder,
-                           check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True).stdout
+    paths = [os.path.join("opt/somnus", one) for one in programs.PROGRAMS]
+    found = subprocess.run(["dpkg-shlibdeps", "-O", *paths], cwd=folder, check=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True).stdout
     shutil.rmtree(os.path.join(folder, "debian"))
     return found.strip().removeprefix("shlibs:Depends=")
 
@@ -111,7 +114,8 @@ def make_debian_package(source, out, work, times):
             target = os.path.join(folder, "lib", "systemd", "system", name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copyfile(os.path.join(units, name), target)
-    page = man_page.roff("somnus", version(), programs.output(os.path.join(source, "coordinator", "coordinator"), "--help=all"), times)
+    help_text = programs.output(os.path.join(source, "coordinator", "coordinator"), "--help=all")
+    page = man_page.roff("somnus", version(), help_text, times)
     os.makedirs(os.path.join(shared, "man", "man1"))
     with open(os.path.join(shared, "man", "man1", "somnus.1.gz"), "wb") as file:
         file.write(gzip.compress(page.encode(), mtime=0))

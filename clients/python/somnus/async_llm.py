@@ -3,7 +3,7 @@ import uuid
 from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from somnus import engine, metrics
-from somnus.engine_client import EngineClient, Job
+from somnus.engine_client import EngineClient, Job, query
 from somnus.engine_process import EngineProcess
 from somnus.outputs import RequestOutput
 from somnus.prompts import PromptType, read_prompt
@@ -30,9 +30,14 @@ class AsyncLLM:
     async def __aexit__(self, *_: Any) -> None:
         self.shutdown()
 
-    async def generate(self, prompt: PromptType, sampling_params: Optional[SamplingParams] = None, request_id: Optional[str] = None, *,
-                       priority: int = 0) -> AsyncIterator[RequestOutput]:
-        """Yields the output as it grows: everything so far each time, what is new (output_kind DELTA), or the end alone (FINAL_ONLY).
+    async def generate(
+    self,
+    prompt: PromptType,
+    sampling_params: Optional[SamplingParams] = None,
+    request_id: Optional[str] = None,
+    *,
+     priority: int = 0) -> AsyncIterator[RequestOutput]:
+        """Yields the output as it grows: everything so far each time, what is new (DELTA), or the end alone (FINAL_ONLY).
         The last one has `finished`. A reader that leaves the loop, or is cancelled, ends the request."""
         self._check_alive()
         if not self._client.max_model_len:
@@ -62,7 +67,7 @@ class AsyncLLM:
 
     async def pause_generation(self, mode: str = "keep", clear_cache: bool = True) -> None:
         """Nothing is computed until resume_generation(); memory stays."""
-        await self._client.operate(engine.query("/pause", mode=mode, clear_cache=clear_cache))
+        await self._client.operate(query("/pause", mode=mode, clear_cache=clear_cache))
 
     async def resume_generation(self) -> None:
         await self._client.operate("/resume")
@@ -74,7 +79,8 @@ class AsyncLLM:
     async def update_weights(self, named_tensors: Iterable[Tuple[str, Any]], **fields: Any) -> int:
         """LLM.update_weights(), in a thread."""
         self._check_alive()
-        return await engine.in_thread(engine.update_weights, self._process, named_tensors, fields)
+        version: int = await engine.in_thread(engine.update_weights, self._process, named_tensors, fields)
+        return version
 
     async def collective_rpc(self, method: str, timeout: Optional[float] = None, args: Sequence[Any] = (),
                              kwargs: Optional[Mapping[str, Any]] = None) -> List[Any]:

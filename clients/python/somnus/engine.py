@@ -45,7 +45,8 @@ async def is_sleeping(client: EngineClient) -> bool:
     return result
 
 
-async def collective_rpc(client: EngineClient, method: Any, args: Sequence[Any], kwargs: Optional[Mapping[str, Any]]) -> List[Any]:
+async def collective_rpc(client: EngineClient, method: Any,
+                         args: Sequence[Any], kwargs: Optional[Mapping[str, Any]]) -> List[Any]:
     if not isinstance(method, str):
         raise TypeError("collective_rpc: workers run no Python; `method` is a name (docs/api.md, /collective_rpc)")
     result: List[Any] = (await client.operate("/collective_rpc", {
@@ -54,7 +55,8 @@ async def collective_rpc(client: EngineClient, method: Any, args: Sequence[Any],
 
 
 async def reset_prefix_cache(client: EngineClient, reset_running_requests: bool) -> bool:
-    result: bool = (await client.operate(query("/reset_prefix_cache", reset_running_requests=reset_running_requests or None)))["success"]
+    path = query("/reset_prefix_cache", reset_running_requests=reset_running_requests or None)
+    result: bool = (await client.operate(path))["success"]
     return result
 
 
@@ -64,8 +66,8 @@ def update_weights(process: EngineProcess, named_tensors: Iterable[Tuple[str, An
         from somnus.client import Client
     except ImportError as error:
         raise ImportError("an update of the weights goes over gRPC: pip install 'somnus[grpc]'") from error
-    with Client(f"127.0.0.1:{process.grpc_port}", f"127.0.0.1:{process.control_port}", api_key=process.key,
-                admin_api_key=process.admin_key) as client:
+    addresses = [f"127.0.0.1:{port}" for port in (process.grpc_port, process.control_port)]
+    with Client(*addresses, api_key=process.key, admin_api_key=process.admin_key) as client:  # type: ignore[no-untyped-call]
         version: int = client.update_weights(named_tensors, **fields)
         return version
 

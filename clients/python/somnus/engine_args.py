@@ -117,7 +117,8 @@ _TRANSLATED: Dict[str, Callable[[Any], List[str]]] = {
 @functools.lru_cache(maxsize=None)
 def flags_of(coordinator: str) -> Mapping[str, bool]:
     """The coordinator's flags as --help=all shows them, and whether each takes a value; switches take none."""
-    shown = subprocess.run([coordinator, "--help=all"], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    shown = subprocess.run([coordinator, "--help=all"], check=True, capture_output=True,
+                           text=True, stdin=subprocess.DEVNULL).stdout
     return {name: bool(takes) for name, takes in _SHOWN_FLAG.findall(shown)}
 
 
@@ -156,8 +157,8 @@ def to_flags(coordinator: str, arguments: Mapping[str, Any]) -> List[str]:
         else:
             unknown.append(name)
     if unknown:
-        raise TypeError(f"unknown engine arguments: {', '.join(unknown)}; `{os.path.basename(coordinator)} --help=all` lists the flags, "
-                        "which are arguments with _ in the place of -")
+        raise TypeError(f"unknown engine arguments: {', '.join(unknown)}; `{os.path.basename(coordinator)} --help=all` lists the "
+                        "flags, which are arguments with _ in the place of -")
     if own:
         raise TypeError(f"arguments that the engine gives itself: {', '.join(own)}; to serve others, run `somnus serve`")
     return flags

@@ -45,8 +45,8 @@ def query(path: str, **fields: Any) -> str:
 
 
 class EngineClient:
-    """Not thread safe but for reserve_numbers(): of one event loop at a time. Errors: ValueError for what the server refuses (the message has the field's
-    name), TimeoutError, MemoryError where a wake-up lacks memory, EngineDeadError, RuntimeError for the rest."""
+    """Not thread safe but for reserve_numbers(): of one event loop at a time. Errors: ValueError for what the server refuses
+    (the message has the field's name), TimeoutError, EngineDeadError, LookupError (404), RuntimeError for the rest."""
 
     def __init__(self, process: EngineProcess):
         self._process = process
@@ -124,7 +124,8 @@ class EngineClient:
             if event.get("usage"):
                 growing.note_usage(event["usage"])
             await self._learn_token_texts(event["choices"])
-            if growing.add(event["choices"], lambda choice: self._logprobs(job, choice)) and kind is not RequestOutputKind.FINAL_ONLY and not growing.finished:
+            shown = growing.add(event["choices"], lambda choice: self._logprobs(job, choice))
+            if shown and kind is not RequestOutputKind.FINAL_ONLY and not growing.finished:
                 yield growing.take(kind)
         if not growing.finished:
             raise EngineDeadError("the stream has ended before its last token")
@@ -132,7 +133,8 @@ class EngineClient:
 
     async def abort(self, request_ids: Optional[Sequence[str]] = None) -> None:
         """Ends these requests, or all."""
-        await self.operate("/abort_requests", {} if request_ids is None else {"request_ids": [f"cmpl-{one}" for one in request_ids]})
+        named = {} if request_ids is None else {"request_ids": [f"cmpl-{one}" for one in request_ids]}
+        await self.operate("/abort_requests", named)
 
     # Parts of these.
 
@@ -184,8 +186,10 @@ class EngineClient:
             outputs.append(CompletionOutput(
                 index=index, text=choice["text"] if with_text else "", token_ids=choice["token_ids"], logprobs=logprobs,
                 cumulative_logprob=_sum_of(choice), finish_reason=choice["finish_reason"], stop_reason=choice["stop_reason"]))
-        return RequestOutput(request_id=str(job.number), prompt=job.prompt.text or job.prompt.shown, prompt_token_ids=choices[0]["prompt_token_ids"],
-                             outputs=outputs, finished=True, prompt_logprobs=_prompt_logprobs(choices[0].get("prompt_logprobs")))
+        return RequestOutput(
+            request_id=str(job.number), prompt=job.prompt.text or job.prompt.shown,
+            prompt_token_ids=choices[0]["prompt_token_ids"], outputs=outputs, finished=True,
+            prompt_logprobs=_prompt_logprobs(choices[0].get("prompt_logprobs")))
 
     def _logprobs(self, job: Job, choice: Any) -> Optional[List[PositionLogprobs]]:
         found = choice.get("logprobs")

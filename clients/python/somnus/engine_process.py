@@ -82,7 +82,7 @@ class EngineProcess:
         return self._ended.wait(timeout)
 
     def stop(self) -> None:
-        """Ends coordinator and workers, and returns when they have ended. A copy of this object in a forked process does nothing."""
+        """Ends coordinator and workers, and returns when they have ended. In a forked process nothing is done."""
         if not self.is_owner:
             return
         self._started.wait()

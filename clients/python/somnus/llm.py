@@ -1,7 +1,7 @@
 """An engine in this program, in vLLM's words: LLM(model).generate(prompts)."""
 import asyncio
 import itertools
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from somnus import batches, engine, metrics
 from somnus.engine_client import EngineClient, Job
@@ -11,26 +11,30 @@ from somnus.loop_thread import LoopThread
 from somnus.outputs import EmbeddingOutput, EmbeddingRequestOutput, PoolingOutput, PoolingRequestOutput, RequestOutput
 from somnus.progress import open_bar
 from somnus.prompts import Prompt, PromptType, read_prompts
-from somnus.sampling_params import SamplingParams
+from somnus.sampling_params import MODEL_DEFAULTS, SamplingParams
 from somnus.tokenizer import Tokenizer, chat_body
 
 Prompts = Union[PromptType, Sequence[PromptType]]
 Conversation = Sequence[Mapping[str, Any]]
+Params = Union[SamplingParams, Sequence[SamplingParams], None]
 UseTqdm = Union[bool, Callable[..., Any]]
 
+T = TypeVar("T")
 _EMBED_BATCH = 64
 
 
 class LLM:
     """A model that this program has to itself: one coordinator and its workers as child processes.
 
-    model: a Hugging Face directory or a .gguf file. arguments: vLLM's engine arguments (tensor_parallel_size, dtype, max_model_len,
-    gpu_memory_utilization, ...), and every flag of the coordinator with _ in the place of - (docs/flags.md). TypeError names
-    unknown ones. EngineStartError has the last lines of the engine's log, which otherwise goes to the logger `somnus.engine`.
+    model: a Hugging Face directory or a .gguf file. arguments: vLLM's engine arguments (tensor_parallel_size, dtype,
+    max_model_len, gpu_memory_utilization, ...), and every flag of the coordinator with _ in the place of - (docs/flags.md).
+    TypeError names unknown arguments. EngineStartError has the last lines of the engine's log, which otherwise goes to the
+    logger `somnus.engine`.
 
-    The processes end with shutdown(), at the end of a `with` block, with the last reference to this object, and with this program,
-    however that ends. Thread safe: calls from several threads share the batches. Ctrl-C within a call ends the call's requests,
-    and the engine goes on. Errors of calls: ValueError for what the engine refuses, with the field's name; EngineDeadError.
+    The processes end with shutdown(), at the end of a `with` block, with the last reference to this object, and with this
+    program, however the program ends. Thread safe: calls from several threads share the batches. Ctrl-C within a call ends the
+    call's requests, and the engine goes on. Errors of calls: ValueError for what the engine refuses, with the field's name;
+    EngineDeadError.
     """
 
     def __init__(self, model: Any, **arguments: Any):
@@ -52,8 +56,8 @@ class LLM:
 
     # Text.
 
-    def generate(self, prompts: Prompts, sampling_params: Union[SamplingParams, Sequence[SamplingParams], None] = None, *,
-                 use_tqdm: UseTqdm = True, priority: Optional[Sequence[int]] = None, lora_request: None = None) -> List[RequestOutput]:
+    def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True,
+                 priority: Optional[Sequence[int]] = None, lora_request: None = None) -> List[RequestOutput]:
         """The outputs of the prompts, in their order.
 
         prompts: one or several, each a text, token ids, or a dictionary with `prompt` or `prompt_token_ids`, and `cache_salt`.
@@ -65,23 +69,26 @@ class LLM:
         return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(self, messages: Union[Conversation, Sequence[Conversation]],
-             sampling_params: Union[SamplingParams, Sequence[SamplingParams], None] = None, use_tqdm: UseTqdm = True, *,
+             sampling_params: Params = None, use_tqdm: UseTqdm = True, *,
              chat_template: Optional[str] = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
              tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None
              ) -> List[RequestOutput]:
-        """As generate(), of one conversation or several, which the model's chat template makes prompts of. Outputs have the text as
-        the model writes it: tool calls and reasoning are part of the text."""
+        """As generate(), of one conversation or several, which become prompts by the model's chat template. Outputs have the
+        text as the model writes it: tool calls and reasoning are part of the text."""
         if chat_template is not None:
             raise ValueError("chat_template: give it to LLM(..., chat_template=...)")
         conversations: List[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        bodies = [chat_body(one, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message or None,
-                            tools=list(tools) if tools else None,
-                            chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None) for one in conversations]
+        fields: Dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message or None,
+            "tools": list(tools) if tools else None,
+            "chat_template_kwargs": dict(chat_template_kwargs) if chat_template_kwargs else None}
+        bodies = [chat_body(one, **fields) for one in conversations]
         return self._generate(self._run(_rendered(self._client, bodies)), sampling_params, use_tqdm, None)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate() takes where it is given none: vLLM's defaults; where the model has others, those count."""
-        return SamplingParams()
+        """The model's own (generation_config.json), which generate() takes where it is given none."""
+        rendered = self._run(self._client.post("/v1/completions/render", {"prompt": [[0]]}))[0]["sampling_params"]
+        return SamplingParams(**{name: rendered[name] for name in MODEL_DEFAULTS if rendered.get(name) is not None})
 
     # Vectors.
 
@@ -108,11 +115,12 @@ class LLM:
     # Sleep and weights.
 
     def sleep(self, level: int = 1, mode: str = "keep", *, tags: engine.Tags = None, force: bool = True) -> Dict[str, Any]:
-        """Gives memory back to the machine; returns when all ranks have done so, with their bytes and seconds (docs/api.md, /sleep).
+        """Gives memory back to the machine; returns when all ranks have done so, with the bytes and the seconds of each
+        (docs/api.md, /sleep).
 
-        level: 1: weights are kept in host memory; 2: weights are discarded, and read again or updated after the wake-up; 0: a pause.
-        mode: what becomes of calls under way in other threads: "keep", "wait" or "abort". tags: of "weights", "kv_cache",
-        "workspace"; None: all. force: level 2 also discards weights that update_weights() has brought, as vLLM does.
+        level: 1: weights are kept in host memory; 2: weights are discarded, and read again or updated after the wake-up;
+        0: a pause. mode: what becomes of calls under way in other threads: "keep", "wait" or "abort". tags: of "weights",
+        "kv_cache", "workspace"; None: all. force: level 2 also discards weights that update_weights() has brought, as with vLLM.
         """
         return self._run(engine.sleep(self._client, level, mode, tags, force))
 
@@ -157,7 +165,7 @@ class LLM:
 
     # Parts of these.
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             self._check_alive()
         except EngineDeadError:
@@ -169,7 +177,7 @@ class LLM:
         if not self._process.running:
             raise self._process.dead_error()
 
-    def _generate(self, prompts: Sequence[Prompt], params: Union[SamplingParams, Sequence[SamplingParams], None], use_tqdm: UseTqdm,
+    def _generate(self, prompts: Sequence[Prompt], params: Params, use_tqdm: UseTqdm,
                   priority: Optional[Sequence[int]]) -> List[RequestOutput]:
         each = _for_each("sampling_params", params, len(prompts))
         priorities = _for_each("priority", 0 if priority is None else priority, len(prompts))
@@ -177,7 +185,7 @@ class LLM:
         jobs = [Job(next(numbers), *job) for job in zip(prompts, each, priorities)]
         bar = open_bar(use_tqdm, len(jobs))
         try:
-            return self._run(batches.run(self._client, jobs, bar.update))  # type: ignore[no-any-return]
+            return self._run(batches.run(self._client, jobs, bar.update))
         finally:
             bar.close()
 
@@ -188,10 +196,12 @@ class LLM:
         body = {name: value for name, value in fields.items() if value is not None}
         try:
             for begin in range(0, len(prompts), _EMBED_BATCH):
-                for _, run in itertools.groupby(prompts[begin:begin + _EMBED_BATCH], lambda one: (one.text is None, one.cache_salt)):
+                for _, run in itertools.groupby(prompts[begin:begin + _EMBED_BATCH],
+                                                lambda one: (one.text is None, one.cache_salt)):
                     batch = list(run)
                     salt = {} if batch[0].cache_salt is None else {"cache_salt": batch[0].cache_salt}
-                    reply = self._run(self._client.post("/v1/embeddings", {**body, **salt, "input": [one.value for one in batch]}))
+                    reply = self._run(self._client.post("/v1/embeddings",
+                                      {**body, **salt, "input": [one.value for one in batch]}))
                     vectors += [one["embedding"] for one in reply["data"]]
                     bar.update(len(batch))
         finally:

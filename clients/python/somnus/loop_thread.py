@@ -16,7 +16,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Where the caller is interrupted (Ctrl-C), the work is cancelled, and has ended when this returns."""
+        """The coroutine's result. Where the caller is interrupted (Ctrl-C), the work is cancelled, and has ended then."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -19,13 +19,14 @@ def folder() -> str:
     """The folder that has coordinator/coordinator, worker/worker and tools/somnus: the folder that SOMNUS_BIN names, else the
     first that has the programs of the wheel's, that of PATH's `somnus`, and the source tree's bazel-bin. FileNotFoundError."""
     named = os.environ.get("SOMNUS_BIN")
-    places: List[Optional[str]] = [named] if named else [BESIDE_THE_PACKAGE, _of_the_path(), os.path.join(_SOURCE_TREE, "bazel-bin")]
+    places: List[Optional[str]] = [named] if named else [
+        BESIDE_THE_PACKAGE, _of_the_path(), os.path.join(_SOURCE_TREE, "bazel-bin")]
     for place in places:
         if place and os.access(os.path.join(place, "coordinator", "coordinator"), os.X_OK):
             return os.path.abspath(place)
     looked = ", ".join(place for place in places if place)
-    raise FileNotFoundError(f"there is no coordinator/coordinator in {looked}: install the wheel `somnus`, or name the folder of the "
-                            "programs by SOMNUS_BIN")
+    raise FileNotFoundError(f"there is no coordinator/coordinator in {looked}: install the wheel `somnus`, or name the folder of "
+                            "the programs by SOMNUS_BIN")
 
 
 def environment() -> Dict[str, str]:

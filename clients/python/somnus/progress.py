@@ -52,7 +52,7 @@ def open_bar(use_tqdm: Union[bool, Callable[..., Any]], total: int) -> Bar:
         bar: Bar = use_tqdm(total=total, desc=desc, dynamic_ncols=True)
         return bar
     try:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         return _Line(total, desc, sys.stderr)
     bar = tqdm(total=total, desc=desc, dynamic_ncols=True)

@@ -30,9 +30,9 @@ def read_prompt(value: PromptType) -> Prompt:
     """TypeError or ValueError for anything else."""
     if isinstance(value, str):
         return Prompt(text=value)
-    if _is_ids(value):
-        return Prompt(token_ids=list(value))
     if not isinstance(value, Mapping):
+        if _is_ids(value):
+            return Prompt(token_ids=list(value))
         raise TypeError(f"a prompt is a text, a list of token ids that is not empty, or a dictionary, not {type(value).__name__}")
     # A field that is None is as one that is not there.
     fields = {name: one for name, one in value.items() if one is not None}

@@ -40,7 +40,7 @@ _SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_pe
          "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "skip_special_tokens",
          "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words", "truncate_prompt_tokens")
 # Of these the model's generation_config.json may have another default: always sent.
-_ALWAYS_SENT = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
+MODEL_DEFAULTS = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
 
 
 @dataclasses.dataclass
@@ -103,7 +103,7 @@ class SamplingParams:
         fields: Dict[str, Any] = {}
         for name in _SENT:
             value = getattr(self, name)
-            if name in _ALWAYS_SENT or value != _DEFAULTS[name]:
+            if name in MODEL_DEFAULTS or value != _DEFAULTS[name]:
                 fields[name] = value
         # A length that does not fit behind the prompt is clipped.
         fields["max_tokens"] = max_model_len if self.max_tokens is None else self.max_tokens
