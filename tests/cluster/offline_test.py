@@ -70,7 +70,7 @@ class Arguments(unittest.TestCase):
              ["--dtype=float16", "--memory-utilization=0.5", "--swap-space=536870912B", "--graph-sizes=1,2"]),
             ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}, "task": "embed", "seed": 7},
              ["--speculative=ngram", "--num-speculative-tokens=3", "--runner=pooling", "--seed=7"]),
-            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto"}, []),
+            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto", "enable_expert_parallel": False}, []),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -84,6 +84,8 @@ class Arguments(unittest.TestCase):
             to_flags(COORDINATOR, {"port": 1, "api_key": "key"})
         with self.assertRaisesRegex(ValueError, r"^speculative_config: eagle: not known"):
             to_flags(COORDINATOR, {"speculative_config": {"eagle": 1}})
+        with self.assertRaisesRegex(ValueError, r"^decode_context_parallel_size: "):
+            to_flags(COORDINATOR, {"decode_context_parallel_size": 2})
         with self.assertWarnsRegex(UserWarning, r"^trust_remote_code means nothing here"):
             self.assertEqual(to_flags(COORDINATOR, {"trust_remote_code": True}), [])
 
@@ -228,9 +230,12 @@ class Engine(unittest.TestCase):
         if pid == 0:
             try:
                 self.llm.shutdown()
+                self.llm.is_sleeping()
+            except RuntimeError:
+                os._exit(3)
             finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
+                os._exit(4)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 3, "its calls are refused")
         self.assertEqual(len(self.generate("abc", GREEDY)), 1)
 
 

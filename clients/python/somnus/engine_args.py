@@ -50,6 +50,18 @@ _NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
     "async_engine_args": ((None,), "there is one kind of arguments"),
 }
 
+# vLLM's arguments of things that are not here: anything but the value below is an error, unless the coordinator has the flag.
+_ABSENT: Dict[str, Tuple[Any, ...]] = {
+    "pipeline_parallel_size": (1,),
+    "decode_context_parallel_size": (1,),
+    "prefill_context_parallel_size": (1,),
+    "enable_expert_parallel": (False,),
+    "enable_lora": (False,),
+    "kv_transfer_config": (),
+    "hf_overrides": ({},),
+    "logits_processors": ([],),
+}
+
 _ALIASES = {
     "tensor_parallel_size": "tensor-parallel-size",
     "gpu_memory_utilization": "memory-utilization",
@@ -134,26 +146,32 @@ def _as_flag(name: str, takes_value: bool, value: Any) -> List[str]:
     return [f"--{name}={value}"]
 
 
+def _is_one_of(value: Any, values: Tuple[Any, ...]) -> bool:
+    """1 is not True."""
+    return any(type(value) is type(one) and value == one for one in values)
+
+
 def to_flags(coordinator: str, arguments: Mapping[str, Any]) -> List[str]:
     """The flags for the arguments; one that is None is not given. TypeError names all arguments that nobody knows, and those that
-    only the engine itself gives; arguments of vLLM that mean nothing here are a UserWarning."""
+    only the engine itself gives; arguments of vLLM that mean nothing here are a UserWarning, those of things that are not here a
+    ValueError."""
     given = {name: value for name, value in arguments.items() if value is not None}
     flags, unknown, own = [], [], []
     for name, value in given.items():
-        if name in _NOTHING:
-            silent, why = _NOTHING[name]
-            if not any(value is one or (type(value) is type(one) and value == one) for one in silent):
-                warnings.warn(f"{name} means nothing here: {why}", stacklevel=4)
-            continue
         flag = _ALIASES.get(name, name.replace("_", "-"))
         if flag in _OWN:
             own.append(name)
         elif name in _TRANSLATED:
             flags += _TRANSLATED[name](value)
-        elif name in _ALIASES:
-            flags += _as_flag(flag, True, value)
-        elif flag in flags_of(coordinator):
-            flags += _as_flag(flag, flags_of(coordinator)[flag], value)
+        elif name in _ALIASES or flag in flags_of(coordinator):
+            flags += _as_flag(flag, flags_of(coordinator).get(flag, True), value)
+        elif name in _NOTHING:
+            silent, why = _NOTHING[name]
+            if not _is_one_of(value, silent):
+                warnings.warn(f"{name} means nothing here: {why}", stacklevel=4)
+        elif name in _ABSENT:
+            if not _is_one_of(value, _ABSENT[name]):
+                raise ValueError(f"{name}: this engine has no such thing (docs/compatibility.md)")
         else:
             unknown.append(name)
     if unknown:

@@ -174,6 +174,8 @@ class LLM:
         return self._loop.run(work)
 
     def _check_alive(self) -> None:
+        if not self._process.is_owner:
+            raise RuntimeError("the engine belongs to the process that has started it, not to one that was forked from it")
         if not self._process.running:
             raise self._process.dead_error()
 
