@@ -1,4 +1,5 @@
 """The engine within a Python program (clients/python: LLM, AsyncLLM), and the blocks of docs/offline.md, run as written."""
+import ast
 import asyncio
 import contextlib
 import io
@@ -54,7 +55,7 @@ class Pages(unittest.TestCase):
             served = machine.run("bash", blocks[4][1])
         self.assertIn("The capital of France is", said[0])
         self.assertEqual(said[0].count("Paris"), 2)
-        stream = said[3].splitlines()
+        stream = list(map(ast.literal_eval, said[3].splitlines()))
         self.assertGreater(len(stream), 2)
         self.assertTrue(all(later.startswith(earlier) for earlier, later in zip(stream, stream[1:])))
         self.assertIn('{"is_sleeping":true}', served)
