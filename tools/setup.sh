@@ -19,7 +19,7 @@ packages=(
   libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev libedit-dev
   libxxhash-dev libssl-dev prometheus-cpp-dev liburing-dev libzstd-dev zlib1g-dev
   # tests and tools
-  libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format
+  libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format patchelf
 )
 
 # Slurm 22.05, network namespaces, and emulated processors. Test suites that need a missing package say so and skip.

@@ -140,7 +140,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   request.constraint = params_->constraint;
   request.max_tokens = prompt.max_tokens;
   if (params_->embedding.has_value()) request.pooling = params_->embedding->pooling;
-  request.seed = params_->seed + candidate;
+  request.seed = params_->seed + (params_->own_seeds ? index : candidate);
   request.cache_salt = params_->cache_salt;
   request.user = params_->user;
   if (candidate > 0) request.fork_of = choices_[index - candidate].engine_id;

@@ -56,7 +56,7 @@ struct GenerateParams {
   // which needs the log-probabilities of the tokens. Not above n: all computed candidates are choices.
   int32_t best_of = 1;
   SamplingParams sampling;
-  uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
+  uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i (but see own_seeds)
   OutputOptions output;
   bool echo = false;
   bool echo_only = false;        // max_tokens 0: the response leaves out the only token that the engine makes
@@ -69,6 +69,7 @@ struct GenerateParams {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool own_seeds = false;       // the client gave no seed: no two prompts have a seed in common
   int32_t stream_interval = 1;  // tokens per event, except for the first and the last event of a choice
   std::string role;             // chat: the role of the response's message
   // The form that the text must have. GrammarRequest makes the constraint of both before the request is

@@ -185,6 +185,7 @@ void ReadSampling(FieldReader* fields, const ServedModel& model, GenerateParams*
   if (!(s->repetition_penalty > 0.0f))
     fields->Fail("repetition_penalty", "repetition_penalty must be greater than 0");
   const std::optional<int64_t> seed = fields->Int("seed");
+  params->own_seeds = !seed.has_value();
   params->seed = seed.has_value() ? static_cast<uint64_t>(*seed) : RandomSeed();
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -55,6 +57,14 @@ TEST_F(ApiServerTest, ManyPromptsAndChoices) {
   EXPECT_EQ(engine_->seeds(), (std::vector<uint64_t>{40, 41, 42, 40, 41, 42}));
   EXPECT_EQ(engine_->num_samplings(), 1u) << "shared by prompts and choices";
   EXPECT_EQ(engine_->num_prompts(), 2u) << "shared by choices";
+}
+
+TEST_F(ApiServerTest, PromptsWithoutASeedHaveNoneInCommon) {
+  Serve();
+  ASSERT_EQ(Complete(R"({"prompt": ["ab", "ab", "ab"], "max_tokens": 2, "n": 2})").status, 200);
+  const std::vector<uint64_t> seeds = engine_->seeds();
+  ASSERT_EQ(seeds.size(), 6u);
+  EXPECT_EQ(std::set<uint64_t>(seeds.begin(), seeds.end()).size(), 6u);
 }
 
 TEST_F(ApiServerTest, StopStringAbortsTheEngine) {

@@ -11,7 +11,7 @@ import unittest
 
 from cluster.harness import BIN, ROOT, Cluster, alive, children, expected, free_ports, tiny, wait_until
 from cluster.page_blocks import Machine, blocks_of
-from cluster.python_client import InstalledClient
+from cluster.python_client import CLIENT, InstalledClient
 
 QUICKSTART = os.path.join(ROOT, "tools", "quickstart.sh")
 # The block that installs and tests has cases of its own (Quickstart).
@@ -27,21 +27,22 @@ class Readme(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("openai"), "the openai package is not installed: tools/setup.sh tests")
     def test_every_block_runs_as_written(self):
         blocks = [(language, text) for language, text in blocks_of("README.md") if not text.startswith(ELSEWHERE)]
-        self.assertEqual([serves(text) for _, text in blocks], [True, False, False, False, True, False])
+        self.assertEqual([serves(text) for _, text in blocks], [True, False, False, False, True, False, False])
         with Machine() as machine:
             written = []
             for language, text in blocks:
                 if serves(text):
                     machine.serve(text)
                 else:
-                    written.append(machine.run(language, text))
-        terminal, curl, python, models = written
+                    written.append(machine.run(language, text, PYTHONPATH=CLIENT))
+        terminal, curl, python, models, offline = written
         for words in ("smollm2", "Q4_1", "freed", "mapped"):
             self.assertIn(words, terminal)
         events = [line.removeprefix("data: ") for line in curl.splitlines() if line]
         self.assertEqual(events[-1], "[DONE]")
         self.assertIn("content", json.loads(events[1])["choices"][0]["delta"])
         self.assertEqual(python, "")
+        self.assertIn("Paris", offline)
         self.assertEqual([line.split()[0] for line in models.splitlines()], ["model", "small", "chat", "code"])
 
 

@@ -2,6 +2,8 @@
 import glob
 import os
 import re
+import subprocess
+import sys
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,6 +19,8 @@ CELL = re.compile(r"`([\w/]+\.(?:cc|h))`((?:, `\w+`)+)")
 PLACED = re.compile(r"`(\w+)` (?:in|of|\()\s*`([\w/]+\.(?:cc|h))`")
 COMMENT = re.compile(r"//[^\n]*")
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+# Names of another program; tools/compatibility.py says which of them are ours.
+BESIDE_VLLM = re.compile(r"<!-- tools/compatibility.py -->.*?<!-- end -->", re.DOTALL)
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 FILE_NAME = re.compile(r"(?<![\w/.{},*-])(\w+\.(?:cc|cu|h|proto|py|sh|jsonl))(?![\w/])")
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
@@ -62,7 +66,7 @@ class Docs(unittest.TestCase):
                         path = os.path.join(folder, name)
                         cls.sources[os.path.relpath(path, ROOT)] = read(path)
         cls.inline = [(os.path.relpath(page, ROOT), code) for page in PAGES
-                      for code in INLINE_CODE.findall(CODE_BLOCK.sub("", read(page)))]
+                      for code in INLINE_CODE.findall(BESIDE_VLLM.sub("", CODE_BLOCK.sub("", read(page))))]
 
     def test_paths_exist(self):
         missing = []
@@ -155,6 +159,11 @@ class Docs(unittest.TestCase):
         self.assertEqual([f"{os.path.relpath(page, ROOT)}:{number}" for page in PAGES
                           for number, line in enumerate(read(page).splitlines(), 1)
                           if len(line) > MAX_COLUMNS and not line.startswith("|")], [])
+
+    def test_the_tables_beside_vllm_are_those_of_the_sources(self):
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "compatibility.py"), "--check"], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_fetched_archives_are_pinned_alike(self):
         """The script that fetches an archive, the build that reads it and the page name one version and one hash."""

@@ -1,0 +1,54 @@
+"""Many prompts become requests of several prompts each: few enough requests that HTTP costs little, small enough ones that the
+engine always has enough sequences."""
+import asyncio
+from typing import Callable, Iterator, List, Optional, Sequence
+
+from somnus.engine_client import EngineClient, Job
+from somnus.outputs import RequestOutput
+
+MOST_SEQUENCES = 32  # of one request
+REQUESTS_AT_ONCE = 32
+
+
+def cut(jobs: Sequence[Job]) -> Iterator[List[Job]]:
+    """Runs of jobs that can be one request, in their order."""
+    # With few prompts each request is smaller, so that all of them are under way at once.
+    most = min(MOST_SEQUENCES, -(-sum(job.num_sequences for job in jobs) // REQUESTS_AT_ONCE))
+    batch: List[Job] = []
+    for job in jobs:
+        if batch and not (_alike(batch[0], job) and (len(batch) + 1) * job.num_sequences <= most):
+            yield batch
+            batch = []
+        batch.append(job)
+    if batch:
+        yield batch
+
+
+def _alike(one: Job, other: Job) -> bool:
+    if one.params is not None and (one.params.prompt_logprobs is not None or one.params.seed is not None):
+        return False  # the answer is large; choice i of several prompts would have seed + i
+    return (one.params is other.params or one.params == other.params) and one.priority == other.priority and (
+        (one.prompt.text is None) == (other.prompt.text is None)) and one.prompt.cache_salt == other.prompt.cache_salt
+
+
+async def run(client: EngineClient, jobs: Sequence[Job], note_done: Callable[[int], object]) -> List[RequestOutput]:
+    """The outputs of all jobs in their order. note_done: called with a number of prompts that are done now, in this thread.
+    The first error ends all requests, and is raised."""
+    outputs: List[Optional[RequestOutput]] = [None] * len(jobs)
+    first = jobs[0].number if jobs else 0
+    batches = cut(jobs)
+
+    async def work() -> None:
+        for batch in batches:  # all workers share the iterator
+            for job, output in zip(batch, await client.generate(batch)):
+                outputs[job.number - first] = output
+            note_done(len(batch))
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(min(REQUESTS_AT_ONCE, len(jobs)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [output for output in outputs if output is not None]

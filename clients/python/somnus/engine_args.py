@@ -1,0 +1,182 @@
+"""Keyword arguments of LLM and AsyncLLM become the coordinator's flags. A flag that vLLM has, too, has vLLM's name, so most
+arguments are flags as they are (docs/flags.md); the tables below have the others."""
+import functools
+import json
+import os
+import re
+import subprocess
+import warnings
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+_SHOWN_FLAG = re.compile(r"^  --([a-z][a-z0-9-]*)(=?)", re.MULTILINE)
+_GIB = 1 << 30
+
+# The engine gives these itself: it has private addresses and keys, and workers of its own.
+_OWN = frozenset({
+    "host", "port", "admin-host", "admin-port", "grpc-port", "control-port", "ssl-certfile", "ssl-keyfile", "ssl-ca-certs",
+    "admin-ssl-certfile", "admin-ssl-keyfile", "api-key", "api-key-file", "admin-api-key", "admin-api-key-file", "workers",
+    "cluster-host", "cluster-port", "log-level", "run-dir", "config", "worker-binary", "idle-timeout", "shutdown-timeout",
+    "stay-after-failure", "help", "version"})
+
+# vLLM's arguments that mean nothing here, and why; a warning says so, unless the value is one of these.
+_NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
+    "enable_sleep_mode": ((True, False), "every engine can sleep"),
+    "enable_chunked_prefill": ((True, None), "prompts are always computed in chunks"),
+    "trust_remote_code": ((False,), "no code of a model is ever run"),
+    "tokenizer_mode": (("auto",), "there is one tokenizer"),
+    "skip_tokenizer_init": ((False,), "the tokenizer is always there"),
+    "revision": ((None,), "models are directories or files, not hub names"),
+    "code_revision": ((None,), "no code of a model is ever run"),
+    "tokenizer_revision": ((None,), "models are directories or files, not hub names"),
+    "download_dir": ((None,), "nothing is downloaded"),
+    "hf_token": ((None,), "nothing is downloaded"),
+    "allowed_local_media_path": (("",), "there are no images"),
+    "disable_custom_all_reduce": ((False,), "the all-reduce is chosen by measured times"),
+    "disable_log_stats": ((True, False, None), "get_metrics() has the numbers"),
+    "distributed_executor_backend": ((None, "mp"), "workers are processes of this host"),
+    "worker_extension_cls": (("",), "workers run no Python"),
+    "compilation_config": ((None, 0, {}), "nothing is compiled at run time"),
+    "attention_backend": ((None,), "kernels are chosen by the device"),
+    "attention_config": ((None,), "kernels are chosen by the device"),
+    "max_logprobs": ((None, 20), "up to 20 alternatives can be asked for"),
+    "max_seq_len_to_capture": ((None,), "graphs are captured by --graph-sizes"),
+    "cpu_offload_gb": ((0, 0.0, None), "weights are wholly on the device"),
+    "mm_processor_kwargs": ((None, {}), "there are no images"),
+    "limit_mm_per_prompt": ((None, {}), "there are no images"),
+    "disable_sliding_window": ((False,), "windows are as the model has them"),
+    "use_tqdm_on_load": ((True, False), "loading shows no bar"),
+    "model_loader_extra_config": ((None, {}), "files are read by our own reader"),
+    "ray_workers_use_nsight": ((False,), "there is no Ray"),
+    "async_engine_args": ((None,), "there is one kind of arguments"),
+}
+
+# vLLM's arguments of things that are not here: anything but the value below is an error, unless the coordinator has the flag.
+_ABSENT: Dict[str, Tuple[Any, ...]] = {
+    "pipeline_parallel_size": (1,),
+    "decode_context_parallel_size": (1,),
+    "prefill_context_parallel_size": (1,),
+    "enable_expert_parallel": (False,),
+    "enable_lora": (False,),
+    "kv_transfer_config": (),
+    "hf_overrides": ({},),
+    "logits_processors": ([],),
+}
+
+_ALIASES = {
+    "tensor_parallel_size": "tensor-parallel-size",
+    "gpu_memory_utilization": "memory-utilization",
+    "kv_cache_memory": "kv-cache-memory-bytes",
+}
+
+
+def _dtype(value: Any) -> List[str]:
+    name = str(value).rsplit(".", maxsplit=1)[-1]  # torch.bfloat16
+    return [f"--dtype={ {'half': 'float16', 'float': 'float32'}.get(name, name)}"]
+
+
+def _swap_space(value: Any) -> List[str]:
+    """vLLM counts GiB, with a fraction."""
+    return [f"--swap-space={int(float(value) * _GIB)}B" if isinstance(value, (int, float)) else f"--swap-space={value}"]
+
+
+def _seed(value: Any) -> List[str]:
+    return [] if value is None else [f"--seed={value}"]
+
+
+def _tokenizer(_: Any) -> List[str]:
+    raise ValueError("tokenizer: the tokenizer is always the model's own")
+
+
+def _speculative(config: Mapping[str, Any]) -> List[str]:
+    known = {"method": "speculative", "num_speculative_tokens": "num-speculative-tokens", "model": "draft-model",
+             "prompt_lookup_min": "prompt-lookup-min", "prompt_lookup_max": "prompt-lookup-max"}
+    unknown = [name for name in config if name not in known]
+    if unknown:
+        raise ValueError(f"speculative_config: {', '.join(unknown)}: not known here; {', '.join(known)} are")
+    fields = dict(config)
+    fields.setdefault("method", "draft" if "model" in fields else "ngram")
+    fields["method"] = {"draft_model": "draft"}.get(fields["method"], fields["method"])
+    return [f"--{known[name]}={value}" for name, value in fields.items()]
+
+
+def _pooler(config: Any) -> List[str]:
+    fields = dict(config) if isinstance(config, Mapping) else {"pooling_type": getattr(config, "pooling_type", None)}
+    unknown = [name for name in fields if name != "pooling_type"]
+    if unknown:
+        raise ValueError(f"pooler_config: {', '.join(unknown)}: not known here; pooling_type is")
+    return [f"--pooling-type={str(fields['pooling_type']).lower()}"]
+
+
+def _runner(value: Any) -> List[str]:
+    """Also `task`, of earlier versions."""
+    pooling = {"embed": "pooling", "embedding": "pooling", "pooling": "pooling", "encode": "pooling"}
+    return [f"--runner={pooling.get(value, 'generate' if value in ('auto', 'generate') else value)}"]
+
+
+_TRANSLATED: Dict[str, Callable[[Any], List[str]]] = {
+    "dtype": _dtype,
+    "swap_space": _swap_space,
+    "seed": _seed,
+    "tokenizer": _tokenizer,
+    "speculative_config": _speculative,
+    "pooler_config": _pooler,
+    "override_pooler_config": _pooler,
+    "runner": _runner,
+    "task": _runner,
+}
+
+
+@functools.lru_cache(maxsize=None)
+def flags_of(coordinator: str) -> Mapping[str, bool]:
+    """The coordinator's flags as --help=all shows them, and whether each takes a value; switches take none."""
+    shown = subprocess.run([coordinator, "--help=all"], check=True, capture_output=True,
+                           text=True, stdin=subprocess.DEVNULL).stdout
+    return {name: bool(takes) for name, takes in _SHOWN_FLAG.findall(shown)}
+
+
+def _as_flag(name: str, takes_value: bool, value: Any) -> List[str]:
+    if not takes_value:
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, (list, tuple)):
+        value = ",".join(map(str, value))
+    elif isinstance(value, Mapping):
+        value = json.dumps(value)
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    return [f"--{name}={value}"]
+
+
+def _is_one_of(value: Any, values: Tuple[Any, ...]) -> bool:
+    """1 is not True."""
+    return any(type(value) is type(one) and value == one for one in values)
+
+
+def to_flags(coordinator: str, arguments: Mapping[str, Any]) -> List[str]:
+    """The flags for the arguments; one that is None is not given. TypeError names all arguments that nobody knows, and those that
+    only the engine itself gives; arguments of vLLM that mean nothing here are a UserWarning, those of things that are not here a
+    ValueError."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    flags, unknown, own = [], [], []
+    for name, value in given.items():
+        flag = _ALIASES.get(name, name.replace("_", "-"))
+        if flag in _OWN:
+            own.append(name)
+        elif name in _TRANSLATED:
+            flags += _TRANSLATED[name](value)
+        elif name in _ALIASES or flag in flags_of(coordinator):
+            flags += _as_flag(flag, flags_of(coordinator).get(flag, True), value)
+        elif name in _NOTHING:
+            silent, why = _NOTHING[name]
+            if not _is_one_of(value, silent):
+                warnings.warn(f"{name} means nothing here: {why}", stacklevel=4)
+        elif name in _ABSENT:
+            if not _is_one_of(value, _ABSENT[name]):
+                raise ValueError(f"{name}: this engine has no such thing (docs/compatibility.md)")
+        else:
+            unknown.append(name)
+    if unknown:
+        raise TypeError(f"unknown engine arguments: {', '.join(unknown)}; `{os.path.basename(coordinator)} --help=all` lists the "
+                        "flags, which are arguments with _ in the place of -")
+    if own:
+        raise TypeError(f"arguments that the engine gives itself: {', '.join(own)}; to serve others, run `somnus serve`")
+    return flags

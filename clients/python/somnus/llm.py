@@ -1,0 +1,232 @@
+"""An engine in this program, in vLLM's words: LLM(model).generate(prompts)."""
+import asyncio
+import itertools
+from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+
+from somnus import batches, engine, metrics
+from somnus.engine_client import EngineClient, Job
+from somnus.engine_process import EngineProcess
+from somnus.errors import EngineDeadError
+from somnus.loop_thread import LoopThread
+from somnus.outputs import EmbeddingOutput, EmbeddingRequestOutput, PoolingOutput, PoolingRequestOutput, RequestOutput
+from somnus.progress import open_bar
+from somnus.prompts import Prompt, PromptType, read_prompts
+from somnus.sampling_params import MODEL_DEFAULTS, SamplingParams
+from somnus.tokenizer import Tokenizer, chat_body
+
+Prompts = Union[PromptType, Sequence[PromptType]]
+Conversation = Sequence[Mapping[str, Any]]
+Params = Union[SamplingParams, Sequence[SamplingParams], None]
+UseTqdm = Union[bool, Callable[..., Any]]
+
+T = TypeVar("T")
+_EMBED_BATCH = 64
+
+
+class LLM:
+    """A model that this program has to itself: one coordinator and its workers as child processes.
+
+    model: a Hugging Face directory or a .gguf file. arguments: vLLM's engine arguments (tensor_parallel_size, dtype,
+    max_model_len, gpu_memory_utilization, ...), and every flag of the coordinator with _ in the place of - (docs/flags.md).
+    TypeError names unknown arguments. EngineStartError has the last lines of the engine's log, which otherwise goes to the
+    logger `somnus.engine`.
+
+    The processes end with shutdown(), at the end of a `with` block, with the last reference to this object, and with this
+    program, however the program ends. Thread safe: calls from several threads share the batches. Ctrl-C within a call ends the
+    call's requests, and the engine goes on. Errors of calls: ValueError for what the engine refuses, with the field's name;
+    EngineDeadError.
+    """
+
+    def __init__(self, model: Any, **arguments: Any):
+        self._process = engine.start(model, arguments)
+        self._loop = LoopThread()
+        self._client = EngineClient(self._process)
+        self._end = engine.end_with(self, _end, self._process, self._loop, self._client)
+        self._loop.run(self._client.open())
+
+    def shutdown(self) -> None:
+        """Ends the engine; may be called again. Every later call is an EngineDeadError."""
+        self._end()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown()
+
+    # Text.
+
+    def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True,
+                 priority: Optional[Sequence[int]] = None, lora_request: None = None) -> List[RequestOutput]:
+        """The outputs of the prompts, in their order.
+
+        prompts: one or several, each a text, token ids, or a dictionary with `prompt` or `prompt_token_ids`, and `cache_salt`.
+        sampling_params: for all prompts, or one for each; None: the model's own (generation_config.json). priority: one for each
+        prompt, lower first, with scheduling_policy="priority". While the engine sleeps the call waits for the wake-up.
+        """
+        if lora_request is not None:
+            raise ValueError("lora_request: adapters are not known to this class yet")
+        return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority)
+
+    def chat(self, messages: Union[Conversation, Sequence[Conversation]],
+             sampling_params: Params = None, use_tqdm: UseTqdm = True, *,
+             chat_template: Optional[str] = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None
+             ) -> List[RequestOutput]:
+        """As generate(), of one conversation or several, which become prompts by the model's chat template. Outputs have the
+        text as the model writes it: tool calls and reasoning are part of the text."""
+        if chat_template is not None:
+            raise ValueError("chat_template: give it to LLM(..., chat_template=...)")
+        conversations: List[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        fields: Dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message or None,
+            "tools": list(tools) if tools else None,
+            "chat_template_kwargs": dict(chat_template_kwargs) if chat_template_kwargs else None}
+        bodies = [chat_body(one, **fields) for one in conversations]
+        return self._generate(self._run(_rendered(self._client, bodies)), sampling_params, use_tqdm, None)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own (generation_config.json), which generate() takes where it is given none."""
+        rendered = self._run(self._client.post("/v1/completions/render", {"prompt": [[0]]}))[0]["sampling_params"]
+        return SamplingParams(**{name: rendered[name] for name in MODEL_DEFAULTS if rendered.get(name) is not None})
+
+    # Vectors.
+
+    def embed(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, normalize: bool = True, dimensions: Optional[int] = None,
+              truncate_prompt_tokens: Optional[int] = None) -> List[EmbeddingRequestOutput]:
+        """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
+        model that was trained so, the first so many numbers."""
+        read = read_prompts(prompts)
+        vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
+                                                 "truncate_prompt_tokens": truncate_prompt_tokens})
+        return [EmbeddingRequestOutput(number, EmbeddingOutput(vector), prompt.token_ids)
+                for prompt, (number, vector) in zip(read, vectors)]
+
+    def encode(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, pooling_task: str = "embed",
+               truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
+        """As embed(), in vLLM's more general form."""
+        if pooling_task != "embed":
+            raise ValueError(f"pooling_task: {pooling_task!r} is not known; 'embed' is")
+        read = read_prompts(prompts)
+        vectors = self._vectors(read, use_tqdm, {"truncate_prompt_tokens": truncate_prompt_tokens})
+        return [PoolingRequestOutput(number, PoolingOutput(vector), prompt.token_ids)
+                for prompt, (number, vector) in zip(read, vectors)]
+
+    # Sleep and weights.
+
+    def sleep(self, level: int = 1, mode: str = "keep", *, tags: engine.Tags = None, force: bool = True) -> Dict[str, Any]:
+        """Gives memory back to the machine; returns when all ranks have done so, with the bytes and the seconds of each
+        (docs/api.md, /sleep).
+
+        level: 1: weights are kept in host memory; 2: weights are discarded, and read again or updated after the wake-up;
+        0: a pause. mode: what becomes of calls under way in other threads: "keep", "wait" or "abort". tags: of "weights",
+        "kv_cache", "workspace"; None: all. force: level 2 also discards weights that update_weights() has brought, as with vLLM.
+        """
+        return self._run(engine.sleep(self._client, level, mode, tags, force))
+
+    def wake_up(self, tags: engine.Tags = None, *, load_weights: Optional[bool] = None) -> Dict[str, Any]:
+        """Maps the memory of the tags again (None: all) and brings back what was in it. load_weights=False: weights that were
+        discarded are not read, because a reload or an update comes next."""
+        return self._run(engine.wake_up(self._client, tags, load_weights))
+
+    def is_sleeping(self) -> bool:
+        return self._run(engine.is_sleeping(self._client))
+
+    def update_weights(self, named_tensors: Iterable[Tuple[str, Any]], **fields: Any) -> int:
+        """Replaces weights in place: pairs of a name, as in the checkpoint, and a whole tensor, as model.state_dict().items().
+        Returns the new version. fields: of Client.update_weights (shared_memory=True is fastest). Needs grpcio
+        (pip install 'somnus[grpc]')."""
+        self._check_alive()
+        return engine.update_weights(self._process, named_tensors, fields)
+
+    def collective_rpc(self, method: str, timeout: Optional[float] = None, args: Sequence[Any] = (),
+                       kwargs: Optional[Mapping[str, Any]] = None) -> List[Any]:
+        """One of the engine's own methods on every rank: "reload_weights" (`path`), "get_status", "sleep", "wake_up",
+        "reset_prefix_cache". Returns a value for each rank. timeout is ignored: every call has its own."""
+        del timeout
+        return self._run(engine.collective_rpc(self._client, method, args, kwargs))
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """No later prompt finds what was computed before."""
+        return self._run(engine.reset_prefix_cache(self._client, reset_running_requests))
+
+    # What is known of the engine.
+
+    def get_metrics(self) -> List[metrics.Metric]:
+        """What GET /metrics of a server tells, as Counter, Gauge and Histogram."""
+        return metrics.parse(self._run(self._client.metrics_text()))
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(lambda body: self._run(self._client.tokenize(body)), lambda ids: self._run(self._client.detokenize(ids)))
+
+    @property
+    def max_model_len(self) -> int:
+        return self._client.max_model_len
+
+    # Parts of these.
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_alive()
+        except EngineDeadError:
+            work.close()
+            raise
+        return self._loop.run(work)
+
+    def _check_alive(self) -> None:
+        if not self._process.is_owner:
+            raise RuntimeError("the engine belongs to the process that has started it, not to one that was forked from it")
+        if not self._process.running:
+            raise self._process.dead_error()
+
+    def _generate(self, prompts: Sequence[Prompt], params: Params, use_tqdm: UseTqdm,
+                  priority: Optional[Sequence[int]]) -> List[RequestOutput]:
+        each = _for_each("sampling_params", params, len(prompts))
+        priorities = _for_each("priority", 0 if priority is None else priority, len(prompts))
+        numbers = itertools.count(self._client.reserve_numbers(len(prompts)))
+        jobs = [Job(next(numbers), *job) for job in zip(prompts, each, priorities)]
+        bar = open_bar(use_tqdm, len(jobs))
+        try:
+            return self._run(batches.run(self._client, jobs, bar.update))
+        finally:
+            bar.close()
+
+    def _vectors(self, prompts: Sequence[Prompt], use_tqdm: UseTqdm, fields: Mapping[str, Any]) -> List[Tuple[str, List[float]]]:
+        bar = open_bar(use_tqdm, len(prompts))
+        first = self._client.reserve_numbers(len(prompts))
+        vectors: List[List[float]] = []
+        body = {name: value for name, value in fields.items() if value is not None}
+        try:
+            for begin in range(0, len(prompts), _EMBED_BATCH):
+                for _, run in itertools.groupby(prompts[begin:begin + _EMBED_BATCH],
+                                                lambda one: (one.text is None, one.cache_salt)):
+                    batch = list(run)
+                    salt = {} if batch[0].cache_salt is None else {"cache_salt": batch[0].cache_salt}
+                    reply = self._run(self._client.post("/v1/embeddings",
+                                      {**body, **salt, "input": [one.value for one in batch]}))
+                    vectors += [one["embedding"] for one in reply["data"]]
+                    bar.update(len(batch))
+        finally:
+            bar.close()
+        return [(str(first + at), vector) for at, vector in enumerate(vectors)]
+
+
+def _end(process: EngineProcess, loop: LoopThread, client: EngineClient) -> None:
+    if process.is_owner:
+        loop.close(client.close)
+        process.stop()
+
+
+def _for_each(name: str, value: Any, count: int) -> List[Any]:
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name}: {len(value)} for {count} prompts")
+    return list(value)
+
+
+async def _rendered(client: EngineClient, bodies: Sequence[Mapping[str, Any]]) -> List[Prompt]:
+    """Conversations as the text and the tokens of prompts."""
+    ids = await asyncio.gather(*(client.tokenize(body) for body in bodies))
+    texts = await asyncio.gather(*(client.detokenize(one) for one in ids))
+    return [Prompt(token_ids=one, shown=text) for one, text in zip(ids, texts)]

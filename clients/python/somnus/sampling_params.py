@@ -1,0 +1,115 @@
+"""How tokens are chosen: the names and the defaults of vLLM's SamplingParams."""
+import dataclasses
+import enum
+from typing import Any, Dict, List, Optional, Union
+
+
+class RequestOutputKind(enum.Enum):
+    """What the outputs of a stream have (AsyncLLM.generate)."""
+
+    CUMULATIVE = 0  # everything so far
+    DELTA = 1  # what is new
+    FINAL_ONLY = 2  # everything, once, at the end
+
+
+@dataclasses.dataclass
+class StructuredOutputsParams:
+    """The form that the text must have: exactly one of the first six. docs/structured_outputs.md says what is enforced."""
+
+    json: Union[str, Dict[str, Any], None] = None  # a JSON schema, or the schema's text
+    regex: Optional[str] = None  # that the whole text matches
+    choice: Optional[List[str]] = None  # one of these texts
+    grammar: Optional[str] = None  # in EBNF, with the first rule `root`
+    json_object: Optional[bool] = None  # True: any JSON object
+    structural_tag: Union[str, Dict[str, Any], None] = None
+    disable_any_whitespace: bool = False
+
+    def __post_init__(self) -> None:
+        given = [field for field in FORMS if getattr(self, field) not in (None, False)]
+        if len(given) != 1:
+            raise ValueError(f"structured outputs need exactly one of {', '.join(FORMS)}; there are {given or 'none'}")
+
+    def to_json(self) -> Dict[str, Any]:
+        return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, False)}
+
+
+FORMS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+# Fields that the server reads under the same name, where the value is not the default below.
+_SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
+         "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "skip_special_tokens",
+         "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words", "truncate_prompt_tokens")
+# Of these the model's generation_config.json may have another default: always sent.
+MODEL_DEFAULTS = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """Of one request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name.
+
+    logprobs, prompt_logprobs: how many alternatives to each token; 0: the token's own alone; None: none.
+    max_tokens: None: to the end of the context.
+    detokenize: False: the outputs have no text.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: Optional[int] = None
+    stop: Union[str, List[str], None] = None
+    stop_token_ids: Optional[List[int]] = None
+    ignore_eos: bool = False
+    max_tokens: Optional[int] = 16
+    min_tokens: int = 0
+    logprobs: Optional[int] = None
+    prompt_logprobs: Optional[int] = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    structured_outputs: Optional[StructuredOutputsParams] = None
+    logit_bias: Optional[Dict[int, float]] = None
+    allowed_token_ids: Optional[List[int]] = None
+    bad_words: Optional[List[str]] = None
+    truncate_prompt_tokens: Optional[int] = None
+    best_of: Optional[int] = None
+    extra_args: Optional[Dict[str, Any]] = None
+    logits_processors: Optional[List[Any]] = None
+
+    def __post_init__(self) -> None:
+        if self.logits_processors:
+            raise ValueError("logits_processors are Python functions, which the engine does not run; "
+                             "logit_bias, allowed_token_ids, bad_words and structured_outputs do most of what they are for")
+        if self.extra_args:
+            raise ValueError(f"extra_args are not known to this engine: {', '.join(map(str, self.extra_args))}")
+        if self.prompt_logprobs == -1 or self.logprobs == -1:
+            raise ValueError("logprobs and prompt_logprobs of the whole vocabulary (-1) are not there: at most 20 alternatives")
+        if isinstance(self.structured_outputs, dict):
+            self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that one prompt takes."""
+        return max(self.n, self.best_of or 1)
+
+    def to_json(self, max_model_len: int) -> Dict[str, Any]:
+        """The fields of a body of /v1/completions."""
+        fields: Dict[str, Any] = {}
+        for name in _SENT:
+            value = getattr(self, name)
+            if name in MODEL_DEFAULTS or value != _DEFAULTS[name]:
+                fields[name] = value
+        # A length that does not fit behind the prompt is clipped.
+        fields["max_tokens"] = max_model_len if self.max_tokens is None else self.max_tokens
+        if self.structured_outputs is not None:
+            fields["structured_outputs"] = self.structured_outputs.to_json()
+        return fields
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
