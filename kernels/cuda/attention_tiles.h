@@ -101,11 +101,10 @@ __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
       largest[i % 2] = fmaxf(largest[i % 2], fmaxf(fabsf(x.x), fabsf(x.y)));
     }
   }
+  ButterflyEach(largest, 2, [](float a, float b) { return fmaxf(a, b); });
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    largest[r] = fmaxf(largest[r], ShflXor(largest[r], 1));
-    largest[r] = fmaxf(largest[r], ShflXor(largest[r], 2));
     // Between 2^-63 and 2^126: smaller queries score nothing anyway, and the scale stays a normal number.
     const uint32_t exponent = min(max(FloatBits(largest[r]) >> 23, 64u), 253u);
     inverse[r] = FloatOfBits((254u - exponent) << 23);
@@ -326,14 +325,17 @@ constexpr float kMaxSlack = 8;
 template <int kFragments, int kOutputs>
 __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale)[2], SoftmaxState& state,
                                   float (&o)[kOutputs][4]) {
-  float decay[2];
+  float tops[2], decay[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float top = s[0][2 * r];
+    tops[r] = s[0][2 * r];
 #pragma unroll
-    for (int n = 0; n < kFragments; ++n) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-    top = fmaxf(top, ShflXor(top, 1));
-    top = fmaxf(top, ShflXor(top, 2)) * scale[r];
+    for (int n = 0; n < kFragments; ++n) tops[r] = fmaxf(tops[r], fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+  }
+  ButterflyEach(tops, 2, [](float a, float b) { return fmaxf(a, b); });
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float top = tops[r] * scale[r];
     // -inf where the row has seen nothing yet: then any score moves it.
     const bool moves = top > state.max[r] + kMaxSlack;
     decay[r] = moves ? Exp2Approx(state.max[r] - top) : 1.0f;

@@ -10,14 +10,10 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 SOMNUS_HD uint32_t LanesBelow(int lane) { return (1u << lane) - 1; }
 
 __device__ inline float WarpMax(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, ShflXor(x, mask));
-  return x;
+  return Butterfly(x, 16, [](float a, float b) { return fmaxf(a, b); });
 }
 __device__ inline float WarpSum(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += ShflXor(x, mask);
-  return x;
+  return Butterfly(x, 16, [](float a, float b) { return a + b; });
 }
 
 // ---- Heads

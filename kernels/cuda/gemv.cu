@@ -198,9 +198,9 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(LinearArgs args
       }
     }
   }
+  ButterflyEach(sums, 16, [](float a, float b) { return a + b; });
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) sums[row] += ShflXor(sums[row], lanes);
     if (lane != 0 || row >= rows) continue;
     const float bias = args.bias == nullptr ? 0.0f : args.bias[column];
     y[row * args.y_stride + column] = sums[row] + bias;

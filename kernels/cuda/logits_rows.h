@@ -69,9 +69,7 @@ struct SumOf {
 
 template <typename Op, typename T>
 __device__ inline T WarpReduce(T value, const Op& op) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = op(value, ShflXor(value, offset));
-  return value;
+  return Butterfly(value, 16, op);
 }
 
 // `partials` belongs to this call until the next barrier.
@@ -81,10 +79,7 @@ __device__ inline T BlockReduce(T value, T (&partials)[kWarps], const Op& op) {
   value = WarpReduce(value, op);
   if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
   __syncthreads();
-  value = partials[threadIdx.x % kWarps];
-#pragma unroll
-  for (int offset = kWarps / 2; offset > 0; offset /= 2) value = op(value, ShflXor(value, offset));
-  return value;
+  return Butterfly(partials[threadIdx.x % kWarps], kWarps / 2, op);
 }
 
 // ---- Rows

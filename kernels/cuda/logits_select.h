@@ -220,8 +220,7 @@ __device__ inline U64 SumDigits(U64 (&sums)[kDigits]) {
       sums[j] = (upper ? sums[j + width] : sums[j]) + ShflXor(give, 4 * width);
     }
   }
-  sums[0] += ShflXor(sums[0], 2);
-  return sums[0] + ShflXor(sums[0], 1);
+  return Butterfly(sums[0], 2, SumOf());
 }
 
 struct Found {
@@ -261,8 +260,7 @@ __device__ Found FindKey(const Source& source, uint32_t low, uint32_t high, U64 
     sum = 0;
 #pragma unroll
     for (int w = lane % 4; w < kSelectWarps; w += 4) sum += shared.digits[turn][w][lane / 4];
-    sum += ShflXor(sum, 2);
-    sum += ShflXor(sum, 1);
+    sum = Butterfly(sum, 2, SumOf());
     turn ^= 1;
 
     int digit = -1;

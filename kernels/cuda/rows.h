@@ -43,17 +43,12 @@ __device__ inline void StoreFloats(T* to, const float (&values)[kWidth]) {
 
 // Every lane of each group of `lanes` (a power of two) gets the group's sum. All 32 lanes must call.
 __device__ inline float GroupSum(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) value += ShflXor(value, offset);
-  return value;
+  return Butterfly(value, lanes / 2, [](float a, float b) { return a + b; });
 }
 
 // The same for the largest.
 __device__ inline uint32_t GroupMax(uint32_t value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    const uint32_t other = ShflXor(value, offset);
-    value = other > value ? other : value;
-  }
-  return value;
+  return Butterfly(value, lanes / 2, [](uint32_t a, uint32_t b) { return b > a ? b : a; });
 }
 
 // Every thread gets the sum over the block, added in an order that only depends on blockDim (a multiple of

@@ -53,6 +53,30 @@ T Shuffle(T value, int source, uint32_t mask, const char* what, const Site& site
   return lane.result;
 }
 
+template <typename T, typename Op>
+struct ButterflyLane {
+  T* values;
+  int count;
+  int from;
+  const Op* op;
+};
+
+template <typename T, typename Op>
+void MeetButterfly(void* const* payloads, uint32_t) {
+  const auto lane = [&](int i) { return static_cast<ButterflyLane<T, Op>*>(payloads[i]); };
+  const int count = lane(0)->count, from = lane(0)->from;
+  for (int i = 1; i < 32; ++i) {
+    if (lane(i)->from != from) Fail("the lanes of a butterfly differ in its first bit", Site::current());
+  }
+  for (int j = 0; j < count; ++j) {
+    for (int bit = from; bit > 0; bit /= 2) {
+      T before[32];
+      for (int i = 0; i < 32; ++i) before[i] = lane(i)->values[j];
+      for (int i = 0; i < 32; ++i) lane(i)->values[j] = (*lane(i)->op)(before[i], before[i ^ bit]);
+    }
+  }
+}
+
 struct VoteLane {
   bool predicate;
   uint32_t ballot;
@@ -93,6 +117,21 @@ T ShflUp(T value, int delta, uint32_t mask = kFullMask, const Site& site = Site:
 template <typename T>
 T ShflIdx(T value, int lane, uint32_t mask = kFullMask, const Site& site = Site::current()) {
   return emulator::Shuffle(value, lane & 31, mask, "ShflIdx", site);
+}
+
+template <int kCount, typename T, typename Op>
+void ButterflyEach(T (&values)[kCount], int from, const Op& op, const Site& site = Site::current()) {
+  T met[kCount];  // a lane's own, so that the steps are no accesses of `values` that the race detector sees
+  for (int i = 0; i < kCount; ++i) met[i] = values[i];
+  emulator::ButterflyLane<T, Op> lane{met, kCount, from, &op};
+  emulator::Meet(kFullMask, "a butterfly", &emulator::MeetButterfly<T, Op>, &lane, site);
+  for (int i = 0; i < kCount; ++i) values[i] = met[i];
+}
+template <typename T, typename Op>
+T Butterfly(T value, int from, const Op& op, const Site& site = Site::current()) {
+  T values[1] = {value};
+  ButterflyEach(values, from, op, site);
+  return values[0];
 }
 
 inline uint32_t Ballot(bool predicate, uint32_t mask = kFullMask, const Site& site = Site::current()) {

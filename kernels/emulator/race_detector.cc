@@ -35,7 +35,11 @@ std::string Describe(const Access& access) {
                          CodePlace(access.code));
 }
 
+// How many detectors the process has: with none, an access costs a single comparison.
+constinit std::atomic<int> num_detectors{0};
+
 void NoteFor(Thread* thread, const void* p, int64_t bytes, Kind kind, const void* return_address) {
+  if (num_detectors.load(std::memory_order_relaxed) == 0) return;
   if (thread == nullptr || thread->unobserved) return;
   RaceDetector* const races = thread->block->grid->races();
   if (races != nullptr) races->Note(*thread, p, bytes, kind, return_address);
@@ -108,10 +112,12 @@ void AccessShadow::Keep(Cell& cell, const Access& now) {
 
 RaceDetector::RaceDetector(const Grid* grid, std::shared_ptr<RaceDetector> previous)
     : grid_(grid), previous_(std::move(previous)) {
+  num_detectors.fetch_add(1, std::memory_order_relaxed);
   if (previous_ != nullptr) previous_->next_ = this;
 }
 
 RaceDetector::~RaceDetector() {
+  num_detectors.fetch_sub(1, std::memory_order_relaxed);
   if (previous_ != nullptr) previous_->next_ = nullptr;
 }
 

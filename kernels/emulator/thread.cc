@@ -62,7 +62,9 @@ void SyncThreads(const Site& site) {
   Barrier& barrier = block.barriers[0];
   if (!barrier.waiting.empty()) {
     const Thread& first = *barrier.waiting.front();
-    if (first.site.line() != site.line() || std::strcmp(first.site.file_name(), site.file_name()) != 0) {
+    const char* const file = first.site.file_name();
+    if (first.site.line() != site.line() ||
+        (file != site.file_name() && std::strcmp(file, site.file_name()) != 0)) {
       Fail(absl::StrCat("divergent __syncthreads: thread ", Describe(first.index), " of the block waits at ",
                         Describe(first.site), ", this one")
                .c_str(),
@@ -129,13 +131,14 @@ void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Sit
   thread.site = site;
   warp.meeting |= bit;
   bool complete = (warp.meeting & mask) == mask;
-  void* payloads[32] = {};
+  void* payloads[32];  // of a whole meeting
   for (int i = 0; i < 32 && complete; ++i) {
+    payloads[i] = nullptr;
     if ((mask >> i & 1) == 0) continue;
     const Thread& other = *block.lane(number, i);
     complete = other.mask == mask;
     payloads[i] = other.payload;
-    if (complete && std::strcmp(other.waits_for, what) != 0) {
+    if (complete && other.waits_for != what && std::strcmp(other.waits_for, what) != 0) {
       Fail(absl::StrFormat("%s, but lane %d is in %s at %s with the same mask", what, i, other.waits_for,
                            Describe(other.site))
                .c_str(),
