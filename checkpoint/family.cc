@@ -63,6 +63,8 @@ int64_t SizeOf(Dim dim, const ModelConfig& c) {
       return c.embedding_dim;
     case Dim::kPositions:
       return int64_t{c.max_position_embeddings} + c.family->position_offset;
+    case Dim::kHeads:
+      return c.num_heads;
     case Dim::kQueries:
       return int64_t{c.num_heads} * c.head_dim;
     case Dim::kKeysValues:
@@ -102,7 +104,7 @@ absl::Status ForEachTensor(
     absl::FunctionRef<absl::Status(const std::string&, const std::vector<int64_t>&)> expect) {
   absl::Status status;
   ForEachSpec(config, [&](const TensorSpec& spec, const std::string& name) {
-    if (status.ok()) status = expect(name + ".weight", ShapeOf(spec, config));
+    if (status.ok()) status = expect(name + spec.suffix, ShapeOf(spec, config));
     if (status.ok() && spec.bias(config)) status = expect(name + ".bias", {SizeOf(spec.rows, config)});
   });
   return status;

@@ -29,6 +29,7 @@ enum class Dim {
   kHeadDim,
   kEmbedding,     // embedding_dim
   kPositions,     // max_position_embeddings + position_offset
+  kHeads,         // num_heads; divided by query heads
   kQueries,       // num_heads * head_dim; divided by query heads
   kKeysValues,    // num_kv_heads * head_dim; divided by KV heads
   kIntermediate,  // divided
@@ -57,6 +58,7 @@ enum class TensorRole {
   kValue,
   kQueryNorm,
   kKeyNorm,
+  kSinks,  // a logit for each query head (AttentionRule::sinks)
   kAttentionOut,
   kAttentionPostNorm,  // of the block's output, before its addition to the stream
   kMlpNorm,            // before the block
@@ -85,6 +87,9 @@ struct TensorSpec {
   Dim cols = Dim::kNone;
   Condition present = Always;
   Condition bias = Never;
+  // What follows the name.
+  const char* suffix = ".weight";
+  const char* gguf_suffix = ".weight";
 };
 
 enum class NormKind { kRmsNorm, kLayerNorm };

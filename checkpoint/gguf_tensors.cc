@@ -33,15 +33,18 @@ std::string CanonicalGgufName(const Family& family, const std::string& name) {
   if (dot == std::string::npos) return name;
   const std::string stem = name.substr(0, dot), suffix = name.substr(dot);
   if (suffix != ".weight" && suffix != ".bias") return name;
+  const auto suffix_of = [&](const TensorSpec& spec) {
+    return suffix == spec.gguf_suffix ? spec.suffix : suffix;
+  };
   for (const TensorSpec& spec : family.tensors) {
-    if (spec.gguf != nullptr && stem == spec.gguf) return spec.name + suffix;
+    if (spec.gguf != nullptr && stem == spec.gguf) return absl::StrCat(spec.name, suffix_of(spec));
   }
   const std::vector<std::string> parts = absl::StrSplit(stem, '.');
   int layer = 0;
   if (parts.size() != 3 || parts[0] != "blk" || !absl::SimpleAtoi(parts[1], &layer)) return name;
   for (const TensorSpec& spec : family.layer_tensors) {
     if (spec.gguf != nullptr && parts[2] == spec.gguf)
-      return absl::StrCat(family.layer_prefix, layer, ".", spec.name, suffix);
+      return absl::StrCat(family.layer_prefix, layer, ".", spec.name, suffix_of(spec));
   }
   return name;
 }

@@ -128,6 +128,7 @@ class WeightPlanBuilder {
              &layer->qkv, &layer->qkv_bias);
     AddVector({TensorRole::kQueryNorm}, i, &layer->q_norm);
     AddVector({TensorRole::kKeyNorm}, i, &layer->k_norm);
+    AddVector({TensorRole::kSinks}, i, &layer->sinks);
     AddMatrix(TensorRole::kAttentionOut, i, &layer->out, &layer->out_bias);
     AddVector({TensorRole::kAttentionPostNorm}, i, &layer->attention_post_norm);
     AddVector({TensorRole::kMlpNorm}, i, &layer->mlp_norm, &layer->mlp_norm_bias);
@@ -146,7 +147,8 @@ class WeightPlanBuilder {
       if (spec == nullptr || !spec->present(config_) || (biases && !spec->bias(config_))) continue;
       // Ranks sum the products of a row-parallel matrix, so only one rank adds the bias.
       if (biases && IsDivided(spec->cols) && !shards_.last_rank()) continue;
-      const std::string name = TensorName(family, role, layer) + (biases ? ".bias" : ".weight");
+      const std::string stem = TensorName(family, role, layer);
+      const std::string name = absl::StrCat(stem, biases ? ".bias" : spec->suffix);
       const TensorInfo* tensor = checkpoint_.Find(name);
       SOMNUS_CHECK(tensor != nullptr);
       int64_t begin = 0;  // row of the tensor where the part starts
