@@ -160,6 +160,14 @@ FlagGroup WorkerFlags(Flags* f) {
                        "start N workers here, or wait for N that are started elsewhere; auto: for as many as "
                        "the environment says, which names the port, too")
               .Alias("tensor-parallel-size"),
+          Flag::Int(
+              "pipeline-parallel-size", &f->pipeline_parallel_size, 1, kMaxWorkers,
+              "stages that divide the model's layers, each with as many workers as --workers says (auto: "
+              "the workers are divided among the stages); as many steps are computed at once")
+              .Alias("pp"),
+          Flag::Ints("pipeline-layer-partition", &f->pipeline_layer_partition, 1, 1 << 16,
+                     "the number of layers of each stage")
+              .Default("equal numbers, those left over for the stages before the last"),
           Flag::Int("data-parallel-size", &f->data_parallel_size, 1, kMaxReplicas,
                     "replicas of the model behind one queue, each with as many workers as --workers says; "
                     "requests of one that is lost go on at another one"),

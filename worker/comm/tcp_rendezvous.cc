@@ -262,7 +262,7 @@ class Meeting {
   }
 
   std::string Name(int rank) const {
-    return absl::StrCat("group ", options_.group_name, ": rank ", rank, " at ",
+    return absl::StrCat("group ", options_.group_name, ": rank ", NumberOf(options_, rank), " at ",
                         options_.rank_addresses[rank]);
   }
   absl::Status Gone(int rank) const {
@@ -272,7 +272,7 @@ class Meeting {
     std::vector<int> missing;
     for (int r = 0; r < options_.world_size; ++r) {
       const bool here = peers_[r].data.get() >= 0 && peers_[r].notices.get() >= 0;
-      if (r != options_.rank && !here) missing.push_back(r);
+      if (r != options_.rank && !here) missing.push_back(NumberOf(options_, r));
     }
     return absl::DeadlineExceededError(absl::StrCat(
         "group ", options_.group_name, ": no sign of rank ", absl::StrJoin(missing, ", "), " within ",
