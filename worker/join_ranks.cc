@@ -73,11 +73,12 @@ class RankJoiner {
       if (parallel_.rank_hosts_size() > 0) options.rank_hosts.push_back(parallel_.rank_hosts(member));
       if (addresses.size() > member) options.rank_addresses.push_back(addresses.Get(member));
     }
+    // The coordinator gives addresses where any two ranks are on different hosts.
     const std::vector<std::string>& hosts = options.rank_hosts;
-    const bool one_host =
-        !hosts.empty() && std::all_of(hosts.begin(), hosts.end(),
-                                      [&](const std::string& host) { return host == hosts.front(); });
-    if (one_host) options.rank_addresses.clear();
+    const bool shares_host = stage_ranks_ < parallel_.world_size() && !hosts.empty() &&
+                             std::all_of(hosts.begin(), hosts.end(),
+                                         [&](const std::string& host) { return host == hosts.front(); });
+    if (shares_host) options.rank_addresses.clear();
     return options;
   }
 
