@@ -138,11 +138,15 @@ TEST_P(LinkTest, EndsTheWaitForAnEndThatDied) {
 }
 
 TEST_P(LinkTest, EndsTheWaitByAnAbort) {
+  int joined[2];
+  ASSERT_EQ(pipe(joined), 0);
   RankProcesses ends(2, [&](int end) {
     const auto link = Join(end);
     if (!link.ok()) return 2;
     char byte = 0;
+    if (end == kReceiver && write(joined[1], &byte, 1) != 1) return 3;
     if (end == kSender) {
+      if (read(joined[0], &byte, 1) != 1) return 4;
       (*link)->Abort("no longer wanted");
       (*link)->Abort("a later reason");
       absl::Status status;

@@ -27,6 +27,7 @@ class ShmLink : public StageLink {
       RETURN_IF_ERROR(failed_);
       ++piece_;
       failed_ = waiter_.AwaitRank(kReceiver, piece_ - 2);
+      if (failed_.ok()) failed_ = waiter_.CheckAborted();
       RETURN_IF_ERROR(failed_);
       memcpy(Buffer(), static_cast<const char*>(data) + begin, std::min(buffer_bytes_, bytes - begin));
       waiter_.Publish(piece_, static_cast<uint64_t>(bytes));
@@ -54,6 +55,7 @@ class ShmLink : public StageLink {
 
   absl::Status AwaitPiece(int64_t bytes) {
     RETURN_IF_ERROR(waiter_.AwaitRank(kSender, piece_));
+    RETURN_IF_ERROR(waiter_.CheckAborted());
     const uint64_t sent = waiter_.CallOf(kSender, piece_);
     if (sent == static_cast<uint64_t>(bytes)) return absl::OkStatus();
     const std::string reason = absl::StrCat("the stage before has sent ", sent,

@@ -114,7 +114,7 @@ absl::Status ShmWaiter::Sleep(int rank, uint32_t round) {
 
 // Returns an error for anything that keeps `round` from ever being complete.
 absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
-  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  if (absl::Status status = CheckAborted(); !status.ok()) return status;
   for (int r = 0; r < header_->world_size; ++r) {
     const ShmRank& peer = header_->ranks[r];
     if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
@@ -126,7 +126,7 @@ absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
 }
 
 absl::Status ShmWaiter::Health() const {
-  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  if (absl::Status status = CheckAborted(); !status.ok()) return status;
   for (int r = 0; r < header_->world_size; ++r) {
     if (r == rank_) continue;
     if (absl::Status status = CheckPeer(r); !status.ok()) return status;
@@ -144,6 +144,10 @@ absl::Status ShmWaiter::CheckPeer(int rank) const {
   if (!held)
     return absl::UnavailableError(absl::StrCat("rank ", NumberOf(rank), " (pid ", peer.pid, ") died"));
   return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::CheckAborted() const {
+  return header_->aborted.load(std::memory_order_acquire) == 0 ? absl::OkStatus() : AbortStatus();
 }
 
 absl::Status ShmWaiter::AbortStatus() const {

@@ -32,6 +32,8 @@ class ShmWaiter {
   uint64_t CallOf(int rank, uint32_t round) const { return header_->ranks[rank].call[round % 2]; }
   // Ends every rank's waits, now and later.
   void Abort(const std::string& reason);
+  // Aborted, whether or not a round waits.
+  absl::Status CheckAborted() const;
   // Aborted, or Unavailable once a rank has died or left, also while no round waits.
   absl::Status Health() const;
 

@@ -206,6 +206,7 @@ class Meeting {
   }
 
   absl::Status AcceptConnections() {
+    if (listener_.fd.get() < 0) return absl::OkStatus();  // of the last rank, which needs no listener
     for (size_t i = 0; i < kMaxUnproved; ++i) {
       ASSIGN_OR_RETURN(UniqueFd fd, AcceptTcp(listener_.fd.get()));
       if (fd.get() < 0) break;
