@@ -80,6 +80,8 @@ FlagGroup AnswerFlags(ChatFlags* c) {
                       int64_t{1} << 30, "of one grammar or schema as the engine gets it"),
           Flag::Int("structured-outputs-max-depth", &c->grammar_limits.depth, 8, 1000,
                     "brackets within each other, of one grammar"),
+          Flag::Int("structured-outputs-max-whitespace", &c->grammar_limits.max_whitespace, 0, 1000,
+                    "characters of white space in a row that JSON may have; 0: any number"),
           Flag::Bytes("structured-outputs-max-sequence-bytes", &c->grammar_limits.matcher_bytes,
                       kMinBytesFlag, int64_t{1} << 40,
                       "of memory that one sequence's place in its grammar takes; above, it ends"),

@@ -34,6 +34,8 @@ class TokenMatcher {
   virtual void ForcedTokens(int32_t most, std::vector<int32_t>* tokens) = 0;
   // The text is complete, and a token that ends a sequence was accepted: nothing may follow.
   virtual bool IsTerminated() const = 0;
+  // Why the last mask allows no token, where the constraint itself has failed; else OK.
+  virtual absl::Status error() const = 0;
 };
 
 // Immutable; thread safe.

@@ -81,4 +81,11 @@ absl::Status Constraints::Accept(Sequence* sequence, int32_t token) {
   return absl::InternalError(absl::StrCat("the sequence does not follow its grammar: ", status.message()));
 }
 
+absl::Status Constraints::Explain(const Sequence& sequence, const absl::Status& error) {
+  if (sequence.matcher == nullptr) return error;
+  const absl::Status own = sequence.matcher->error();
+  if (own.ok()) return error;
+  return absl::Status(error.code(), absl::StrCat(error.message(), ": ", own.message()));
+}
+
 }  // namespace somnus

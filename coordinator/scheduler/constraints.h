@@ -34,6 +34,9 @@ class Constraints {
   // The sequence's next output is `token`. Internal: the constraint does not allow the token, which workers
   // with masks cannot have sampled.
   static absl::Status Accept(Sequence* sequence, int32_t token);
+  // The error of a sequence for which rank 0 found no token: `error`, with that of the constraint where the
+  // constraint has failed.
+  static absl::Status Explain(const Sequence& sequence, const absl::Status& error);
   // Nothing may follow the outputs.
   static bool IsComplete(const Sequence& sequence) {
     return sequence.matcher != nullptr && sequence.matcher->IsTerminated();

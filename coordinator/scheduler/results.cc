@@ -41,6 +41,7 @@ void Results::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
   if (const v1::SlotError* error = reply.Error(entry.slot)) {
     status = ToStatus(*error);
     if (!ApplySlotError(entry, status)) return;
+    if (absl::IsOutOfRange(status)) status = Constraints::Explain(*entry.sequence, status);
     if (absl::IsInternal(status) && !sequence->finished()) ++stats_.corrupted_requests;
   } else if (!sequence->finished()) {  // else the sequence has ended since, and its token is stale
     status = ApplyResult(entry, reply, &output);

@@ -69,6 +69,8 @@ class AnswerMatcher : public TokenMatcher {
       before_.pop_back();
     }
     if (num_grammars == 0) return;
+    // A dead end behind tokens that are taken back is none.
+    if (absl::IsFailedPrecondition(error_)) error_ = absl::OkStatus();
     num_passed_ -= num_grammars;
     if (num_passed_ < 0) ForgetForced();
     if (absl::Status status = grammar_->Rollback(num_grammars); !status.ok()) error_ = std::move(status);
@@ -101,6 +103,7 @@ class AnswerMatcher : public TokenMatcher {
   }
 
   bool IsTerminated() const override { return grammar_ != nullptr && grammar_->IsTerminated(); }
+  absl::Status error() const override { return error_; }
 
  private:
   bool IsForced() const {

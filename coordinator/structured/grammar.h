@@ -28,7 +28,7 @@ enum class GrammarKind {
 struct JsonLayout {
   // False: one space after each comma and colon, none elsewhere.
   bool any_whitespace = true;
-  // With any_whitespace: a run of whitespace is at most this long.
+  // With any_whitespace: a run of whitespace is at most this long. Nullopt: as the compiler's limits say.
   std::optional<int32_t> max_whitespace;
   // An object without `additionalProperties` has no properties but the named ones, an array without `items`
   // no items but those of `prefixItems`. A schema that allows these itself goes first.

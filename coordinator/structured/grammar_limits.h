@@ -14,6 +14,9 @@ struct GrammarLimits {
   int64_t source_bytes = int64_t{256} << 10;
   // Brackets of all sorts within each other, in strings and patterns too.
   int32_t depth = 128;
+  // Characters of white space in a row within a JSON text, where the source allows any number; 0: no limit.
+  // A weak model that writes spaces without an end fills its answer with them.
+  int32_t max_whitespace = 40;
   // A compile, and the masks of a grammar. Times are those of the CPU.
   int64_t compile_bytes = int64_t{256} << 20;
   absl::Duration compile_time = absl::Seconds(1);

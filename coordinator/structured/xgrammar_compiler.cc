@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -90,6 +92,25 @@ std::string EbnfOfChoices(const std::vector<std::string>& choices) {
     separator = " | ";
   }
   return grammar;
+}
+
+// Sets the bound of white space in those JSON schemas of a structural tag that have none. Only formats are
+// looked at: a schema may have members of any name.
+void BoundWhitespace(nlohmann::ordered_json* value, int32_t most) {
+  if (!value->is_structured()) return;
+  const bool is_schema = value->is_object() && value->contains("json_schema");
+  if (is_schema && !value->contains("max_whitespace_cnt")) (*value)["max_whitespace_cnt"] = most;
+  for (auto& [key, member] : value->items()) {
+    if (key != "json_schema" || !is_schema) BoundWhitespace(&member, most);
+  }
+}
+
+std::string WithMaxWhitespace(const std::string& tag, int32_t most) {
+  if (most == 0) return tag;
+  auto parsed = nlohmann::ordered_json::parse(tag, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) return tag;  // xgrammar says why
+  BoundWhitespace(&parsed, most);
+  return parsed.dump();
 }
 
 class XgrammarMatcher : public GrammarMatcher {
@@ -329,15 +350,18 @@ class XgrammarCompiler : public GrammarCompiler {
       case GrammarKind::kEbnf:
         return compiler_.CompileGrammar(source.text);
       case GrammarKind::kStructuralTag:
-        return compiler_.CompileStructuralTag(source.text);
+        return compiler_.CompileStructuralTag(WithMaxWhitespace(source.text, shared_->limits.max_whitespace));
     }
     throw std::invalid_argument("a grammar of an unknown kind");
   }
 
   xgrammar::CompiledGrammar CompileSchema(const std::string& schema, const JsonLayout& layout) {
+    std::optional<int32_t> max_whitespace = layout.max_whitespace;
+    if (!max_whitespace.has_value() && shared_->limits.max_whitespace > 0)
+      max_whitespace = shared_->limits.max_whitespace;
     return compiler_.CompileJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
                                        /*separators=*/std::nullopt,
-                                       /*strict_mode=*/layout.only_named_properties, layout.max_whitespace);
+                                       /*strict_mode=*/layout.only_named_properties, max_whitespace);
   }
 
   xgrammar::GrammarCompiler compiler_;

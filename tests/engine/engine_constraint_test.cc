@@ -13,9 +13,11 @@ constexpr int32_t kVocab = 1000, kEnd = 999;
 
 // Which ids may be output k depends on the output before. After `length` outputs only kEnd may come. Of 8
 // outputs in a row the last `num_forced` have one id each; the matcher forces them ahead, and the last of
-// them wrongly where the number of outputs is a multiple of `wrong_period`.
+// them wrongly where the number of outputs is a multiple of `wrong_period`. After `breaks_at` outputs the
+// matcher has an error.
 struct Rule {
   int32_t length = 1 << 20;
+  size_t breaks_at = 1 << 20;
   size_t num_forced = 0;
   size_t wrong_period = 1 << 20;
 
@@ -45,7 +47,7 @@ class RuleMatcher : public TokenMatcher {
   bool FillMask(absl::Span<uint32_t> mask) override {
     EXPECT_FALSE(IsTerminated());
     std::fill(mask.begin(), mask.end(), 0u);
-    for (int32_t id = 0; id < kVocab; ++id) {
+    for (int32_t id = 0; error().ok() && id < kVocab; ++id) {
       if (rule_.Allows(outputs_, id)) mask[id / 32] |= 1u << (id % 32);
     }
     return true;
@@ -61,6 +63,9 @@ class RuleMatcher : public TokenMatcher {
       tokens->back() = (tokens->back() + 1) % kEnd;
   }
   bool IsTerminated() const override { return !outputs_.empty() && outputs_.back() == kEnd; }
+  absl::Status error() const override {
+    return outputs_.size() < rule_.breaks_at ? absl::OkStatus() : absl::DeadlineExceededError("a slow mask");
+  }
 
  private:
   const Rule rule_;
@@ -142,6 +147,17 @@ TEST_P(EngineConstraintTest, ACompleteTextEndsTheRequest) {
   EXPECT_EQ(ticket.sink->reason(), FinishReason::kStop) << "though the request names no end token";
   EXPECT_EQ(ticket.sink->tokens(), Expected(ticket, rule));
   EXPECT_EQ(ticket.sink->tokens().back(), kEnd);
+}
+
+TEST_P(EngineConstraintTest, AConstraintThatFailsEndsItsRequestWithItsOwnError) {
+  EngineLoop engine(options_, &executor_, nullptr);
+  const Rule rule{.breaks_at = 7};
+  const Ticket ticket = Constrained(MakeTicket("a", 5, 60), rule);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kError);
+  EXPECT_EQ(ticket.sink->tokens().size(), 7u);
+  EXPECT_EQ(ticket.sink->error().message(), "the mask leaves no token: a slow mask");
 }
 
 TEST_P(EngineConstraintTest, TokensGoOnAfterALoss) {

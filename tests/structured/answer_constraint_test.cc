@@ -152,6 +152,18 @@ TEST_F(AnswerConstraintTest, ARollbackCrossesTheEndOfReasoning) {
   EXPECT_EQ(Next(), "k");
 }
 
+TEST_F(AnswerConstraintTest, TheErrorOfTheGrammarIsKeptUntilTheDeadEndIsTakenBack) {
+  Make(std::nullopt);
+  Accept("ok");
+  ASSERT_TRUE(matcher_->Accept(kEnd).ok());
+  EXPECT_TRUE(matcher_->error().ok());
+  EXPECT_EQ(Next(), "");
+  EXPECT_EQ(matcher_->error().message(), "nothing may follow");
+  matcher_->Rollback(1);
+  EXPECT_TRUE(matcher_->error().ok());
+  EXPECT_EQ(Next(), "$");
+}
+
 TEST_F(AnswerConstraintTest, AForcedTextIsLookedForOnce) {
   Make(std::nullopt);
   const int before = OkMatcher::num_forced_texts;

@@ -130,6 +130,8 @@ TEST_F(Grammars, WithAnyWhitespaceAndWithout) {
       SourceOf(GrammarKind::kJsonSchema, R"({"type": "array", "items": {"type": "integer"}})");
   const auto any = Compile(source);
   EXPECT_TRUE(Matches(*any, "[1, \n 2 ]"));
+  EXPECT_FALSE(Matches(*any, "[1," + std::string(41, ' ') + "2]")) << "the limits hold";
+  EXPECT_TRUE(Matches(*any, "[1," + std::string(40, '\n') + "2]"));
   source.layout.max_whitespace = 2;
   const auto some = Compile(source);
   EXPECT_TRUE(Matches(*some, "[1,  2]"));
@@ -138,6 +140,23 @@ TEST_F(Grammars, WithAnyWhitespaceAndWithout) {
   const auto fixed = Compile(source);
   EXPECT_TRUE(Matches(*fixed, "[1, 2]"));
   EXPECT_FALSE(Matches(*fixed, "[1,  2]"));
+}
+
+TEST_F(Grammars, WhitespaceIsBoundedInTheSchemasOfAStructuralTag) {
+  const std::string schema = R"({"type": "object", "properties": {"json_schema": {"type": "integer"}}})";
+  const std::string tag = R"({"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content":
+      {"type": "json_schema", "json_schema": )" +
+                          schema + R"(}, "end": ">"}})";
+  GrammarLimits limits;
+  limits.max_whitespace = 3;
+  const auto bounded = SmallCompiler(limits)->Compile(SourceOf(GrammarKind::kStructuralTag, tag));
+  ASSERT_TRUE(bounded.ok()) << bounded.status();
+  EXPECT_TRUE(Matches(**bounded, R"(<{"json_schema":   1}>)"));
+  EXPECT_FALSE(Matches(**bounded, R"(<{"json_schema":    1}>)"));
+  limits.max_whitespace = 0;
+  const auto free = SmallCompiler(limits)->Compile(SourceOf(GrammarKind::kStructuralTag, tag));
+  ASSERT_TRUE(free.ok()) << free.status();
+  EXPECT_TRUE(Matches(**free, R"(<{"json_schema":)" + std::string(100, ' ') + "1}>"));
 }
 
 TEST_F(Grammars, AdditionalPropertiesAreThereUnlessTheLayoutForbidsThem) {
