@@ -60,6 +60,12 @@ class SimulatedMemory : public FakeVmmDriver {
                                       host_bytes(), " of backups behind"));
   }
 
+  absl::StatusOr<Handle> Create(int64_t bytes) override {
+    absl::StatusOr<Handle> memory = FakeVmmDriver::Create(bytes);
+    if (const auto& look = Site::current().on_device_memory) look();
+    return memory;
+  }
+
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     if (std::exchange(Site::current().workers[pid_].damage_backup, false))
       *static_cast<char*>(const_cast<void*>(host)) = '#';
@@ -93,9 +99,8 @@ class SimulatedRunner : public ModelRunner {
   }
 
   absl::Status Load(const Checkpoint& checkpoint, bool reads, const Progress& progress) {
-    const int64_t weight_bytes = site_.spills ? kSpilledBytes : kRegionBytes;
-    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, weight_bytes));
-    ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
+    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, WeightBytesOf(site_)));
+    ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kWorkspaceBytes));
     read_touches_ = site_.touches;
     if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
@@ -331,6 +336,8 @@ v1::RegisterRequest MakeRegisterRequest(const Site& site, int pid, const std::st
 }
 
 }  // namespace
+
+int64_t WeightBytesOf(const Site& site) { return site.spills ? kSpilledBytes : kRegionBytes; }
 
 void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address) {
   World& world = site->world;
