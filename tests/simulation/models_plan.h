@@ -19,8 +19,6 @@ struct ModelPlan {
 struct ModelsPlan {
   std::vector<ModelPlan> models;
   SharedDevicesOptions devices;
-  // The longest time for which a model may wait for room while nobody but clients does anything.
-  absl::Duration longest_wait;
 };
 
 // Sets the site's model and weights, too. The budget of device memory holds every model, and not all of the

@@ -59,10 +59,7 @@ class SimulatedModel : public EngineObserver {
 
   void OnStep(const StepEvent&) override {}
   void OnRecovered(absl::Duration) override {}
-  void OnRequestFinished(const EngineRequest&, FinishReason, int32_t, absl::Time, absl::Time,
-                         absl::Time) override {
-    ++num_finished_;
-  }
+  void OnRequestFinished(const EngineRequest&, const FinishedRequest&) override { ++num_finished_; }
 
  private:
   absl::Status LoadGroup();
