@@ -23,9 +23,7 @@ int64_t ModelsInvariants::SumOverRanks(const Bytes& bytes) const {
 }
 
 void ModelsInvariants::CheckDeviceMemory() {
-  const int64_t bytes = SumOverRanks([](const WorkerProcess& process) {
-    return process.memory == nullptr ? 0 : process.memory->live_bytes();
-  });
+  const int64_t bytes = SumOverRanks([](const WorkerProcess& process) { return process.device_bytes; });
   if (bytes > budgets_.device_memory_budget)
     world_.Violate(absl::StrCat("the models hold ", bytes, " bytes of device memory, and the budget is ",
                                 budgets_.device_memory_budget));
@@ -35,7 +33,8 @@ void ModelsInvariants::CheckHostMemory() {
   const int64_t bytes = SumOverRanks([](const WorkerProcess& process) {
     if (process.worker == nullptr) return int64_t{0};
     int64_t sum = 0;
-    for (const auto& [tag, count] : process.worker->GetStatus().host_bytes_by_tag()) sum += count;
+    const v1::WorkerStatusResponse status = process.worker->GetStatus();
+    for (const auto& [tag, count] : status.host_bytes_by_tag()) sum += count;
     return sum;
   });
   if (bytes > budgets_.host_memory_budget)
@@ -46,8 +45,8 @@ void ModelsInvariants::CheckHostMemory() {
 void ModelsInvariants::CheckAsleep(int model) {
   for (const auto& [pid, process] : site_.workers) {
     const bool is_member = process.group == model && world_.alive(pid) && !process.may_end;
-    if (!is_member || process.memory == nullptr || process.memory->live_bytes() == 0) continue;
-    world_.Violate(absl::StrCat(world_.name(pid), " holds ", process.memory->live_bytes(),
+    if (!is_member || process.device_bytes == 0) continue;
+    world_.Violate(absl::StrCat(world_.name(pid), " holds ", process.device_bytes,
                                 " bytes of device memory, and its model sleeps"));
   }
 }

@@ -101,11 +101,13 @@ ModelsPlan DrawModelsPlan(Site* site) {
   plan.devices.residency.policy = slo ? ResidencyPolicy::kSlo : ResidencyPolicy::kFifo;
   plan.devices.arrivals = common.auto_sleep.arrivals;
   const bool keeps_cached_blocks = random.Chance(0.7);
-  for (const Flags& flags : OfEachModel(common)) {
+  for (const ModelPath& path : common.models) {
     const int number = static_cast<int>(plan.models.size());
     ModelPlan& model = plan.models.emplace_back();
-    model.engine.flags = flags;
+    model.engine.flags = common;
     Flags& own = model.engine.flags;
+    own.model = path.path;
+    own.served_model_name = path.name;
     own.cluster_port += number;
     own.world_size = static_cast<int32_t>(random.Between(1, 2));
     own.kv_cache_memory_bytes =

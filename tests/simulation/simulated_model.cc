@@ -121,7 +121,7 @@ void SimulatedModel::Note(const std::string& what, const absl::Status& status) {
 bool SimulatedModel::MayFail(const std::string& what, const absl::Status& status) const {
   if (parts_.errors_of_faults->Explain(status)) return true;
   if (absl::IsUnavailable(status) && absl::StrContains(status.message(), "no room within"))
-    return parts_.others_operate(number_);
+    return parts_.others_operate(number_) || parts_.faults->num_struck() > 0;
   if (absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "--host-memory-budget"))
     return options_.residency.host_memory_budget < kNoBudget;
   if (absl::IsAborted(status) || absl::IsFailedPrecondition(status)) return true;

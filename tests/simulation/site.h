@@ -33,8 +33,10 @@ struct WorkerProcess {
   int parent = 0;      // of a local worker: the coordinator that watches the process
   Worker* worker = nullptr;
   FakeVmmDriver* memory = nullptr;
-  std::function<void()> leave;  // the action of SIGTERM
-  bool may_end = false;         // some fault has struck for which a group may replace the worker
+  int64_t device_bytes = 0;              // of weights, workspace and KV cache, as far as these are mapped
+  bool allocates_device_memory = false;  // ranges that are reserved now are for such memory
+  std::function<void()> leave;           // the action of SIGTERM
+  bool may_end = false;                  // some fault has struck for which a group may replace the worker
   // Faults of the next step, load, and change of memory.
   absl::Status step_error;
   absl::Duration step_hang;
