@@ -12,6 +12,7 @@
   X(PackQuantizedRows)    \
   X(PackVector)           \
   X(Linear)               \
+  X(LoraAdd)              \
   X(TuneLinear)           \
   X(FillZero)             \
   X(FillRandom)           \

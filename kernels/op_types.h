@@ -19,6 +19,17 @@ struct LinearWeight {
   int64_t k = 0;
 };
 
+// The adapters (LoRA) of one linear [n, k], in slots of one size. A slot of rank 0 changes nothing.
+struct LoraWeights {
+  const void* a = nullptr;         // [num_slots, max_rank, k]: A, in the first rows of its slot
+  const void* b = nullptr;         // [num_slots, max_rank, n]: B transposed, likewise
+  const int32_t* ranks = nullptr;  // [num_slots]
+  DataType dtype = DataType::kBF16;
+  int64_t max_rank = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
 enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has

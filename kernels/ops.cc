@@ -35,6 +35,11 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
   device.ops().Linear(device, x, w, bias, y);
 }
 
+void LoraAdd(Device& device, const TensorView& x, const LoraWeights& adapters, const int32_t* slots,
+             const TensorView& hidden, const TensorView& y) {
+  device.ops().LoraAdd(device, x, adapters, slots, hidden, y);
+}
+
 bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
                 const float* bias, const TensorView& y) {
   return device.ops().TuneLinear(device, x, weights, num_weights, bias, y);

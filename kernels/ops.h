@@ -61,6 +61,12 @@ void PackVector(const Device& device, float* data, const float* values, int64_t 
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
+// y[t] += (x[t] * A^T) * B^T with the adapter in slot slots[t]; a row with a negative slot, or whose slot has
+// rank 0, keeps its bits. x: act [T, k], of the adapters' dtype; y: sum or f32 [T, n]; slots: [T]; hidden:
+// f32 [T, max_rank], scratch. LoRA (arXiv 2106.09685); the scale is in B.
+void LoraAdd(Device& device, const TensorView& x, const LoraWeights& adapters, const int32_t* slots,
+             const TensorView& hidden, const TensorView& y);
+
 // Measures the ways that the device has to make y = x * w^T + bias for x.rows rows, and keeps the fastest for
 // every later Linear of that shape. weights: [num_weights] of one shape, the more the better: a weight that
 // stays in a cache between runs tells little. y holds no result afterwards. Waits for the device; must not be

@@ -37,6 +37,9 @@ inline constexpr int32_t kMaxStepDraftTokens = 256;
 // The most tokens that are guessed for a sequence at a time.
 inline constexpr int32_t kMaxSpeculativeTokens = 64;
 
+// The most adapters (LoRA) that a worker holds.
+inline constexpr int32_t kMaxAdapters = 1024;
+
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;
 

@@ -7,6 +7,7 @@
 #include "base/numa.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/lora_adapter.h"
 #include "proto/limits.h"
 
 namespace somnus {
@@ -197,6 +198,18 @@ absl::Status CheckDraftModel(const v1::LoadModelRequest& request) {
                                                  " is not from ", least, " to ", most));
 }
 
+absl::Status CheckAdapters(const v1::LoadModelRequest& request) {
+  if (request.max_adapters() < 0 || request.max_adapters() > kMaxAdapters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_adapters: ", request.max_adapters(), " is not from 0 to ", kMaxAdapters));
+  }
+  if (request.max_adapters() == 0) return absl::OkStatus();
+  if (request.max_lora_rank() >= 1 && request.max_lora_rank() <= LoraAdapter::kMaxRank)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_lora_rank: ", request.max_lora_rank(), " is not from 1 to ", LoraAdapter::kMaxRank));
+}
+
 // `options`: with its device and ranks_on_host.
 absl::StatusOr<PlacementRequest> MakePlacementRequest(const v1::LoadModelRequest& request,
                                                       const WorkerOptions& worker,
@@ -232,6 +245,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   RETURN_IF_ERROR(CheckParallel(request.parallel()));
   RETURN_IF_ERROR(CheckRunOptions(request));
   RETURN_IF_ERROR(CheckDraftModel(request));
+  RETURN_IF_ERROR(CheckAdapters(request));
   LoadOptions options;
   ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
   options.device_chunk_bytes =
@@ -258,6 +272,8 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   runner.draft_model_path = request.draft_model_path();
   runner.pipeline = PlaceInPipeline(request.parallel());
   runner.num_speculative_tokens = request.num_speculative_tokens();
+  runner.max_adapters = request.max_adapters();
+  if (request.max_adapters() > 0) runner.max_lora_rank = request.max_lora_rank();
   if (request.load_format() == v1::LOAD_FORMAT_DUMMY) runner.draft_format = LoadFormat::kDummy;
   return options;
 }

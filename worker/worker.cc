@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/build_id.h"
@@ -211,6 +212,21 @@ absl::StatusOr<v1::WorkerUpdateWeightsResponse> Worker::ReceivedWeights(int64_t 
 
 absl::Status Worker::FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request) {
   return InEpoch(request.group_epoch(), [&] { return weights_.FinishUpdate(request); });
+}
+
+absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdaptersRequest& request) {
+  return InEpoch(request.group_epoch(), [&]() -> absl::StatusOr<v1::SetAdaptersResponse> {
+    const Lifecycle& lifecycle = *epoch_.lifecycle();
+    RETURN_IF_ERROR(
+        lifecycle.Require({WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, "SetAdapters"));
+    RETURN_IF_ERROR(lifecycle.RequireNoTransition("SetAdapters"));
+    const std::vector<v1::WorkerAdapter> adapters(request.adapters().begin(), request.adapters().end());
+    RETURN_IF_ERROR(load_.runner()->SetAdapters(adapters));
+    v1::SetAdaptersResponse response;
+    response.set_weights_version(weights_version());
+    response.set_host_bytes(load_.runner()->adapter_bytes());
+    return response;
+  });
 }
 
 absl::StatusOr<v1::ChecksumWeightsResponse> Worker::ChecksumWeights(const v1::ChecksumWeightsRequest& request,

@@ -104,6 +104,7 @@ class Worker {
   absl::StatusOr<v1::WorkerUpdateWeightsResponse> ReceivedWeights(int64_t epoch,
                                                                   const std::string& update_id);
   absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
+  absl::StatusOr<v1::SetAdaptersResponse> SetAdapters(const v1::SetAdaptersRequest& request);
 
   // Takes its turn part by part, so that steps and other calls come between. Cancelled: `has_left` was true.
   absl::StatusOr<v1::ChecksumWeightsResponse> ChecksumWeights(const v1::ChecksumWeightsRequest& request,

@@ -219,6 +219,12 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status SetAdapters(grpc::ServerContext* context, const v1::SetAdaptersRequest* request,
+                           v1::SetAdaptersResponse* response) override {
+    return ToGrpcStatus(
+        Operate("SetAdapters", context, *request, response, [&] { return worker_->SetAdapters(*request); }));
+  }
+
   grpc::Status ChecksumWeights(grpc::ServerContext* context, const v1::ChecksumWeightsRequest* request,
                                v1::ChecksumWeightsResponse* response) override {
     absl::StatusOr<v1::ChecksumWeightsResponse> sums =

@@ -143,6 +143,10 @@ struct KernelTable {
   void (*scale_and_cap)(float* x, int64_t n, float factor, float softcap);
   // x = x * scale * weight.
   void (*scale_by)(float* x, int64_t n, float scale, const float* weight);
+  // The sum of x[i] * w[i], both of `type`, in f32.
+  float (*dot)(const char* x, const char* w, DataType type, int64_t n);
+  // y[i] += factor * w[i].
+  void (*add_scaled)(float* y, float factor, const char* w, DataType type, int64_t n);
   void (*silu_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
   void (*gelu_tanh_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
   void (*activate)(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, int64_t row_end);

@@ -39,6 +39,8 @@ constexpr KernelTable MakeTable() {
       .sum_squares = SumSquares,
       .scale_and_cap = ScaleAndCap,
       .scale_by = ScaleBy,
+      .dot = Dot,
+      .add_scaled = AddScaled,
       .silu_and_mul = SiluAndMul,
       .gelu_tanh_and_mul = GeluTanhAndMul,
       .activate = Activate,

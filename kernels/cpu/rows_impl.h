@@ -62,6 +62,26 @@ void ScaleBy(float* x, int64_t n, float scale, const float* weight) {
   }
 }
 
+float Dot(const char* x, const char* w, DataType type, int64_t n) {
+  VF sum = {};
+  WithElement(type, [&](auto e) {
+    using E = decltype(e);
+    const auto* a = reinterpret_cast<const typename E::Type*>(x);
+    const auto* b = reinterpret_cast<const typename E::Type*>(w);
+    for (int64_t i = 0; i < n; i += kW) sum = Fma(Get<E>(a + i, n - i), Get<E>(b + i, n - i), sum);
+  });
+  return ReduceAdd(sum);
+}
+
+void AddScaled(float* y, float factor, const char* w, DataType type, int64_t n) {
+  WithElement(type, [&](auto e) {
+    using E = decltype(e);
+    const auto* p = reinterpret_cast<const typename E::Type*>(w);
+    for (int64_t i = 0; i < n; i += kW)
+      Put<F32>(y + i, Fma(Set(factor), Get<E>(p + i, n - i), Get<F32>(y + i, n - i)), n - i);
+  });
+}
+
 void RmsNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
   WithElement(args.out_type, [&](auto e) {
     using E = decltype(e);

@@ -96,6 +96,7 @@ class MiniEngine {
     fresh->set_sampling_index(request->samplings_size());
     fresh->set_seed(of.seed);
     fresh->set_pooling(of.pooling);
+    fresh->set_adapter_slot(of.adapter_slot);
     *request->add_samplings() = of.sampling;
   }
 

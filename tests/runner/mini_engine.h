@@ -17,6 +17,7 @@ struct MiniRequest {
   v1::StepSampling sampling = GreedySampling();
   uint64_t seed = 0;
   v1::StepPooling pooling = v1::STEP_POOLING_NONE;  // otherwise max_tokens is 0
+  int32_t adapter_slot = 0;
 };
 
 struct MiniResult {

@@ -87,6 +87,7 @@ struct ClusterService {
   CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse)    \
   CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse)    \
   CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse) \
+  CALL(SetAdapters, SetAdaptersRequest, SetAdaptersResponse)                      \
   CALL(ChecksumWeights, ChecksumWeightsRequest, ChecksumWeightsResponse)          \
   CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)                      \
   CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)

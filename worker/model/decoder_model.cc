@@ -74,7 +74,7 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
         AddBlockAndNorm(x, pending, pending_norm, w.attention_norm, w.attention_norm_bias, normed));
     RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, normed, delta));
     RETURN_IF_ERROR(AddBlockAndNorm(x, delta, w.attention_post_norm, w.mlp_norm, w.mlp_norm_bias, normed));
-    Mlp(w, input, normed, delta);
+    Mlp(static_cast<int64_t>(layer), input, normed, delta);
     pending = delta;
     pending_norm = w.mlp_post_norm;
   }
@@ -104,7 +104,7 @@ absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
     const LayerWeights& w = c_.weights->layers[layer];
     RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, x_act, delta));
     RETURN_IF_ERROR(add_and_norm(w.attention_norm, w.attention_norm_bias));
-    Mlp(w, input, x_act, delta);
+    Mlp(static_cast<int64_t>(layer), input, x_act, delta);
     RETURN_IF_ERROR(add_and_norm(w.mlp_norm, w.mlp_norm_bias));
   }
   return x_act;
@@ -174,6 +174,16 @@ void DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const
   }
 }
 
+void DecoderModel::AddAdapters(const StepInput& input, int64_t layer, LoraTarget target, const TensorView& x,
+                               const TensorView& y, int64_t column) {
+  if (input.adapter_slots == nullptr) return;
+  const LoraWeights& adapters = c_.adapters->Of(layer, target);
+  if (adapters.n == 0 || adapters.k == 0) return;  // this rank has no part of the linear
+  const TensorView columns = {static_cast<char*>(y.data) + column * SizeOf(y.dtype), y.dtype, y.rows,
+                              adapters.n, y.stride};
+  LoraAdd(*c_.device, x, adapters, input.adapter_slots, FirstRows(c_.adapters->hidden, x.rows), columns);
+}
+
 absl::Status DecoderModel::EmbedTokensAndPositions(const StepInput& input) {
   const int64_t num_tokens = input.batch.num_tokens;
   const TensorView x = FirstRows(c_.act.residual, num_tokens);
@@ -209,10 +219,17 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
   const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);      // sum [T, (H + 2 KV) D]
   const bool has_heads = !c_.shards->heads.empty();
-  if (has_heads) FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
+  if (has_heads) {
+    const int64_t q_cols = heads.cols, k_cols = c_.shards->kv_heads.size() * c_.config->head_dim;
+    FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
+    AddAdapters(input, layer, LoraTarget::kQuery, normed, qkv);
+    AddAdapters(input, layer, LoraTarget::kKey, normed, qkv, q_cols);
+    AddAdapters(input, layer, LoraTarget::kValue, normed, qkv, q_cols + k_cols);
+  }
   if (c_.config->family->qk_norm_wide) RETURN_IF_ERROR(NormAllHeads(w, qkv));
   if (has_heads) Attend(layer, input, qkv, heads);
   RowParallel(heads, w.out, w.out_bias, delta);
+  AddAdapters(input, layer, LoraTarget::kOut, heads, delta);
   return absl::OkStatus();
 }
 
@@ -263,12 +280,15 @@ absl::Status DecoderModel::NormAllHeads(const LayerWeights& w, const TensorView&
   return absl::OkStatus();
 }
 
-void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
+void DecoderModel::Mlp(int64_t layer, const StepInput& input, const TensorView& normed,
                        const TensorView& delta) {
+  const LayerWeights& w = c_.weights->layers[layer];
   const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // sum [T, 2 M]; not gated: [T, M]
   const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
   if (w.up.n() > 0) {
     FusedLinear(normed, w.up, w.up_bias, up);
+    AddAdapters(input, layer, LoraTarget::kGate, normed, up);
+    AddAdapters(input, layer, LoraTarget::kUp, normed, up, up.cols - c_.shards->mlp.size());
     if (c_.config->family->gated_mlp && c_.config->activation == Activation::kGeluTanh) {
       GeluTanhAndMul(*c_.device, up, hidden);
     } else if (c_.config->family->gated_mlp) {
@@ -278,6 +298,7 @@ void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const Tens
     }
   }
   RowParallel(hidden, w.down, w.down_bias, delta);
+  AddAdapters(input, layer, LoraTarget::kDown, hidden, delta);
 }
 
 TensorView DecoderModel::Project(const TensorView& hidden) {

@@ -20,6 +20,7 @@
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 #include "worker/comm/communicator.h"
+#include "worker/model/adapter_weights.h"
 #include "worker/model/carver.h"
 #include "worker/model/shards.h"
 #include "worker/model/weights.h"
@@ -57,12 +58,15 @@ struct ModelContext {
   RopeTable local_rope;                      // of LayerRope::kLocal
   const int32_t* kv_head_of_head = nullptr;  // [H], on the device
   absl::Span<const KvCacheView> kv_cache;    // one per layer of the stage
+  const AdapterWeights* adapters = nullptr;  // null: the model has no adapters
 };
 
 // A step's tokens, flat; all arrays on the device.
 struct StepInput {
   const int32_t* token_ids = nullptr;  // [T]
   AttentionBatch batch;                // batch.num_tokens is T
+  // [T]: the index of each row's adapter, or -1; null: no row has an adapter.
+  const int32_t* adapter_slots = nullptr;
 };
 
 class DecoderModel {
@@ -98,11 +102,15 @@ class DecoderModel {
   // RMSNorm of q and k of qkv (sum [T, (H + 2 KV) D]) over all ranks' heads together, in place.
   absl::Status NormAllHeads(const LayerWeights& w, const TensorView& qkv);
   // The same for the MLP.
-  void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  void Mlp(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
   // y (sum [T, w.n()]) = x * w^T + bias.
   void FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias, const TensorView& y);
   // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
   void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+
+  // y (sum [T, ...]), from the column on, += what each row's adapter adds to that linear of x (act [T, k]).
+  void AddAdapters(const StepInput& input, int64_t layer, LoraTarget target, const TensorView& x,
+                   const TensorView& y, int64_t column = 0);
 
   // x (f32) += the ranks' addends (unless there are none); out (act) = Norm(x), or x where weight is null.
   absl::Status AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,

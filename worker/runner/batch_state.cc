@@ -166,6 +166,7 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
   }
   RETURN_IF_ERROR(CheckTokenIds(sequence.token_ids(), limits_.vocab_size));
   RETURN_IF_ERROR(CheckPooling(sequence));
+  RETURN_IF_ERROR(CheckAdapter(sequence));
   const int32_t index = sequence.sampling_index(), num_samplings = static_cast<int32_t>(samplings.size());
   if (index < 0 || index >= num_samplings)
     return InvalidStep("slot ", sequence.slot(), ": sampling ", index, " of ", num_samplings);
@@ -175,8 +176,17 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
   slot->num_prompt_tokens = sequence.num_prompt_tokens();
   slot->num_computed = sequence.num_computed_tokens();
   slot->pooling = sequence.pooling();
+  slot->adapter_slot = sequence.adapter_slot();
   slot->seed = sequence.seed();
   return absl::OkStatus();
+}
+
+absl::Status BatchState::CheckAdapter(const v1::NewSequence& sequence) const {
+  const int32_t slot = sequence.adapter_slot();
+  if (slot == 0) return absl::OkStatus();
+  if (slot > 0 && slot <= static_cast<int32_t>(adapters_.size()) && adapters_[slot - 1])
+    return absl::OkStatus();
+  return InvalidStep("slot ", sequence.slot(), ": there is no adapter in slot ", slot);
 }
 
 absl::Status BatchState::AppendBlocks(int32_t slot,

@@ -41,6 +41,7 @@ struct BatchLimits {
   // How many tokens a query attends at most in any layer, with its own; 0: all. Block ids of a sequence may
   // be the null block where all tokens of the block lie before.
   int64_t attention_reach = 0;
+  int32_t max_adapters = 0;  // slots of adapters
 
   // A block more than a full sequence needs: before the coordinator knows that a sequence has ended, a step
   // may be scheduled past the end.
@@ -60,7 +61,8 @@ struct Slot {
   std::shared_ptr<const SlotSampling> sampling;  // null while the slot is not in use, or has an error
   uint64_t seed = 0;
   v1::StepPooling pooling = v1::STEP_POOLING_NONE;
-  absl::Status error;  // why nothing is computed for the sequence
+  int32_t adapter_slot = 0;  // as of NewSequence
+  absl::Status error;        // why nothing is computed for the sequence
 
   bool pools() const { return pooling != v1::STEP_POOLING_NONE; }
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
@@ -89,6 +91,8 @@ class BatchState {
 
   void SetNumBlocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
   const BatchLimits& limits() const { return limits_; }
+  // [max_adapters]: whether the slot of that number, less 1, has an adapter. New sequences name no other.
+  void SetAdapters(std::vector<bool> loaded) { adapters_ = std::move(loaded); }
   // FailedPrecondition unless every block of a sequence is among the first num_blocks. Blocks that hold
   // guesses of a draft alone do not count, since the coordinator may have given such blocks back.
   absl::Status CheckUnused(int32_t num_blocks) const;
@@ -139,6 +143,7 @@ class BatchState {
   // Behind a draft the block table is cut to the blocks of the tokens before.
   absl::Status ReplaceTokens(const v1::ScheduledSequence& sequence);
   absl::Status CheckDraft(const v1::ScheduledSequence& sequence);
+  absl::Status CheckAdapter(const v1::NewSequence& sequence) const;
   absl::Status CheckProposals(const v1::ScheduledSequence& sequence, bool samples) const;
   absl::Status ForkSequence(const v1::SequenceFork& fork);
   // Takes a slot for a sequence that begins.
@@ -147,6 +152,7 @@ class BatchState {
 
   BatchLimits limits_;
   std::vector<Slot> slots_;
+  std::vector<bool> adapters_;
   std::vector<ScheduledSlot> scheduled_;
   std::vector<ForkedSlot> forked_;
   std::vector<bool> slot_scheduled_;

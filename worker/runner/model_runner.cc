@@ -32,6 +32,7 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
   limits.vocab_size = config.vocab_size;
   const bool has_draft = !options.draft_model_path.empty();
   limits.max_proposals = has_draft ? options.num_speculative_tokens : 0;
+  limits.max_adapters = options.max_adapters;
   limits.attention_reach = has_draft ? 0 : config.AttentionReach();  // as the coordinator's scheduler
   return limits;
 }
@@ -96,6 +97,10 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
                      DraftModel::Load(options_, state_.limits(), &device_, &communicator_, &allocator_));
     drafts_ = std::make_unique<DraftRunner>(std::move(draft), &device_, &state_, &batch_.arrays(), &steps_);
   }
+  if (options_.max_adapters > 0) {
+    adapters_ = std::make_unique<RankAdapters>(&model_.config(), &model_.shards(), options_, &device_);
+    model_.UseAdapters(&adapters_->weights());
+  }
   return AllocateWorkspace();
 }
 
@@ -103,6 +108,7 @@ int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
   Carver carver(base);
   ops_scratch_ = carver.Take<uint8_t>(ops_scratch_bytes_);
   model_.Carve(&carver);
+  if (adapters_ != nullptr) adapters_->Carve(&carver);
   batch_.Carve(&carver);
   return carver.bytes();
 }
@@ -120,6 +126,7 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
 absl::Status ModelRunnerImpl::BindWorkspace() {
   device_.SetWorkspace(ops_scratch_, ops_scratch_bytes_);
   RETURN_IF_ERROR(batch_.Bind());
+  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->Fill());
   if (drafts_ != nullptr) RETURN_IF_ERROR(drafts_->model().BindWorkspace());
   return model_.FillTables();
 }
@@ -331,6 +338,18 @@ absl::StatusOr<uint64_t> ModelRunnerImpl::SelfCheck() {
   absl::StatusOr<uint64_t> fingerprint = batch_.SelfCheck();
   if (!fingerprint.ok()) failed_ = fingerprint.status();
   return fingerprint;
+}
+
+absl::Status ModelRunnerImpl::SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) {
+  if (adapters.empty() && adapters_ == nullptr) return absl::OkStatus();
+  if (adapters_ == nullptr)
+    return absl::FailedPreconditionError("adapters: the server was started without --enable-lora");
+  RETURN_IF_ERROR(adapters_->Set(adapters));
+  state_.SetAdapters(adapters_->loaded());
+  const bool sleeps = allocator_.Stats()[kWorkspaceTag].sleeping > 0;
+  if (sleeps) return absl::OkStatus();     // ResetAfterWake fills
+  RETURN_IF_ERROR(device_.Synchronize());  // nothing may run on adapters that are replaced
+  return adapters_->Fill();
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

@@ -57,6 +57,8 @@ struct ModelRunnerOptions {
   int32_t num_speculative_tokens = 0;  // guesses for a sequence in a step, at most
   // The communicator's ranks are those of this stage, and the communicator has links to the stages beside.
   PipelinePlace pipeline;
+  int32_t max_adapters = 0;            // that can be loaded at once; 0: the model takes no adapters
+  int32_t max_lora_rank = 16;          // of an adapter; 1 to LoraAdapter::kMaxRank
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
@@ -173,6 +175,14 @@ class ModelRunner {
   // `needs_all` as in UpdatedTensors. FailedPrecondition: the weights are computed in a file's quantized
   // types. The update must end before the runner does.
   virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
+  // Makes `adapters` the adapters that steps can name: reads new ones, drops all that are not named. Waits
+  // for the device. Each adapter has a copy in host memory, which ResetAfterWake reads. Errors name the
+  // adapter, and nothing has changed. No step may be under way; memory may sleep.
+  virtual absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) {
+    return absl::UnimplementedError("this model takes no adapters");
+  }
+  // Of the copies in host memory.
+  virtual int64_t adapter_bytes() const { return 0; }
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;
 };

@@ -13,6 +13,7 @@
 #include "worker/runner/draft_runner.h"
 #include "worker/runner/linear_tuner.h"
 #include "worker/runner/model_runner.h"
+#include "worker/runner/rank_adapters.h"
 #include "worker/runner/rank_model.h"
 #include "worker/runner/step_outcome.h"
 #include "worker/runner/unsettled_steps.h"
@@ -44,6 +45,8 @@ class ModelRunnerImpl : public ModelRunner {
   std::vector<WeightPiece> weight_pieces() const override { return model_.weights().pieces(); }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
+  absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;
+  int64_t adapter_bytes() const override { return adapters_ == nullptr ? 0 : adapters_->host_bytes(); }
   absl::Status ResetAfterWake() override;
 
  private:
@@ -71,7 +74,8 @@ class ModelRunnerImpl : public ModelRunner {
   BatchRunner batch_;
   LinearTuner tuner_;
   UnsettledSteps steps_;
-  std::unique_ptr<DraftRunner> drafts_;  // null: there is no draft model
+  std::unique_ptr<DraftRunner> drafts_;     // null: there is no draft model
+  std::unique_ptr<RankAdapters> adapters_;  // null: the model takes no adapters
 
   void* workspace_region_ = nullptr;
   void* ops_scratch_ = nullptr;  // in the workspace

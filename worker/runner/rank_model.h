@@ -39,6 +39,8 @@ class RankModel {
   void Carve(Carver* carver);
   // Computes the small tables: after Carve, and after a sleep has lost the workspace.
   absl::Status FillTables() { return tables_.Fill(context_.device, &context_); }
+  // Steps of this model may name adapters from now on; borrowed.
+  void UseAdapters(const AdapterWeights* adapters) { context_.adapters = adapters; }
   // The bytes of scratch that ops need in a step of this model.
   int64_t ops_workspace_bytes() const;
 

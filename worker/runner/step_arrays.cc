@@ -29,6 +29,7 @@ StepArrays::StepArrays(const BatchLimits& limits, MirroredBlock* inputs)
   token_ids_ = inputs->Take<int32_t>(num_tokens);
   positions_ = inputs->Take<int32_t>(num_tokens);
   slot_mapping_ = inputs->Take<int32_t>(num_tokens);
+  if (limits.max_adapters > 0) adapter_slots_ = inputs->Take<int32_t>(num_tokens);
   sample_rows_.reserve(num_samples);
 }
 
@@ -43,6 +44,7 @@ void StepArrays::Build(const BatchState& state, int64_t num_padded) {
   prompt_rows_.clear();
   pooling_parts_.clear();
   input_ = StepInput();
+  uses_adapters_ = limits_.max_adapters > 0 && num_padded > 0;
   query_start_.host()[0] = 0;
   for (const bool decodes : {true, false}) {
     for (const ScheduledSlot& scheduled : state.scheduled()) {
@@ -81,11 +83,13 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
     const int32_t token = slot.tokens[position];
     token_ids_.host()[row] = token >= 0 ? token : -1 - scheduled.slot;
     positions_.host()[row] = position;
+    if (limits_.max_adapters > 0) adapter_slots_.host()[row] = slot.adapter_slot - 1;
     slot_mapping_.host()[row] = slot.block_ids[position / block_size] * block_size + position % block_size;
     if (wants_prompt_logprobs && position + 1 < slot.num_prompt_tokens) {
       prompt_rows_.push_back({row, scheduled.slot, position});
     }
   }
+  uses_adapters_ |= slot.adapter_slot > 0;
   if (slot.pools())
     pooling_parts_.push_back({scheduled.slot, first_row, scheduled.num_tokens, scheduled.start});
   if (!scheduled.samples) return;
@@ -115,6 +119,7 @@ void StepArrays::AddPadding(int64_t num_padded) {
     token_ids_.host()[batch.num_tokens] = 0;
     positions_.host()[batch.num_tokens] = 0;
     slot_mapping_.host()[batch.num_tokens] = 0;
+    if (limits_.max_adapters > 0) adapter_slots_.host()[batch.num_tokens] = -1;
   }
   if (num_padded == 0) return;
   batch.num_decodes = batch.num_seqs;
@@ -125,6 +130,7 @@ void StepArrays::BuildOnNullBlock(absl::Span<const int32_t> token_ids) {
   sample_rows_.clear();
   prompt_rows_.clear();
   pooling_parts_.clear();
+  uses_adapters_ = false;
   input_ = StepInput();
   AttentionBatch& batch = input_.batch;
   const int32_t count = static_cast<int32_t>(token_ids.size());
@@ -174,6 +180,7 @@ const StepInput& StepArrays::Inputs() {
   batch.max_blocks_per_seq = max_blocks_per_seq_;
   batch.positions = positions_.device();
   batch.slot_mapping = slot_mapping_.device();
+  if (uses_adapters_) input_.adapter_slots = adapter_slots_.device();
   return input_;
 }
 

@@ -91,6 +91,8 @@ class StepArrays {
   MirroredBlock::Array<int32_t> sample_row_indices_, sample_slots_;     // [S + kMaxStepDraftTokens]
   MirroredBlock::Array<BlockTableEdit> edits_;                          // [max_edits]
   MirroredBlock::Array<int32_t> token_ids_, positions_, slot_mapping_;  // [T]
+  MirroredBlock::Array<int32_t> adapter_slots_;                         // [T], where there may be adapters
+  bool uses_adapters_ = false;  // in the last Build: a row has an adapter, or a graph's row may have one
 
   int32_t* slot_tables_ = nullptr;   // [max_num_seqs, max_blocks_per_seq], on the device
   int32_t* block_tables_ = nullptr;  // [S, max_blocks_per_seq], on the device: the step's sequences in order

@@ -1,0 +1,141 @@
+#include "checkpoint/lora_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/json_file.h"
+
+namespace somnus {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxFileBytes = 1 << 20;
+constexpr size_t kMaxPatterns = 100'000;  // a model has fewer modules
+constexpr int32_t kLargestRank = 1 << 20;
+
+bool IsSet(const json& value) {
+  return !value.is_null() && value != json(false) && !(value.is_structured() && value.empty());
+}
+
+// Keys of variants whose matrices would be computed otherwise than x + scale * B * A * x.
+absl::Status RefuseVariants(JsonFields* fields) {
+  for (const char* key : {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora",
+                          "layer_replication", "target_parameters", "trainable_token_indices",
+                          "alora_invocation_tokens", "arrow_config", "use_bdlora", "megatron_config"}) {
+    const json* value = fields->Find(key);
+    if (value != nullptr && IsSet(*value)) return fields->Unsupported(key, value->dump());
+  }
+  if (const std::string type = fields->String("peft_type", "LORA"); type != "LORA")
+    return fields->Unsupported("peft_type", type);
+  if (const std::string bias = fields->String("bias", "none"); bias != "none")
+    return fields->Unsupported("bias", bias);
+  // These initializations change the base model's weights, too.
+  if (const json* init = fields->Find("init_lora_weights"); init != nullptr && init->is_string()) {
+    const std::string name = init->get<std::string>();
+    for (const char* changes : {"pissa", "olora", "corda", "loftq"}) {
+      if (absl::StartsWith(name, changes)) return fields->Unsupported("init_lora_weights", name);
+    }
+  }
+  return fields->status();
+}
+
+// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here.
+bool IsName(absl::string_view key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(),
+                                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
+}
+
+absl::StatusOr<std::map<std::string, double>> ReadPattern(JsonFields* fields, const char* key) {
+  std::map<std::string, double> pattern;
+  if (!fields->Has(key)) return pattern;
+  const json& object = fields->Object(key);
+  RETURN_IF_ERROR(fields->status());
+  if (object.size() > kMaxPatterns) return fields->Bad(key, "too many entries");
+  for (const auto& [name, value] : object.items()) {
+    const absl::string_view plain = absl::StartsWith(name, "^") ? absl::string_view(name).substr(1) : name;
+    if (!IsName(plain)) return fields->Unsupported(key, absl::StrCat("the regular expression '", name, "'"));
+    if (!value.is_number() || !std::isfinite(value.get<double>()))
+      return fields->Bad(key, absl::StrCat("'", name, "' is not a number"));
+    pattern.emplace(plain, value.get<double>());
+  }
+  return pattern;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTargets(JsonFields* fields) {
+  std::vector<std::string> targets;
+  const json* value = fields->Find("target_modules");
+  if (value == nullptr || value->is_null() || value->is_string()) return targets;
+  if (!value->is_array()) return fields->Bad("target_modules", "neither a list of names nor a string");
+  for (const json& name : *value) {
+    if (!name.is_string()) return fields->Bad("target_modules", "not a list of names");
+    targets.push_back(name.get<std::string>());
+  }
+  return targets;
+}
+
+// The value of the pattern's keys that name the module, `otherwise` where none does. PEFT takes the first in
+// the file's order, which JSON does not promise: keys that differ are an error.
+absl::StatusOr<double> Lookup(const std::map<std::string, double>& pattern, const char* key,
+                              absl::string_view module, double otherwise) {
+  const std::string* found = nullptr;
+  double value = otherwise;
+  for (const auto& [name, number] : pattern) {
+    if (!NamesModule(name, module)) continue;
+    if (found != nullptr && number != value) {
+      return absl::InvalidArgumentError(absl::StrCat(kLoraConfigFile, ": ", key, ": '", *found, "' and '",
+                                                     name, "' say different things of ", module));
+    }
+    found = &name;
+    value = number;
+  }
+  return value;
+}
+
+}  // namespace
+
+bool NamesModule(absl::string_view key, absl::string_view module) {
+  return module == key || (absl::EndsWith(module, key) && module.size() > key.size() &&
+                           module[module.size() - key.size() - 1] == '.');
+}
+
+absl::StatusOr<LoraConfig> LoraConfig::Parse(absl::string_view text) {
+  if (text.size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kLoraConfigFile, ": ", text.size(), " bytes are more than ", kMaxFileBytes));
+  }
+  ASSIGN_OR_RETURN(const json object, ParseJsonObject(kLoraConfigFile, text));
+  JsonFields fields(kLoraConfigFile, object);
+  RETURN_IF_ERROR(RefuseVariants(&fields));
+  LoraConfig config;
+  config.rank_ = static_cast<int32_t>(fields.Int("r", 8, 1, kLargestRank));
+  config.alpha_ = fields.Double("lora_alpha", 8);
+  config.rank_stabilized_ = fields.Bool("use_rslora", false);
+  RETURN_IF_ERROR(fields.status());
+  if (!std::isfinite(config.alpha_)) return fields.Bad("lora_alpha", "not a finite number");
+  ASSIGN_OR_RETURN(config.rank_pattern_, ReadPattern(&fields, "rank_pattern"));
+  ASSIGN_OR_RETURN(config.alpha_pattern_, ReadPattern(&fields, "alpha_pattern"));
+  ASSIGN_OR_RETURN(config.targets_, ReadTargets(&fields));
+  return config;
+}
+
+absl::StatusOr<int32_t> LoraConfig::RankOf(absl::string_view module) const {
+  ASSIGN_OR_RETURN(const double rank, Lookup(rank_pattern_, "rank_pattern", module, rank_));
+  if (!(rank >= 1 && rank <= kLargestRank && rank == std::floor(rank))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kLoraConfigFile, ": rank_pattern: ", rank, " is no rank (", module, ")"));
+  }
+  return static_cast<int32_t>(rank);
+}
+
+absl::StatusOr<double> LoraConfig::ScaleOf(absl::string_view module, int32_t rank) const {
+  ASSIGN_OR_RETURN(const double alpha, Lookup(alpha_pattern_, "alpha_pattern", module, alpha_));
+  return alpha / (rank_stabilized_ ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+}
+
+}  // namespace somnus

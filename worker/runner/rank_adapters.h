@@ -1,0 +1,85 @@
+#pragma once
+// A rank's adapters (LoRA): its parts of A and B of every linear, in slots of one size in the workspace, and
+// a copy of each adapter in host memory. A sleep loses the slots, and Fill writes the slots again from the
+// copies: adapters survive every sleep, reload and update of the model, and their files are read once.
+//
+// Shards: of column-parallel linears (q, k, v, gate, up) a rank has all of A and its rows of B; of
+// row-parallel linears (o, down) its columns of A and all of B, so that the ranks' addends add up to the
+// whole change.
+//
+// Borrowed, and must outlive this object: config, shards, device. Used by the runner thread alone.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "checkpoint/lora_adapter.h"
+#include "kernels/device.h"
+#include "proto/worker.pb.h"
+#include "worker/model/adapter_weights.h"
+#include "worker/model/carver.h"
+#include "worker/model/shards.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+class RankAdapters {
+ public:
+  RankAdapters(const ModelConfig* config, const ModelShards* shards, const ModelRunnerOptions& options,
+               Device* device);
+  RankAdapters(const RankAdapters&) = delete;
+
+  // Takes the slots from the workspace.
+  void Carve(Carver* carver);
+  // Writes all slots: after Carve, after Set, and after a sleep has lost the workspace. Waits for the device.
+  absl::Status Fill();
+  // As ModelRunner::SetAdapters, for the copies alone.
+  absl::Status Set(absl::Span<const v1::WorkerAdapter> adapters);
+
+  // Stays at its address.
+  const AdapterWeights& weights() const { return weights_; }
+  // [max_adapters]: which slots have an adapter.
+  std::vector<bool> loaded() const;
+  int64_t host_bytes() const;
+
+ private:
+  // The rank's part of one linear.
+  struct Linear {
+    Range rows;  // of B
+    Range cols;  // of A
+  };
+  // One adapter's matrices of one linear as the device has them: [rank, k] and [rank, n].
+  struct Matrices {
+    int32_t rank = 0;
+    std::vector<uint8_t> a, b;
+  };
+  struct Adapter {
+    uint64_t id = 0;
+    std::vector<Matrices> linears;  // as AdapterWeights
+  };
+
+  static Linear PartOf(LoraTarget target, const ModelConfig& config, const ModelShards& shards);
+  absl::Status Check(absl::Span<const v1::WorkerAdapter> adapters) const;
+  absl::StatusOr<std::shared_ptr<const Adapter>> Read(const v1::WorkerAdapter& adapter) const;
+  // The rank's part, in the device's type, with B transposed.
+  Matrices Convert(const LoraMatrices& whole, const Linear& part) const;
+
+  const ModelConfig& config_;
+  const DataType dtype_;
+  const int32_t max_adapters_;
+  const int32_t max_rank_;
+  const int64_t max_tokens_;
+  Device& device_;
+  const std::vector<Linear> parts_;  // [kNumLoraTargets]
+
+  AdapterWeights weights_;
+  int32_t* ranks_ = nullptr;  // [num_layers][kNumLoraTargets][max_adapters], on the device
+  std::vector<int32_t> host_ranks_;
+  std::vector<std::shared_ptr<const Adapter>> adapters_;  // [max_adapters]; null: the slot is free
+};
+
+}  // namespace somnus
