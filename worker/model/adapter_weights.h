@@ -12,7 +12,7 @@
 namespace somnus {
 
 struct AdapterWeights {
-  std::vector<LoraWeights> linears;  // [num_layers][kNumLoraTargets]
+  std::vector<LoraWeights> linears;  // [layers of the stage][kNumLoraTargets]
   TensorView hidden = {};            // f32 [Tmax, max_rank]: scratch of one linear
 
   const LoraWeights& Of(int64_t layer, LoraTarget target) const {

@@ -27,6 +27,7 @@ absl::Status Annotated(const absl::Status& status, const v1::WorkerAdapter& adap
 RankAdapters::RankAdapters(const ModelConfig* config, const ModelShards* shards,
                            const ModelRunnerOptions& options, Device* device)
     : config_(*config),
+      layers_(shards->layers),
       dtype_(options.dtype),
       max_adapters_(options.max_adapters),
       max_rank_(options.max_lora_rank),
@@ -65,7 +66,7 @@ RankAdapters::Linear RankAdapters::PartOf(LoraTarget target, const ModelConfig& 
 }
 
 void RankAdapters::Carve(Carver* carver) {
-  const int64_t num_linears = int64_t{config_.num_layers} * kNumLoraTargets;
+  const int64_t num_linears = layers_.size() * kNumLoraTargets;
   const int64_t rows = int64_t{max_adapters_} * max_rank_;
   ranks_ = carver->Take<int32_t>(num_linears * max_adapters_);
   weights_.hidden = carver->TakeMatrix(DataType::kF32, max_tokens_, max_rank_);
@@ -142,9 +143,10 @@ absl::StatusOr<std::shared_ptr<const RankAdapters::Adapter>> RankAdapters::Read(
                    LoraAdapter::Open(adapter.path(), config_, max_rank_));
   auto read = std::make_shared<Adapter>();
   read->id = adapter.id();
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+  for (int64_t layer = layers_.begin; layer < layers_.end; ++layer) {
     for (int target = 0; target < kNumLoraTargets; ++target) {
-      ASSIGN_OR_RETURN(const LoraMatrices whole, files->Read(layer, static_cast<LoraTarget>(target)));
+      ASSIGN_OR_RETURN(const LoraMatrices whole,
+                       files->Read(static_cast<int32_t>(layer), static_cast<LoraTarget>(target)));
       read->linears.push_back(Convert(whole, parts_[target]));
     }
   }

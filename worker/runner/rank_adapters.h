@@ -69,6 +69,7 @@ class RankAdapters {
   Matrices Convert(const LoraMatrices& whole, const Linear& part) const;
 
   const ModelConfig& config_;
+  const Range layers_;  // of the rank's stage
   const DataType dtype_;
   const int32_t max_adapters_;
   const int32_t max_rank_;
@@ -77,7 +78,7 @@ class RankAdapters {
   const std::vector<Linear> parts_;  // [kNumLoraTargets]
 
   AdapterWeights weights_;
-  int32_t* ranks_ = nullptr;  // [num_layers][kNumLoraTargets][max_adapters], on the device
+  int32_t* ranks_ = nullptr;  // [layers_.size()][kNumLoraTargets][max_adapters], on the device
   std::vector<int32_t> host_ranks_;
   std::vector<std::shared_ptr<const Adapter>> adapters_;  // [max_adapters]; null: the slot is free
 };
