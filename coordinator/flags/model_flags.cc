@@ -190,6 +190,7 @@ std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags
   for (const auto& [name, priority] : flags.model_priorities) names.emplace_back("--model-priority", name);
   for (const auto& [name, time] : flags.model_ttft_targets) names.emplace_back("--model-ttft-target", name);
   for (const auto& [name, time] : flags.model_tpot_targets) names.emplace_back("--model-tpot-target", name);
+  for (const LoraModule& module : flags.lora.modules) names.emplace_back("--lora-modules", module.base);
   std::erase_if(names, [](const auto& flag) { return flag.second.empty(); });
   return names;
 }
