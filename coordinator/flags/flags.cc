@@ -133,12 +133,6 @@ absl::Status CheckAdapters(const Flags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("--max-cpu-loras: ", lora.max_cpu_loras,
                                                    " is less than --max-loras (", lora.max_loras, ")"));
   }
-  for (const LoraModule& module : lora.modules) {
-    if (module.base.empty() && !flags.models.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--lora-modules: '", module.name, "' needs base_model_name, since several models are served"));
-    }
-  }
   return absl::OkStatus();
 }
 

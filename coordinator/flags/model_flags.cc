@@ -75,6 +75,13 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
   if (!slo && !flags.model_tpot_targets.empty())
     return refuse("--model-tpot-target", "is for --residency-policy=slo");
+  for (const LoraModule& module : flags.lora.modules) {
+    if (module.base.empty())
+      return refuse(
+          "--lora-modules",
+          absl::StrCat("'", module.name, "' needs base_model_name, since several ", "models are served")
+              .c_str());
+  }
   for (size_t i = 0; i < flags.models.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (flags.models[i].name == flags.models[j].name)
@@ -203,7 +210,12 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.back().model = model.path;
     each.back().served_model_name = model.name;
     if (!flags.run_dir.empty()) each.back().run_dir = RunDir::ModelPath(flags.run_dir, model.name);
+    std::vector<LoraModule>& adapters = each.back().lora.modules;
+    std::erase_if(adapters, [&](const LoraModule& module) { return module.base != model.name; });
     SetOwn(model.flags, &each.back());
+    for (LoraModule& module : adapters) {
+      if (module.base.empty()) module.base = model.name;
+    }
   }
   return each;
 }
