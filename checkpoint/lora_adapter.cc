@@ -104,7 +104,7 @@ class LoraAdapter::Reader {
     adapter_.pairs_.resize(static_cast<size_t>(config_.num_layers) * kNumLoraTargets);
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
       for (const TensorSpec& spec : config_.family->layer_tensors) {
-        if (!spec.present(config_) || TargetsOf(spec.role).empty()) continue;
+        if (!IsInLayer(spec, config_, layer) || TargetsOf(spec.role).empty()) continue;
         RETURN_IF_ERROR(
             AddModule(layer, spec, absl::StrCat(config_.family->layer_prefix, layer, ".", spec.name)));
       }

@@ -25,6 +25,7 @@
 #include "coordinator/group/served_weights.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
+#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/scheduler/step_size.h"
@@ -69,6 +70,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   if (options.stale_weights_timeout == absl::ZeroDuration())
     options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = config.vocab_size;
+  options.scheduler.max_loras = flags.lora.max_loras;
   options.scheduler.pooled_bytes = PooledStateBytes(config.embedding_dim);
   return options;
 }
@@ -178,6 +180,7 @@ class ServedEngineImpl : public ServedEngine {
     kv_events_ = MakeKvEvents();
     const SharingModel sharing = Sharing();
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
+    RETURN_IF_ERROR(LoadAdapters());
     ServedModel model;
     model.name = name_;
     model.pinned = sharing.pinned;
@@ -185,6 +188,7 @@ class ServedEngineImpl : public ServedEngine {
     model.ttft_target = sharing.targets.ttft;
     model.tpot_target = sharing.targets.tpot;
     model.engine = engine_;
+    model.adapters = adapters_;
     model.tokenizer = std::move(parts.tokenizer);
     model.templates = std::move(parts.templates);
     model.turn_format = parts.turn_format;
@@ -248,6 +252,24 @@ class ServedEngineImpl : public ServedEngine {
  private:
   // At the front of lines about the model, where there are several.
   std::string LogName() const { return flags_.models.empty() ? "" : absl::StrCat(name_, ": "); }
+
+  // Makes the registry of adapters, where there may be adapters, and loads those that flags name.
+  absl::Status LoadAdapters() {
+    if (!flags_.lora.enabled) return absl::OkStatus();
+    adapters_ = std::make_shared<AdapterRegistry>(
+        engine_, AdapterRegistryOptions{.max_adapters = MaxAdapters(flags_.lora),
+                                        .max_loras = flags_.lora.max_loras,
+                                        .unload_timeout = flags_.lora.unload_timeout});
+    for (const LoraModule& module : flags_.lora.modules) {
+      if (!module.base.empty() && module.base != name_) continue;
+      const absl::Status loaded = module.name == name_
+                                      ? absl::InvalidArgumentError("the model has that name")
+                                      : adapters_->Load(module.name, module.path, /*in_place=*/false);
+      if (!loaded.ok()) return Annotate(loaded, absl::StrCat("--lora-modules: ", module.name));
+      LogInfo("{}adapter {} from {}", LogName(), module.name, module.path);
+    }
+    return absl::OkStatus();
+  }
 
   // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than those
   // of every earlier process, which had fewer batches than microseconds.
@@ -351,8 +373,9 @@ class ServedEngineImpl : public ServedEngine {
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
   ReplicaGroups workers_;
   std::vector<KvPlan> plans_;
-  std::shared_ptr<KvEventLog> kv_events_;  // of all replicas; null: there is none
-  std::shared_ptr<Engine> engine_;         // ends before the workers, whose executors it borrows
+  std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none
+  std::shared_ptr<AdapterRegistry> adapters_;  // null: the model takes none
+  std::shared_ptr<Engine> engine_;             // ends before the workers, whose executors it borrows
 };
 
 }  // namespace

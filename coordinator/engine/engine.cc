@@ -56,6 +56,10 @@ absl::Status Engine::ResetPrefixCache(bool preempt_running) {
   return RunKind(this, ResetPrefixCacheRequest{.preempt_running = preempt_running});
 }
 
+absl::Status Engine::SetAdapters(std::vector<HeldAdapter> adapters) {
+  return RunKind(this, SetAdaptersRequest{.adapters = std::move(adapters)});
+}
+
 absl::Status Engine::Revive(bool asleep) { return RunKind(this, ReviveRequest{.asleep = asleep}); }
 
 absl::Status Engine::Roll(absl::Duration grace) { return RunKind(this, RollRequest{.grace = grace}); }

@@ -15,6 +15,7 @@
 #include "coordinator/engine/commands/reset_prefix_cache_command.h"
 #include "coordinator/engine/commands/resize_kv_cache_command.h"
 #include "coordinator/engine/commands/restart_command.h"
+#include "coordinator/engine/commands/set_adapters_command.h"
 #include "coordinator/engine/commands/sleep_command.h"
 #include "coordinator/engine/commands/update_command.h"
 #include "coordinator/engine/commands/wake_up_command.h"
@@ -206,6 +207,10 @@ absl::StatusOr<int32_t> EngineLoop::CarryOut(const ResizeKvCacheRequest& request
 
 absl::Status EngineLoop::CarryOut(const ResetPrefixCacheRequest& request) {
   return RunCommand(std::make_shared<ResetPrefixCacheCommand>(request.preempt_running)).status();
+}
+
+absl::Status EngineLoop::CarryOut(const SetAdaptersRequest& request) {
+  return RunCommand(std::make_shared<SetAdaptersCommand>(request.adapters)).status();
 }
 
 absl::Status EngineLoop::CarryOut(const RollRequest& /*request*/) {

@@ -28,6 +28,12 @@ GroupHoldings::GroupHoldings(const EngineOptions& options)
       largest_cache_(options.scheduler.blocks.num_blocks),
       mapped_blocks_(options.num_mapped_blocks > 0 ? options.num_mapped_blocks : largest_cache_) {}
 
+Held GroupHoldings::held() const {
+  Held held(residency_, weights_, mapped_blocks_);
+  held.adapters = adapters_;
+  return held;
+}
+
 bool GroupHoldings::LacksWeights() const {
   const TagState state = residency_.state(kWeightsTag);
   return state == TagState::kStale || state == TagState::kDiscarded;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,7 +31,8 @@ class GroupHoldings {
   // No cache is smaller: a sequence of max_model_len needs so many blocks, the null block included.
   int32_t smallest_cache() const { return smallest_cache_; }
   // For the executor, which brings ranks to this after a loss.
-  Held held() const { return {residency_, weights_, mapped_blocks_}; }
+  Held held() const;
+  const std::vector<HeldAdapter>& adapters() const { return adapters_; }
   // Every tag is resident, and the weights are not stale.
   bool awake() const { return residency_.awake(); }
   // The version that every rank has; 0: the weights are stale.
@@ -55,6 +57,7 @@ class GroupHoldings {
   // Every rank has `weights`.
   void NoteWeights(Weights weights);
   void NoteMappedBlocks(int32_t num_blocks);
+  void NoteAdapters(std::vector<HeldAdapter> adapters) { adapters_ = std::move(adapters); }
   // Nothing has changed after all, or a recovery has led to this.
   void Restore(Residency residency, Weights weights);
 
@@ -68,6 +71,7 @@ class GroupHoldings {
   const int32_t smallest_cache_;
   const int32_t largest_cache_;
   int32_t mapped_blocks_;
+  std::vector<HeldAdapter> adapters_;
   int64_t num_cache_grows_ = 0, num_cache_shrinks_ = 0;
 };
 

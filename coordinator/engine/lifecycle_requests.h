@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/engine/weight_update.h"
+#include "coordinator/residency/held_adapter.h"
 #include "coordinator/residency/transition_report.h"
 #include "proto/weights.pb.h"
 
@@ -160,6 +161,15 @@ struct ResetPrefixCacheRequest {
       false;  // sequences that run are preempted before: no block of the cache stays in use
 };
 
+// Every rank holds exactly these adapters afterwards (proto/worker.proto, SetAdapters); a slot keeps its
+// adapter where the id stays. No request may have an adapter that goes. An error names the adapter, and the
+// tensor or the key; then the ranks hold what they held before.
+struct SetAdaptersRequest {
+  using Result = absl::Status;
+
+  std::vector<HeldAdapter> adapters;
+};
+
 // Starts new workers for an engine, or for replicas of an engine, that failed because workers were lost, in
 // the state of the lost workers. The result comes when the group is whole, or has failed again. Declined:
 // nothing has failed that new workers could mend.
@@ -196,10 +206,10 @@ inline constexpr char kForceLosesOnlyCopy[] =
     "keeps them; "
     "with force they are lost, and a reload or an update has to bring others";
 
-using LifecycleRequest =
-    std::variant<SleepRequest, WakeUpRequest, WakeForArrivalsRequest, EndWaitingRequest, PrefetchRequest,
-                 PauseRequest, ResumeRequest, ReloadWeightsRequest, UpdateWeightsRequest,
-                 ResizeKvCacheRequest, ResetPrefixCacheRequest, ReviveRequest, RollRequest, AbortCallRequest>;
+using LifecycleRequest = std::variant<SleepRequest, WakeUpRequest, WakeForArrivalsRequest, EndWaitingRequest,
+                                      PrefetchRequest, PauseRequest, ResumeRequest, ReloadWeightsRequest,
+                                      UpdateWeightsRequest, ResizeKvCacheRequest, ResetPrefixCacheRequest,
+                                      SetAdaptersRequest, ReviveRequest, RollRequest, AbortCallRequest>;
 // Of the type that the request's kind names, or an error as a plain status.
 using LifecycleResult =
     std::variant<absl::Status, absl::StatusOr<TransitionReport>, absl::StatusOr<WeightsChange>,

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/executor/memory_check.h"
+#include "coordinator/residency/held_adapter.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
@@ -57,6 +58,10 @@ class Executor {
   // blocks, whether the cache is resident or sleeps. Otherwise as SleepAsync and WakeUpAsync. `num_before`:
   // how many blocks have memory now. The report for `done` has each rank's resident bytes of the cache.
   virtual void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) = 0;
+  // Every rank holds exactly these adapters afterwards, whatever memory sleeps; `before`: those that the
+  // ranks hold now, and hold again after an error. Otherwise as ResizeKvCacheAsync; the report is empty.
+  virtual void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
+                                const std::vector<HeldAdapter>& before, LifecycleDone done) = 0;
   // Whether the last sleep or wake-up was committed when the group was lost: then the transition has
   // happened, and Recover has to bring all ranks to its end. Known once the failure is known. Thread safe.
   virtual bool committed() const = 0;

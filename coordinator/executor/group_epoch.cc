@@ -327,6 +327,31 @@ absl::StatusOr<TransitionReport> GroupEpoch::ResizeKvCache(int32_t num_blocks, i
   return report;
 }
 
+absl::Status GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters) {
+  v1::SetAdaptersRequest request;
+  for (const HeldAdapter& adapter : adapters) {
+    v1::WorkerAdapter* const message = request.add_adapters();
+    message->set_slot(adapter.slot);
+    message->set_id(adapter.id);
+    message->set_name(adapter.name);
+    message->set_path(adapter.path);
+  }
+  return calls_.CollectOperation(calls_.all(), options_.load_timeout, &Stub::SetAdapters, request).status();
+}
+
+absl::StatusOr<TransitionReport> GroupEpoch::SetAdapters(const std::vector<HeldAdapter>& adapters,
+                                                         const std::vector<HeldAdapter>& before) {
+  const absl::Status set = SetAdaptersOnAll(adapters);
+  if (set.ok()) return TransitionReport();
+  if (!latch_.status().ok()) return set;
+  // Ranks that have taken the new adapters hold the others, and read nothing that they hold.
+  if (const absl::Status undone = SetAdaptersOnAll(before); !undone.ok()) {
+    latch_.Fail(absl::UnavailableError(
+        absl::StrCat("the ranks may hold different adapters (", set.message(), "): ", undone.message())));
+  }
+  return set;
+}
+
 absl::Status GroupEpoch::SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots,
                                         int32_t num_blocks) {
   Ranks others;

@@ -74,6 +74,11 @@ class GroupEpoch {
   // As Executor::ResizeKvCacheAsync; blocks. A failed resize is undone; a rank that does not confirm that is
   // lost.
   absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
+  // As Executor::SetAdaptersAsync; blocks. A rank that does not confirm that a failed call is undone is lost.
+  absl::StatusOr<TransitionReport> SetAdapters(const std::vector<HeldAdapter>& adapters,
+                                               const std::vector<HeldAdapter>& before);
+  // The same on ranks that may hold any adapters; nothing is undone.
+  absl::Status SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters);
   // Brings every rank to `num_blocks` whose snapshot has a different number.
   absl::Status SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t num_blocks);
   // Brings every rank from its snapshot's state to `held`.

@@ -96,6 +96,13 @@ void GrpcExecutor::ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, Li
       std::move(done));
 }
 
+void GrpcExecutor::SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
+                                    const std::vector<HeldAdapter>& before, LifecycleDone done) {
+  RunLifecycle<absl::StatusOr<TransitionReport>>(
+      [adapters, before](GroupEpoch* epoch) { return epoch->SetAdapters(adapters, before); },
+      std::move(done));
+}
+
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
   RunLifecycle<WeightsOutcome>(
       [path, version](GroupEpoch* epoch) { return epoch->weights()->Reload(path, version); },

@@ -265,6 +265,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),
                   SpeculationFlags(flags),
+                  AdapterFlags(&flags->lora),
                   SleepFlags(flags),
                   SeveralModelsFlags(flags),
                   TimeFlags(flags),

@@ -18,6 +18,7 @@ inline constexpr absl::Duration kLongestTimeFlag = absl::Hours(24 * 100);
 inline constexpr int64_t kMinBytesFlag = 1 << 10;
 inline constexpr int64_t kMaxBytesFlag = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
+FlagGroup AdapterFlags(LoraFlags* flags);
 FlagGroup AnswerFlags(ChatFlags* chat);
 FlagGroup SchemaFlags(GateOptions* gate);
 FlagGroup BrowserFlags(Flags* flags);

@@ -149,6 +149,17 @@ absl::Status CheckPipeline(const Flags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAdapters(const Flags& flags) {
+  const LoraFlags& lora = flags.lora;
+  if (!lora.enabled && !lora.modules.empty())
+    return absl::InvalidArgumentError("--lora-modules: needs --enable-lora");
+  if (lora.max_cpu_loras > 0 && lora.max_cpu_loras < lora.max_loras) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-cpu-loras: ", lora.max_cpu_loras,
+                                                   " is less than --max-loras (", lora.max_loras, ")"));
+  }
+  return absl::OkStatus();
+}
+
 // Checks for flags of one model that do not go together.
 absl::Status CheckModel(const Flags& flags) {
   if (flags.engine.scheduler.max_num_batched_tokens < flags.engine.scheduler.max_num_seqs) {
@@ -163,6 +174,7 @@ absl::Status CheckModel(const Flags& flags) {
   }
   RETURN_IF_ERROR(CheckSpeculation(flags));
   RETURN_IF_ERROR(CheckPipeline(flags));
+  RETURN_IF_ERROR(CheckAdapters(flags));
   if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
     return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
   if (!flags.local_workers && !flags.device_indices.empty()) {

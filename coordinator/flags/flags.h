@@ -17,6 +17,7 @@
 #include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/flags/chat_flags.h"
+#include "coordinator/flags/lora_flags.h"
 #include "coordinator/flags/pooling_flags.h"
 #include "coordinator/flags/quantization.h"
 #include "coordinator/http/api_keys.h"
@@ -131,6 +132,7 @@ struct Flags {
   }
   int32_t prompt_lookup_min = 2;
   int32_t prompt_lookup_max = 5;
+  LoraFlags lora;
   // Sleep.
   AutoSleepOptions auto_sleep;
   std::optional<bool> keep_kv_on_sleep;         // not set: true where several models are served

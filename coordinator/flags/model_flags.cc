@@ -75,6 +75,13 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
   if (!slo && !flags.model_tpot_targets.empty())
     return refuse("--model-tpot-target", "is for --residency-policy=slo");
+  for (const LoraModule& module : flags.lora.modules) {
+    if (module.base.empty())
+      return refuse(
+          "--lora-modules",
+          absl::StrCat("'", module.name, "' needs base_model_name, since several ", "models are served")
+              .c_str());
+  }
   for (size_t i = 0; i < flags.models.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (flags.models[i].name == flags.models[j].name)
@@ -190,6 +197,7 @@ std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags
   for (const auto& [name, priority] : flags.model_priorities) names.emplace_back("--model-priority", name);
   for (const auto& [name, time] : flags.model_ttft_targets) names.emplace_back("--model-ttft-target", name);
   for (const auto& [name, time] : flags.model_tpot_targets) names.emplace_back("--model-tpot-target", name);
+  for (const LoraModule& module : flags.lora.modules) names.emplace_back("--lora-modules", module.base);
   std::erase_if(names, [](const auto& flag) { return flag.second.empty(); });
   return names;
 }
@@ -202,8 +210,13 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.back().model = model.path;
     each.back().served_model_name = model.name;
     if (!flags.run_dir.empty()) each.back().run_dir = RunDir::ModelPath(flags.run_dir, model.name);
+    std::vector<LoraModule>& adapters = each.back().lora.modules;
+    std::erase_if(adapters, [&](const LoraModule& module) { return module.base != model.name; });
     SetOwn(model.flags, &each.back());
     CountWorkers(&each.back());
+    for (LoraModule& module : adapters) {
+      if (module.base.empty()) module.base = model.name;
+    }
   }
   return each;
 }

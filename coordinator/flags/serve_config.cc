@@ -29,8 +29,8 @@ constexpr absl::string_view kName = "name", kPath = "path", kPinned = "pinned", 
 
 // A group of the table is about all models, or about each single model except for some of the group's flags.
 constexpr absl::string_view kGroupsOfOneModel[] = {
-    "Model", "Embeddings",        "Workers", "KV cache and scheduling", "Speculative decoding",
-    "Sleep", "Times and failures"};
+    "Model",           "Embeddings", "Workers",           "KV cache and scheduling", "Speculative decoding",
+    "Adapters (LoRA)", "Sleep",      "Times and failures"};
 constexpr absl::string_view kOfAllModels[] = {"run-dir",        "cluster-host",     "cluster-port",
                                               "sleep-arrivals", "shutdown-timeout", "stay-after-failure"};
 // Flags that name the model that the flag is about.

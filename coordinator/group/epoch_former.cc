@@ -149,8 +149,29 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::TryEpoch(Held* held, in
     held->weights.overwritten |= overwrites;  // for further attempts, too
     held_.weights.overwritten |= overwrites;
   }
+  RETURN_IF_ERROR(SetAdapters(epoch.get(), held));
   RETURN_IF_ERROR(epoch->Health());
   return epoch;
+}
+
+// An adapter whose files have gone, or have become wrong, must not end the engine: the adapter is dropped,
+// and requests for it get an error. The first epoch drops the adapters of an earlier coordinator.
+absl::Status EpochFormer::SetAdapters(GroupEpoch* epoch, Held* held) {
+  if (load_request_.max_adapters() == 0) return absl::OkStatus();
+  const std::vector<HeldAdapter> wanted = held_.adapters;
+  const absl::Status all = epoch->SetAdaptersOnAll(wanted);
+  if (all.ok() || !epoch->Health().ok() || wanted.empty()) return all;
+  std::vector<HeldAdapter> possible;
+  for (const HeldAdapter& adapter : wanted) {
+    possible.push_back(adapter);
+    const absl::Status one = epoch->SetAdaptersOnAll(possible);
+    RETURN_IF_ERROR(epoch->Health());
+    if (one.ok()) continue;
+    LogError("{}an adapter is dropped: {}", ReplicaPrefix(flags_), std::string(one.message()));
+    possible.pop_back();
+  }
+  held->adapters = held_.adapters = possible;
+  return epoch->SetAdaptersOnAll(possible);
 }
 
 absl::StatusOr<std::vector<WorkerLink>> EpochFormer::AwaitWorkers() {

@@ -66,6 +66,8 @@ class EpochFormer {
   absl::Status LoadWeights(GroupEpoch* epoch, Snapshots* snapshots);
   absl::Status CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots);
   absl::Status AllocateCache(GroupEpoch* epoch, Snapshots* snapshots);
+  // Ranks hold the adapters of held_, as far as all ranks can load these.
+  absl::Status SetAdapters(GroupEpoch* epoch, Held* held);
   absl::Status PlanCache(GroupEpoch* epoch, const Snapshots& snapshots);
   void LogRanks(const Snapshots& snapshots, const std::vector<v1::ProfileResponse>& profiles) const;
 

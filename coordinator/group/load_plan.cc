@@ -58,6 +58,10 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
     request.set_draft_model_path(flags.draft_model);
     request.set_num_speculative_tokens(flags.engine.scheduler.speculation.num_speculative_tokens);
   }
+  if (flags.lora.enabled) {
+    request.set_max_adapters(MaxAdapters(flags.lora));
+    request.set_max_lora_rank(flags.lora.max_rank);
+  }
   return request;
 }
 

@@ -12,6 +12,7 @@
 #include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/grpc/control_fields.h"
 #include "coordinator/grpc/status_messages.h"
+#include "coordinator/operators/adapter_calls.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "proto/status.h"
 
@@ -319,6 +320,30 @@ grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::Ro
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_num_replicas(result->num_replicas);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::LoadLoraAdapter(grpc::ServerContext* context,
+                                                 const v1::LoadLoraAdapterRequest* request,
+                                                 v1::LoadLoraAdapterResponse* response) {
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const absl::StatusOr<absl::Duration> loaded = LoadAdapter(
+      *models_, *call.model,
+      {.name = request->lora_name(), .path = request->lora_path(), .in_place = request->load_inplace()});
+  if (!loaded.ok()) return EngineRefusal(loaded.status(), *call.model->engine);
+  response->set_seconds(absl::ToDoubleSeconds(*loaded));
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::UnloadLoraAdapter(grpc::ServerContext* context,
+                                                   const v1::UnloadLoraAdapterRequest* request,
+                                                   v1::UnloadLoraAdapterResponse* response) {
+  OperatorCall call;
+  if (grpc::Status status = Open(context, *request, &call); !status.ok()) return status;
+  const absl::StatusOr<absl::Duration> unloaded = UnloadAdapter(*call.model, request->lora_name());
+  if (!unloaded.ok()) return EngineRefusal(unloaded.status(), *call.model->engine);
+  response->set_seconds(absl::ToDoubleSeconds(*unloaded));
   return grpc::Status::OK;
 }
 

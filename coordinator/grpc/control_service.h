@@ -50,6 +50,10 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                              grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                              v1::UpdateWeightsResponse* response) override;
   grpc::Status DirectUpdateWeights(grpc::ServerContext* context, DirectUpdateStream* stream) override;
+  grpc::Status LoadLoraAdapter(grpc::ServerContext* context, const v1::LoadLoraAdapterRequest* request,
+                               v1::LoadLoraAdapterResponse* response) override;
+  grpc::Status UnloadLoraAdapter(grpc::ServerContext* context, const v1::UnloadLoraAdapterRequest* request,
+                                 v1::UnloadLoraAdapterResponse* response) override;
   grpc::Status AbortCall(grpc::ServerContext* context, const v1::AbortCallRequest* request,
                          v1::AbortCallResponse* response) override;
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/openai/client_request.h"
 #include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/response_json.h"
@@ -200,10 +201,16 @@ grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, cons
   const std::vector<SharedModel> models = models_->All();
   if (models.empty()) return LoadingStatus(*models_);
   for (const SharedModel& model : models) {
-    v1::ModelCard* card = response->add_models();
-    card->set_id(model->name);
-    card->set_max_model_len(model->engine->max_model_len());
-    card->set_vocab_size(model->config.vocab_size);
+    const auto add = [&](const std::string& id) {
+      v1::ModelCard* card = response->add_models();
+      card->set_id(id);
+      card->set_max_model_len(model->engine->max_model_len());
+      card->set_vocab_size(model->config.vocab_size);
+      if (id != model->name) card->set_parent(model->name);
+    };
+    add(model->name);
+    if (model->adapters == nullptr) continue;
+    for (const std::shared_ptr<const RequestAdapter>& adapter : model->adapters->List()) add(adapter->name);
   }
   return grpc::Status::OK;
 }

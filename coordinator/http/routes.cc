@@ -50,6 +50,8 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kRevive, "/revive", false, true, false, RouteKey::kListeners, false, true},
     {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
     {Route::kAbortCall, "/abort_call", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kLoadAdapter, "/v1/load_lora_adapter", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kUnloadAdapter, "/v1/unload_lora_adapter", false, true, false, RouteKey::kListeners, false, true},
     {Route::kReloadWeights, "/reload_weights", false, true, false, RouteKey::kListeners, false, true},
     {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,
      true},

@@ -54,6 +54,8 @@ enum class Route {
   kRevive,
   kRoll,
   kAbortCall,
+  kLoadAdapter,
+  kUnloadAdapter,
   kReloadWeights,
   kUpdateWeightVersion,
   kWeightInfo,
@@ -105,6 +107,8 @@ inline bool IsLifecycle(Route route) {
     case Route::kRevive:
     case Route::kRoll:
     case Route::kAbortCall:
+    case Route::kLoadAdapter:
+    case Route::kUnloadAdapter:
     case Route::kReloadWeights:
     case Route::kUpdateWeightVersion:
     case Route::kWeightChecker:

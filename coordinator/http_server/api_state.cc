@@ -10,6 +10,7 @@
 #include "coordinator/http/json_body.h"
 #include "coordinator/http/query_string.h"
 #include "coordinator/http_server/openapi.h"
+#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
@@ -50,6 +51,15 @@ Json ConfigJson(const std::string& engine_config, bool as_text) {
       absl::StrAppend(&text, text.empty() ? "" : ", ", name, "=", value.dump());
   }
   return text;
+}
+
+AdapterNumbers CountAdapters(const AdapterRegistry& registry) {
+  AdapterNumbers numbers = {.max_loras = registry.max_loras()};
+  for (const std::shared_ptr<const RequestAdapter>& adapter : registry.List()) {
+    if (adapter->num_running > 0) numbers.running.push_back(adapter->name);
+    if (adapter->num_waiting > 0) numbers.waiting.push_back(adapter->name);
+  }
+  return numbers;
 }
 
 HttpResponse NoModel(absl::string_view name, const std::vector<SharedModel>& models) {
@@ -106,7 +116,7 @@ void ApiState::SetModels(std::vector<ServedModel> models) {
 }
 
 SharedModel ApiState::ModelOf(absl::string_view body) const {
-  if (models_.All().size() > 1) {
+  if (models_.HasSeveralNames()) {
     const ApiLimits& limits = options.limits;
     const std::string name = FindModelName(body, {limits.max_json_depth, limits.max_json_values});
     if (SharedModel model = models_.Find(name)) return model;
@@ -120,6 +130,7 @@ std::string ApiState::MetricsText() const {
   // The metrics of all models are in one registry.
   for (const SharedModel& model : models) {
     model->metrics->Update(model->engine->Stats());
+    if (model->adapters != nullptr) model->metrics->UpdateAdapters(CountAdapters(*model->adapters));
     if (model->grammars != nullptr) model->metrics->UpdateGrammars(CountGrammars(*model->grammars));
   }
   return metrics->Serialize();
@@ -129,19 +140,26 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
   Json cards = Json::array();
-  for (const SharedModel& model : models) {
-    Json card = {{"id", model->name},
+  const auto add = [&](const ServedModel& model, const std::string& id, const std::string& root,
+                       const Json& parent) {
+    Json card = {{"id", id},
                  {"object", "model"},
                  {"created", created},
                  {"owned_by", "somnus"},
-                 {"root", model->name},
-                 {"parent", nullptr},
-                 {"max_model_len", model->engine->max_model_len()},
+                 {"root", root},
+                 {"parent", parent},
+                 {"max_model_len", model.engine->max_model_len()},
                  {"permission", Json::array({Permission(created)})}};
-    if (models.size() > 1) card["state"] = EngineStateName(model->engine->state());
-    if (name == model->name) return JsonResponse(card);
-    cards.push_back(std::move(card));
+    if (models.size() > 1) card["state"] = EngineStateName(model.engine->state());
+    if (name.empty() || name == id) cards.push_back(std::move(card));
+  };
+  for (const SharedModel& model : models) {
+    add(*model, model->name, model->name, nullptr);
+    if (model->adapters == nullptr) continue;
+    for (const std::shared_ptr<const RequestAdapter>& adapter : model->adapters->List())
+      add(*model, adapter->name, adapter->path, model->name);
   }
+  if (!name.empty() && !cards.empty()) return JsonResponse(cards[0]);
   if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", std::move(cards)}});
   return NoModel(name, models);
 }
@@ -303,10 +321,10 @@ HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view 
   if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
   const auto& parameters = std::get<LifecycleParameters>(read);
   return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
-    if (WaitsForNobody(spec.route)) return somnus::AnswerLifecycle(spec, model, parameters, body);
+    if (WaitsForNobody(spec.route)) return somnus::AnswerLifecycle(spec, models_, model, parameters, body);
     const absl::StatusOr<CallBounds::Place> place = call_bounds_.Enter(spec.path, model.name);
     if (!place.ok()) return ErrorResponse(FromStatus(place.status()));
-    return somnus::AnswerLifecycle(spec, model, parameters, body);
+    return somnus::AnswerLifecycle(spec, models_, model, parameters, body);
   });
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/memory_tags.h"
+#include "coordinator/metrics/adapter_metrics.h"
 #include "coordinator/metrics/grammar_metrics.h"
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
@@ -194,6 +195,11 @@ class PrometheusMetrics : public Metrics {
   void UpdateGrammars(const GrammarNumbers& numbers) override {
     absl::MutexLock lock(&serialize_mu_);
     grammars_.Update(numbers);
+  }
+
+  void UpdateAdapters(const AdapterNumbers& numbers) override {
+    absl::MutexLock lock(&serialize_mu_);
+    adapters_.Update(numbers);
   }
 
   void Update(const EngineStats& stats) override {
@@ -400,6 +406,7 @@ class PrometheusMetrics : public Metrics {
   const Series of_model_;  // without the label `engine`, as vLLM has them
   const Buckets token_buckets_;
   GrammarMetrics grammars_{&series_};
+  AdapterMetrics adapters_{&series_};
   SleepOperationMetrics sleep_operations_{&registry_};
   prometheus::Histogram& iteration_tokens_ =
       Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/engine_stats.h"
+#include "coordinator/metrics/adapter_numbers.h"
 #include "coordinator/metrics/grammar_numbers.h"
 
 namespace somnus {
@@ -77,8 +78,10 @@ class Metrics : public EngineObserver {
 
   // From now on each scrape asks the source for its count.
   virtual void AddSource(CounterSource source) = 0;
-  // Take over the numbers that the cache of grammars, and the engine, keep themselves.
+  // Take over the numbers that the cache of grammars, the registry of adapters and the engine keep
+  // themselves.
   virtual void UpdateGrammars(const GrammarNumbers& numbers) = 0;
+  virtual void UpdateAdapters(const AdapterNumbers& numbers) = 0;
   virtual void Update(const EngineStats& stats) = 0;
   // Returns all metrics of the registry in Prometheus' text format 0.0.4.
   virtual std::string Serialize() = 0;

@@ -29,6 +29,9 @@ class Series {
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const Labels& more = {}) const {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(With(more));
   }
+  void Remove(const std::string& name, const std::string& help, prometheus::Gauge* gauge) const {
+    prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Remove(gauge);
+  }
   prometheus::Counter& Counter(const std::string& name, const std::string& help,
                                const Labels& more = {}) const {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(With(more));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/openai/word_speller.h"
 
 namespace somnus {
@@ -50,11 +51,28 @@ SharedModel ModelTable::Get() const {
 }
 
 SharedModel ModelTable::Find(absl::string_view name) const {
-  absl::MutexLock lock(&mutex_);
-  for (const SharedModel& model : models_) {
+  const std::vector<SharedModel> models = All();
+  for (const SharedModel& model : models) {
     if (model->name == name) return model;
   }
+  for (const SharedModel& model : models) {
+    if (model->adapters == nullptr) continue;
+    std::shared_ptr<const RequestAdapter> adapter = model->adapters->Find(std::string(name));
+    if (adapter == nullptr) continue;
+    auto named = std::make_shared<ServedModel>(*model);
+    named->name = std::string(name);
+    named->parent = model->name;
+    named->adapter = std::move(adapter);
+    return named;
+  }
   return nullptr;
+}
+
+bool ModelTable::HasSeveralNames() const {
+  absl::MutexLock lock(&mutex_);
+  return models_.size() > 1 || std::any_of(models_.begin(), models_.end(), [](const SharedModel& model) {
+           return model->adapters != nullptr;
+         });
 }
 
 std::vector<SharedModel> ModelTable::All() const {

@@ -30,8 +30,13 @@ class ModelTable {
   void Set(std::vector<ServedModel> models);
   // The first model: a request that names no model gets this model. Null while the models load.
   SharedModel Get() const;
-  SharedModel Find(absl::string_view name) const;  // null: no such model, or loading
+  // A model, or an adapter: a model with `adapter` set, and otherwise as the adapter's model. Null: there is
+  // no such name, or the models load.
+  SharedModel Find(absl::string_view name) const;
+  // The models alone.
   std::vector<SharedModel> All() const;
+  // Requests may choose among several names.
+  bool HasSeveralNames() const;
 
  private:
   const std::function<StateReport()> starting_;

@@ -23,6 +23,7 @@
 
 namespace somnus {
 
+class AdapterRegistry;
 class ChatTemplate;
 class ForcedTokenizer;
 class GrammarCache;
@@ -46,6 +47,10 @@ struct ServedModel {
   std::string name;       // the name that clients use (--served-model-name)
   std::string all_names;  // of all served models, for messages; set by ModelTable
   std::shared_ptr<Engine> engine;
+  std::shared_ptr<AdapterRegistry> adapters;  // null: the model takes no adapters
+  // Of an adapter that clients name like a model (ModelTable::Find): the adapter, and the model's name.
+  std::shared_ptr<const RequestAdapter> adapter;
+  std::string parent;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;

@@ -28,6 +28,10 @@ std::vector<std::string> KnownNames(Route route) {
       return {"reset_running_requests", "reset_external"};
     case Route::kRoll:
       return {"grace_s"};
+    case Route::kLoadAdapter:
+      return {"lora_name", "lora_path", "load_inplace", "lora_int_id"};
+    case Route::kUnloadAdapter:
+      return {"lora_name", "lora_int_id"};
     case Route::kReloadWeights:
       return {"path", "mode", "weight_version"};
     case Route::kUpdateWeightVersion:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/operators/adapter_calls.h"
 #include "coordinator/operators/collective_rpc.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "coordinator/operators/report_json.h"
@@ -157,6 +158,29 @@ HttpResponse ReloadResponse(Engine* engine, const LifecycleParameters& parameter
                            {"seconds", absl::ToDoubleSeconds(result->duration)}});
 }
 
+std::string LastOf(const LifecycleParameters& parameters, const std::string& name) {
+  const std::vector<std::string>& values = parameters.Values(name);
+  return values.empty() ? "" : values.back();
+}
+
+HttpResponse LoadAdapterResponse(const ModelTable& models, const ServedModel& model,
+                                 const LifecycleParameters& parameters) {
+  AdapterLoad load = {.name = LastOf(parameters, "lora_name"), .path = LastOf(parameters, "lora_path")};
+  if (const auto error = parameters.ReadBool("load_inplace", &load.in_place)) return ErrorResponse(*error);
+  const absl::StatusOr<absl::Duration> loaded = LoadAdapter(models, model, load);
+  if (!loaded.ok()) return ErrorResponse(AdapterError(loaded.status(), *model.engine));
+  return JsonResponse(
+      Json{{"status", "loaded"}, {"lora_name", load.name}, {"seconds", absl::ToDoubleSeconds(*loaded)}});
+}
+
+HttpResponse UnloadAdapterResponse(const ServedModel& model, const LifecycleParameters& parameters) {
+  const std::string name = LastOf(parameters, "lora_name");
+  const absl::StatusOr<absl::Duration> unloaded = UnloadAdapter(model, name);
+  if (!unloaded.ok()) return ErrorResponse(AdapterError(unloaded.status(), *model.engine));
+  return JsonResponse(
+      Json{{"status", "unloaded"}, {"lora_name", name}, {"seconds", absl::ToDoubleSeconds(*unloaded)}});
+}
+
 // vLLM has a name for its weights there. Here the version says which weights every token was computed with,
 // so every change of the weights gives a new version, and nothing else does.
 HttpResponse UpdateVersionResponse(const Engine& engine, const LifecycleParameters& parameters) {
@@ -175,7 +199,7 @@ HttpResponse UpdateVersionResponse(const Engine& engine, const LifecycleParamete
 
 }  // namespace
 
-HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
+HttpResponse AnswerLifecycle(const RouteSpec& spec, const ModelTable& models, const ServedModel& model,
                              const LifecycleParameters& parameters, absl::string_view body) {
   Engine* const engine = model.engine.get();
   switch (spec.route) {
@@ -205,6 +229,10 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
     }
     case Route::kRoll:
       return RollResponse(engine, parameters);
+    case Route::kLoadAdapter:
+      return LoadAdapterResponse(models, model, parameters);
+    case Route::kUnloadAdapter:
+      return UnloadAdapterResponse(model, parameters);
     case Route::kReloadWeights:
       return ReloadResponse(engine, parameters);
     case Route::kUpdateWeightVersion:

@@ -7,6 +7,7 @@
 #include "base/heartbeat.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_report.h"
+#include "coordinator/replicas/commands/replica_adapters.h"
 #include "coordinator/replicas/commands/replica_cache_reset.h"
 #include "coordinator/replicas/commands/replica_end_waiting.h"
 #include "coordinator/replicas/commands/replica_pause.h"
@@ -113,6 +114,7 @@ LifecycleResult ReplicaSet::Run(const LifecycleRequest& request) {
           [this](const UpdateWeightsRequest& one) { return ReplicaUpdate::Begin(parts_, one); },
           [this](const ResizeKvCacheRequest& one) { return ReplicaResize(parts_, one).Run(); },
           [this](const ResetPrefixCacheRequest& one) { return ReplicaCacheReset(parts_, one).Run(); },
+          [this](const SetAdaptersRequest& one) { return ReplicaAdapters(parts_, one, &adapters_).Run(); },
           [this](const ReviveRequest& one) { return revival_.Revive(one.asleep); },
           [this](const RollRequest& one) { return roll_.Run(one.grace); },
           [this](const AbortCallRequest&) { return AbortCalls(); },

@@ -92,7 +92,8 @@ class ReplicaSet : public Engine, private ReplicaEvents {
   ReplicaQueue queue_;
   CallWaits waits_;
   CallTurns turns_;
-  const SetParts parts_;  // the members above
+  const SetParts parts_;               // the members above
+  std::vector<HeldAdapter> adapters_;  // of every replica; for commands that have their turn
   ReplicaRevival revival_;
   ReplicaRoll roll_;
   std::unique_ptr<PinnedPrefixes> prefixes_;

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/request/prompt_ids.h"
+#include "coordinator/request/request_adapter.h"
 #include "coordinator/request/token_constraint.h"
 
 namespace somnus {
@@ -171,6 +172,7 @@ struct EngineRequest {
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
+  std::shared_ptr<const RequestAdapter> adapter;  // null: the model itself
   std::string user;  // the sender, where users have accounts; empty: a sender without a name
   // The id of another choice of the same prompt: a request that was submitted before this request, with the
   // same prompt, sampling and salt. Where possible, the prompt is computed once for both. Empty: there is no

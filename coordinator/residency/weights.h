@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/residency/held_adapter.h"
 #include "coordinator/residency/residency.h"
 #include "proto/weights.pb.h"
 
@@ -49,6 +50,7 @@ struct Held {
   Residency residency;
   Weights weights;
   int32_t num_mapped_blocks = 0;  // of the KV cache, while the cache is resident; 0: all
+  std::vector<HeldAdapter> adapters;
 };
 
 // Of a change of weights: the error of a rank, or of a replica, that has refused the change before anything

@@ -51,6 +51,11 @@ Admission::Verdict Admission::CheckOthers(const SequencePtr& sequence, Walk* wal
   // A sequence that was preempted with a token still in flight is sent whole, so that all its tokens must be
   // known first.
   if (HasPending(*sequence) || IsKeptApart(*sequence)) return Verdict::kStop;
+  if (AwaitsAdapter(*sequence, walk->adapter_waits)) {
+    walk->adapter_waits = true;
+    ++walk->skipped;
+    return Verdict::kSkip;
+  }
   const std::shared_ptr<PreemptedTogether>& together = sequence->choice.together;
   const bool waits_for_choices = walk->coming_back != nullptr && walk->coming_back->num_waiting > 0;
   if (waits_for_choices && together != walk->coming_back) return Verdict::kStop;
@@ -68,6 +73,16 @@ Admission::Verdict Admission::CheckOthers(const SequencePtr& sequence, Walk* wal
 bool Admission::IsKeptApart(const Sequence& sequence) const {
   const LiveSequences::Running& running = sequences_.running();
   return !running.empty() && (sequence.runs_alone || running.begin()->second->runs_alone);
+}
+
+bool Admission::AwaitsAdapter(const Sequence& sequence, bool another_waits) const {
+  if (sequence.request.adapter == nullptr) return false;
+  if (another_waits) return true;
+  absl::flat_hash_set<uint64_t> adapters = {sequence.request.adapter->id};
+  for (const auto& [key, running] : sequences_.running()) {
+    if (running->request.adapter != nullptr) adapters.insert(running->request.adapter->id);
+  }
+  return adapters.size() > static_cast<size_t>(options_.max_loras);
 }
 
 bool Admission::AwaitsPrefix(Sequence* sequence, const StepBuilder& builder) {
@@ -288,7 +303,8 @@ void Admission::DisplaceForFirstWaiting() {
   };
   const std::vector<SequencePtr> together = Choices::WaitingTogether(first);
   if (AnyHasPending(together) || (first->held.is_swapped && !host_tier_.MayRun(together)) ||
-      Choices::ForkSource(*first) != nullptr || !is_less_urgent(running.rbegin()->second))
+      Choices::ForkSource(*first) != nullptr || AwaitsAdapter(*first, false) ||
+      !is_less_urgent(running.rbegin()->second))
     return;
   const int32_t missing = BlocksMissing(first);
   size_t slots_wanted = 0, num_slots = slots_.num_free();

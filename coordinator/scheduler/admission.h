@@ -4,8 +4,8 @@
 // displaces, and how much work is ahead of a waiting sequence.
 //
 // A sequence without room stops admission, so that later sequences do not take the awaited room. A
-// sequence that waits for another sequence (a fork, a new prefix) or for a place among long prompts is passed
-// over.
+// sequence that waits for another sequence (a fork, a new prefix), for a place among long prompts or for its
+// adapter is passed over.
 //
 // Decisions only: LiveSequences changes states. Owned by the Scheduler, whose other parts are borrowed. Not
 // thread safe.
@@ -62,6 +62,7 @@ class Admission {
     int skipped = 0;                                 // prompts that were passed over
     std::vector<LongPrompt> passed;                  // the long prompts among these
     std::shared_ptr<PreemptedTogether> coming_back;  // the choices that come back now
+    bool adapter_waits = false;                      // a sequence was passed over for its adapter
   };
 
   // Whether the sequence may be admitted, is passed over, or stops admission, as far as other sequences
@@ -72,6 +73,9 @@ class Admission {
   Verdict CheckPartialPrefills(const Sequence& sequence, Walk* walk);
   // Whether the sequence must wait because it runs alone, or because a running sequence does.
   bool IsKeptApart(const Sequence& sequence) const;
+  // Whether the sequence must wait for its adapter: as many others run as may run at once. Later sequences
+  // with adapters wait, too, or the sequence might wait for ever.
+  bool AwaitsAdapter(const Sequence& sequence, bool another_waits) const;
   // Whether prompts of this step compute, now or later, tokens that the sequence would have to compute
   // itself. Compares tokens once for each prompt that the sequence waits for.
   bool AwaitsPrefix(Sequence* sequence, const StepBuilder& builder);

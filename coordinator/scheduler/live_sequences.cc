@@ -12,6 +12,16 @@
 #include "coordinator/scheduler/request_progress.h"
 
 namespace somnus {
+namespace {
+
+void CountRunning(const Sequence& sequence, int32_t by) {
+  if (sequence.request.adapter != nullptr) sequence.request.adapter->num_running += by;
+}
+void CountWaiting(const Sequence& sequence, int32_t by) {
+  if (sequence.request.adapter != nullptr) sequence.request.adapter->num_waiting += by;
+}
+
+}  // namespace
 
 LiveSequences::LiveSequences(const SchedulerOptions& options, const LongPrompts& long_prompts,
                              const StepLedger& ledger, BlockManager* blocks, Slots* slots,
@@ -60,6 +70,7 @@ SequencePtr LiveSequences::Find(const std::string& request_id) const {
 }
 
 void LiveSequences::InsertWaiting(const SequencePtr& sequence) {
+  CountWaiting(*sequence, 1);
   sequence->state = SequenceState::kWaiting;
   waiting_.Insert(sequence, ledger_.next_step());
 }
@@ -68,6 +79,8 @@ void LiveSequences::Start(const SequencePtr& sequence, int64_t num_computed) {
   waiting_.Erase(sequence.get(), ledger_.next_step());
   if (sequence->visit != nullptr) sequence->service = sequence->visit->service();
   running_.emplace(KeyOf(*sequence), sequence);
+  CountWaiting(*sequence, -1);
+  CountRunning(*sequence, 1);
   sequence->state = SequenceState::kRunning;
   num_suspended_ -= sequence->held.is_suspended ? 1 : 0;
   sequence->held.is_suspended = false;
@@ -89,6 +102,7 @@ void LiveSequences::NoteScheduled(const SequencePtr& sequence) {
 }
 
 void LiveSequences::LeaveRunning(Sequence* sequence) {
+  CountRunning(*sequence, -1);
   slots_.Return(sequence->slot, /*is_known=*/true);
   sequence->slot = -1;
   if (sequence->beam.group != nullptr) beams_.OnPreempt(sequence);
@@ -170,6 +184,7 @@ void LiveSequences::Finish(const SequencePtr& sequence) {
     LeaveRunning(sequence.get());
     FreeBlocks(sequence.get(), &blocks_);
   } else {
+    CountWaiting(*sequence, -1);
     waiting_.Erase(sequence.get(), ledger_.next_step());
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     num_suspended_ -= sequence->held.is_suspended ? 1 : 0;

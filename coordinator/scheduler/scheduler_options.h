@@ -33,6 +33,7 @@ struct SchedulerOptions {
   int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
   int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
+  int32_t max_loras = 1;                     // different adapters that run at once
   int32_t mask_threads = 0;                  // for constrained sequences; 0: a quarter of the CPUs, 1 to 8
   std::shared_ptr<UserAccounts> accounts;    // null: users are not told apart
   SpeculationOptions speculation;

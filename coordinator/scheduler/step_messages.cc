@@ -77,6 +77,7 @@ void NewSequenceWriter::Add(const Sequence& sequence, const std::vector<int32_t>
   message->mutable_block_ids()->Add(block_ids.begin(), block_ids.end());
   message->set_sampling_index(it->second);
   message->set_seed(sequence.request.seed);
+  if (sequence.request.adapter != nullptr) message->set_adapter_slot(sequence.request.adapter->slot);
   if (sequence.pools()) message->set_pooling(ToMessage(sequence.request.pooling));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
+#include "tests/checkpoint/lora_files.h"
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/model/golden.h"
 #include "tests/runner/branch_tree.h"
@@ -110,6 +111,39 @@ MiniOptions Small() {
   options.max_step_tokens = 64;
   options.max_running = 4;
   return options;
+}
+
+TEST(GpuAdapters, GraphsComputeTheAdapterOfEachRow) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const auto base = Checkpoint::Open(kModel);
+  ASSERT_TRUE(base.ok()) << base.status();
+  const LoraRecipe recipe{.rank = 3};
+  const auto whole =
+      RankGroup::Load(WriteMerged(kModel, **base, recipe), 1, SmallRunnerOptions(), 64, GpuRanks());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ModelRunnerOptions options = SmallRunnerOptions();
+  options.max_adapters = 2;
+  options.max_lora_rank = 4;
+  const auto group = Load(options), plain = Load(SmallRunnerOptions());
+  ASSERT_TRUE(group && plain);
+  v1::WorkerAdapter adapter;
+  adapter.set_slot(2);
+  adapter.set_id(1);
+  adapter.set_path(WriteLora(**base, recipe));
+  ASSERT_EQ(group->runner(0).SetAdapters({adapter}), absl::OkStatus());
+  const MiniRequest without{{5, 17, 42, 9}, 6};
+  MiniRequest with = without;
+  with.adapter_slot = 2;
+  const auto merged = RunAll(**whole, {without}, Small()), unchanged = RunAll(*plain, {without}, Small());
+  ASSERT_TRUE(merged.ok() && unchanged.ok());
+  ASSERT_NE((*merged)[0].tokens, (*unchanged)[0].tokens);
+  for (const bool sleeps : {false, true}) {
+    if (sleeps) ASSERT_EQ(group->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
+    const auto together = RunAll(*group, {with, without}, Small());
+    ASSERT_TRUE(together.ok()) << together.status();
+    EXPECT_EQ((*together)[0].tokens, (*merged)[0].tokens);
+    EXPECT_EQ((*together)[1].tokens, (*unchanged)[0].tokens);
+  }
 }
 
 // Sequences of different lengths, some of them sampled, one with everything that changes logits.

@@ -216,6 +216,12 @@ class FakeExecutor : public Executor {
                 done(EndResize(num_blocks, epoch));
               });
   }
+  void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& /*before*/,
+                        LifecycleDone done) override {
+    std::string call = "adapters";
+    for (const HeldAdapter& adapter : adapters) absl::StrAppend(&call, " ", adapter.slot, "=", adapter.name);
+    RunOrHold(call, [this, epoch = group_epoch(), done = std::move(done)] { done(EndAdapters(epoch)); });
+  }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
@@ -343,6 +349,11 @@ class FakeExecutor : public Executor {
   }
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
 
+  absl::StatusOr<TransitionReport> EndAdapters(int64_t epoch) {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+    return TransitionReport();
+  }
   void RunOrHold(const std::string& name, std::function<void()> call) {
     {
       absl::MutexLock lock(&mu_);

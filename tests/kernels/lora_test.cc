@@ -43,27 +43,30 @@ struct Case {
 
 TEST_P(LoraTest, EqualsTheFormula) {
   for (const DataType type : kTypes) {
-    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{1, 1}, {17, 100}, {64, 31}, {576, 1100}}) {
+    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{1, 1}, {17, 100}, {64, 31}, {200, 1100}}) {
       for (const int threads : {1, 3}) {
         const std::unique_ptr<Device> device = MakeDevice(GetParam(), threads);
         Case run(type, k, n), before(type, k, n);
         run.Run(*device, 0, kRows);
         for (int64_t t = 0; t < kRows; ++t) {
           const int32_t slot = kSlots[t];
+          std::vector<double> hidden;  // x[t] * A^T
+          for (int64_t r = 0; slot >= 0 && r < kRanks[slot]; ++r) {
+            double& h = hidden.emplace_back(0);
+            for (int64_t i = 0; i < k; ++i) h += double{run.x.Get(t, i)} * run.a.Get(slot * kMaxRank + r, i);
+          }
           for (int64_t j = 0; j < n; ++j) {
-            double want = before.y.Get(t, j), magnitude = std::fabs(want);
-            for (int64_t r = 0; slot >= 0 && r < kRanks[slot]; ++r) {
-              double h = 0;
-              for (int64_t i = 0; i < k; ++i)
-                h += double{run.x.Get(t, i)} * run.a.Get(slot * kMaxRank + r, i);
-              want += h * run.b.Get(slot * kMaxRank + r, j);
-              magnitude += std::fabs(h * run.b.Get(slot * kMaxRank + r, j));
-            }
-            if (slot < 0 || kRanks[slot] == 0) {
+            if (hidden.empty()) {
               ASSERT_EQ(run.y.Get(t, j), before.y.Get(t, j)) << "no adapter, row " << t;
-            } else {
-              ASSERT_NEAR(run.y.Get(t, j), want, 2e-5 * (1 + magnitude)) << "row " << t << ", column " << j;
+              continue;
             }
+            double want = before.y.Get(t, j), magnitude = std::fabs(want);
+            for (size_t r = 0; r < hidden.size(); ++r) {
+              const double part = hidden[r] * run.b.Get(slot * kMaxRank + static_cast<int64_t>(r), j);
+              want += part;
+              magnitude += std::fabs(part);
+            }
+            ASSERT_NEAR(run.y.Get(t, j), want, 2e-5 * (1 + magnitude)) << "row " << t << ", column " << j;
           }
         }
       }

@@ -1,0 +1,30 @@
+#include "coordinator/engine/commands/set_adapters_command.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/engine/loop_access.h"
+
+namespace somnus {
+
+void SetAdaptersCommand::Start(LoopAccess* loop) {
+  if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
+  if (loop->Computes()) {
+    if (!loop->FinishSteps()) return;
+    // No worker has a sequence any more that ended with an adapter which goes.
+    if (!loop->FlushFreedSlots()) return;
+  }
+  loop->parts().executor.SetAdaptersAsync(adapters_, loop->parts().holdings.adapters(),
+                                          loop->ExpectTransition());
+}
+
+void SetAdaptersCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
+  if (result.result.ok()) {
+    LogInfo("{}the workers hold {} adapters", loop->parts().options.log_name, adapters_.size());
+    loop->parts().holdings.NoteAdapters(adapters_);
+  }
+  loop->RestartStepDeadline();
+  loop->End(std::move(result.result));
+}
+
+}  // namespace somnus

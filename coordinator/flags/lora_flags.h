@@ -1,0 +1,34 @@
+#pragma once
+// The flags of adapters (LoRA). Plain data.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// An adapter that the server has from its start on.
+struct LoraModule {
+  std::string name;  // by which clients choose the adapter
+  std::string path;  // a directory on the workers' hosts
+  std::string base;  // the name of the model that the adapter is for; empty: the only one
+};
+
+struct LoraFlags {
+  bool enabled = false;
+  std::vector<LoraModule> modules;
+  int32_t max_loras = 1;      // different ones in one step
+  int32_t max_cpu_loras = 0;  // that are loaded at once; 0: as MaxAdapters says
+  int32_t max_rank = 16;
+  absl::Duration unload_timeout = absl::Minutes(1);  // for the requests of an adapter that is unloaded
+};
+
+// How many adapters can be loaded at once.
+inline int32_t MaxAdapters(const LoraFlags& flags) {
+  return std::max({flags.max_loras, flags.max_cpu_loras, static_cast<int32_t>(flags.modules.size())});
+}
+
+}  // namespace somnus

@@ -1,0 +1,18 @@
+#pragma once
+// An adapter (LoRA) that every rank of a group holds. Plain data.
+
+#include <cstdint>
+#include <string>
+
+namespace somnus {
+
+struct HeldAdapter {
+  int32_t slot = 0;  // by which steps name the adapter; at least 1
+  uint64_t id = 0;   // of what was loaded, never used again
+  std::string name;
+  std::string path;  // a directory on the workers' hosts
+
+  bool operator==(const HeldAdapter&) const = default;
+};
+
+}  // namespace somnus

@@ -1,0 +1,115 @@
+"""Adapters of a served model: chosen by name, loaded and unloaded at run time, and there again after kills and sleeps."""
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import unittest
+
+from cluster.harness import Cluster, tiny
+from cluster.lora_files import write_adapter, write_merged
+
+MODEL = "llama-uneven"
+PROMPT = [5, 17, 42, 9, 3, 60]
+FLAGS = ("--kv-cache-memory-bytes=16MiB", "--enable-lora", "--max-loras=2", "--max-cpu-loras=3")
+
+
+def setUpModule():
+    global root, poet, other, want
+    root = tempfile.mkdtemp(prefix="somnus_lora_")
+    unittest.addModuleCleanup(shutil.rmtree, root)
+    poet, other, merged = (os.path.join(root, name) for name in ("poet", "other", "merged"))
+    write_merged(tiny(MODEL), merged, write_adapter(tiny(MODEL), poet))
+    write_adapter(tiny(MODEL), other, rank=3, seed=2, modules=("q_proj", "down_proj"))
+    with Cluster(merged, "--kv-cache-memory-bytes=16MiB", workers=1) as cluster:
+        want = answer_of(cluster, cluster.name)
+
+
+def answer_of(cluster, model):
+    choice = cluster.complete(PROMPT, model=model, max_tokens=10, logprobs=0, ignore_eos=True)["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+class Lora(unittest.TestCase):
+    def start(self, *flags, workers=2):
+        self.cluster = Cluster(tiny(MODEL), *FLAGS, *flags, workers=workers)
+        self.addCleanup(self.cluster.__exit__)
+
+    def post(self, path, body):
+        return self.cluster.request("POST", path, body, port=self.cluster.admin_port)
+
+    def load(self, name, path, **fields):
+        return self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **fields})
+
+    def unload(self, name):
+        return self.post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def answer(self, model=None):
+        return answer_of(self.cluster, model or self.cluster.name)
+
+    def assert_merged(self, answer):
+        """Tokens and log-probabilities are those of the merged weights."""
+        self.assertEqual(answer[0], want[0])
+        for got, expected in zip(answer[1], want[1]):
+            self.assertAlmostEqual(got, expected, delta=1e-4)
+
+    def test_names_and_calls(self):
+        self.start(f"--lora-modules=poet={poet}")
+        cards = self.cluster.request("GET", "/v1/models").json["data"]
+        self.assertEqual([(card["id"], card["root"], card["parent"]) for card in cards],
+                         [(self.cluster.name, self.cluster.name, None), ("poet", poet, self.cluster.name)])
+        self.assertEqual(self.cluster.request("GET", "/v1/models/poet").json["parent"], self.cluster.name)
+        base = self.answer()
+        self.assert_merged(self.answer("poet"))
+        self.assertNotEqual(base, self.answer("poet"))
+        self.assertEqual(self.answer(), base, "neither finds the other one's blocks")
+        chat = self.cluster.request("POST", "/v1/completions", {"model": "nobody", "prompt": "a"})
+        self.assertEqual(chat.status, 404, chat.text)
+
+        by_client = self.cluster.request("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": other})
+        self.assertEqual(by_client.status, 404, "clients load nothing")
+        for body, status, text in (({"lora_name": "poet", "lora_path": poet}, 400, "is loaded"),
+                                   ({"lora_name": self.cluster.name, "lora_path": poet}, 400, "is a served model"),
+                                   ({"lora_name": "x"}, 400, "lora_path"), ({"lora_path": poet}, 400, "lora_name"),
+                                   ({"lora_name": "x", "lora_path": "/nowhere"}, 404, "adapter_config.json")):
+            reply = self.post("/v1/load_lora_adapter", body)
+            self.assertEqual(reply.status, status, reply.text)
+            self.assertIn(text, reply.text)
+        self.assertEqual(self.load("other", other).status, 200)
+        self.assertEqual(self.load("third", poet).status, 200)
+        self.assertEqual(self.load("fourth", poet).status, 409)
+        alone = {name: self.answer(name) for name in ("poet", "other", self.cluster.name)}
+        self.assertEqual(alone["poet"], self.answer("third"))
+        together = {}
+        threads = [threading.Thread(target=lambda name=name: together.update({name: self.answer(name)})) for name in alone]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(together, alone, "a batch gives the bits of each alone")
+        self.assertEqual(self.load("third", other, load_inplace=True).status, 200)
+        self.assertEqual(self.answer("third"), alone["other"])
+        self.assertEqual(self.unload("third").status, 200)
+        self.assertEqual(self.unload("third").status, 404)
+        self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "third", "prompt": "a"}).status, 404)
+
+    def test_kills_and_sleeps(self):
+        self.start(f"--lora-modules=poet={poet}")
+        self.assertEqual(self.load("other", other).status, 200)
+        names = ("poet", "other", self.cluster.name)
+        before = [self.answer(name) for name in names]
+        os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
+        self.assertEqual([self.answer(name) for name in names], before, "the new worker has the adapters")
+        for level in (1, 2):
+            self.assertEqual(self.post(f"/sleep?level={level}", {}).status, 200)
+            if level == 2:
+                self.assertEqual(self.load("late", other).status, 200, "a load while the model sleeps")
+            self.assertEqual(self.post("/wake_up", {}).status, 200)
+            self.assertEqual([self.answer(name) for name in names], before)
+        self.assertEqual(self.answer("late"), before[1])
+        self.assertEqual(self.post("/reload_weights", {}).status, 200)
+        self.assertEqual([self.answer(name) for name in names], before)
+
+
+if __name__ == "__main__":
+    unittest.main()
