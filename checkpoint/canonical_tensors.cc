@@ -55,7 +55,7 @@ void ForEachUncommonTensor(
     const HeadOrder heads = {rows > 0 ? config.head_dim : 0, rotary_dim, interleaved, rows};
     const float offset = IsNorm(spec.role) ? norm_offset : 0.0f;
     if (rows == 0 && offset == 0) return;
-    apply(name + ".weight", heads, offset);
+    apply(name + spec.suffix, heads, offset);
     apply(name + ".bias", heads, 0.0f);
   });
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -22,11 +23,27 @@ const TensorSpec* FindRole(absl::Span<const TensorSpec> specs, TensorRole role) 
   return nullptr;
 }
 
+// The entry's name with the expert's number, if the entry is of experts.
+std::string NameOf(const TensorSpec& spec, int32_t expert) {
+  const absl::string_view name = spec.name;
+  const size_t star = name.find('*');
+  if (star == absl::string_view::npos) return spec.name;
+  return absl::StrCat(name.substr(0, star), expert, name.substr(star + 1));
+}
+
 }  // namespace
+
+bool IsOfExperts(const TensorSpec& spec) { return std::strchr(spec.name, '*') != nullptr; }
+
+bool IsInLayer(const TensorSpec& spec, const ModelConfig& config, int32_t layer) {
+  if (!spec.present(config)) return false;
+  return spec.layers == LayerKind::kAll || (spec.layers == LayerKind::kExperts) == config.HasExperts(layer);
+}
 
 FamilyRegistration::FamilyRegistration(const Family* family) {
   const auto has = [family](TensorRole role) { return FindTensor(*family, role) != nullptr; };
-  SOMNUS_CHECK(family->gated_mlp == (has(TensorRole::kGate) || has(TensorRole::kGateUp)));
+  SOMNUS_CHECK(family->gated_mlp ==
+               (has(TensorRole::kGate) || has(TensorRole::kGateUp) || has(TensorRole::kExpertGate)));
   SOMNUS_CHECK(has(TensorRole::kQuery) != has(TensorRole::kQueryKeyValue));
   SOMNUS_CHECK(family->learned_positions == (FindTensor(*family, TensorRole::kPositions) != nullptr));
   for (const Family* other : Families()) {
@@ -54,6 +71,7 @@ absl::Span<const Dim> PartsOf(const Dim& dim) {
 int64_t SizeOf(Dim dim, const ModelConfig& c) {
   switch (dim) {
     case Dim::kNone:
+    case Dim::kOne:
       return 1;
     case Dim::kHidden:
       return c.hidden_size;
@@ -71,6 +89,12 @@ int64_t SizeOf(Dim dim, const ModelConfig& c) {
       return c.intermediate_size;
     case Dim::kVocab:
       return c.vocab_size;
+    case Dim::kExperts:
+      return c.experts.num_experts;
+    case Dim::kExpertIntermediate:
+      return c.experts.expert_size;
+    case Dim::kSharedIntermediate:
+      return c.experts.shared_size;
     case Dim::kQueriesKeysValues:
       return (int64_t{c.num_heads} + 2 * int64_t{c.num_kv_heads}) * c.head_dim;
     case Dim::kGateUp:
@@ -90,11 +114,11 @@ const TensorSpec* FindTensor(const Family& family, TensorRole role) {
   return spec != nullptr ? spec : FindRole(family.layer_tensors, role);
 }
 
-std::string TensorName(const Family& family, TensorRole role, int32_t layer) {
+std::string TensorName(const Family& family, TensorRole role, int32_t layer, int32_t expert) {
   if (const TensorSpec* spec = FindRole(family.tensors, role); spec != nullptr) return spec->name;
   const TensorSpec* spec = FindRole(family.layer_tensors, role);
   SOMNUS_CHECK(spec != nullptr);
-  return absl::StrCat(family.layer_prefix, layer, ".", spec->name);
+  return absl::StrCat(family.layer_prefix, layer, ".", NameOf(*spec, expert));
 }
 
 absl::Status ForEachTensor(
@@ -102,7 +126,7 @@ absl::Status ForEachTensor(
     absl::FunctionRef<absl::Status(const std::string&, const std::vector<int64_t>&)> expect) {
   absl::Status status;
   ForEachSpec(config, [&](const TensorSpec& spec, const std::string& name) {
-    if (status.ok()) status = expect(name + ".weight", ShapeOf(spec, config));
+    if (status.ok()) status = expect(name + spec.suffix, ShapeOf(spec, config));
     if (status.ok() && spec.bias(config)) status = expect(name + ".bias", {SizeOf(spec.rows, config)});
   });
   return status;
@@ -117,7 +141,9 @@ void ForEachSpec(const ModelConfig& config,
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = absl::StrCat(family.layer_prefix, layer, ".");
     for (const TensorSpec& spec : family.layer_tensors) {
-      if (spec.present(config)) visit(spec, absl::StrCat(prefix, spec.name));
+      if (!IsInLayer(spec, config, layer)) continue;
+      const int32_t count = IsOfExperts(spec) ? config.experts.num_experts : 1;
+      for (int32_t expert = 0; expert < count; ++expert) visit(spec, prefix + NameOf(spec, expert));
     }
   }
 }

@@ -25,14 +25,18 @@ class JsonFields;
 // is added once), a matrix with neither is replicated.
 enum class Dim {
   kNone,  // of a vector's columns
+  kOne,   // a single row
   kHidden,
   kHeadDim,
-  kEmbedding,     // embedding_dim
-  kPositions,     // max_position_embeddings + position_offset
-  kQueries,       // num_heads * head_dim; divided by query heads
-  kKeysValues,    // num_kv_heads * head_dim; divided by KV heads
-  kIntermediate,  // divided
-  kVocab,         // divided
+  kEmbedding,           // embedding_dim
+  kPositions,           // max_position_embeddings + position_offset
+  kQueries,             // num_heads * head_dim; divided by query heads
+  kKeysValues,          // num_kv_heads * head_dim; divided by KV heads
+  kIntermediate,        // divided
+  kVocab,               // divided
+  kExperts,             // the number of routed experts; each rank has a router for all
+  kExpertIntermediate,  // of one expert; divided unless whole experts are
+  kSharedIntermediate,  // of the shared experts together; divided
   // Several of the above, one below the other in one matrix; a rank holds a range of each.
   kQueriesKeysValues,
   kGateUp,  // kIntermediate twice
@@ -65,7 +69,20 @@ enum class TensorRole {
   kUp,
   kDown,
   kMlpPostNorm,  // as kAttentionPostNorm
+  // Of layers with experts. A bias of the router is added to its logits.
+  kRouter,
+  kRouterCorrection,  // ExpertsConfig::correction
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedMix,  // ExpertsConfig::shared_gate: a row whose product with the input is the logit
 };
+
+// Which layers have a tensor.
+enum class LayerKind { kAll, kDense, kExperts };
 
 // Says whether a model of this configuration has something.
 using Condition = bool (*)(const ModelConfig&);
@@ -75,17 +92,32 @@ inline bool HasQkvBias(const ModelConfig& c) { return c.attention_qkv_bias; }
 inline bool HasOutBias(const ModelConfig& c) { return c.attention_out_bias; }
 inline bool HasMlpBias(const ModelConfig& c) { return c.mlp_bias; }
 inline bool HasOwnHead(const ModelConfig& c) { return !c.tie_word_embeddings; }
+inline bool HasCorrection(const ModelConfig& c) { return c.experts.correction; }
+inline bool HasSharedExpert(const ModelConfig& c) { return c.experts.shared_size > 0; }
+inline bool HasSharedGate(const ModelConfig& c) { return c.experts.shared_gate; }
 
 // A weight and its bias. Rows and columns as Hugging Face stores them: [out_features, in_features].
 struct TensorSpec {
   TensorRole role;
-  const char* name;            // Hugging Face's, without ".weight" or ".bias" and the layer's prefix
-  const char* gguf = nullptr;  // GGUF's, without the same parts; nullptr: none
+  // Hugging Face's, without ".weight" or ".bias" and the layer's prefix; the number of an expert is "*".
+  const char* name;
+  // GGUF's, without the same parts; nullptr: none. The tensors of all experts are one there, with the experts
+  // as the first dimension.
+  const char* gguf = nullptr;
   Dim rows = Dim::kHidden;
   Dim cols = Dim::kNone;
   Condition present = Always;
   Condition bias = Never;
+  LayerKind layers = LayerKind::kAll;
+  // What follows the name; the correction of a router is a parameter without a name of its own.
+  const char* suffix = ".weight";
+  const char* gguf_suffix = ".weight";
 };
+
+// Whether each expert has a tensor of this entry.
+bool IsOfExperts(const TensorSpec& spec);
+// Whether a layer of such a model has the entry's tensor.
+bool IsInLayer(const TensorSpec& spec, const ModelConfig& config, int32_t layer);
 
 enum class NormKind { kRmsNorm, kLayerNorm };
 
@@ -147,8 +179,8 @@ std::vector<int64_t> ShapeOf(const TensorSpec& spec, const ModelConfig& config);
 // The entry of that role, or nullptr where the family has none.
 const TensorSpec* FindTensor(const Family& family, TensorRole role);
 // Hugging Face's name without ".weight" or ".bias", which follow; `layer` is ignored for roles outside of the
-// layers. The family must have an entry of that role.
-std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0);
+// layers, and `expert` for roles that are not of experts. The family must have an entry of that role.
+std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0, int32_t expert = 0);
 
 // Calls expect(name, shape) for every tensor that a model of this configuration needs; returns its first
 // error at once.
@@ -157,7 +189,8 @@ absl::Status ForEachTensor(
     absl::FunctionRef<absl::Status(const std::string& name, const std::vector<int64_t>& shape)> expect);
 
 // Calls visit(spec, name) for every entry that such a model has, once for each layer where the entry is of
-// the layers; `name` is without ".weight" and ".bias".
+// the layers, and once for each expert of a layer where the entry is of experts; `name` is without the
+// entry's suffix and ".bias".
 void ForEachSpec(const ModelConfig& config,
                  absl::FunctionRef<void(const TensorSpec& spec, const std::string& name)> visit);
 

@@ -180,10 +180,35 @@ absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, GgufFie
   return absl::OkStatus();
 }
 
-absl::Status RefuseOptions(const GgufFile& gguf, const GgufFields& fields) {
-  ASSIGN_OR_RETURN(const int64_t experts, gguf.Int(fields.Key("expert_count"), 0));
-  if (experts != 0) return gguf.Unsupported(fields.Key("expert_count"), "a mixture of experts");
-  return absl::OkStatus();
+// Whether layers of the family's models have experts.
+bool HasExperts(const Family& family) { return FindTensor(family, TensorRole::kRouter) != nullptr; }
+
+// The keys are llama.cpp's. Files without expert_feed_forward_length have experts of the MLP's size
+// (Mixtral).
+absl::Status ReadExperts(const GgufFile& gguf, GgufFields* fields, ModelConfig* config) {
+  ASSIGN_OR_RETURN(const int64_t count, gguf.Int(fields->Key("expert_count"), 0));
+  if (!HasExperts(*config->family)) {
+    return count == 0 ? absl::OkStatus()
+                      : gguf.Unsupported(fields->Key("expert_count"), "a mixture of experts");
+  }
+  ExpertsConfig& experts = config->experts;
+  experts.num_experts = fields->Size("expert_count");
+  experts.per_token = fields->Size("expert_used_count");
+  experts.expert_size = fields->SizePerLayer("expert_feed_forward_length", config->intermediate_size);
+  experts.scale = fields->PositiveDouble("expert_weights_scale", 1);
+  experts.num_groups = fields->Size("expert_group_count", 1);
+  experts.top_groups = fields->Size("expert_group_used_count", experts.num_groups);
+  return fields->status();
+}
+
+// The layers with experts are those with a router.
+void FindExpertLayers(const TensorTable& tensors, ModelConfig* config) {
+  if (config->experts.num_experts == 0) return;
+  std::vector<uint8_t> layers;
+  for (int32_t i = 0; i < config->num_layers; ++i)
+    layers.push_back(tensors.Has(TensorName(*config->family, TensorRole::kRouter, i) + ".weight"));
+  const bool all = std::find(layers.begin(), layers.end(), 0) == layers.end();
+  config->experts.layers = all ? std::vector<uint8_t>() : std::move(layers);
 }
 
 absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
@@ -220,8 +245,14 @@ StorageType CommonType(const TensorTable& tensors) {
 absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf) {
   constexpr char kKey[] = "general.architecture";
   ASSIGN_OR_RETURN(const std::string arch, gguf.String(kKey, std::nullopt));
-  const Family* family = FindFamily(
-      [&](const Family& f) { return f.gguf_architecture != nullptr && arch == f.gguf_architecture; });
+  ASSIGN_OR_RETURN(const int64_t experts, gguf.Int(absl::StrCat(arch, ".expert_count"), 0));
+  // Llama and Mixtral have one name.
+  const auto is_named = [&](const Family& f) {
+    return f.gguf_architecture != nullptr && arch == f.gguf_architecture;
+  };
+  const Family* family =
+      FindFamily([&](const Family& f) { return is_named(f) && HasExperts(f) == (experts > 0); });
+  if (family == nullptr) family = FindFamily(is_named);
   if (family == nullptr) return gguf.Unsupported(kKey, arch);
   return family;
 }
@@ -233,12 +264,13 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
   config.quantization.method = QuantizationConfig::Method::kGguf;
   GgufFields fields(gguf, family.gguf_architecture);
   RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
-  RETURN_IF_ERROR(RefuseOptions(gguf, fields));
+  RETURN_IF_ERROR(ReadExperts(gguf, &fields, &config));
   RETURN_IF_ERROR(ReadRope(gguf, tensors, &fields, &config));
   ReadScales(&fields, &config);
   RETURN_IF_ERROR(ReadLayers(&fields, &config));
   if (family.finish_gguf != nullptr) family.finish_gguf(&fields, &config);
   RETURN_IF_ERROR(fields.status());
+  FindExpertLayers(tensors, &config);
   const auto has = [&](TensorRole role, const char* suffix) {
     return FindTensor(family, role) != nullptr && tensors.Has(TensorName(family, role) + suffix);
   };
@@ -246,6 +278,7 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
   config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias");
   config.attention_out_bias = has(TensorRole::kAttentionOut, ".bias");
   config.mlp_bias = has(TensorRole::kUp, ".bias");
+  config.head_norms = has(TensorRole::kQueryNorm, ".weight");
   config.stored_type = CommonType(tensors);
   config.stored_type_given = true;
   RETURN_IF_ERROR(ReadTokenIds(gguf, &config));

@@ -37,6 +37,17 @@ int32_t GgufFields::SizePerLayer(absl::string_view key, std::optional<int64_t> o
   return static_cast<int32_t>(first);
 }
 
+int32_t GgufFields::SizeOrNone(absl::string_view key) {
+  const auto value = gguf_.Int(Key(key), 0);
+  return value.ok() && *value == 0 ? 0 : Size(key, 0);
+}
+
+bool GgufFields::Bool(absl::string_view key, bool otherwise) {
+  const auto value = gguf_.Bool(Key(key), otherwise);
+  if (!value.ok()) Fail(value.status());
+  return value.ok() ? *value : otherwise;
+}
+
 double GgufFields::Double(absl::string_view key, double otherwise) {
   const auto value = gguf_.Double(Key(key), otherwise);
   if (!value.ok()) Fail(value.status());

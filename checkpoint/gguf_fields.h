@@ -24,6 +24,9 @@ class GgufFields {
   int32_t Size(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt);
   // As Size; some files write one number per layer, and all must be equal.
   int32_t SizePerLayer(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt);
+  // As Size, where 0 and an absent key mean none, which is 0.
+  int32_t SizeOrNone(absl::string_view key);
+  bool Bool(absl::string_view key, bool otherwise);
   double Double(absl::string_view key, double otherwise);
   // As Double; an error unless the number is above zero.
   double PositiveDouble(absl::string_view key, double otherwise);

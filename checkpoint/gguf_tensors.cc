@@ -5,8 +5,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "checkpoint/experts_config.h"
 
 namespace somnus {
 namespace {
@@ -26,6 +28,29 @@ std::string UnsupportedTypeName(uint32_t ggml_type) {
   return absl::StrCat("number ", ggml_type, " of ggml");
 }
 
+// Adds the tensor; a tensor of all experts, whose name has a "*" and whose first dimension is the experts, as
+// one tensor for each expert.
+absl::Status AddTensor(TensorInfo info, TensorTable* tensors) {
+  const size_t star = info.name.find('*');
+  if (star == std::string::npos) return tensors->Add(std::move(info));
+  const int64_t count = info.shape.size() > 1 ? info.shape[0] : 0;
+  if (count < 1 || count > kMaxRoutedExperts || info.bytes % count != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(info.file, ": tensor ", info.name, ": shape ",
+                                                   ShapeString(info.shape), " is not of 1 to ",
+                                                   kMaxRoutedExperts, " experts"));
+  }
+  const uint64_t bytes = info.bytes / count;
+  for (int64_t expert = 0; expert < count; ++expert) {
+    TensorInfo part = info;
+    part.name = absl::StrCat(info.name.substr(0, star), expert, info.name.substr(star + 1));
+    part.shape.erase(part.shape.begin());
+    part.data = info.data + expert * bytes;
+    part.bytes = bytes;
+    RETURN_IF_ERROR(tensors->Add(std::move(part)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string CanonicalGgufName(const Family& family, const std::string& name) {
@@ -33,15 +58,18 @@ std::string CanonicalGgufName(const Family& family, const std::string& name) {
   if (dot == std::string::npos) return name;
   const std::string stem = name.substr(0, dot), suffix = name.substr(dot);
   if (suffix != ".weight" && suffix != ".bias") return name;
+  const auto suffix_of = [&](const TensorSpec& spec) {
+    return suffix == spec.gguf_suffix ? spec.suffix : suffix;
+  };
   for (const TensorSpec& spec : family.tensors) {
-    if (spec.gguf != nullptr && stem == spec.gguf) return spec.name + suffix;
+    if (spec.gguf != nullptr && stem == spec.gguf) return absl::StrCat(spec.name, suffix_of(spec));
   }
   const std::vector<std::string> parts = absl::StrSplit(stem, '.');
   int layer = 0;
   if (parts.size() != 3 || parts[0] != "blk" || !absl::SimpleAtoi(parts[1], &layer)) return name;
   for (const TensorSpec& spec : family.layer_tensors) {
     if (spec.gguf != nullptr && parts[2] == spec.gguf)
-      return absl::StrCat(family.layer_prefix, layer, ".", spec.name, suffix);
+      return absl::StrCat(family.layer_prefix, layer, ".", spec.name, suffix_of(spec));
   }
   return name;
 }
@@ -51,7 +79,7 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
   for (const GgufTensor& tensor : gguf.tensors()) {
     const std::string name = CanonicalGgufName(family, tensor.name);
     if (!tensor.type.has_value()) {
-      RETURN_IF_ERROR(tensors->AddRaw({.name = name,
+      RETURN_IF_ERROR(tensors->AddRaw({.name = absl::StrReplaceAll(name, {{"*", "0"}}),
                                        .dtype = UnsupportedTypeName(tensor.ggml_type),
                                        .shape = tensor.shape,
                                        .file = gguf.name()}));
@@ -59,7 +87,7 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
     }
     TensorInfo info{name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()};
     info.source = &file;
-    RETURN_IF_ERROR(tensors->Add(std::move(info)));
+    RETURN_IF_ERROR(AddTensor(std::move(info), tensors));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/hf_experts.h"
 #include "checkpoint/hf_quantization.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mapped_file.h"
@@ -124,7 +125,7 @@ absl::Status ValidateConfig(const std::string& file, const ModelConfig& c) {
     if (!factors->empty() && factors->size() != static_cast<size_t>(c.RotaryDim() / 2))
       return bad(factors->size(), " rope factors for ", c.RotaryDim() / 2, " frequencies");
   }
-  return absl::OkStatus();
+  return ValidateExperts(file, c);
 }
 
 absl::StatusOr<ModelConfig> ParseHfConfig(absl::string_view config_text, absl::string_view generation_text) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/experts_config.h"
+
 namespace somnus {
 
 // Element types on disk. Quantized types (GGUF) are stored in blocks along the last dimension; fp8
@@ -108,7 +110,7 @@ struct ModelConfig {
   std::string name;                // directory or file stem
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
-  int32_t intermediate_size = 0;
+  int32_t intermediate_size = 0;  // of MLPs that are no experts
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
@@ -133,6 +135,8 @@ struct ModelConfig {
   bool attention_qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  bool head_norms = false;  // RMSNorm of each head's q and k, where models of a family differ (GLM-4.5)
+  ExpertsConfig experts;    // num_experts 0: every layer has one MLP
   bool norm_before = true;  // OPT's do_layer_norm_before; false: after the residual (opt-350m)
   bool final_norm = true;
   int32_t embedding_dim = 0;  // OPT's word_embed_proj_dim; equals hidden_size unless projected
@@ -162,6 +166,17 @@ struct ModelConfig {
       widest = layer.window > widest ? layer.window : widest;
     }
     return widest;
+  }
+  // Whether the layer has experts in place of one MLP.
+  bool HasExperts(int32_t layer) const {
+    return experts.num_experts > 0 && (experts.layers.empty() || experts.layers[layer] != 0);
+  }
+  // Whether a layer has one MLP.
+  bool HasDenseLayer() const {
+    for (int32_t layer = 0; layer < num_layers; ++layer) {
+      if (!HasExperts(layer)) return true;
+    }
+    return false;
   }
   // The dimensions of a head that rotate, by the main rotary embedding.
   int32_t RotaryDim() const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }

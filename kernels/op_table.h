@@ -6,6 +6,7 @@
 
 #define SOMNUS_OPS(X)     \
   X(SumType)              \
+  X(RouterWeightType)     \
   X(PackedWeightBytes)    \
   X(PackWeightRows)       \
   X(ComputesQuantized)    \
@@ -29,6 +30,9 @@
   X(Activate)             \
   X(GatherRows)           \
   X(PoolRows)             \
+  X(RouteExperts)         \
+  X(ExpertsLinear)        \
+  X(CombineExperts)       \
   X(KvBlockBytes)         \
   X(QkNormRopeAndCache)   \
   X(PagedAttention)       \

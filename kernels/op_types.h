@@ -19,6 +19,70 @@ struct LinearWeight {
   int64_t k = 0;
 };
 
+// Matrices of one shape and type, one for each of `count` experts: the matrix of expert e begins e * stride
+// bytes after that of expert 0, which is `first`. Each is packed as a LinearWeight.
+struct ExpertWeight {
+  LinearWeight first;
+  int64_t count = 0;
+  int64_t stride = 0;  // a multiple of 64
+
+  LinearWeight Of(int64_t expert) const {
+    LinearWeight weight = first;
+    weight.data = static_cast<char*>(first.data) + expert * stride;
+    return weight;
+  }
+};
+
+// The bias of expert e, f32, begins at data + e * stride; data is nullptr where there is none.
+struct ExpertBias {
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+
+// How a router chooses experts: a score of each expert from its logit, of which the best `per_token` are
+// chosen; among equal scores the expert of the smaller number.
+struct RouterRule {
+  int64_t per_token = 1;    // at most kMaxExpertsPerToken
+  bool sigmoid = false;     // the score is the sigmoid of the logit; else the softmax over all experts
+  bool renormalize = true;  // the chosen experts' scores are divided by their sum
+  float scale = 1;          // of the weights
+  // More than 1: experts lie in groups of equal size, and only those of the best top_groups groups are
+  // chosen, by the sum of a group's two best scores (DeepSeek V3, arXiv 2412.19437, section 2.1.2).
+  int64_t num_groups = 1;
+  int64_t top_groups = 1;
+};
+inline constexpr int64_t kMaxExpertsPerToken = 32;
+inline constexpr int64_t kMaxExperts = 1024;
+
+// Rows of a tile of ExpertRouting::tiles.
+inline constexpr int64_t kExpertTileRows = 64;
+
+// Which rows the experts of a rank compute: a row for each pair of a token and one of its experts, sorted by
+// the expert, then by the token; the experts of other ranks have none. P: num_tokens * per_token. All arrays
+// on the device.
+struct ExpertRouting {
+  int64_t num_tokens = 0;
+  int64_t per_token = 0;
+  int64_t first_expert = 0;  // this rank's experts: [first_expert, first_expert + num_experts)
+  int64_t num_experts = 0;
+  int32_t* ids = nullptr;    // [P]: of the token's experts, best first, counted over all ranks
+  float* weights = nullptr;  // [P]
+  int32_t* begin =
+      nullptr;  // [num_experts + 1]: the rows of expert first_expert + e are [begin[e], begin[e + 1])
+  int32_t* token_of = nullptr;  // [P]: the token of a row
+  int32_t* row_of = nullptr;   // [P]: the row of a pair; -1: another rank's
+  // CUDA alone, which makes grids for the most tiles that there can be: [ExpertTiles()] of {expert of this
+  // rank, first row}; the expert of a tile that is not needed is -1.
+  int32_t* tiles = nullptr;
+
+  int64_t NumPairs() const { return num_tokens * per_token; }
+};
+// The most tiles of kExpertTileRows rows that `pairs` rows of `experts` experts have.
+constexpr int64_t ExpertTiles(int64_t pairs, int64_t experts) {
+  const int64_t partial = pairs < experts ? pairs : experts;
+  return partial + pairs / kExpertTileRows;
+}
+
 enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has

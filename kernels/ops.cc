@@ -8,6 +8,10 @@ namespace somnus {
 
 DataType SumType(const Device& device, DataType act) { return device.ops().SumType(device, act); }
 
+DataType RouterWeightType(const Device& device, DataType act) {
+  return device.ops().RouterWeightType(device, act);
+}
+
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
   return device.ops().PackedWeightBytes(device, dtype, n, k);
 }
@@ -100,6 +104,23 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n,
               const TensorView& out) {
   device.ops().PoolRows(device, x, pools, n, out);
+}
+
+void RouteExperts(Device& device, const TensorView& logits, const float* correction, const RouterRule& rule,
+                  const ExpertRouting& routing) {
+  SOMNUS_CHECK(logits.cols <= kMaxExperts && rule.per_token <= kMaxExpertsPerToken);
+  SOMNUS_CHECK(rule.per_token == routing.per_token && logits.rows == routing.num_tokens);
+  device.ops().RouteExperts(device, logits, correction, rule, routing);
+}
+
+void ExpertsLinear(Device& device, const TensorView& x, ExpertInput input, const ExpertRouting& routing,
+                   const ExpertWeight& w, const ExpertBias& bias, const TensorView& y) {
+  device.ops().ExpertsLinear(device, x, input, routing, w, bias, y);
+}
+
+void CombineExperts(Device& device, const TensorView& x, const ExpertRouting& routing,
+                    const TensorView& shared, const TensorView& mix, const TensorView& out) {
+  device.ops().CombineExperts(device, x, routing, shared, mix, out);
 }
 
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,

@@ -27,6 +27,10 @@ namespace somnus {
 // The type "sum" of this device.
 DataType SumType(const Device& device, DataType act);
 
+// The type of a router's weights, for logits of experts as exact as this device makes them: f32 on the CPU,
+// act on CUDA, whose products add up in f32.
+DataType RouterWeightType(const Device& device, DataType act);
+
 // ---- Linear
 
 // Returns the bytes of a packed [n, k] matrix, padding included. The matrix's memory must be aligned to 64
@@ -139,6 +143,31 @@ struct PooledRows {
 // divisor, added up one row after the other, so that the sum does not depend on how the rows are divided
 // among calls. x: act or f32 [T, n]; out: f32 [R, n]. No two pools of one result's row.
 void PoolRows(Device& device, const TensorView& x, const PooledRows* pools, int64_t n, const TensorView& out);
+
+// ---- Mixtures of experts
+
+// Chooses each token's experts and sorts the pairs by expert: fills all arrays of `routing`, whose numbers
+// are set. logits: f32 [T, E] of all ranks' experts, at most kMaxExperts; correction: f32 [E], which is added
+// to scores for the choice alone, or nullptr. A token whose logits are not finite has some experts and
+// weights that are not finite.
+void RouteExperts(Device& device, const TensorView& logits, const float* correction, const RouterRule& rule,
+                  const ExpertRouting& routing);
+
+// Which row of x a row of the routing reads.
+enum class ExpertInput {
+  kTokens,  // its token's: x is [T, k]
+  kRows     // the row of the same number: x is [P, k]
+};
+// y[r] (sum or f32 [P, n]) = x's row * w[e]^T + bias[e] for each row r of the routing, where e is the row's
+// expert; other rows of y are left as they are. x: act.
+void ExpertsLinear(Device& device, const TensorView& x, ExpertInput input, const ExpertRouting& routing,
+                   const ExpertWeight& w, const ExpertBias& bias, const TensorView& y);
+
+// out[t] (sum or f32 [T, n]) = the sum of weight * x[row] over the token's experts that this rank has, in the
+// order of the token's ids, and of shared[t] (as out; may be out), times sigmoid(mix[t]) where mix (f32 [T,
+// 1]) is given. x: sum or f32 [P, n]. Views without data are not given.
+void CombineExperts(Device& device, const TensorView& x, const ExpertRouting& routing,
+                    const TensorView& shared, const TensorView& mix, const TensorView& out);
 
 // ---- Attention
 
@@ -337,6 +366,8 @@ struct OpsLimits {
   int64_t block_size = 0;
   int64_t max_model_len = 0;
   int64_t vocab_size = 0;
+  int64_t max_expert_rows = 0;  // of an ExpertRouting
+  int64_t max_experts = 0;      // this rank's
 };
 int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits);
 

@@ -57,6 +57,16 @@ inline constexpr TensorSpec kGatedDecoderTensors[] = {
 // The tensors of layers, for families to choose from.
 namespace layer_tensors {
 
+// The entry under another name.
+constexpr TensorSpec Named(TensorSpec spec, const char* name) {
+  spec.name = name;
+  return spec;
+}
+constexpr TensorSpec InDenseLayers(TensorSpec spec) {
+  spec.layers = LayerKind::kDense;
+  return spec;
+}
+
 inline constexpr TensorSpec kInputNorm = {
     .role = TensorRole::kAttentionNorm, .name = "input_layernorm", .gguf = "attn_norm"};
 inline constexpr TensorSpec kQuery = {.role = TensorRole::kQuery,
@@ -131,6 +141,64 @@ inline constexpr TensorSpec kAfterAttention = {.role = TensorRole::kAttentionPos
                                                .gguf = "post_attention_norm"};
 inline constexpr TensorSpec kAfterMlp = {
     .role = TensorRole::kMlpPostNorm, .name = "post_feedforward_layernorm", .gguf = "post_ffw_norm"};
+
+// Qwen's and GLM's experts.
+inline constexpr TensorSpec kDenseGate = InDenseLayers(kGate), kDenseUp = InDenseLayers(kUp),
+                            kDenseDown = InDenseLayers(kDown);
+inline constexpr TensorSpec kRouter = {.role = TensorRole::kRouter,
+                                       .name = "mlp.gate",
+                                       .gguf = "ffn_gate_inp",
+                                       .rows = Dim::kExperts,
+                                       .cols = Dim::kHidden,
+                                       .layers = LayerKind::kExperts};
+inline constexpr TensorSpec kExpertGate = {.role = TensorRole::kExpertGate,
+                                           .name = "mlp.experts.*.gate_proj",
+                                           .gguf = "ffn_gate_exps",
+                                           .rows = Dim::kExpertIntermediate,
+                                           .cols = Dim::kHidden,
+                                           .layers = LayerKind::kExperts};
+inline constexpr TensorSpec kExpertUp = {.role = TensorRole::kExpertUp,
+                                         .name = "mlp.experts.*.up_proj",
+                                         .gguf = "ffn_up_exps",
+                                         .rows = Dim::kExpertIntermediate,
+                                         .cols = Dim::kHidden,
+                                         .layers = LayerKind::kExperts};
+inline constexpr TensorSpec kExpertDown = {.role = TensorRole::kExpertDown,
+                                           .name = "mlp.experts.*.down_proj",
+                                           .gguf = "ffn_down_exps",
+                                           .rows = Dim::kHidden,
+                                           .cols = Dim::kExpertIntermediate,
+                                           .layers = LayerKind::kExperts};
+// DeepSeek's and GLM's router and shared experts.
+inline constexpr TensorSpec kRouterCorrection = {.role = TensorRole::kRouterCorrection,
+                                                 .name = "mlp.gate.e_score_correction_bias",
+                                                 .gguf = "exp_probs_b",
+                                                 .rows = Dim::kExperts,
+                                                 .present = HasCorrection,
+                                                 .layers = LayerKind::kExperts,
+                                                 .suffix = "",
+                                                 .gguf_suffix = ".bias"};
+inline constexpr TensorSpec kSharedGate = {.role = TensorRole::kSharedGate,
+                                           .name = "mlp.shared_experts.gate_proj",
+                                           .gguf = "ffn_gate_shexp",
+                                           .rows = Dim::kSharedIntermediate,
+                                           .cols = Dim::kHidden,
+                                           .present = HasSharedExpert,
+                                           .layers = LayerKind::kExperts};
+inline constexpr TensorSpec kSharedUp = {.role = TensorRole::kSharedUp,
+                                         .name = "mlp.shared_experts.up_proj",
+                                         .gguf = "ffn_up_shexp",
+                                         .rows = Dim::kSharedIntermediate,
+                                         .cols = Dim::kHidden,
+                                         .present = HasSharedExpert,
+                                         .layers = LayerKind::kExperts};
+inline constexpr TensorSpec kSharedDown = {.role = TensorRole::kSharedDown,
+                                           .name = "mlp.shared_experts.down_proj",
+                                           .gguf = "ffn_down_shexp",
+                                           .rows = Dim::kHidden,
+                                           .cols = Dim::kSharedIntermediate,
+                                           .present = HasSharedExpert,
+                                           .layers = LayerKind::kExperts};
 
 // Llama's and Qwen's.
 inline constexpr TensorSpec kAll[] = {kInputNorm,         kQuery, kKey, kValue, kOut, kQueryNorm, kKeyNorm,

@@ -163,6 +163,9 @@ FlagGroup WorkerFlags(Flags* f) {
           Flag::Int("data-parallel-size", &f->data_parallel_size, 1, kMaxReplicas,
                     "replicas of the model behind one queue, each with as many workers as --workers says; "
                     "requests of one that is lost go on at another one"),
+          Flag::Switch("enable-expert-parallel", &f->expert_parallel,
+                       "the workers of a model with experts divide the experts among themselves, and not the "
+                       "width of each"),
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")
               .Default("../worker/worker beside this one"),

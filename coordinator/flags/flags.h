@@ -50,6 +50,7 @@ struct Flags {
   std::string served_model_name;  // empty: the model's directory or file name
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  bool expert_parallel = false;
   std::optional<bool> dequantize;  // not given: as --quantization says (DequantizesAtLoad)
   Quantization quantization = Quantization::kNone;
   int32_t max_model_len = 0;      // 0: the model's own

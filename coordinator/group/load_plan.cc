@@ -25,6 +25,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
   request.set_dequantize(DequantizesAtLoad(flags.dequantize, flags.quantization));
   request.set_quantization(WeightQuantizationOf(flags.quantization));
+  request.set_expert_parallel(flags.expert_parallel);
   request.set_max_num_seqs(flags.engine.scheduler.max_num_seqs);
   request.set_max_num_batched_tokens(flags.engine.scheduler.max_num_batched_tokens);
   request.set_max_model_len(max_model_len);

@@ -184,11 +184,13 @@ void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int
 int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
   const int64_t threads = AsCpu(device).num_threads();
   const int64_t linear = limits.max_tokens * LinearRowBytes(limits.max_k);
+  const int64_t experts =
+      ExpertTableBytes(limits.max_experts) + limits.max_expert_rows * LinearRowBytes(limits.max_k);
   const int64_t attention = AttentionHeadBytes(2 * limits.num_heads) +
                             threads * AttentionScratchBytes(limits.head_dim) + AttentionCountBytes(threads) +
                             AllPartialBytes(threads, limits);
   const int64_t sampling = threads * SamplingBytes(limits.vocab_size);
-  return RoundUp(std::max({linear, attention, sampling}), 64);
+  return RoundUp(std::max({linear, experts, attention, sampling}), 64);
 }
 
 }  // namespace somnus::cpu

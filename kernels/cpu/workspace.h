@@ -10,6 +10,9 @@ namespace somnus::cpu {
 // Linear: rows of x that had to be converted. Quantized rows take less.
 static inline int64_t LinearRowBytes(int64_t k) { return RoundUp(k * 4, 64) + kSlackBytes; }
 
+// ExpertsLinear: the number of the first block of each expert's rows, then rows of x.
+static inline int64_t ExpertTableBytes(int64_t experts) { return RoundUp((experts + 1) * 4, 64); }
+
 // Attention: the heads in order of their KV head, and the begin of each KV head's heads; one scratch per
 // thread; how many sections are done of each item that threads share, and the sums of such sections. Two
 // neighbouring threads share at most one item; with less room than the shared items may need, fewer are

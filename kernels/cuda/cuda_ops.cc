@@ -15,6 +15,8 @@ const OpTable& CudaDevice::ops() const {
 // The tensor cores round a sum once; half the traffic of f32.
 DataType SumType(const Device&, DataType act) { return act; }
 
+DataType RouterWeightType(const Device&, DataType act) { return act; }
+
 // Rows as they are: [n, k] without padding.
 int64_t PackedWeightBytes(const Device&, DataType dtype, int64_t n, int64_t k) {
   return n * k * SizeOf(dtype);

@@ -44,16 +44,16 @@ std::string GoldenName(const testing::TestParamInfo<GoldenParam>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, GpuGolden,
-                         testing::Values(GoldenParam{"tiny/llama-uneven", 1},
-                                         GoldenParam{"tiny/llama-uneven", 2}, GoldenParam{"tiny/qwen3", 1},
-                                         GoldenParam{"tiny/opt", 1}, GoldenParam{"variants/granite", 1},
-                                         GoldenParam{"variants/glm4", 1}, GoldenParam{"variants/olmo2", 2},
-                                         GoldenParam{"variants/ministral3", 1},
-                                         GoldenParam{"variants/phi3-longrope", 1},
-                                         GoldenParam{"variants/gemma2", 1},
-                                         GoldenParam{"variants/gemma3", 1}),
-                         GoldenName);
+INSTANTIATE_TEST_SUITE_P(
+    Tiny, GpuGolden,
+    testing::Values(GoldenParam{"tiny/llama-uneven", 1}, GoldenParam{"tiny/llama-uneven", 2},
+                    GoldenParam{"tiny/qwen3", 1}, GoldenParam{"tiny/opt", 1},
+                    GoldenParam{"variants/granite", 1}, GoldenParam{"variants/glm4", 1},
+                    GoldenParam{"variants/olmo2", 2}, GoldenParam{"variants/ministral3", 1},
+                    GoldenParam{"variants/qwen3-moe", 2}, GoldenParam{"variants/glm4-moe", 1},
+                    GoldenParam{"variants/phi3-longrope", 1}, GoldenParam{"variants/gemma2", 1},
+                    GoldenParam{"variants/gemma3", 1}),
+    GoldenName);
 
 // A step that begins a sequence of `tokens` in slot 0.
 v1::StepRequest BeginStep(int64_t step_id, const std::vector<int32_t>& tokens) {

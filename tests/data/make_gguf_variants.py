@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Makes tests/data/gguf_variants: tiny checkpoints of tests/data/variants as llama.cpp's converter writes them.
 
-Needs: pip install gguf numpy safetensors.  Usage: make_gguf_variants.py (writes beside itself; the same bytes every time)
+Needs: pip install gguf numpy safetensors.  Usage: make_gguf_variants.py [variant ...] (writes beside itself; the same bytes every time)
 Names of tensors and keys, the order of q's and k's rows, and norms of 1 + w are llama.cpp's (convert_hf_to_gguf.py). Two keys
 are written that its converter leaves out, because the tiny models differ there from what llama.cpp assumes: Gemma's
 attention.scale, and Gemma 3's attention.sliding_window_pattern.
 """
 import json
 import pathlib
+import re
 import shutil
+import sys
 
 import gguf
 import numpy as np
@@ -20,6 +22,11 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+SHARED = {f"mlp.shared_expert{s}.{n}_proj": f"ffn_{n}_shexp" for s in ("", "s") for n in ("gate", "up", "down")}
+NAMES |= SHARED | {"mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+# A matrix of an expert: GGUF has that of all experts of a layer as one tensor.
+EXPERT = re.compile(r"(.*layers\.\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight")
+EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 BEFORE_MLP = {"post_attention_layernorm": "ffn_norm"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 GEMMA = AFTER | {"pre_feedforward_layernorm": "ffn_norm"}
@@ -28,7 +35,10 @@ GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_attention_layern
 MODELS = {"mistral-window": ("llama", BEFORE_MLP, True, 0), "ministral3": ("mistral3", BEFORE_MLP, True, 0),
           "granite": ("granite", BEFORE_MLP, True, 0), "phi3-longrope": ("phi3", BEFORE_MLP, False, 0),
           "olmo2": ("olmo2", AFTER, False, 0), "olmo3": ("olmo2", AFTER, False, 0), "glm4": ("glm4", GLM, False, 0),
-          "gemma2": ("gemma2", GEMMA, False, 1), "gemma3": ("gemma3", GEMMA, False, 1)}
+          "gemma2": ("gemma2", GEMMA, False, 1), "gemma3": ("gemma3", GEMMA, False, 1),
+          "mixtral": ("llama", BEFORE_MLP, True, 0), "qwen3-moe": ("qwen3moe", BEFORE_MLP, False, 0),
+          "qwen2-moe": ("qwen2moe", BEFORE_MLP, False, 0),
+          "glm4-moe": ("glm4moe", {"post_attention_layernorm": "post_attention_norm"}, False, 0)}
 
 
 def read_tensors(path):
@@ -36,12 +46,27 @@ def read_tensors(path):
         return {name: file.get_tensor(name) for name in file.keys()}
 
 
+def stack_experts(tensors):
+    """The tensors with those of experts stacked, under the name of llama.cpp and the layer's prefix."""
+    stacked = {}
+    for name, data in tensors.items():
+        match = EXPERT.fullmatch(name)
+        if match is None:
+            stacked[name] = data
+        else:
+            layer, expert, role = match.groups()
+            stacked.setdefault(f"{layer}.ffn_{EXPERTS[role]}_exps.weight", {})[int(expert)] = data
+    return {name: np.stack([data[i] for i in range(len(data))]) if isinstance(data, dict) else data
+            for name, data in stacked.items()}
+
+
 def gguf_name(name, norms):
+    name = name.replace("mlp.gate.e_score_correction_bias", "exp_probs_b.bias")
     stem, suffix = name.rsplit(".", 1)
     if not stem.startswith("model.layers."):
         return f"{NAMES[stem]}.{suffix}"
     _, _, layer, rest = stem.split(".", 3)
-    return f"blk.{layer}.{(NAMES | norms)[rest]}.{suffix}"
+    return f"blk.{layer}.{(NAMES | norms).get(rest, rest)}.{suffix}"
 
 
 def permute(data, heads):
@@ -102,6 +127,26 @@ def add_options(writer, arch, config):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
+def add_experts(writer, arch, config):
+    count = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts")
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if arch == "glm4moe":
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+
+
 def add_tokenizer(writer, size):
     """As many tokens as the model has; nothing is tokenized."""
     writer.add_tokenizer_model("gpt2")
@@ -125,8 +170,9 @@ def write_model(name, arch, norms, permuted, norm_offset):
     add_sizes(writer, config, head_dim)
     add_rope(writer, arch, config, head_dim)
     add_options(writer, arch, config)
+    add_experts(writer, arch, config)
     add_tokenizer(writer, config["vocab_size"])
-    for tensor, data in sorted(read_tensors(source / "model.safetensors").items()):
+    for tensor, data in sorted(stack_experts(read_tensors(source / "model.safetensors")).items()):
         tensor = tensor.replace("model.language_model.", "model.", 1)
         if "vision_tower" in tensor or "projector" in tensor:
             continue
@@ -143,5 +189,5 @@ def write_model(name, arch, norms, permuted, norm_offset):
 
 
 if __name__ == "__main__":
-    for model, how in MODELS.items():
-        write_model(model, *how)
+    for model in sys.argv[1:] or MODELS:
+        write_model(model, *MODELS[model])

@@ -11,12 +11,13 @@ import json
 import math
 import pathlib
 import sys
+import tempfile
 
 import torch
-from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, OPTConfig, Olmo2Config, Olmo3Config,
-                          Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GraniteConfig,
+                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config,
+                          Olmo3Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
@@ -164,6 +165,30 @@ VARIANTS = {
                                                  "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.3},
                                 tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
         dtype=torch.float32, wrapper="mistral3"),
+    # Seven experts, narrow and uneven over ranks, on the first and the last layer.
+    "qwen3-moe": dict(
+        config=Qwen3MoeConfig(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
+                              num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True,
+                              mlp_only_layers=[1], tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-6,
+                              **(COMMON | dict(num_hidden_layers=3))), dtype=torch.float32, hub_names=True,
+        seed=2014),  # no two experts are so near that float16 would choose another
+    # A shared expert with a gate; the weights of the chosen experts do not add up to 1; the first layer is dense.
+    "qwen2-moe": dict(
+        config=Qwen2MoeConfig(hidden_size=32, intermediate_size=36, num_attention_heads=4, num_key_value_heads=2,
+                              num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=28,
+                              norm_topk_prob=False, decoder_sparse_step=2, tie_word_embeddings=True, max_position_embeddings=128,
+                              rms_norm_eps=1e-6, **COMMON), dtype=torch.float32, hub_names=True),
+    "mixtral": dict(
+        config=MixtralConfig(hidden_size=32, intermediate_size=22, num_attention_heads=4, num_key_value_heads=2,
+                             num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, max_position_embeddings=128,
+                             rms_norm_eps=1e-5, **COMMON), dtype=torch.float16, hub_names=True),
+    # Sigmoids with a correction of the choice, groups, two shared experts, a dense first layer.
+    "glm4-moe": dict(
+        config=Glm4MoeConfig(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                             n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2,
+                             n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1, use_qk_norm=True,
+                             attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                             **(COMMON | dict(num_hidden_layers=3))), dtype=torch.float32, hub_names=True),
 }
 
 
@@ -178,7 +203,14 @@ def draw(name, tensor, generator, norm_mean=1):
         return noise * 3 / math.sqrt(tensor.shape[1])
     if "embed_positions" in name:
         return 0.3 * noise
-    return noise * 1.3 / math.sqrt(tensor.shape[1])
+    return noise * 1.3 / math.sqrt(tensor.shape[-1])
+
+
+def hub_tensors(model, dtype):
+    """The model's tensors as save_pretrained writes them: those of experts apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return {name: value.to(dtype).contiguous() for name, value in sorted(load_file(f"{folder}/model.safetensors").items())}
 
 
 def write_tensors(folder, tensors, shards):
@@ -247,12 +279,12 @@ def main():
     for seed, (name, variant) in enumerate(VARIANTS.items()):
         if name not in wanted:
             continue
-        generator = torch.Generator().manual_seed(1000 + seed)
+        generator = torch.Generator().manual_seed(variant.get("seed", 1000 + seed))
         source = variant["config"]
         saved = source.to_dict()
         if variant.get("short_is_long"):
             source.rope_parameters["short_factor"] = source.rope_parameters["long_factor"]
-        model = AutoModelForCausalLM.from_config(source, attn_implementation="eager").eval().double()
+        model = AutoModelForCausalLM.from_config(source, attn_implementation="eager", experts_implementation="eager").eval().double()
         norm_mean = 0 if source.model_type.startswith("gemma") else 1
         tensors = {}
         for key, value in model.state_dict().items():
@@ -268,7 +300,7 @@ def main():
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
         config.pop("time_step_limit", None)  # of Granite's Mamba layers; an infinity, which JSON does not have
-        stored = tensors
+        stored = hub_tensors(model, variant["dtype"]) if variant.get("hub_names") else tensors
         if "wrapper" in variant:
             config, stored = wrap(variant["wrapper"], config, tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")

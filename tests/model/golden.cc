@@ -82,7 +82,8 @@ absl::Status Compare(const Case& c, const MiniResult& result, GoldenResult* out)
 }  // namespace
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
-                                       const MakeRankDevice& make_device, size_t max_cases) {
+                                       const MakeRankDevice& make_device, size_t max_cases,
+                                       bool expert_parallel) {
   const std::string model = ModelPath(folder);
   ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
   ASSIGN_OR_RETURN(std::vector<Case> cases, ReadCases(folder));
@@ -96,6 +97,7 @@ absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size
   ModelRunnerOptions options;
   options.dtype = dtype;
   options.dequantize = true;  // the expected values are those of weights in 16 bits
+  options.expert_parallel = expert_parallel;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 128;
   options.max_model_len = std::min(256, checkpoint->config().max_position_embeddings);

@@ -20,6 +20,6 @@ struct GoldenResult {
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
                                        const MakeRankDevice& make_device = CpuRanks(),
-                                       size_t max_cases = 1000);
+                                       size_t max_cases = 1000, bool expert_parallel = false);
 
 }  // namespace somnus

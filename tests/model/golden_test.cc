@@ -52,13 +52,32 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/qwen2-window", "variants/phi3-longrope", "variants/phi3-window",
                     "variants/granite", "variants/granite-hybrid", "variants/smollm3", "variants/olmo2",
                     "variants/olmo3", "variants/glm4", "variants/glm", "variants/gemma2", "variants/gemma3",
-                    "variants/gemma3-wrapped", "variants/ministral3"));
+                    "variants/gemma3-wrapped", "variants/ministral3", "variants/qwen3-moe",
+                    "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                          testing::Values("gguf_variants/mistral-window", "gguf_variants/ministral3",
                                          "gguf_variants/granite", "gguf_variants/phi3-longrope",
                                          "gguf_variants/olmo2", "gguf_variants/olmo3", "gguf_variants/glm4",
-                                         "gguf_variants/gemma2", "gguf_variants/gemma3"));
+                                         "gguf_variants/gemma2", "gguf_variants/gemma3",
+                                         "gguf_variants/mixtral", "gguf_variants/qwen3-moe",
+                                         "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe"));
+
+// Whole experts on each rank, of which one has a single expert or several.
+TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {
+  for (const char* model :
+       {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"}) {
+    for (int world_size = 2; world_size <= 4; ++world_size) {
+      SCOPED_TRACE(testing::Message() << model << " on " << world_size << " ranks");
+      const auto result =
+          RunGolden(std::string("tests/data/") + model, world_size, DataType::kF32, CpuRanks(), 1000,
+                    /*expert_parallel=*/true);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_LT(result->worst, 2e-4);
+      EXPECT_EQ(result->mismatch, "");
+    }
+  }
+}
 
 class GoldenOnIsaTest : public testing::TestWithParam<CpuIsa> {};
 

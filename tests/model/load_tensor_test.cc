@@ -32,10 +32,12 @@ std::unique_ptr<Checkpoint> Open(const std::string& model) {
 }
 
 // qwen2 and qwen3 are tied and opt has biases; llama-uneven's heads end within the panels of packed rows. The
-// variants are stored otherwise than models compute: rows in another order, fused, norms less 1.
+// variants are stored otherwise than models compute: rows in another order, fused, norms less 1; or have
+// experts.
 TEST(LoadTensor, TensorByTensorIsBitForBitTheLoadOfAll) {
-  for (const char* model : {"tiny/llama-uneven", "tiny/qwen2", "tiny/qwen3", "tiny/opt",
-                            "variants/phi3-longrope", "variants/glm4", "variants/gemma3"}) {
+  for (const char* model :
+       {"tiny/llama-uneven", "tiny/qwen2", "tiny/qwen3", "tiny/opt", "variants/phi3-longrope",
+        "variants/glm4", "variants/gemma3", "variants/glm4-moe"}) {
     const std::unique_ptr<Checkpoint> checkpoint = Open(model);
     ASSERT_NE(checkpoint, nullptr);
     for (const CpuIsa isa : kCpuIsas) {

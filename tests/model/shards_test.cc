@@ -59,6 +59,24 @@ TEST(MakeShardsTest, ReplicatesKvHeadsWhenThereAreFewer) {
   EXPECT_EQ(kv_of_all, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, 2, 2}));
 }
 
+TEST(MakeShardsTest, DividesExpertsOrTheirWidth) {
+  ModelConfig config = Config(9, 3);
+  config.experts.num_experts = 7;
+  config.experts.expert_size = 20;
+  config.experts.shared_size = 40;
+  for (int rank = 0; rank < 3; ++rank) {
+    const ModelShards within = MakeShards(config, rank, 3), whole = MakeShards(config, rank, 3, true);
+    EXPECT_EQ(within.experts.size(), 7);
+    EXPECT_EQ(within.expert_mlp.begin, 20 * rank / 3);
+    EXPECT_EQ(whole.experts.begin, 7 * rank / 3);
+    EXPECT_EQ(whole.expert_mlp.size(), 20);
+    EXPECT_EQ(whole.shared_mlp.begin, 40 * rank / 3) << "the shared experts are divided within either way";
+  }
+  config.experts.num_experts = 2;
+  EXPECT_TRUE(MakeShards(config, 0, 4, true).experts.empty());
+  EXPECT_TRUE(MakeShards(config, 0, 4, true).expert_mlp.empty());
+}
+
 TEST(MakeShardsTest, LeavesRanksWithoutHeadsEmpty) {
   const ModelShards first = MakeShards(Config(2, 1), 0, 4), last = MakeShards(Config(2, 1), 3, 4);
   EXPECT_TRUE(first.heads.empty());

@@ -219,6 +219,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Setup{"tiny/llama-uneven", DataType::kBF16, 1, DataType::kI8},
                     Setup{"tiny/qwen3", DataType::kF32, 2, DataType::kI8},
                     Setup{"tiny/llama-uneven", DataType::kF32, 4, DataType::kI8},
+                    Setup{"variants/qwen3-moe", DataType::kBF16, 2},
+                    Setup{"variants/glm4-moe", DataType::kF32, 3},
+                    Setup{.model = "variants/mixtral", .quantize = DataType::kQ8_0},
                     Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0},
                     // Two of three ranks have 80 of 256 columns, the last one has 96.
                     Setup{.world_size = 3, .quantized = StorageType::kQ8_0, .cuts_blocks = true},

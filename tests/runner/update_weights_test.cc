@@ -19,6 +19,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kModel[] = "tests/data/tiny/llama-uneven";
+constexpr char kExperts[] = "tests/data/variants/glm4-moe";
 
 std::unique_ptr<RankGroup> Load(const std::string& path, int world_size, const ModelRunnerOptions& options,
                                 LoadFormat format = LoadFormat::kAuto) {
@@ -48,9 +49,13 @@ absl::Status Update(RankGroup& group, int world_size, const std::vector<v1::Weig
 }
 
 TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
-  for (const int world_size : {1, 2}) {
-    const auto loaded = Load(kModel, world_size, SmallRunnerOptions());
-    const auto updated = Load(kModel, world_size, SmallRunnerOptions(), LoadFormat::kDummy);
+  struct {
+    const char* model;
+    int world_size;
+  } const cases[] = {{kModel, 1}, {kModel, 2}, {kExperts, 2}};
+  for (const auto& [model, world_size] : cases) {
+    const auto loaded = Load(model, world_size, SmallRunnerOptions());
+    const auto updated = Load(model, world_size, SmallRunnerOptions(), LoadFormat::kDummy);
     ASSERT_TRUE(loaded && updated);
     const std::vector<int32_t> want = Tokens(*loaded);
     EXPECT_NE(Tokens(*updated), want);

@@ -151,6 +151,18 @@ TEST(Doctor, ACheckpointOfFp8IsAByteForAWeight) {
   EXPECT_NEAR(model.step_bf16_bytes - model.step_stored_bytes, kMatrices, 2 * kScales);
 }
 
+// Three of seven experts on two of three layers.
+TEST(Doctor, AStepReadsTheExpertsOfOneToken) {
+  const auto checkpoint = Open("tests/data/variants/qwen3-moe");
+  ASSERT_NE(checkpoint, nullptr);
+  const ModelReport model = ReportModel(*checkpoint);
+  constexpr int64_t kExpert = 3 * 32 * 20, kEmbedding = 130 * 32;
+  EXPECT_EQ(model.num_parameters - model.active_parameters, kEmbedding + 2 * 4 * kExpert);
+  EXPECT_EQ(model.step_bf16_bytes, 2 * model.active_parameters);
+  const std::string text = DoctorText({.host = EightCpus(), .ceilings = {}, .model = model});
+  EXPECT_TRUE(absl::StrContains(text, "3 of 7 experts for each token: all are in memory")) << text;
+}
+
 // 0.1 GB as stored, 0.4 GB in bfloat16; 0.25 GFLOP for a token of a prompt, 0.4 for one of a step.
 ModelReport SomeModel() {
   ModelReport model;

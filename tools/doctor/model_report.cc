@@ -25,16 +25,37 @@ StorageType StoredType(const Checkpoint& checkpoint) {
   return most == bytes.end() ? checkpoint.config().stored_type : most->first;
 }
 
+// A tensor of the model, and whether an expert has it.
+struct NeededTensor {
+  const TensorInfo* tensor;
+  bool of_expert;
+};
+
 // Files may have further tensors, as of the vision tower of a multimodal model.
-std::vector<const TensorInfo*> NeededTensors(const Checkpoint& checkpoint) {
-  std::vector<const TensorInfo*> needed;
-  const auto add = [&](const std::string& name, const std::vector<int64_t>&) {
-    if (const TensorInfo* tensor = checkpoint.Find(name); tensor != nullptr) needed.push_back(tensor);
-    return absl::OkStatus();
+std::vector<NeededTensor> NeededTensors(const Checkpoint& checkpoint) {
+  std::vector<NeededTensor> needed;
+  const auto add = [&](const std::string& name, bool of_expert) {
+    if (const TensorInfo* tensor = checkpoint.Find(name); tensor != nullptr)
+      needed.push_back({tensor, of_expert});
   };
-  ForEachTensor(checkpoint.config(), add).IgnoreError();
+  const ModelConfig& config = checkpoint.config();
+  ForEachSpec(config, [&](const TensorSpec& spec, const std::string& name) {
+    add(name + spec.suffix, IsOfExperts(spec));
+    if (spec.bias(config)) add(name + ".bias", IsOfExperts(spec));
+  });
   return needed;
 }
+
+// What one sequence's step needs of a model's tensors.
+struct StepWork {
+  int64_t stored_bytes = 0, elements = 0, matrix_elements = 0, head_elements = 0;
+
+  void Add(const StepWork& other, int64_t times, int64_t divisor) {
+    stored_bytes += other.stored_bytes * times / divisor;
+    elements += other.elements * times / divisor;
+    matrix_elements += other.matrix_elements * times / divisor;
+  }
+};
 
 }  // namespace
 
@@ -47,23 +68,30 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.is_quantized = BlockSizeOf(stored).elements > 1;
   report.multiplies_bytes = report.is_quantized && stored != StorageType::kF8E4M3;
   report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
-  int64_t matrix_elements = 0, head_elements = 0;
-  for (const TensorInfo* tensor : NeededTensors(checkpoint)) {
+  report.num_experts = config.experts.num_experts;
+  report.experts_per_token = config.experts.per_token;
+  StepWork work, experts;  // of what every token needs, and of all experts
+  for (const auto& [tensor, of_expert] : NeededTensors(checkpoint)) {
     int64_t elements = 1;
     for (const int64_t size : tensor->shape) elements *= size;
     const bool is_matrix = tensor->shape.size() == 2;
-    const bool has_vocab = is_matrix && tensor->shape[0] == config.vocab_size;
+    const bool has_vocab = is_matrix && !of_expert && tensor->shape[0] == config.vocab_size;
     const bool is_head = has_vocab && (config.tie_word_embeddings || tensor->name == "lm_head.weight");
     report.num_parameters += elements;
     report.stored_bytes += static_cast<int64_t>(tensor->bytes);
     if (has_vocab && !is_head) continue;
-    report.step_stored_bytes += static_cast<int64_t>(tensor->bytes);
-    report.step_bf16_bytes += 2 * elements;
-    if (is_matrix) (has_vocab ? head_elements : matrix_elements) += elements;
+    StepWork& sum = of_expert ? experts : work;
+    sum.stored_bytes += static_cast<int64_t>(tensor->bytes);
+    sum.elements += elements;
+    if (is_matrix) (has_vocab ? sum.head_elements : sum.matrix_elements) += elements;
   }
+  if (config.experts.num_experts > 0) work.Add(experts, config.experts.per_token, config.experts.num_experts);
+  report.step_stored_bytes = work.stored_bytes;
+  report.step_bf16_bytes = 2 * work.elements;
+  report.active_parameters = work.elements;
   report.bf16_bytes = 2 * report.num_parameters;
-  report.prompt_token_flops = 2 * matrix_elements;
-  report.step_flops = report.prompt_token_flops + 2 * head_elements;
+  report.prompt_token_flops = 2 * work.matrix_elements;
+  report.step_flops = report.prompt_token_flops + 2 * work.head_elements;
   return report;
 }
 

@@ -17,9 +17,14 @@ struct ModelReport {
   bool is_quantized = false;
   bool multiplies_bytes = false;  // as stored: products are of int8, and of bfloat16 for all other models
   int64_t num_parameters = 0;
-  int64_t stored_bytes = 0;    // of all tensors
-  int64_t bf16_bytes = 0;      // of all tensors in bfloat16
-  int64_t kv_token_bytes = 0;  // KV cache in bfloat16, for each token
+  // Of a mixture of experts: how many there are and how many a token has; 0: none. The work of a step and of
+  // a token is that of the token's experts; all experts have to be in memory.
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 0;
+  int64_t active_parameters = 0;  // of a step of one sequence
+  int64_t stored_bytes = 0;       // of all tensors
+  int64_t bf16_bytes = 0;         // of all tensors in bfloat16
+  int64_t kv_token_bytes = 0;     // KV cache in bfloat16, for each token
   // The bytes of weights that a step of one sequence reads. An embedding that is not also the head is not
   // read.
   int64_t step_stored_bytes = 0;

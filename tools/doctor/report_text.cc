@@ -69,11 +69,23 @@ std::string CeilingsText(const HostCeilings& ceilings) {
                          ceilings.read_gbps, ToString(ceilings.peaks));
 }
 
+// What a mixture of experts keeps in memory, and what a step reads.
+std::string ExpertsText(const ModelReport& model) {
+  if (model.num_experts == 0) return "";
+  return absl::StrFormat(
+      "; %d of %d experts for each token: all are in memory, a step of one stream reads %.1f million "
+      "parameters, %s in %s, %s in bfloat16",
+      model.experts_per_token, model.num_experts, static_cast<double>(model.active_parameters) / 1e6,
+      BytesText(model.step_stored_bytes), model.stored_type, BytesText(model.step_bf16_bytes));
+}
+
 std::string ModelText(const ModelReport& model) {
-  return absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
-                         model.name, static_cast<double>(model.num_parameters) / 1e6,
-                         BytesText(model.stored_bytes), model.stored_type, BytesText(model.bf16_bytes),
-                         BytesText(model.kv_token_bytes));
+  return absl::StrCat(
+      absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
+                      model.name, static_cast<double>(model.num_parameters) / 1e6,
+                      BytesText(model.stored_bytes), model.stored_type, BytesText(model.bf16_bytes),
+                      BytesText(model.kv_token_bytes)),
+      ExpertsText(model));
 }
 
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
@@ -146,7 +158,10 @@ std::string DoctorJson(const DoctorReport& report) {
                      {"num_parameters", model.num_parameters},
                      {"stored_bytes", model.stored_bytes},
                      {"bf16_bytes", model.bf16_bytes},
-                     {"kv_token_bytes", model.kv_token_bytes}};
+                     {"kv_token_bytes", model.kv_token_bytes},
+                     {"num_experts", model.num_experts},
+                     {"experts_per_token", model.experts_per_token},
+                     {"active_parameters", model.active_parameters}};
     if (report.ceilings.has_value()) {
       const ModelSpeed speed = BestSpeed(model, *report.ceilings);
       json["model"]["at_best"] = {{"decode_tokens_per_s", speed.decode_bf16},

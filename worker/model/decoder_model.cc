@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "worker/model/linears.h"
 
 namespace somnus {
 namespace {
@@ -37,7 +38,8 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
                                DataType act, DataType sum, int64_t max_tokens) {
   const int64_t head_cols = shards.heads.size() * config.head_dim;
   const int64_t qkv_cols = (shards.heads.size() + 2 * shards.kv_heads.size()) * config.head_dim;
-  const int64_t up_cols = (config.family->gated_mlp ? 2 : 1) * shards.mlp.size();
+  const int64_t mlp_cols = config.HasDenseLayer() ? shards.mlp.size() : 0;
+  const int64_t up_cols = (config.family->gated_mlp ? 2 : 1) * mlp_cols;
   Activations a;
   a.residual = carver->TakeMatrix(DataType::kF32, max_tokens, config.hidden_size);
   a.delta = carver->TakeMatrix(sum, max_tokens, config.hidden_size);
@@ -46,7 +48,8 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
   if (config.family->qk_norm_wide) a.squares = carver->TakeMatrix(DataType::kF32, max_tokens, 2);
   a.heads = carver->TakeMatrix(act, max_tokens, head_cols);
   a.up = carver->TakeMatrix(sum, max_tokens, up_cols);
-  a.mlp = carver->TakeMatrix(act, max_tokens, shards.mlp.size());
+  a.mlp = carver->TakeMatrix(act, max_tokens, mlp_cols);
+  a.experts = ExpertActivations::Carve(carver, config, shards, act, sum, max_tokens);
   if (!config.norm_before) a.residual2 = carver->TakeMatrix(DataType::kF32, max_tokens, config.hidden_size);
   if (config.embedding_dim != config.hidden_size) {
     a.embedded = carver->TakeMatrix(DataType::kF32, max_tokens, config.embedding_dim);
@@ -152,27 +155,6 @@ absl::Status DecoderModel::AllReduce(const TensorView& x) {
   return c_.communicator->AllReduceSum(x.data, x.rows * x.cols, x.dtype);
 }
 
-void DecoderModel::FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias,
-                               const TensorView& y) {
-  int64_t begin = 0;
-  for (const LinearWeight& part : w.parts) {
-    if (part.n == 0) continue;
-    const TensorView columns = {static_cast<char*>(y.data) + begin * SizeOf(y.dtype), y.dtype, y.rows, part.n,
-                                y.stride};
-    Linear(*c_.device, x, part, bias == nullptr ? nullptr : bias + begin, columns);
-    begin += part.n;
-  }
-}
-
-void DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
-                               const TensorView& y) {
-  if (w.k > 0) {
-    Linear(*c_.device, x, w, bias, y);
-  } else {
-    FillZero(*c_.device, y);  // this rank has no columns
-  }
-}
-
 absl::Status DecoderModel::EmbedTokensAndPositions(const StepInput& input) {
   const int64_t num_tokens = input.batch.num_tokens;
   const TensorView x = FirstRows(c_.act.residual, num_tokens);
@@ -208,10 +190,10 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
   const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);      // sum [T, (H + 2 KV) D]
   const bool has_heads = !c_.shards->heads.empty();
-  if (has_heads) FusedLinear(normed, w.qkv, w.qkv_bias, qkv);
+  if (has_heads) FusedLinear(*c_.device, normed, w.qkv, w.qkv_bias, qkv);
   if (c_.config->family->qk_norm_wide) RETURN_IF_ERROR(NormAllHeads(w, qkv));
   if (has_heads) Attend(layer, input, qkv, heads);
-  RowParallel(heads, w.out, w.out_bias, delta);
+  RowParallel(*c_.device, heads, w.out, w.out_bias, delta);
   return absl::OkStatus();
 }
 
@@ -263,19 +245,21 @@ absl::Status DecoderModel::NormAllHeads(const LayerWeights& w, const TensorView&
 
 void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
                        const TensorView& delta) {
+  if (w.experts.router.n > 0) {
+    ExpertsMlp(c_.device, c_.config, &c_.act.experts).Run(w.experts, normed, delta);
+    return;
+  }
   const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // sum [T, 2 M]; not gated: [T, M]
   const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
   if (w.up.n() > 0) {
-    FusedLinear(normed, w.up, w.up_bias, up);
-    if (c_.config->family->gated_mlp && c_.config->activation == Activation::kGeluTanh) {
-      GeluTanhAndMul(*c_.device, up, hidden);
-    } else if (c_.config->family->gated_mlp) {
-      SiluAndMul(*c_.device, up, hidden);
+    FusedLinear(*c_.device, normed, w.up, w.up_bias, up);
+    if (c_.config->family->gated_mlp) {
+      GateAndMul(*c_.device, c_.config->activation, up, hidden);
     } else {
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);
     }
   }
-  RowParallel(hidden, w.down, w.down_bias, delta);
+  RowParallel(*c_.device, hidden, w.down, w.down_bias, delta);
 }
 
 TensorView DecoderModel::Project(const TensorView& hidden) {

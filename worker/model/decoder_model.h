@@ -21,6 +21,7 @@
 #include "kernels/tensor.h"
 #include "worker/comm/communicator.h"
 #include "worker/model/carver.h"
+#include "worker/model/experts_mlp.h"
 #include "worker/model/shards.h"
 #include "worker/model/weights.h"
 
@@ -29,15 +30,16 @@ namespace somnus {
 // Scratch between the ops of a layer. Types: `act` goes into linears, `sum` (SumType, kernels/ops.h) comes
 // out of linears. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
-  TensorView residual;      // f32 [Tmax, hidden]: the residual stream
-  TensorView residual2;     // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
-  TensorView delta;         // sum [Tmax, hidden]: the addend of a block to the stream
-  TensorView normed;        // act [Tmax, hidden]
-  TensorView qkv;           // sum [Tmax, (H + 2 KV) D]
-  TensorView squares;       // f32 [Tmax, 2]: of q and of k, with norms over all heads
-  TensorView heads;         // act [Tmax, H D]
-  TensorView up;            // sum [Tmax, 2 M]; not gated: [Tmax, M]
-  TensorView mlp;           // act [Tmax, M]
+  TensorView residual;   // f32 [Tmax, hidden]: the residual stream
+  TensorView residual2;  // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
+  TensorView delta;      // sum [Tmax, hidden]: the addend of a block to the stream
+  TensorView normed;     // act [Tmax, hidden]
+  TensorView qkv;        // sum [Tmax, (H + 2 KV) D]
+  TensorView squares;    // f32 [Tmax, 2]: of q and of k, with norms over all heads
+  TensorView heads;      // act [Tmax, H D]
+  TensorView up;         // sum [Tmax, 2 M]; not gated: [Tmax, M]
+  TensorView mlp;        // act [Tmax, M]
+  ExpertActivations experts;
   TensorView embedded;      // f32 [Tmax, embedding_dim], when embedding_dim is not hidden
   TensorView embedded_act;  // act [Tmax, embedding_dim], in the same case
 
@@ -93,10 +95,6 @@ class DecoderModel {
   absl::Status NormAllHeads(const LayerWeights& w, const TensorView& qkv);
   // The same for the MLP.
   void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
-  // y (sum [T, w.n()]) = x * w^T + bias.
-  void FusedLinear(const TensorView& x, const FusedWeight& w, const float* bias, const TensorView& y);
-  // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
-  void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
 
   // x (f32) += the ranks' addends (unless there are none); out (act) = Norm(x), or x where weight is null.
   absl::Status AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,

@@ -13,6 +13,19 @@ Range CutEvenly(int64_t total, int rank, int world_size) {
 
 Range Scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
 
+void CutExperts(const ExpertsConfig& config, ModelShards* shards) {
+  const int rank = shards->rank, world_size = shards->world_size;
+  shards->experts = {0, config.num_experts};
+  shards->expert_mlp = {0, config.expert_size};
+  if (shards->expert_parallel) {
+    shards->experts = CutEvenly(config.num_experts, rank, world_size);
+  } else {
+    shards->expert_mlp = ShardRange(config.expert_size, rank, world_size);
+  }
+  if (shards->experts.empty() || shards->expert_mlp.empty()) shards->experts = shards->expert_mlp = {};
+  shards->shared_mlp = ShardRange(config.shared_size, rank, world_size);
+}
+
 }  // namespace
 
 Range ShardRange(int64_t total, int rank, int world_size) {
@@ -21,8 +34,9 @@ Range ShardRange(int64_t total, int rank, int world_size) {
   return {std::min(total, units.begin * granule), std::min(total, units.end * granule)};
 }
 
-ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
+ModelShards MakeShards(const ModelConfig& config, int rank, int world_size, bool expert_parallel) {
   ModelShards shards;
+  shards.expert_parallel = expert_parallel;
   shards.rank = rank;
   shards.world_size = world_size;
   const int64_t group = config.num_heads / config.num_kv_heads;  // query heads per KV head
@@ -40,6 +54,7 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
     shards.kv_head_of_head.push_back(static_cast<int32_t>(head / group - shards.kv_heads.begin));
   }
   shards.mlp = ShardRange(config.intermediate_size, rank, world_size);
+  CutExperts(config.experts, &shards);
   shards.vocab = ShardRange(config.vocab_size, rank, world_size);
   for (int r = 0; r < world_size; ++r) {
     shards.max_vocab_rows =
@@ -53,6 +68,8 @@ bool IsDivided(Dim dim) {
     case Dim::kQueries:
     case Dim::kKeysValues:
     case Dim::kIntermediate:
+    case Dim::kExpertIntermediate:
+    case Dim::kSharedIntermediate:
     case Dim::kVocab:
       return true;
     default:
@@ -68,6 +85,10 @@ Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
       return Scaled(shards.kv_heads, config.head_dim);
     case Dim::kIntermediate:
       return shards.mlp;
+    case Dim::kExpertIntermediate:
+      return shards.expert_mlp;
+    case Dim::kSharedIntermediate:
+      return shards.shared_mlp;
     case Dim::kVocab:
       return shards.vocab;
     default:

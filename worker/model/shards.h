@@ -36,14 +36,21 @@ struct ModelShards {
   std::vector<int32_t> kv_head_of_head;  // [heads.size()]: index into kv_heads
   // The first of kv_heads that no lower rank holds: 0, or 1 where the first KV head is shared.
   int64_t first_own_kv_head = 0;
-  Range mlp;                   // rows of the MLP's first matrices
+  Range mlp;  // rows of the MLP's first matrices
+  // Routed experts: a part of each of them, or, with expert parallelism, a part of them whole. A rank of
+  // which one range is empty has both empty.
+  Range experts;
+  Range expert_mlp;  // rows of each expert's first matrices
+  bool expert_parallel = false;
+  Range shared_mlp;            // rows of the shared experts' first matrices
   Range vocab;                 // rows of embedding and head
   int64_t max_vocab_rows = 0;  // the largest rank's
 
   bool last_rank() const { return rank == world_size - 1; }
 };
 
-ModelShards MakeShards(const ModelConfig& config, int rank, int world_size);
+// `expert_parallel`: ranks divide the routed experts among themselves, and not the width of each.
+ModelShards MakeShards(const ModelConfig& config, int rank, int world_size, bool expert_parallel = false);
 
 // Whether ranks divide this side of a tensor among themselves.
 bool IsDivided(Dim dim);

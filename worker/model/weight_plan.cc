@@ -133,20 +133,87 @@ class WeightPlanBuilder {
     AddVector({TensorRole::kMlpNorm}, i, &layer->mlp_norm, &layer->mlp_norm_bias);
     AddFused({TensorRole::kGateUp, TensorRole::kGate, TensorRole::kUp}, i, &layer->up, &layer->up_bias);
     AddMatrix(TensorRole::kDown, i, &layer->down, &layer->down_bias);
+    if (config_.HasExperts(i)) AddExpertLayer(i, &layer->experts);
     AddVector({TensorRole::kMlpPostNorm}, i, &layer->mlp_post_norm);
+  }
+
+  void AddExpertLayer(int32_t i, ExpertsWeights* experts) {
+    AddRouter(i, experts);
+    AddExperts({TensorRole::kExpertGate, TensorRole::kExpertUp}, i, experts->up, &experts->up_bias);
+    AddExperts({TensorRole::kExpertDown}, i, &experts->down, &experts->down_bias);
+    const float* no_bias = nullptr;
+    AddFused({TensorRole::kSharedGate, TensorRole::kSharedUp}, i, &experts->shared_up, &no_bias);
+    AddMatrix(TensorRole::kSharedDown, i, &experts->shared_down);
+    AddMatrix(TensorRole::kSharedMix, i, &experts->shared_mix);
+  }
+
+  // In the type of RouterWeightType, because a score that is off may choose another expert.
+  void AddRouter(int32_t i, ExpertsWeights* experts) {
+    std::vector<WeightSource> sources = SourcesOf({TensorRole::kRouter}, i, /*biases=*/false);
+    AddPartAs(std::move(sources), RouterWeightType(device_, types_.dtype), &experts->router);
+    AddSources(&experts->router_bias, SourcesOf({TensorRole::kRouter}, i, /*biases=*/true));
+    AddVector({TensorRole::kRouterCorrection}, i, &experts->correction);
+  }
+
+  // The roles' matrices of all experts of the rank. For each expert the roles' rows one below the other,
+  // where all are of one type; else each role by itself, in the next of `targets`.
+  void AddExperts(std::initializer_list<TensorRole> roles, int32_t layer, ExpertWeight* targets,
+                  const float** bias) {
+    if (shards_.experts.empty()) return;
+    std::vector<std::vector<WeightSource>> fused(shards_.experts.size());
+    bool alike = true;
+    for (size_t e = 0; e < fused.size(); ++e) {
+      fused[e] = SourcesOf(roles, layer, /*biases=*/false, static_cast<int32_t>(shards_.experts.begin + e));
+      for (const WeightSource& source : fused[e]) alike = alike && ShareMatrix(fused[0][0], source);
+    }
+    for (size_t role = 0; role < (alike ? 1 : roles.size()); ++role) {
+      std::vector<std::vector<WeightSource>> of_role = fused;
+      for (std::vector<WeightSource>& sources : of_role) {
+        if (!alike) sources = {sources[role]};
+      }
+      AddExpertWeight(std::move(of_role), targets++);
+    }
+    AddExpertBiases(roles, layer, bias);
+  }
+
+  // sources: of each expert.
+  void AddExpertWeight(std::vector<std::vector<WeightSource>> sources, ExpertWeight* target) {
+    DataType type = TypeOf(sources[0][0], true);
+    for (const auto& of_expert : sources) {
+      if (!ShareMatrix(sources[0][0], of_expert[0])) type = types_.dtype;
+    }
+    target->count = static_cast<int64_t>(sources.size());
+    plan_.experts_.push_back(std::make_unique<LinearWeight[]>(sources.size() - 1));
+    LinearWeight* others = plan_.experts_.back().get();
+    const int64_t begin = plan_.region_bytes_;
+    AddPartAs(std::move(sources[0]), type, &target->first);
+    target->stride = plan_.region_bytes_ - begin;
+    for (size_t e = 1; e < sources.size(); ++e) AddPartAs(std::move(sources[e]), type, others++);
+  }
+
+  void AddExpertBiases(std::initializer_list<TensorRole> roles, int32_t layer, const float** bias) {
+    std::vector<WeightSource> all;
+    for (int64_t e = shards_.experts.begin; e < shards_.experts.end; ++e) {
+      for (WeightSource& source : SourcesOf(roles, layer, /*biases=*/true, static_cast<int32_t>(e)))
+        all.push_back(std::move(source));
+    }
+    AddSources(bias, std::move(all));
   }
 
   // This rank's part of the roles' tensors, in the order of the roles, and of each part of a fused tensor;
   // roles that the model does not have are left out.
-  std::vector<WeightSource> SourcesOf(std::initializer_list<TensorRole> roles, int32_t layer, bool biases) {
+  std::vector<WeightSource> SourcesOf(std::initializer_list<TensorRole> roles, int32_t layer, bool biases,
+                                      int32_t expert = 0) {
     const Family& family = *config_.family;
     std::vector<WeightSource> sources;
     for (const TensorRole role : roles) {
       const TensorSpec* spec = FindTensor(family, role);
-      if (spec == nullptr || !spec->present(config_) || (biases && !spec->bias(config_))) continue;
-      // Ranks sum the products of a row-parallel matrix, so only one rank adds the bias.
-      if (biases && IsDivided(spec->cols) && !shards_.last_rank()) continue;
-      const std::string name = TensorName(family, role, layer) + (biases ? ".bias" : ".weight");
+      if (spec == nullptr || !IsInLayer(*spec, config_, layer) || (biases && !spec->bias(config_))) continue;
+      // Ranks sum the products of a row-parallel matrix, so only one rank adds the bias; of a whole expert
+      // the rank that has the expert.
+      const bool whole = IsOfExperts(*spec) && shards_.expert_parallel;
+      if (biases && IsDivided(spec->cols) && !whole && !shards_.last_rank()) continue;
+      const std::string name = TensorName(family, role, layer, expert) + (biases ? ".bias" : spec->suffix);
       const TensorInfo* tensor = checkpoint_.Find(name);
       SOMNUS_CHECK(tensor != nullptr);
       int64_t begin = 0;  // row of the tensor where the part starts
@@ -214,7 +281,12 @@ class WeightPlanBuilder {
   // Sources of one type as one packed matrix.
   void AddPart(std::vector<WeightSource> sources, bool in_layer, LinearWeight* target) {
     if (sources.empty()) return;
-    target->dtype = TypeOf(sources[0], in_layer);
+    const DataType type = TypeOf(sources[0], in_layer);
+    AddPartAs(std::move(sources), type, target);
+  }
+
+  void AddPartAs(std::vector<WeightSource> sources, DataType type, LinearWeight* target) {
+    target->dtype = type;
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n > 0 && target->k > 0) {

@@ -47,7 +47,7 @@ bool TakesStoredBlocks(const WeightSource& source, DataType type);
 class WeightPlan {
  public:
   struct Matrix {
-    LinearWeight* target = nullptr;  // in weights()
+    LinearWeight* target = nullptr;  // in weights(), or of an expert that is not the rank's first
     int64_t offset = 0;
     int64_t bytes = 0;
     std::vector<WeightSource> sources;  // stacked by rows
@@ -86,6 +86,8 @@ class WeightPlan {
   friend class WeightPlanBuilder;
 
   std::unique_ptr<ModelWeights> weights_;
+  // The matrices of experts behind the first of each ExpertWeight: loaders fill a LinearWeight at a time.
+  std::vector<std::unique_ptr<LinearWeight[]>> experts_;
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;
   bool tied_ = false;

@@ -18,6 +18,22 @@ struct FusedWeight {
   int64_t n() const { return parts[0].n + parts[1].n + parts[2].n; }
 };
 
+// A layer's experts. E: all routed experts, L: this rank's, X: the rank's rows of an expert's first matrices,
+// S: of the shared experts'. router.n == 0: the layer has one MLP. Of FusedWeight's parts each lies for all
+// experts at one distance (ExpertWeight, kernels/op_types.h).
+struct ExpertsWeights {
+  LinearWeight router;                 // [E, hidden]
+  const float* router_bias = nullptr;  // [E]
+  const float* correction = nullptr;   // [E]
+  ExpertWeight up[2];                  // L of [2 X, hidden] gate then up; two parts: [X, hidden] each
+  const float* up_bias = nullptr;      // [L, 2 X]
+  ExpertWeight down;                   // L of [hidden, X]
+  const float* down_bias = nullptr;    // [L, hidden], where the rank adds these biases
+  FusedWeight shared_up;               // [2 S, hidden] gate then up
+  LinearWeight shared_down;            // [hidden, S]
+  LinearWeight shared_mix;             // [1, hidden]
+};
+
 // H: this rank's query heads, KV: its KV heads, D: head_dim, M: its MLP rows, V: its vocabulary rows. Null
 // pointers and n == 0 mean that this model (or this rank) has no such weight.
 struct LayerWeights {
@@ -36,6 +52,7 @@ struct LayerWeights {
   const float* up_bias = nullptr;              // as up's rows
   LinearWeight down;                           // [hidden, M]
   const float* down_bias = nullptr;            // [hidden], on the last rank only
+  ExpertsWeights experts;                      // in place of up and down
   const float* mlp_post_norm = nullptr;        // [hidden]
 };
 

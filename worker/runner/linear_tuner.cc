@@ -46,8 +46,11 @@ int64_t LinearTuner::TuneLayers(int64_t num_tokens, Clock::time_point deadline) 
   std::vector<LinearWeight> weights;
   for (const Product& product : products) {
     weights.clear();
-    for (const LayerWeights& layer : layers) weights.push_back(product.weight(layer));
-    if (weights.empty() || weights[0].n == 0 || weights[0].k == 0) continue;  // this rank has none
+    for (const LayerWeights& layer : layers) {
+      const LinearWeight& weight = product.weight(layer);
+      if (weight.n > 0 && weight.k > 0) weights.push_back(weight);
+    }
+    if (weights.empty()) continue;  // this rank has none, or no layer has
     if (Clock::now() >= deadline) break;
     choices += TuneLinear(*c_.device, FirstRows(product.x, num_tokens), weights.data(),
                           static_cast<int64_t>(weights.size()), layers[0].*product.bias,

@@ -34,6 +34,7 @@ struct ModelRunnerOptions {
   // --quantization: kQ8_0 (int8), kQ4_1 (int4) or kF8E4M3 (fp8), which the matrices of the layers become that
   // would get dtype. A GPU takes fp8 alone, of a checkpoint of fp8, which gets dtype all the same.
   std::optional<DataType> quantize;
+  bool expert_parallel = false;  // ranks divide the experts, and not the width of each
   // Empty: dtype. A GPU takes dtype, kF8E4M3 or kI8, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 128;  // slots

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "worker/model/experts_mlp.h"
 
 namespace somnus {
 namespace {
@@ -30,18 +31,23 @@ absl::Status CheckQuantization(const ModelRunnerOptions& options, const ModelCon
 OpsLimits OpsLimitsOf(const ModelRunnerOptions& options, const ModelConfig& config, const ModelShards& shards,
                       int64_t logit_rows) {
   const int64_t head_cols = shards.heads.size() * config.head_dim;
+  const int64_t mlp = std::max(
+      {config.HasDenseLayer() ? shards.mlp.size() : 0, shards.expert_mlp.size(), shards.shared_mlp.size()});
   OpsLimits limits;
   limits.max_tokens = options.max_num_batched_tokens;
   limits.max_seqs = std::max<int64_t>(options.max_num_seqs, logit_rows);
-  limits.max_k = std::max({static_cast<int64_t>(config.hidden_size),
-                           static_cast<int64_t>(config.embedding_dim), head_cols, shards.mlp.size()});
-  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards.kv_heads.size() * config.head_dim,
-                           2 * shards.mlp.size(), shards.vocab.size()});
+  limits.max_k = std::max(
+      {static_cast<int64_t>(config.hidden_size), static_cast<int64_t>(config.embedding_dim), head_cols, mlp});
+  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards.kv_heads.size() * config.head_dim, 2 * mlp,
+                           static_cast<int64_t>(config.experts.num_experts), shards.vocab.size()});
   limits.num_heads = shards.heads.size();
   limits.head_dim = config.head_dim;
   limits.block_size = options.block_size;
   limits.max_model_len = options.max_model_len;
   limits.vocab_size = config.vocab_size;
+  limits.max_expert_rows = std::min<int64_t>(options.max_num_batched_tokens, ExpertActivations::kMaxTokens) *
+                           config.experts.per_token;
+  limits.max_experts = shards.experts.size();
   return limits;
 }
 

@@ -9,7 +9,7 @@ RankModel::RankModel(const Checkpoint& checkpoint, const ModelRunnerOptions& opt
                      Communicator* communicator, SleepableAllocator* allocator, int64_t min_block_bytes)
     : config_(checkpoint.config()),
       options_(options),
-      shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
+      shards_(MakeShards(config_, communicator->rank(), communicator->world_size(), options.expert_parallel)),
       logit_rows_(LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs)),
       weights_(&config_, &shards_, options, device, allocator),
       cache_(&config_, &shards_, options, device, allocator, min_block_bytes),

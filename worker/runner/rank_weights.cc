@@ -30,7 +30,7 @@ bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
   const auto layers = [](const ModelConfig& c) {
     return std::tie(c.layer_attention, c.local_rope, c.attention_scale, c.attention_softcap,
                     c.query_temperature, c.embedding_scale, c.residual_scale, c.logits_scale,
-                    c.logits_softcap);
+                    c.logits_softcap, c.head_norms, c.experts);
   };
   return sizes(a) == sizes(b) && options(a) == options(b) && layers(a) == layers(b);
 }

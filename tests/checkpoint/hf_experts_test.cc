@@ -1,0 +1,117 @@
+// What config.json says of a mixture of experts, in the spellings of several releases, and what is refused.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/family.h"
+#include "tests/checkpoint/hf_configs.h"
+
+namespace somnus {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Llama's sizes under another class, of four layers, with `more` keys.
+json Of(const char* class_name, const char* more) {
+  json config = With(Llama(), "architectures", {std::string(class_name) + "ForCausalLM"});
+  config["num_hidden_layers"] = 4;
+  config.update(json::parse(more));
+  return config;
+}
+
+std::vector<bool> ExpertLayersOf(const ModelConfig& model) {
+  std::vector<bool> layers;
+  for (int32_t i = 0; i < model.num_layers; ++i) layers.push_back(model.HasExperts(i));
+  return layers;
+}
+
+TEST(HfExperts, QwenInTheSpellingsOfTheHubAndOfTransformers) {
+  const json hub = Of("Qwen3Moe", R"({"num_experts":16,"num_experts_per_tok":4,"moe_intermediate_size":24,
+    "norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[]})");
+  json saved = hub;
+  saved.erase("num_experts");
+  saved["num_local_experts"] = 16;
+  for (const json& config : {hub, saved}) {
+    const ModelConfig model = Good(config);
+    EXPECT_EQ(model.experts.num_experts, 16);
+    EXPECT_EQ(model.experts.per_token, 4);
+    EXPECT_EQ(model.experts.expert_size, 24);
+    EXPECT_TRUE(model.experts.renormalize);
+    EXPECT_EQ(model.experts.score, RouterScore::kSoftmax);
+    EXPECT_FALSE(model.HasDenseLayer());
+  }
+  EXPECT_FALSE(Good(With(hub, "norm_topk_prob", nullptr)).experts.renormalize) << "the class's default";
+  EXPECT_EQ(Good(With(hub, "num_experts", nullptr)).experts.num_experts, 128) << "null is unset";
+}
+
+TEST(HfExperts, WhichLayersHaveThem) {
+  const json qwen = Of("Qwen2Moe", R"({"num_experts":8,"num_experts_per_tok":2,"decoder_sparse_step":2})");
+  EXPECT_THAT(ExpertLayersOf(Good(qwen)), ElementsAre(false, true, false, true));
+  EXPECT_THAT(ExpertLayersOf(Good(With(qwen, "mlp_only_layers", {3, 9}))),
+              ElementsAre(false, true, false, false));
+  const json glm = Of("Glm4Moe", R"({"n_routed_experts":8,"num_experts_per_tok":2})");
+  EXPECT_THAT(ExpertLayersOf(Good(glm)), ElementsAre(false, true, true, true));
+  EXPECT_THAT(ExpertLayersOf(Good(With(glm, "first_k_dense_replace", 3))),
+              ElementsAre(false, false, false, true));
+  EXPECT_THAT(ExpertLayersOf(Good(With(glm, "mlp_layer_types", {"sparse", "dense", "sparse", "dense"}))),
+              ElementsAre(true, false, true, false));
+  EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse"})), HasSubstr("mlp_layer_types: not a list"));
+  EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse", "dense", "odd", "dense"})),
+              HasSubstr("UNIMPLEMENTED: config.json: mlp_layer_types: a layer of kind \"odd\""));
+}
+
+TEST(HfExperts, SharedExpertsAndRouters) {
+  const ModelConfig qwen = Good(Of("Qwen2Moe", R"({"shared_expert_intermediate_size":40,"qkv_bias":false})"));
+  EXPECT_EQ(qwen.experts.shared_size, 40);
+  EXPECT_TRUE(qwen.experts.shared_gate);
+  EXPECT_FALSE(qwen.attention_qkv_bias);
+  const ModelConfig glm = Good(Of("Glm4Moe", R"({"n_shared_experts":2,"moe_intermediate_size":20,"n_group":4,
+    "topk_group":2,"routed_scaling_factor":2.5,"use_qk_norm":true,"attention_bias":true})"));
+  EXPECT_EQ(glm.experts.shared_size, 40);
+  EXPECT_FALSE(glm.experts.shared_gate);
+  EXPECT_EQ(glm.experts.score, RouterScore::kSigmoid);
+  EXPECT_TRUE(glm.experts.correction && glm.experts.renormalize && glm.head_norms);
+  EXPECT_TRUE(glm.attention_qkv_bias && !glm.attention_out_bias);
+  EXPECT_EQ(glm.experts.num_groups, 4);
+  EXPECT_EQ(glm.experts.top_groups, 2);
+  EXPECT_EQ(glm.experts.scale, 2.5);
+  const ModelConfig mixtral = Good(Of("Mixtral", R"({"num_local_experts":4})"));
+  EXPECT_EQ(mixtral.experts.expert_size, 96) << "intermediate_size";
+  EXPECT_EQ(mixtral.experts.per_token, 2);
+  EXPECT_TRUE(mixtral.experts.renormalize);
+}
+
+TEST(HfExperts, EachExpertHasTensorsOfItsOwn) {
+  const ModelConfig model = Good(Of("Mixtral", R"({"num_local_experts":3,"num_hidden_layers":1})"));
+  std::vector<std::string> names;
+  EXPECT_TRUE(ForEachTensor(model, [&](const std::string& name, const std::vector<int64_t>&) {
+                names.push_back(name);
+                return absl::OkStatus();
+              }).ok());
+  const std::string last = "model.layers.0.block_sparse_moe.experts.2.w2.weight";
+  EXPECT_EQ(std::count(names.begin(), names.end(), last), 1);
+  EXPECT_EQ(std::count_if(names.begin(), names.end(),
+                          [](const std::string& name) { return name.find("experts.") != std::string::npos; }),
+            9);
+}
+
+TEST(HfExperts, NumbersThatDoNotFitAreRefusedByName) {
+  const json glm = Of("Glm4Moe", R"({"n_routed_experts":8,"num_experts_per_tok":2})");
+  EXPECT_THAT(ErrorOf(With(glm, "num_experts_per_tok", 9)), HasSubstr("num_experts_per_tok: 9 of 8 experts"));
+  EXPECT_THAT(ErrorOf(With(glm, "n_routed_experts", 5000)), HasSubstr("number of experts 5000"));
+  EXPECT_THAT(ErrorOf(With(glm, "n_group", 3)), HasSubstr("n_group: 3 does not divide 8"));
+  EXPECT_THAT(ErrorOf(With(With(glm, "n_group", 4), "topk_group", 5)), HasSubstr("topk_group: 5 of 4"));
+  EXPECT_THAT(ErrorOf(With(glm, "routed_scaling_factor", 0)), HasSubstr("routed_scaling_factor"));
+  EXPECT_THAT(ErrorOf(With(glm, "moe_intermediate_size", 0)), HasSubstr("moe_intermediate_size"));
+  EXPECT_THAT(ErrorOf(With(glm, "n_shared_experts", -1)), HasSubstr("n_shared_experts"));
+}
+
+}  // namespace
+}  // namespace somnus
