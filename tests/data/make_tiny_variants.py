@@ -15,9 +15,10 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config,
-                          Olmo3Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GlmConfig,
+                          GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig,
+                          OPTConfig, Olmo2Config, Olmo3Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
+                          Qwen3MoeConfig, SmolLM3Config)
 
 VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
