@@ -81,7 +81,7 @@ struct ExpertRouting {
   int32_t* begin =
       nullptr;  // [num_experts + 1]: the rows of expert first_expert + e are [begin[e], begin[e + 1])
   int32_t* token_of = nullptr;  // [P]: the token of a row
-  int32_t* row_of = nullptr;   // [P]: the row of a pair; -1: another rank's
+  int32_t* row_of = nullptr;    // [P]: the row of a pair; -1: another rank's
   // CUDA alone, which makes grids for the most tiles that there can be: [ExpertTiles()] of {expert of this
   // rank, first row}; the expert of a tile that is not needed is -1.
   int32_t* tiles = nullptr;

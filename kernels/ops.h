@@ -61,7 +61,8 @@ void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t
 // once, as PackWeightRows.
 void PackVector(const Device& device, float* data, const float* values, int64_t n);
 
-// y[T, n] = x[T, k] * w^T + bias.  x: act; y: sum or f32; bias: f32 [n] or nullptr.
+// y[T, n] = x[T, k] * w^T + bias.  x: act, on the CPU with weights of f32 too; y: sum or f32; bias: f32 [n]
+// or nullptr.
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 

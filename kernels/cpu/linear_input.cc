@@ -10,7 +10,8 @@ namespace {
 
 // Whether products with weights of the type read activations as bf16.
 bool ReadsBf16(const KernelTable& kernels, DataType weight) {
-  return weight == DataType::kF8E4M3 ? kernels.linear_f8_bf16 != nullptr : kernels.native_bf16;
+  if (weight == DataType::kF8E4M3) return kernels.linear_f8_bf16 != nullptr;
+  return weight == DataType::kBF16 && kernels.native_bf16;
 }
 
 bool TakesActAsIs(const KernelTable& kernels, DataType weight, DataType x) {

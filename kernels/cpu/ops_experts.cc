@@ -91,7 +91,8 @@ void SortPairs(const ExpertRouting& routing) {
   for (int64_t p = 0; p < pairs; ++p) {
     const int64_t expert = local(p);
     routing.row_of[p] = is_here(expert) ? next[expert]++ : -1;
-    if (routing.row_of[p] >= 0) routing.token_of[routing.row_of[p]] = static_cast<int32_t>(p / routing.per_token);
+    if (routing.row_of[p] >= 0)
+      routing.token_of[routing.row_of[p]] = static_cast<int32_t>(p / routing.per_token);
   }
 }
 

@@ -90,9 +90,11 @@ TEST_F(GgufCheckpointTest, OptionsAreReadOrRefused) {
               HasSubstr("UNIMPLEMENTED: m.gguf: key general.architecture: mamba"));
   EXPECT_THAT(OpenError(TinyGguf("qwen3")),
               HasSubstr("tensor model.layers.0.self_attn.q_norm.weight is missing"));
-  GgufWriter experts = TinyGguf();
-  experts.Uint32("llama.expert_count", 8);
-  EXPECT_THAT(OpenError(experts), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.expert_count"));
+  GgufWriter experts = TinyGguf("qwen3"), mixtral = TinyGguf();
+  experts.Uint32("qwen3.expert_count", 8);
+  EXPECT_THAT(OpenError(experts), HasSubstr("UNIMPLEMENTED: m.gguf: key qwen3.expert_count"));
+  mixtral.Uint32("llama.expert_count", 8);
+  EXPECT_THAT(OpenError(mixtral), HasSubstr("INVALID_ARGUMENT: m.gguf: key llama.expert_used_count"));
   GgufWriter partial = TinyGguf();
   partial.Uint32("llama.rope.dimension_count", 2);
   EXPECT_THAT(OpenError(partial), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.rope.dimension_count"));

@@ -147,6 +147,8 @@ class Engine(unittest.TestCase):
         token = output.outputs[0].token_ids[2]
         stopped, = self.generate("abc", SamplingParams(seed=4, max_tokens=5, ignore_eos=True, stop_token_ids=[token]))
         self.assertEqual((stopped.outputs[0].finish_reason, stopped.outputs[0].stop_reason), ("stop", token))
+        many = SamplingParams(stop=[f"<{number}>" for number in range(50)], max_tokens=2, ignore_eos=True)
+        self.assertEqual(self.generate("abc", many)[0].outputs[0].finish_reason, "length", "a server takes four stops")
         chosen, = self.generate("abc", SamplingParams(structured_outputs=StructuredOutputsParams(choice=["left", "right"])))
         self.assertIn(chosen.outputs[0].text, ("left", "right"))
 
@@ -182,6 +184,15 @@ class Engine(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "exactly one"):
             StructuredOutputsParams(regex="a", choice=["b"])
         self.assertEqual(self.generate([]), [])
+
+    def test_requests_that_wait_for_room_in_the_queue(self):
+        """More prompts than the queue takes are sent again; what could never go in is an error."""
+        with LLM(tiny(MODEL), max_num_waiting=40, max_num_seqs=1, **SETTINGS) as llm:
+            params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+            outputs = llm.generate([CASES[0]["prompt"]] * 200, params, use_tqdm=False)
+            self.assertEqual([one.outputs[0].token_ids for one in outputs], [CASES[0]["tokens"][:2]] * 200)
+            with self.assertRaisesRegex(RuntimeError, "queue"):
+                llm.generate("abc", SamplingParams(n=60), use_tqdm=False)
 
     def test_sleep_wake_and_metrics(self):
         wanted = self.generate("abc", GREEDY)[0].outputs[0].token_ids

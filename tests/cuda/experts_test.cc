@@ -76,7 +76,9 @@ void ExpectSorted(const Routing& r) {
   EXPECT_EQ(found, expected_tiles);
   for (size_t p = 0; p < ids.size(); ++p) {
     const int64_t expert = ids[p] - r.routing.first_expert;
-    if (expert < 0 || expert >= r.routing.num_experts) ASSERT_EQ(row_of[p], -1);
+    if (expert < 0 || expert >= r.routing.num_experts) {
+      ASSERT_EQ(row_of[p], -1);
+    }
   }
 }
 
@@ -162,8 +164,9 @@ void ExpectProduct(DataType act, const Product& p, ExpertInput input) {
     const double tolerance = act == DataType::kF32 ? 1e-3 : act == DataType::kF16 ? 0.1 : 1;
     for (int64_t n = 0; n < p.n; ++n)
       ASSERT_NEAR(y.Get(row_of[pair], n), alone.Get(0, n), tolerance) << "pair " << pair << ", column " << n;
-    if (act != DataType::kF32 && stride % 16 == 0 && p.k % 8 == 0)
+    if (act != DataType::kF32 && stride % 16 == 0 && p.k % 8 == 0) {
       ASSERT_EQ(y.Bytes(row_of[pair]), alone.Bytes(0)) << "pair " << pair;
+    }
   }
 }
 

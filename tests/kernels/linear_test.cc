@@ -71,6 +71,26 @@ TEST_P(LinearTest, ManyRowsEqualTheSumInDouble) {
   }
 }
 
+// As a router's, of experts.
+TEST_P(LinearTest, WeightsOfF32TakeActivationsOf16Bits) {
+  constexpr int64_t kN = 37, kK = 130;
+  for (const DataType type : {DataType::kBF16, DataType::kF16}) {
+    for (const int64_t tokens : {1, 9, 40}) {
+      Bench bench(GetParam(), 2, Limits(tokens, kN, kK));
+      Packed packed(*bench.device, DataType::kF32, kN, kK, RandomFloats(kN * kK, 4));
+      Matrix x(type, tokens, kK, 6), same(DataType::kF32, tokens, kK), y(DataType::kF32, tokens, kN);
+      Matrix expected(DataType::kF32, tokens, kN);
+      x.Randomize(5);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t i = 0; i < kK; ++i) same.Set(t, i, x.Get(t, i));
+      }
+      Linear(*bench.device, x.view(), packed.weight, nullptr, y.view());
+      Linear(*bench.device, same.view(), packed.weight, nullptr, expected.view());
+      for (int64_t t = 0; t < tokens; ++t) ASSERT_EQ(y.Bytes(t), expected.Bytes(t)) << "token " << t;
+    }
+  }
+}
+
 TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
   constexpr int64_t kTokens = 600, kN = 333, kK = 515;
   for (const DataType type : kTypes) {

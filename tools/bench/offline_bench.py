@@ -6,7 +6,7 @@
   single  a request for each prompt, as a client does that knows nothing of batches
 
 Prints a line for each way: the least, the median and the most seconds of the rounds. The engine computes in all of them; with a
-model of a few kilobytes what remains is mostly the way. Usage: tools/bench/offline_bench.py MODEL [--prompts N] [--rounds N]
+model of a few kilobytes what remains is mostly the way. Usage: tools/bench/offline_bench.py MODEL [--prompts N] [--rounds N] [--ways NAME,NAME]
 """
 import argparse
 import http.client
@@ -57,6 +57,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--prompts", type=int, default=10000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", default="llm,bodies,single")
     args = parser.parse_args()
     prompts = [[3 + number % 60, 5 + number % 7, 9, 11] for number in range(args.prompts)]
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
@@ -69,11 +70,11 @@ def main():
                                    batches.REQUESTS_AT_ONCE),
             "single": lambda: send(engine, [{"prompt": one, **FIELDS} for one in prompts], 64),
         }
-        seconds = {name: [] for name in ways}
+        seconds = {name: [] for name in args.ways.split(",")}
         for _ in range(args.rounds):
-            for name, run in ways.items():
+            for name in seconds:
                 begun = time.monotonic()
-                assert run() == args.prompts
+                assert ways[name]() == args.prompts
                 seconds[name].append(time.monotonic() - begun)
     for name, one in seconds.items():
         print(f"{name:8} {min(one):.2f} {statistics.median(one):.2f} {max(one):.2f} s")

@@ -54,6 +54,7 @@ class EngineClient:
         self._admin = HttpClient(process.admin_port, process.admin_key, _MAX_CONNECTIONS)
         self._token_texts: Dict[int, str] = {}
         self._lock, self._next_number = threading.Lock(), 0
+        self._under_way = 0  # requests for text
         self.max_model_len = 0
         self.model_name = ""
 
@@ -100,12 +101,7 @@ class EngineClient:
     async def generate(self, jobs: Sequence[Job]) -> List[RequestOutput]:
         """The outputs of jobs that can be one request: prompts of one kind, the same parameters, salt and priority."""
         body = self._body(jobs)
-        while True:
-            try:
-                reply = await self.post("/v1/completions", body)
-                break
-            except _QueueFull:
-                await asyncio.sleep(_AGAIN_S)
+        reply = await self._when_there_is_room(body)
         choices = reply["choices"]
         await self._learn_token_texts(choices)
         per_prompt = len(choices) // len(jobs)
@@ -138,8 +134,21 @@ class EngineClient:
 
     # Parts of these.
 
+    async def _when_there_is_room(self, body: Any) -> Any:
+        while True:
+            self._under_way += 1
+            try:
+                return await self.post("/v1/completions", body)
+            except _QueueFull:
+                if self._under_way == 1:  # there is nothing whose end would make room
+                    raise
+            finally:
+                self._under_way -= 1
+            await asyncio.sleep(_AGAIN_S)
+
     async def _events(self, body: Any) -> AsyncIterator[Any]:
         while True:
+            self._under_way += 1
             try:
                 async for event in self._public.events("/v1/completions", body):
                     if "error" in event:
@@ -148,10 +157,12 @@ class EngineClient:
                     yield event
                 return
             except HttpError as error:
-                if error.status != 429:
+                if error.status != 429 or self._under_way == 1:
                     raise _as_python(error) from None
             except EngineDeadError as error:
                 raise self._dead() from error
+            finally:
+                self._under_way -= 1
             await asyncio.sleep(_AGAIN_S)
 
     async def _call(self, client: HttpClient, method: str, path: str, body: Any = None) -> bytes:

@@ -17,6 +17,11 @@ _READY = re.compile(r" serving .* on http://[^ ]*:(\d+), admin http://[^ ]*:(\d+
 _LINES_KEPT = 200
 _LINES_SHOWN = 20
 _STOP_S = 20
+# This program is the only client, and bounds itself: the bounds that keep strangers from a server's memory are wide here. The
+# caller's own flags come behind these, and count.
+_BOUNDS = ["--max-num-waiting=65536", "--max-num-waiting-tokens=1000000000", "--max-waiting-bytes=16GiB", "--max-n=65536",
+           "--max-sequences=65536", "--max-stop-strings=4096", "--max-stop-token-ids=1048576", "--max-logit-bias=1048576",
+           "--max-allowed-token-ids=1048576", "--max-bad-words=4096", "--max-body-bytes=1GiB"]
 _LOGGER = logging.getLogger("somnus.engine")
 
 # What becomes the coordinator. It asks the kernel for SIGTERM when the thread that has started it ends, then looks whether that
@@ -42,7 +47,7 @@ class EngineProcess:
         self.port = self.admin_port = self.grpc_port = self.control_port = 0
         coordinator = os.path.join(programs.folder(), "coordinator", "coordinator")
         self._command = [coordinator, model, "--host=127.0.0.1", "--port=0", "--admin-host=127.0.0.1", "--log-level=info",
-                         "--idle-timeout=24h", "--shutdown-timeout=1s", *flags]
+                         "--idle-timeout=24h", "--shutdown-timeout=1s", *_BOUNDS, *flags]
         self._owner = os.getpid()
         self._lines: Deque[str] = collections.deque(maxlen=_LINES_KEPT)
         self._process: Optional[subprocess.Popen[str]] = None
