@@ -138,7 +138,9 @@ TEST(GpuAdapters, GraphsComputeTheAdapterOfEachRow) {
   ASSERT_TRUE(merged.ok() && unchanged.ok());
   ASSERT_NE((*merged)[0].tokens, (*unchanged)[0].tokens);
   for (const bool sleeps : {false, true}) {
-    if (sleeps) ASSERT_EQ(group->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
+    if (sleeps) {
+      ASSERT_EQ(group->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
+    }
     const auto together = RunAll(*group, {with, without}, Small());
     ASSERT_TRUE(together.ok()) << together.status();
     EXPECT_EQ((*together)[0].tokens, (*merged)[0].tokens);
