@@ -15,7 +15,7 @@ import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.harness import ROOT, SMOLLM2, Cluster, expected, free_ports, tiny  # noqa: E402
+from cluster.harness import SMOLLM2, Cluster, expected, free_ports, tiny  # noqa: E402
 from cluster.two_hosts_test import Lan, start_coordinator, start_two_hosts, step_ms, why_not  # noqa: E402
 
 MODEL = "llama-uneven"
@@ -52,8 +52,8 @@ class Splits(unittest.TestCase):
     def test_two_stages_of_two_workers(self):
         self.assert_as_one_stage(tiny(MODEL), workers=2, count=2)
 
-    def test_three_stages_with_windows_and_a_tied_head(self):
-        self.assert_as_one_stage(os.path.join(ROOT, "tests", "data", "variants", "gemma3"), workers=1, count=3)
+    def test_three_stages_of_thirty_quantized_layers(self):
+        self.assert_as_one_stage(SMOLLM2, workers=1, count=3)
 
     def test_more_stages_than_layers_are_refused(self):
         with self.assertRaisesRegex(AssertionError, "--pipeline-parallel-size: 3 stages, but the model has 2 layers"):
