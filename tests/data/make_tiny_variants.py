@@ -164,6 +164,11 @@ VARIANTS = {
                                                  "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.3},
                                 tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON),
         dtype=torch.float32, wrapper="mistral3"),
+    # Four layers, as GGUF's reader counts: the fourth without rotary embedding.
+    "smollm3-four": dict(
+        config=SmolLM3Config(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2,
+                             use_sliding_window=False, tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6,
+                             **COMMON | {"num_hidden_layers": 4}), dtype=torch.float32),
 }
 
 
@@ -267,7 +272,6 @@ def main():
         config["architectures"] = [type(model).__name__]
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
-        config.pop("time_step_limit", None)  # of Granite's Mamba layers; an infinity, which JSON does not have
         stored = tensors
         if "wrapper" in variant:
             config, stored = wrap(variant["wrapper"], config, tensors)
