@@ -47,6 +47,7 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.is_quantized = BlockSizeOf(stored).elements > 1;
   report.multiplies_bytes = report.is_quantized && stored != StorageType::kF8E4M3;
   report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
+  report.kv_reach = config.AttentionReach();
   int64_t matrix_elements = 0, head_elements = 0;
   for (const TensorInfo* tensor : NeededTensors(checkpoint)) {
     int64_t elements = 1;

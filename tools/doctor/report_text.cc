@@ -70,10 +70,12 @@ std::string CeilingsText(const HostCeilings& ceilings) {
 }
 
 std::string ModelText(const ModelReport& model) {
-  return absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
+  const std::string reach =
+      model.kv_reach == 0 ? "" : absl::StrCat(" of the last ", model.kv_reach, " of a sequence");
+  return absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token%s",
                          model.name, static_cast<double>(model.num_parameters) / 1e6,
                          BytesText(model.stored_bytes), model.stored_type, BytesText(model.bf16_bytes),
-                         BytesText(model.kv_token_bytes));
+                         BytesText(model.kv_token_bytes), reach);
 }
 
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
@@ -146,7 +148,8 @@ std::string DoctorJson(const DoctorReport& report) {
                      {"num_parameters", model.num_parameters},
                      {"stored_bytes", model.stored_bytes},
                      {"bf16_bytes", model.bf16_bytes},
-                     {"kv_token_bytes", model.kv_token_bytes}};
+                     {"kv_token_bytes", model.kv_token_bytes},
+                     {"kv_reach", model.kv_reach}};
     if (report.ceilings.has_value()) {
       const ModelSpeed speed = BestSpeed(model, *report.ceilings);
       json["model"]["at_best"] = {{"decode_tokens_per_s", speed.decode_bf16},
