@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,8 +13,35 @@ namespace somnus {
 
 using nlohmann::json;
 
+namespace {
+
+// Replaces NaN, Infinity and -Infinity outside of strings by empty strings of the same length, which no
+// getter takes for a number. The text need not be valid JSON.
+std::string WithoutNonFinite(absl::string_view text) {
+  std::string copy(text);
+  bool in_string = false;
+  for (size_t i = 0; i < copy.size(); ++i) {
+    if (in_string && copy[i] == '\\') {
+      ++i;  // what is escaped
+    } else if (copy[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      for (const absl::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+        if (absl::string_view(copy).substr(i, word.size()) != word) continue;
+        copy.replace(i, word.size(), word.size(), ' ').replace(i, 2, "\"\"");
+        i += word.size() - 1;
+        break;
+      }
+    }
+  }
+  return copy;
+}
+
+}  // namespace
+
 absl::StatusOr<json> ParseJsonObject(absl::string_view file, absl::string_view text) {
-  text = WithoutByteOrderMark(text);
+  const std::string finite = WithoutNonFinite(WithoutByteOrderMark(text));
+  text = finite;
   // The strict reader goes first: the strict reader bounds the nesting and locates an error.
   JsonReader reader(text);
   if (reader.Skip() && !reader.AtEnd()) reader.Fail("something follows the value");

@@ -14,7 +14,9 @@
 namespace somnus {
 
 // Parses one JSON object. InvalidArgument on a syntax error, on anything but an object, or when nested deeper
-// than JsonReader::kMaxDepth. Never throws.
+// than JsonReader::kMaxDepth. Never throws. As in Python's json module, with which model files are written,
+// NaN, Infinity and -Infinity may stand for a number: a getter that finds one of these values refuses the
+// key, and where no getter looks the value does not matter.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view file, absl::string_view text);
 
 // Typed access to one object of a file. A missing key and null are the same thing: "unset", as in Hugging

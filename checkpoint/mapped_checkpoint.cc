@@ -1,7 +1,9 @@
 #include "checkpoint/mapped_checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -40,6 +42,25 @@ void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, in
   }
 }
 
+// Calls read(row_begin, row_end, out) for stored rows of a packed tensor, so that `out` has the rows in
+// canonical order: a head whose rows lie in another order is read as a whole, since packed numbers are read
+// best by many rows.
+template <typename Read>
+absl::Status ReadHeads(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t row_bytes,
+                       const Read& read, uint8_t* out) {
+  const int64_t dim = tensor.heads.head_dim;
+  std::vector<uint8_t> head;
+  for (int64_t row = row_begin; row < row_end;) {
+    if (dim == 0 || row >= tensor.heads.num_rows) return read(row, row_end, out);
+    const int64_t begin = row / dim * dim, end = std::min(row_end, begin + dim);
+    head.resize(static_cast<size_t>(dim * row_bytes));
+    RETURN_IF_ERROR(read(begin, begin + dim, head.data()));
+    for (; row < end; ++row, out += row_bytes)
+      std::memcpy(out, head.data() + (StoredRow(tensor.heads, row) - begin) * row_bytes, row_bytes);
+  }
+  return absl::OkStatus();
+}
+
 // To be called after reading: an error when the file no longer had the bytes that were read.
 absl::Status CheckWhole(const TensorInfo& tensor) {
   const absl::Status whole = tensor.source == nullptr ? absl::OkStatus() : tensor.source->CheckWhole();
@@ -61,7 +82,13 @@ absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_be
     };
     return ReadPart(tensor, row_begin, row_end, col_begin, col_end, {1, sizeof(float)}, read, out);
   }
-  if (tensor.packed != nullptr) return ReadPackedRows(tensor, row_begin, row_end, col_begin, col_end, out);
+  if (tensor.packed != nullptr) {
+    const auto read = [&](int64_t begin, int64_t end, void* rows) {
+      return ReadPackedRows(tensor, begin, end, col_begin, col_end, static_cast<float*>(rows));
+    };
+    const int64_t row_bytes = (col_end - col_begin) * static_cast<int64_t>(sizeof(float));
+    return ReadHeads(tensor, row_begin, row_end, row_bytes, read, reinterpret_cast<uint8_t*>(out));
+  }
   float* const first = out;
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
     DequantizeRange(tensor.type, tensor.data, begin, end, out);
@@ -91,7 +118,13 @@ absl::Status MappedCheckpoint::ReadStoredRows(const TensorInfo& tensor, int64_t 
     };
     return ReadPart(tensor, row_begin, row_end, col_begin, col_end, block, read, out);
   }
-  if (tensor.packed != nullptr) return ReadPackedBlocks(tensor, row_begin, row_end, col_begin, col_end, out);
+  if (tensor.packed != nullptr) {
+    const auto read = [&](int64_t begin, int64_t end, void* rows) {
+      return ReadPackedBlocks(tensor, begin, end, col_begin, col_end, rows);
+    };
+    const int64_t row_bytes = (col_end - col_begin) / block.elements * block.bytes;
+    return ReadHeads(tensor, row_begin, row_end, row_bytes, read, static_cast<uint8_t*>(out));
+  }
   auto* to = static_cast<uint8_t*>(out);
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
     const size_t bytes = static_cast<size_t>((end - begin) / block.elements * block.bytes);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/packed_weight.h"
 
 namespace somnus {
 
@@ -46,11 +47,13 @@ absl::Status TensorTable::SetForms(const ModelConfig& config, TensorOrigin origi
     const auto it = by_name_.find(name);
     if (it == by_name_.end()) return;
     TensorInfo& tensor = *it->second;
-    if (tensor.packed != nullptr && heads.head_dim > 0 && status.ok()) {
+    const bool mixes_blocks =
+        tensor.scaled_by_blocks && heads.head_dim > 0 && tensor.packed->block_rows % heads.head_dim != 0;
+    if (mixes_blocks && status.ok()) {
       status = absl::UnimplementedError(
-          absl::StrCat("config.json: quantization_config: not for models whose rotary embedding is partial "
-                       "(partial_rotary_factor) or of neighbours, as of tensor ",
-                       name));
+          absl::StrCat("config.json: quantization_config: blocks of ", tensor.packed->block_rows,
+                       " rows that share scales are not supported for heads of ", heads.head_dim,
+                       " whose rotary embedding is partial or of neighbours, as of tensor ", name));
     }
     tensor.heads = heads;
     tensor.offset = offset;

@@ -40,8 +40,8 @@ class TensorTable {
   // As Add, for a matrix that is made of other tensors. A part may have the matrix's name, and is hidden
   // then.
   absl::Status AddPacked(TensorInfo tensor);
-  // Sets TensorInfo::heads and TensorInfo::offset of the tensors of such a model. Unimplemented for tensors
-  // whose rows lie in another order and that quantization_config describes.
+  // Sets TensorInfo::heads and TensorInfo::offset of the tensors of such a model. Unimplemented where rows
+  // lie in another order and a head's rows would no longer share the scales of their block.
   absl::Status SetForms(const ModelConfig& config, TensorOrigin origin);
   // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }

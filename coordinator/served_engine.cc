@@ -59,8 +59,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.speculation.make_drafter = MakeDrafterOf(flags);
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
-  // A draft model attends in the same blocks, mostly the whole context.
-  options.scheduler.blocks.attention_reach = flags.has_draft_model() ? 0 : config.AttentionReach();
+  options.scheduler.blocks.attention_reach = AttentionReachOf(flags, config);
   if (flags.kv_cache_metrics) options.scheduler.blocks.residency_sample = flags.kv_cache_metrics_sample;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();

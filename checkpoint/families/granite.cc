@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/families/gated_decoder.h"
+#include "checkpoint/gguf_fields.h"
 
 namespace somnus {
 namespace {
@@ -21,6 +22,17 @@ void ReadMultipliers(JsonFields* fields, ModelConfig* config) {
   config->logits_scale = 1.0 / above_zero("logits_scaling");
 }
 
+// In Granite's GGUF files a key that elsewhere only informs says whether there is a rotary embedding. The
+// converter writes Granite 4's models of attention alone as this architecture.
+void FinishGguf(GgufFields* fields, ModelConfig* config) {
+  const absl::StatusOr<bool> rotates = fields->gguf().Bool(fields->Key("rope.scaling.finetuned"), true);
+  if (!rotates.ok()) {
+    fields->Fail(rotates.status());
+  } else if (!*rotates) {
+    config->rope.type = RopeConfig::Type::kNone;
+  }
+}
+
 constexpr GatedDecoderKeys kGraniteKeys = {.bias_by_flag = true,
                                            .mlp_bias_by_flag = true,
                                            .token_ids = {.bos = 1, .eos = 2},
@@ -30,6 +42,7 @@ constexpr Family kGranite = GatedDecoder<kGraniteKeys>({
     .class_name = "Granite",
     .gguf_architecture = "granite",
     .gguf_permutes_heads = true,
+    .finish_gguf = FinishGguf,
 });
 const FamilyRegistration kGraniteRegistration(&kGranite);
 

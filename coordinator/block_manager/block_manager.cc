@@ -17,11 +17,12 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
       residency_(options.residency_sample > 0
                      ? std::make_unique<BlockResidency>(options.residency_sample, options.residency_clock)
                      : nullptr),
-      pool_(options.num_blocks, options.block_size, recorder_.get(), residency_.get()),
+      passed_(options.attention_reach > 0 && options.enable_prefix_caching ? options.max_passed_contents : 0),
+      pool_(options.num_blocks, options.block_size, recorder_.get(), residency_.get(), &passed_),
       watermark_(options_, pool_),
       pins_(&pool_, options.block_size),
       host_(options.num_host_blocks, recorder_.get()),
-      cache_(options_, &pool_, &tables_, &pins_, &host_, recorder_.get()),
+      cache_(options_, &pool_, &passed_, &tables_, &pins_, &host_, recorder_.get()),
       swapped_(options_, &pool_, &tables_, &cache_, &host_, &watermark_),
       kept_(options_, pool_, tables_, pins_, &cache_, &host_) {}
 
@@ -30,33 +31,36 @@ AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark,
 }
 
 AllocStatus BlockManager::CanAppend(int64_t sequence, int64_t num_tokens) const {
-  const int32_t num_had = TableOf(sequence, tables_).num_blocks();
-  return watermark_.Check(BlocksFor(num_tokens), num_had, /*ignored=*/true);
+  const BlockTable& table = TableOf(sequence, tables_);
+  return watermark_.Check(BlocksFor(num_tokens) - table.num_given_back,
+                          table.num_blocks() - table.num_given_back, /*ignored=*/true);
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
-                               bool use_cache, bool ignore_watermark) {
-  BlockTable table = cache_.Begin(sequence, tokens, salt, use_cache, /*reads_host=*/true);
-  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  if (!watermark_.Admits(Needed(table, num_tokens), ignore_watermark)) {
+                               bool use_cache, bool ignore_watermark, bool whole) {
+  BlockTable table = cache_.Begin(sequence, tokens, salt, use_cache, {.reads_host = true, .whole = whole});
+  const auto size = static_cast<size_t>(SizeOf(table, static_cast<int64_t>(tokens.size()), whole));
+  if (!watermark_.Admits(static_cast<int32_t>(size) - table.num_blocks(), ignore_watermark)) {
     cache_.GiveUp(sequence, std::move(table));
     return -1;
   }
   const int32_t adopted = table.num_committed;
   if (residency_ != nullptr) {
-    for (const KvBlock* block : table.blocks) residency_->NoteAccess(block->id);
+    for (const KvBlock* block : table.blocks) {
+      if (!IsNull(*block)) residency_->NoteAccess(block->id);
+    }
   }
   cache_.Adopt(tokens, &table);
-  const auto size = static_cast<size_t>(BlocksFor(num_tokens));
   while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());
   tables_.emplace(sequence, std::move(table));
   return adopted * options_.block_size;
 }
 
 int32_t BlockManager::BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens,
-                                    absl::string_view salt, bool use_cache, bool ignore_watermark) {
-  BlockTable table = cache_.Begin(sequence, tokens, salt, use_cache);
-  const int32_t needed = Needed(table, static_cast<int64_t>(tokens.size()));
+                                    absl::string_view salt, bool use_cache, bool ignore_watermark,
+                                    bool whole) {
+  BlockTable table = cache_.Begin(sequence, tokens, salt, use_cache, {.whole = whole});
+  const int32_t needed = SizeOf(table, static_cast<int64_t>(tokens.size()), whole) - table.num_blocks();
   const int32_t missing = watermark_.Missing(needed, ignore_watermark);
   cache_.GiveUp(sequence, std::move(table));
   return missing;
@@ -78,6 +82,22 @@ bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_
     new_blocks->push_back(block->id);
   }
   return true;
+}
+
+void BlockManager::GrowForStep(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks) {
+  BlockTable& table = TableOf(sequence, &tables_);
+  const int32_t size = SizeOf(table, num_tokens, /*whole=*/false);
+  while (table.num_blocks() < size && pool_.num_free() > 0) {
+    KvBlock* block = pool_.Allocate();
+    table.blocks.push_back(block);
+    new_blocks->push_back(block->id);
+  }
+}
+
+int32_t BlockManager::BlocksMissingForStep(int64_t sequence, int64_t num_tokens) const {
+  const BlockTable& table = TableOf(sequence, tables_);
+  return watermark_.Missing(SizeOf(table, num_tokens, /*whole=*/false) - table.num_blocks(),
+                            /*ignored=*/true);
 }
 
 bool BlockManager::GrowAhead(int64_t sequence, int64_t num_tokens, int32_t reserve,
@@ -104,19 +124,11 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
 }
 
 int32_t BlockManager::GiveBackUnseen(int64_t sequence, int64_t next_position) {
-  const int64_t first = next_position + 1 - options_.attention_reach;  // token that is attended
-  if (options_.attention_reach == 0 || first < options_.block_size) return 0;
+  int32_t end = FirstSeenBlock(options_, next_position);
+  if (end == 0) return 0;
   BlockTable& table = TableOf(sequence, &tables_);
-  auto end = static_cast<int32_t>(first / options_.block_size);
   if (options_.enable_prefix_caching && !table.is_broken()) end = std::min(end, table.num_committed);
-  int32_t count = 0;
-  for (; table.num_given_back < end; ++table.num_given_back) {
-    KvBlock*& block = table.blocks[table.num_given_back];
-    if (IsNull(*block)) continue;
-    pool_.Release(std::exchange(block, pool_.null_block()));
-    ++count;
-  }
-  return count;
+  return GiveBackBefore(end, &pool_, &table);
 }
 
 void BlockManager::Free(int64_t sequence) {

@@ -37,6 +37,7 @@
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/host_blocks.h"
 #include "coordinator/block_manager/kept_blocks.h"
+#include "coordinator/block_manager/passed_contents.h"
 #include "coordinator/block_manager/prefix_cache.h"
 #include "coordinator/block_manager/prefix_pins.h"
 #include "coordinator/block_manager/swapped_sequences.h"
@@ -51,25 +52,37 @@ class BlockManager {
   // How many blocks hold `num_tokens` tokens.
   int32_t BlocksFor(int64_t num_tokens) const { return somnus::BlocksFor(num_tokens, options_.block_size); }
   // Whether a new sequence of `num_tokens` tokens can be admitted that has `num_adopted` of its blocks from
-  // the prefix cache: the question that Allocate asks. With `ignore_watermark`, for when nothing else runs,
-  // all blocks count. Returns kNever only for a sequence that an empty pool could not hold.
+  // the prefix cache: the question that Allocate asks, where nothing is given back. With `ignore_watermark`,
+  // for when nothing else runs, all blocks count. Returns kNever only for a sequence that an empty pool could
+  // not hold.
   AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark, int32_t num_adopted = 0) const;
   // Whether the table can be extended to hold `num_tokens` tokens: the question that Grow asks. The watermark
   // is there for growth, so all blocks count. kNever: as above.
   AllocStatus CanAppend(int64_t sequence, int64_t num_tokens) const;
 
   // Makes the table of a new sequence: adopts the longest cached prefix of `tokens` if `use_cache`, and takes
-  // blocks for the other tokens. Returns how many tokens are in the cache already: a multiple of the block
-  // size that leaves at least the last token to compute. Returns -1, and takes nothing, when there are too
-  // few blocks.
+  // blocks for the other tokens, or with max_step_tokens for as many as the next step may need; `whole`: for
+  // all, and none of the prefix is given back, as beams want it. Returns how many tokens are in the cache
+  // already: a multiple of the block size that leaves at least the last token to compute. Returns -1, and
+  // takes nothing, when there are too few blocks.
   int32_t Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt, bool use_cache,
-                   bool ignore_watermark);
+                   bool ignore_watermark, bool whole = false);
   // Returns how many more blocks such an Allocate would need; with 0 or less, Allocate would succeed.
   int32_t BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
-                        bool use_cache, bool ignore_watermark);
+                        bool use_cache, bool ignore_watermark, bool whole = false);
   // Extends the table to hold `num_tokens` tokens and appends the new blocks' ids to `new_blocks`. False, and
   // nothing is taken, unless CanAppend says kOk.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
+  // Extends the table of a sequence of `num_tokens` tokens to what the next step may need, with
+  // max_step_tokens as far as blocks are free. Appends the new blocks' ids to `new_blocks`.
+  void GrowForStep(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
+  // How many more blocks a GrowForStep would need that takes all that the next step may need; 0 or less:
+  // none.
+  int32_t BlocksMissingForStep(int64_t sequence, int64_t num_tokens) const;
+  // How many tokens the table's blocks hold, with the tokens of blocks that were given back.
+  int64_t Capacity(int64_t sequence) const {
+    return int64_t{TableOf(sequence, tables_).num_blocks()} * options_.block_size;
+  }
   // As Grow, for lookahead slots, which may stay without use: False also where the growth would leave fewer
   // than `reserve` blocks free, or fewer than admission does.
   bool GrowAhead(int64_t sequence, int64_t num_tokens, int32_t reserve, std::vector<int32_t>* new_blocks);
@@ -157,12 +170,16 @@ class BlockManager {
   int32_t Needed(const BlockTable& table, int64_t num_tokens) const {
     return BlocksFor(num_tokens) - table.num_blocks();
   }
+  int32_t SizeOf(const BlockTable& table, int64_t num_tokens, bool whole) const {
+    return whole ? BlocksFor(num_tokens) : TableSize(options_, num_tokens, table.num_given_back);
+  }
   absl::Status CheckReferences() const;
   absl::Status CheckHostCounts() const;
 
   const BlockManagerOptions options_;
   const std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
   const std::unique_ptr<BlockResidency> residency_;     // null: nothing is measured
+  PassedContents passed_;
   BlockPool pool_;
   BlockTables tables_;
   Watermark watermark_;

@@ -11,9 +11,15 @@ struct BlockManagerOptions {
   int32_t num_blocks = 0;  // counts the null block
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
+  // With attention_reach: of how many cached blocks that were given to others the prefix cache keeps the
+  // tokens (passed_contents.h), about 250 bytes each; so long a beginning is found by its last blocks alone.
+  int32_t max_passed_contents = 1 << 16;
   // The share of the blocks that admission leaves free, so that running sequences can grow.
   double watermark = 0.01;
   int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
+  // The tokens of one sequence that a step computes at most; 0: any number. With a reach and this bound a
+  // sequence takes the blocks of a long prompt step by step, as WindowBlocks says. The Scheduler sets it.
+  int32_t max_step_tokens = 0;
   // How many tokens a query attends at most in any layer, with its own: the widest window of the model. 0:
   // all tokens, as in every model that has a layer without a window. With a reach a sequence gives back,
   // while it runs, the blocks that no later query attends.
@@ -23,5 +29,13 @@ struct BlockManagerOptions {
   double residency_sample = 0;
   MonotonicClock residency_clock = MonotonicNow;
 };
+
+// The most blocks that a sequence has at once whose queries attend the last `reach` tokens with their own,
+// and of which a step computes at most `step_tokens` tokens. Those tokens, and the tokens that the first of
+// them attends, may begin and end within a block; one block more has tokens that the coordinator does not
+// know yet.
+constexpr int64_t WindowBlocks(int64_t reach, int64_t step_tokens, int32_t block_size) {
+  return (reach + step_tokens + block_size - 3) / block_size + 2;
+}
 
 }  // namespace somnus

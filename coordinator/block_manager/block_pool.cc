@@ -14,13 +14,14 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 }
 
 BlockPool::BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder,
-                     BlockResidency* residency)
+                     BlockResidency* residency, PassedContents* passed)
     : block_size_(block_size),
       blocks_(num_blocks),
       unknown_(num_blocks),
       limit_(num_blocks),
       recorder_(recorder),
-      residency_(residency) {
+      residency_(residency),
+      passed_(passed) {
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
@@ -67,6 +68,7 @@ KvBlock* BlockPool::Allocate() {
   KvBlock* block = unknown_.size() > 0 ? &blocks_[unknown_.Lowest()] : list_.next;
   RemoveFree(block);
   if (residency_ != nullptr) residency_->NoteAllocated(block->id, block->content_id != 0);
+  if (passed_ != nullptr && block->content_id != 0) passed_->Note(*block);
   ClearContent(block, CacheLoss::kEvicted);
   block->ref_count = 1;
   ++num_used_;

@@ -30,6 +30,7 @@
 #include "coordinator/block_manager/block_residency.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/lowest_id_set.h"
+#include "coordinator/block_manager/passed_contents.h"
 
 namespace somnus {
 
@@ -62,9 +63,10 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 class BlockPool {
  public:
   // `num_blocks` counts the null block. What enters and leaves the cache is noted to `recorder`, which is
-  // borrowed; null: nobody wants events. `residency` is borrowed, too; null: nothing is measured.
+  // borrowed; null: nobody wants events. `residency` is borrowed, too; null: nothing is measured. `passed`,
+  // likewise, is told what cached blocks lose that are given out.
   BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder = nullptr,
-            BlockResidency* residency = nullptr);
+            BlockResidency* residency = nullptr, PassedContents* passed = nullptr);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -140,6 +142,7 @@ class BlockPool {
   CacheBlockCounts counts_;
   BlockEventRecorder* const recorder_;  // may be null
   BlockResidency* const residency_;     // may be null
+  PassedContents* const passed_;        // may be null
 };
 
 }  // namespace somnus

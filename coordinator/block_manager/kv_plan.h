@@ -26,6 +26,10 @@ struct KvPlanRequest {
   int32_t max_model_len = 2048;
   bool max_model_len_is_fixed = false;  // the user asked for it: an error rather than a shorter context
   int64_t kv_cache_memory_bytes = 0;    // of each rank, as the user asked for it; 0: what profiling found
+  // Where every layer has a window, as in BlockManagerOptions: a sequence has no more blocks at once than
+  // WindowBlocks says, however long the sequence is. A reach of 0: blocks of all tokens.
+  int64_t attention_reach = 0;
+  int32_t max_step_tokens = 512;
 };
 
 struct KvPlan {
@@ -35,9 +39,13 @@ struct KvPlan {
   int64_t kv_block_bytes = 0;  // of one block, over all ranks
 };
 
+// The longest sequence, of max_model_len tokens at most, that a cache of `num_blocks` blocks (with the null
+// block) can serve.
+int32_t LongestSequence(int64_t num_blocks, const KvPlanRequest& request);
+
 // num_blocks is the minimum over the ranks, and at most what max_num_seqs sequences of max_model_len can use.
-// At least one sequence of max_model_len fits: where it does not, a max_model_len that the user did not ask
-// for is reduced; else ResourceExhausted says what is missing.
+// At least one sequence of max_model_len can be served: where it does not, a max_model_len that the user did
+// not ask for is reduced; else ResourceExhausted says what is missing.
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
 
 // How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than `most`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "base/check.h"
 #include "coordinator/block_manager/pin_releases.h"
@@ -15,9 +16,16 @@ constexpr int32_t kLooksPerBlock = 16;
 
 }  // namespace
 
-PrefixCache::PrefixCache(const BlockManagerOptions& options, BlockPool* pool, BlockTables* tables,
-                         PrefixPins* pins, HostBlocks* host, BlockEventRecorder* recorder)
-    : options_(options), pool_(*pool), tables_(*tables), pins_(*pins), host_(*host), recorder_(recorder) {
+PrefixCache::PrefixCache(const BlockManagerOptions& options, BlockPool* pool, PassedContents* passed,
+                         BlockTables* tables, PrefixPins* pins, HostBlocks* host,
+                         BlockEventRecorder* recorder)
+    : options_(options),
+      pool_(*pool),
+      passed_(*passed),
+      tables_(*tables),
+      pins_(*pins),
+      host_(*host),
+      recorder_(recorder) {
   if (recorder_ != nullptr) recorder_->NoteCleared();
 }
 
@@ -37,7 +45,7 @@ BlockContent PrefixCache::ContentAt(BlockTable* table, absl::Span<const int32_t>
 }
 
 BlockTable PrefixCache::Begin(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
-                              bool use_cache, bool reads_host) {
+                              bool use_cache, Beginning how) {
   SOMNUS_CHECK(!tokens.empty() && !tables_.contains(sequence));
   BlockTable table;
   table.salt = std::string(salt);
@@ -46,9 +54,13 @@ BlockTable PrefixCache::Begin(int64_t sequence, absl::Span<const int32_t> tokens
     waiting_hashes_.erase(kept);
   }
   if (!use_cache || !options_.enable_prefix_caching) return table;
-  const bool looks_on_host = reads_host && reads_host_;
+  const bool looks_on_host = how.reads_host && reads_host_;
   // At least one token must be computed, or there would be no logits to sample from.
   const int64_t max_blocks = (static_cast<int64_t>(tokens.size()) - 1) / options_.block_size;
+  if (options_.attention_reach > 0 && !how.whole) {
+    BeginInReach(tokens, max_blocks, looks_on_host, &table);
+    return table;
+  }
   while (table.num_committed < max_blocks) {
     const BlockContent content = ContentAt(&table, tokens);
     if (KvBlock* block = table.on_host.empty() ? pool_.Find(content) : nullptr; block != nullptr) {
@@ -66,20 +78,68 @@ BlockTable PrefixCache::Begin(int64_t sequence, absl::Span<const int32_t> tokens
   return table;
 }
 
+uint64_t PrefixCache::IdElsewhere(const BlockContent& content) const {
+  const uint64_t on_host = host_.cache().IdOf(content);
+  return on_host != 0 ? on_host : passed_.IdOf(content);
+}
+
+PrefixCache::Link PrefixCache::FindLink(const BlockContent& content, bool looks_on_host) {
+  if (KvBlock* block = pool_.Find(content); block != nullptr) return {block, nullptr, block->content_id};
+  const HostPrefixCache::Entry* entry = host_.cache().Find(content);
+  if (entry == nullptr) return {nullptr, nullptr, passed_.IdOf(content)};
+  return {nullptr, looks_on_host && entry->is_ready ? entry : nullptr, entry->content_id};
+}
+
+void PrefixCache::BeginInReach(absl::Span<const int32_t> tokens, int64_t max_blocks, bool looks_on_host,
+                               BlockTable* table) {
+  std::vector<Link> chain;
+  // From `run` on all blocks so far are there, those of the device before those of the host tier.
+  int32_t run = 0, found = 0, first = 0;
+  while (table->num_committed < max_blocks) {
+    const Link link = FindLink(ContentAt(table, tokens), looks_on_host);
+    if (link.content_id == 0) break;
+    const bool follows_host = !chain.empty() && chain.back().entry != nullptr;
+    chain.push_back(link);
+    table->last_content_id = link.content_id;
+    const int32_t end = ++table->num_committed;
+    if (link.block == nullptr && link.entry == nullptr) {
+      run = end;
+    } else if (link.block != nullptr && follows_host) {
+      run = end - 1;
+    }
+    const int32_t seen = FirstSeenBlock(options_, int64_t{end} * options_.block_size);
+    if (run <= seen && run < end) std::tie(found, first) = std::tuple(end, seen);
+  }
+  table->num_committed = found;
+  table->last_content_id = found == 0 ? 0 : chain[found - 1].content_id;
+  table->num_given_back = first;
+  table->blocks.assign(first, pool_.null_block());
+  for (int32_t i = first; i < found; ++i) {
+    if (chain[i].block == nullptr) {
+      table->on_host.push_back(chain[i].entry);
+      continue;
+    }
+    pool_.Reference(chain[i].block);
+    table->blocks.push_back(chain[i].block);
+  }
+}
+
 void PrefixCache::GiveUp(int64_t sequence, BlockTable table) {
   for (auto it = table.blocks.rbegin(); it != table.blocks.rend(); ++it) pool_.Release(*it);
   if (!table.hashes.empty()) waiting_hashes_[sequence] = std::move(table.hashes);
 }
 
 int32_t PrefixCache::CountCached(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt) {
-  BlockTable table = Begin(sequence, tokens, salt, /*use_cache=*/true, /*reads_host=*/true);
+  BlockTable table = Begin(sequence, tokens, salt, /*use_cache=*/true, {.reads_host = true});
   const int32_t cached = table.num_committed * options_.block_size;
   GiveUp(sequence, std::move(table));
   return cached;
 }
 
 void PrefixCache::Adopt(absl::Span<const int32_t> tokens, BlockTable* table) {
-  for (const KvBlock* block : table->blocks) pins_.Note(*block);
+  for (const KvBlock* block : table->blocks) {
+    if (!IsNull(*block)) pins_.Note(*block);
+  }
   const size_t first = table->blocks.size();
   for (size_t i = 0; i < table->on_host.size(); ++i) {
     const HostPrefixCache::Entry& entry = *table->on_host[i];
@@ -108,7 +168,7 @@ void PrefixCache::Commit(absl::Span<const int32_t> tokens, int64_t num_computed,
     if (table->is_broken()) return;
     const BlockContent content = ContentAt(table, tokens);
     KvBlock* block = table->blocks[table->num_committed];
-    pool_.Remember(block, content, host_.cache().IdOf(content));
+    pool_.Remember(block, content, IdElsewhere(content));
     // Where the pool knows another block for this content, that block becomes the parent of the next block,
     // so that both sequences' chains meet again.
     KvBlock* known_block = pool_.Find(content);
@@ -131,7 +191,7 @@ void PrefixCache::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_vi
   while (chain.num_committed < full) {
     const BlockContent content = ContentAt(&chain, tokens);
     KvBlock* block = pool_.Find(content);
-    chain.last_content_id = block == nullptr ? host_.cache().IdOf(content) : block->content_id;
+    chain.last_content_id = block == nullptr ? IdElsewhere(content) : block->content_id;
     if (chain.last_content_id == 0) break;  // blocks further down the chain cannot be found either
     ++chain.num_committed;
     if (block != nullptr) pool_.Forget(block, CacheLoss::kBadContents);
@@ -143,6 +203,7 @@ void PrefixCache::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_vi
 void PrefixCache::Clear(CacheLoss cause) {
   const bool had_any = CachesAny();
   pool_.ForgetAll(cause);
+  passed_.Clear();
   host_.mutable_cache()->Clear();
   NoteIfCleared(had_any);
   pins_.DropForgotten(&PinReleases::forgotten);

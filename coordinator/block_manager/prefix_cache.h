@@ -10,6 +10,9 @@
 // (StoreOnHost), and copied back where a later sequence begins with the same tokens. A chain is looked up on
 // the device first, and from the first block on that the device lacks on the host alone.
 //
+// Where attention has a reach, a beginning is found by the blocks that the query behind the beginning
+// attends: blocks before may be lost, as long as PassedContents knows their tokens.
+//
 // Invariant: pins hold no block whose contents are forgotten, after every call.
 //
 // Ownership: owns the hashes of waiting sequences, and the list of copies that steps still have to make.
@@ -29,6 +32,7 @@
 #include "coordinator/block_manager/block_table.h"
 #include "coordinator/block_manager/cache_counts.h"
 #include "coordinator/block_manager/host_blocks.h"
+#include "coordinator/block_manager/passed_contents.h"
 #include "coordinator/block_manager/prefix_pins.h"
 
 namespace somnus {
@@ -36,8 +40,8 @@ namespace somnus {
 class PrefixCache {
  public:
   // `recorder` may be null: nobody wants events. Otherwise the first event says that the cache is empty.
-  PrefixCache(const BlockManagerOptions& options, BlockPool* pool, BlockTables* tables, PrefixPins* pins,
-              HostBlocks* host, BlockEventRecorder* recorder);
+  PrefixCache(const BlockManagerOptions& options, BlockPool* pool, PassedContents* passed,
+              BlockTables* tables, PrefixPins* pins, HostBlocks* host, BlockEventRecorder* recorder);
   PrefixCache(const PrefixCache&) = delete;
 
   // Returns how many tokens an Allocate of the block manager would find, if the sequence used the cache.
@@ -45,11 +49,14 @@ class PrefixCache {
   // Forgets the hashes of `sequence`, which has no table and will never get one again.
   void Withdraw(int64_t sequence) { waiting_hashes_.erase(sequence); }
 
+  struct Beginning {
+    bool reads_host = false;  // the prefix may go on in the host tier, if SetReadsHost allows
+    bool whole = false;       // also blocks that no later query attends
+  };
   // Begins the table of a sequence that has none: references the longest cached prefix that leaves at least
-  // the last token to compute, and takes nothing else. With `reads_host` the prefix may go on in the host
-  // tier, if SetReadsHost allows.
+  // the last token to compute, but for blocks that no later query attends, and takes nothing else.
   BlockTable Begin(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt, bool use_cache,
-                   bool reads_host = false);
+                   Beginning how);
   // Releases the blocks of a table, the last block first, and keeps the hashes.
   void GiveUp(int64_t sequence, BlockTable table);
   // The table that Begin has made is used: takes blocks for the part that the host tier has, which must be
@@ -85,6 +92,19 @@ class PrefixCache {
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
  private:
+  // A block of a beginning: on the device, in the host tier, or lost.
+  struct Link {
+    KvBlock* block = nullptr;
+    const HostPrefixCache::Entry* entry = nullptr;
+    uint64_t content_id = 0;
+  };
+  Link FindLink(const BlockContent& content, bool looks_on_host);
+  // Begins the table with the longest beginning, of `max_blocks` blocks at most, of which the blocks are
+  // there that the next query attends: first some on the device, then some in the host tier.
+  void BeginInReach(absl::Span<const int32_t> tokens, int64_t max_blocks, bool looks_on_host,
+                    BlockTable* table);
+  // The id of a content that the device lacks; 0: nothing leads to later blocks.
+  uint64_t IdElsewhere(const BlockContent& content) const;
   // The content of the first block of `tokens` that is not committed yet.
   BlockContent ContentAt(BlockTable* table, absl::Span<const int32_t> tokens);
   bool CachesAny() const { return pool_.counts().num_cached() > 0 || host_.cache().size() > 0; }
@@ -93,6 +113,7 @@ class PrefixCache {
 
   const BlockManagerOptions& options_;
   BlockPool& pool_;
+  PassedContents& passed_;
   BlockTables& tables_;
   PrefixPins& pins_;
   HostBlocks& host_;

@@ -36,6 +36,7 @@ void SwappedSequences::SwapOut(absl::Span<const ComputedTokens> sequences,
     const auto count = static_cast<size_t>(BlocksFor(num_tokens, options_.block_size));
     HostTable host;
     host.is_forgotten = table.is_broken();
+    host.num_given_back = std::min(table.num_given_back, static_cast<int32_t>(count));
     for (const KvBlock* block : absl::MakeConstSpan(table.blocks).first(count)) {
       if (IsNull(*block)) {
         host.blocks.push_back(kNone);
@@ -60,17 +61,32 @@ void SwappedSequences::SwapOut(absl::Span<const ComputedTokens> sequences,
   }
 }
 
-int32_t SwappedSequences::NeededToSwapIn(const HostTable& host, const BlockTable& table, int64_t num_tokens,
-                                         absl::flat_hash_set<int32_t>* seen) const {
+BlockTable SwappedSequences::BeginSwapped(const Returning& one, const HostTable& host) {
+  const bool use_cache = one.use_cache && !host.is_forgotten;
+  BlockTable table = cache_.Begin(one.sequence, one.tokens, one.salt, use_cache, {.whole = one.whole});
+  if (table.num_blocks() > host.num_given_back || table.num_blocks() == 0) return table;
+  // No query attends what was found: blocks would be held in vain.
+  cache_.GiveUp(one.sequence, std::move(table));
+  return cache_.Begin(one.sequence, one.tokens, one.salt, /*use_cache=*/false, {});
+}
+
+int32_t SwappedSequences::SizeOf(const Returning& one, const HostTable& host, const BlockTable& table) const {
+  const auto num_tokens = static_cast<int64_t>(one.tokens.size());
+  if (one.whole) return BlocksFor(num_tokens, options_.block_size);
+  return TableSize(options_, num_tokens, std::max(table.num_given_back, host.num_given_back));
+}
+
+int32_t SwappedSequences::NeededToSwapIn(const HostTable& host, const BlockTable& table, int32_t size,
+                                         absl::flat_hash_set<int32_t>* seen) {
   const auto adopted = table.blocks.size();
   const auto known = static_cast<int32_t>(std::max(adopted, host.blocks.size()));
-  auto needed = std::max(0, BlocksFor(num_tokens, options_.block_size) - known);
+  auto needed = std::max(0, size - known);
   for (size_t i = adopted; i < host.blocks.size(); ++i)
     needed += host.blocks[i] != kNone && seen->insert(host.blocks[i]).second ? 1 : 0;
   return needed;
 }
 
-void SwappedSequences::FillFromHost(const HostTable& host, int64_t num_tokens,
+void SwappedSequences::FillFromHost(const HostTable& host, int32_t size,
                                     absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
                                     std::vector<BlockCopyOp>* swap_ins) {
   for (size_t i = table->blocks.size(); i < host.blocks.size(); ++i) {
@@ -87,8 +103,8 @@ void SwappedSequences::FillFromHost(const HostTable& host, int64_t num_tokens,
     }
     table->blocks.push_back(block->second);
   }
-  const auto size = static_cast<size_t>(BlocksFor(num_tokens, options_.block_size));
-  while (table->blocks.size() < size) table->blocks.push_back(pool_.Allocate());
+  table->num_given_back = std::max(table->num_given_back, host.num_given_back);
+  while (table->num_blocks() < size) table->blocks.push_back(pool_.Allocate());
 }
 
 SwappedSequences::Room SwappedSequences::RoomFor(absl::Span<const Returning> all, bool ignore_watermark) {
@@ -97,22 +113,23 @@ SwappedSequences::Room SwappedSequences::RoomFor(absl::Span<const Returning> all
   std::vector<std::pair<int64_t, BlockTable>> begun;
   int32_t needed = 0;
   for (const Returning& one : all) {
-    const auto num_tokens = static_cast<int64_t>(one.tokens.size());
-    const int32_t num_blocks = BlocksFor(num_tokens, options_.block_size);
     if (const auto table = tables_.find(one.sequence); table != tables_.end()) {
       had.insert(table->second.blocks.begin(), table->second.blocks.end());
-      needed += std::max(0, num_blocks - table->second.num_blocks());
+      needed += std::max(0, SizeOf(one, {}, table->second) - table->second.num_blocks());
       continue;
     }
-    const auto host = host_tables_.find(one.sequence);
-    const bool is_swapped = host != host_tables_.end();
-    const bool use_cache = one.use_cache && !(is_swapped && host->second.is_forgotten);
-    begun.emplace_back(one.sequence, cache_.Begin(one.sequence, one.tokens, one.salt, use_cache));
-    const BlockTable& table = begun.back().second;
+    if (const auto host = host_tables_.find(one.sequence); host != host_tables_.end()) {
+      const BlockTable& table = begun.emplace_back(one.sequence, BeginSwapped(one, host->second)).second;
+      had.insert(table.blocks.begin(), table.blocks.end());
+      needed += NeededToSwapIn(host->second, table, SizeOf(one, host->second, table), &seen);
+      continue;
+    }
+    const BlockTable& table =
+        begun.emplace_back(one.sequence, cache_.Begin(one.sequence, one.tokens, one.salt, one.use_cache, {}))
+            .second;
     had.insert(table.blocks.begin(), table.blocks.end());
     const auto shared = static_cast<int32_t>(one.num_shared / options_.block_size);
-    needed += is_swapped ? NeededToSwapIn(host->second, table, num_tokens, &seen)
-                         : num_blocks - std::max(table.num_blocks(), shared);
+    needed += std::max(0, SizeOf(one, {}, table) - std::max(table.num_blocks(), shared));
   }
   had.erase(pool_.null_block());
   const Room room = {watermark_.Missing(needed, ignore_watermark), needed + static_cast<int32_t>(had.size())};
@@ -123,16 +140,17 @@ SwappedSequences::Room SwappedSequences::RoomFor(absl::Span<const Returning> all
 AllocStatus SwappedSequences::SwapIn(absl::Span<Returning> all, bool ignore_watermark,
                                      std::vector<BlockCopyOp>* swap_ins) {
   for (const Returning& one : all) {
-    const int32_t num_blocks = BlocksFor(static_cast<int64_t>(one.tokens.size()), options_.block_size);
-    if (num_blocks > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
+    if (SizeOf(one, {}, {}) > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
   }
   absl::flat_hash_set<int32_t> seen;
   std::vector<BlockTable> tables;
+  std::vector<int32_t> sizes;
   int32_t needed = 0;
   for (const Returning& one : all) {
     const HostTable& host = host_tables_.at(one.sequence);
-    tables.push_back(cache_.Begin(one.sequence, one.tokens, one.salt, one.use_cache && !host.is_forgotten));
-    needed += NeededToSwapIn(host, tables.back(), static_cast<int64_t>(one.tokens.size()), &seen);
+    tables.push_back(BeginSwapped(one, host));
+    sizes.push_back(SizeOf(one, host, tables.back()));
+    needed += NeededToSwapIn(host, tables.back(), sizes.back(), &seen);
   }
   if (!watermark_.Admits(needed, ignore_watermark)) {
     for (size_t i = all.size(); i > 0; --i) cache_.GiveUp(all[i - 1].sequence, std::move(tables[i - 1]));
@@ -148,7 +166,7 @@ AllocStatus SwappedSequences::SwapIn(absl::Span<Returning> all, bool ignore_wate
     // The chain is broken, so that the sequence's later blocks stay out of the prefix cache, too.
     const size_t adopted = table.blocks.size();
     const bool has_gap = adopted < host.blocks.size() && host.blocks[adopted] == kNone;
-    FillFromHost(host, static_cast<int64_t>(one.tokens.size()), &came_back, &table, swap_ins);
+    FillFromHost(host, sizes[i], &came_back, &table, swap_ins);
     if (host.is_forgotten || has_gap) {
       table.num_committed = std::max(table.num_committed, 1);
       table.last_content_id = 0;

@@ -48,6 +48,7 @@ class SwappedSequences {
     absl::Span<const int32_t> tokens;
     absl::string_view salt;
     bool use_cache = false;   // adopt the tokens that the prefix cache has
+    bool whole = false;       // of a beam: blocks of all tokens
     int64_t num_shared = 0;   // to be computed: leading tokens in blocks that another of the sequences fills
     int64_t num_adopted = 0;  // SwapIn sets it: tokens that were found, maybe more than were swapped out
   };
@@ -82,17 +83,22 @@ class SwappedSequences {
   static constexpr int32_t kNone = -1;
   struct HostTable {
     std::vector<int32_t> blocks;  // kNone: of a block that was given back
+    int32_t num_given_back = 0;   // leading blocks
     bool is_forgotten = false;    // the contents may not enter the prefix cache any more
   };
 
-  // The blocks that a swapped sequence needs beyond the adopted blocks, which `table` has, and beyond the
-  // host blocks in `seen`, to which the sequence's host blocks are added.
-  int32_t NeededToSwapIn(const HostTable& host, const BlockTable& table, int64_t num_tokens,
-                         absl::flat_hash_set<int32_t>* seen) const;
+  // Begins the table of a swapped sequence with what the prefix cache has beyond the blocks that the sequence
+  // has given back.
+  BlockTable BeginSwapped(const Returning& one, const HostTable& host);
+  // The size of the table once the sequence is back.
+  int32_t SizeOf(const Returning& one, const HostTable& host, const BlockTable& table) const;
+  // The blocks that a swapped sequence, whose table gets `size` blocks, needs beyond the adopted blocks,
+  // which `table` has, and beyond the host blocks in `seen`, to which the sequence's host blocks are added.
+  static int32_t NeededToSwapIn(const HostTable& host, const BlockTable& table, int32_t size,
+                                absl::flat_hash_set<int32_t>* seen);
   // Takes these blocks. `came_back`: the device blocks for host blocks, which other sequences may have too.
-  void FillFromHost(const HostTable& host, int64_t num_tokens,
-                    absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
-                    std::vector<BlockCopyOp>* swap_ins);
+  void FillFromHost(const HostTable& host, int32_t size, absl::flat_hash_map<int32_t, KvBlock*>* came_back,
+                    BlockTable* table, std::vector<BlockCopyOp>* swap_ins);
 
   const BlockManagerOptions& options_;
   BlockPool& pool_;

@@ -113,6 +113,7 @@ struct EngineStats {
   PinReleases pin_releases;
   int64_t num_cache_grows = 0;    // changes of the KV cache's size
   int64_t num_cache_shrinks = 0;  // likewise; those of a recovery that brought all ranks to one size included
+  int64_t given_back_blocks = 0;  // by running sequences, since no later query attends them
   int64_t kept_blocks = 0;        // that came back
   int64_t kept_tokens = 0;        // of open requests, that were not computed again
   int64_t num_steps = 0;

@@ -131,6 +131,7 @@ void LoopRequests::Publish(EngineStats* stats) const {
   stats->cached_host_blocks = blocks.host().cache().size();
   stats->speculation = scheduler.speculation();
   stats->num_forks = counters.num_forks;
+  stats->given_back_blocks = counters.given_back_blocks;
   stats->kept_blocks = counters.kept_blocks;
   stats->kept_tokens = counters.kept_tokens;
   stats->num_first_scheduled = num_first_scheduled_;

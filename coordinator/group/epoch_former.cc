@@ -232,9 +232,8 @@ void EpochFormer::NoteAdopted(const Snapshots& snapshots) {
   const int32_t num_host_blocks = HostBlocks(flags_, KvBlockBytes(snapshots), num_blocks);
   SetCache({.num_blocks = num_blocks,
             .num_host_blocks = NumHostBlocksOf(snapshots, num_host_blocks),
-            .max_model_len =
-                std::min<int32_t>(load_request_.max_model_len(),
-                                  TotalBlocks(num_blocks) * flags_.engine.scheduler.blocks.block_size),
+            .max_model_len = LongestSequence(
+                num_blocks, PlanRequestOf(flags_, load_request_.max_model_len(), attention_reach_)),
             .kv_block_bytes = SumBlockBytes(KvBlockBytes(snapshots))});
   LogInfo("{}{} workers hold weights and {} KV blocks of an earlier coordinator, {}", ReplicaPrefix(flags_),
           std::count_if(snapshots.begin(), snapshots.end(),
@@ -386,8 +385,9 @@ absl::Status EpochFormer::PlanCache(GroupEpoch* epoch, const Snapshots& snapshot
   ASSIGN_OR_RETURN(const std::vector<v1::ProfileResponse> profiles, epoch->Profile());
   LogRanks(snapshots, profiles);
   const std::vector<int64_t> kv_block_bytes = KvBlockBytes(snapshots);
-  ASSIGN_OR_RETURN(KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type, kv_block_bytes,
-                                           profiles, load_request_.max_model_len()));
+  ASSIGN_OR_RETURN(KvPlan plan,
+                   PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type, kv_block_bytes, profiles,
+                              PlanRequestOf(flags_, load_request_.max_model_len(), attention_reach_)));
   plan.num_host_blocks = HostBlocks(flags_, kv_block_bytes, plan.num_blocks);
   plan.kv_block_bytes = SumBlockBytes(kv_block_bytes);
   SetCache(plan);

@@ -32,8 +32,12 @@ class EpochFormer {
  public:
   EpochFormer(const Flags* flags, const ExecutorOptions& options, WorkerPool* pool, CurrentEpoch* current);
 
-  // The load of a newcomer, but for the rank. To be called before Form.
-  void SetLoad(v1::LoadModelRequest request) { load_request_ = std::move(request); }
+  // The load of a newcomer, but for the rank, and the reach of the model's queries (AttentionReachOf). To be
+  // called before Form.
+  void SetLoad(v1::LoadModelRequest request, int64_t attention_reach) {
+    load_request_ = std::move(request);
+    attention_reach_ = attention_reach;
+  }
   // Forms the next epoch, of ranks that are to hold `held`. Before NoteServing: the first epoch, whose ranks
   // decide the state. The error names the rank that failed, or is an interruption.
   absl::StatusOr<std::shared_ptr<GroupEpoch>> Form(Held held);
@@ -78,6 +82,7 @@ class EpochFormer {
   const std::string group_name_;  // unique on all hosts
 
   v1::LoadModelRequest load_request_;
+  int64_t attention_reach_ = 0;
   bool serves_ = false;            // NoteServing was called
   int64_t number_ = 0;             // of the last epoch
   bool loading_ = false;           // a worker may still be reading a shard

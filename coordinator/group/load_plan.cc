@@ -65,24 +65,36 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   return request;
 }
 
-absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
-                                  const std::vector<int64_t>& kv_block_bytes,
-                                  const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len) {
+// A draft model attends in the same blocks, mostly the whole context.
+int64_t AttentionReachOf(const Flags& flags, const ModelConfig& config) {
+  return flags.has_draft_model() ? 0 : config.AttentionReach();
+}
+
+KvPlanRequest PlanRequestOf(const Flags& flags, int32_t max_model_len, int64_t attention_reach) {
   KvPlanRequest request;
   request.block_size = flags.engine.scheduler.blocks.block_size;
   request.max_num_seqs = flags.engine.scheduler.max_num_seqs;
   request.max_model_len = max_model_len;
   request.max_model_len_is_fixed = flags.max_model_len > 0;
   request.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  request.attention_reach = attention_reach;
+  request.max_step_tokens = flags.engine.scheduler.max_num_batched_tokens;
+  return request;
+}
+
+absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
+                                  const std::vector<int64_t>& kv_block_bytes,
+                                  const std::vector<v1::ProfileResponse>& profiles,
+                                  const KvPlanRequest& request) {
   std::vector<RankMemory> memory;
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
     memory.push_back({kv_block_bytes[rank], profiles[rank].available_kv_cache_memory_bytes(),
                       device == v1::DEVICE_TYPE_CPU});
   }
   ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, request));
-  if (plan.max_model_len < max_model_len) {
+  if (plan.max_model_len < request.max_model_len) {
     LogWarning("{}max_model_len is {}, not {}: the KV cache holds no more", ReplicaPrefix(flags),
-               plan.max_model_len, max_model_len);
+               plan.max_model_len, request.max_model_len);
   }
   return plan;
 }

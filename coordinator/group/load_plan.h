@@ -19,10 +19,17 @@ v1::DType ResolveDType(v1::DType requested, StorageType stored);
 // Everything but the rank, the epoch and the operation.
 v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len);
 
+// How many tokens a query attends at most, as the coordinator's books count: BlockManagerOptions.
+int64_t AttentionReachOf(const Flags& flags, const ModelConfig& config);
+
+// What the flags ask of the KV cache of a model with that reach, which serves up to `max_model_len` tokens.
+KvPlanRequest PlanRequestOf(const Flags& flags, int32_t max_model_len, int64_t attention_reach);
+
 // The number of KV blocks, from every rank's measurements; the vectors are by rank.
 absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
                                   const std::vector<int64_t>& kv_block_bytes,
-                                  const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len);
+                                  const std::vector<v1::ProfileResponse>& profiles,
+                                  const KvPlanRequest& request);
 
 // The blocks of the host tier, as the flags ask; as PlanHostBlocks.
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks);

@@ -61,7 +61,7 @@ absl::Status WorkerGroup::Start(const ModelConfig& config, int32_t max_model_len
   terms.checkpoint_fingerprint = fingerprint;
   terms.options_digests = OptionsDigests(load, flags_.world_size);
   terms.weights_version = load.weights_version();
-  former_.SetLoad(std::move(load));
+  former_.SetLoad(std::move(load), AttentionReachOf(flags_, config));
   v1::GroupFile group;
   group.set_world_size(flags_.world_size);
   group.set_model_path(flags_.model);

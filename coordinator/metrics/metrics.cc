@@ -259,6 +259,9 @@ class PrometheusMetrics : public Metrics {
     for (const CounterValue& c : SpeculationCounters(stats.speculation))
       series_.Advance(c.name, c.help, c.value, c.labels);
     SerializePins(stats);
+    series_.Advance("somnus:kv_blocks_given_back_total",
+                    "KV blocks that running sequences gave back, since no later query attends them.",
+                    stats.given_back_blocks);
     series_.Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.",
                     stats.kept_blocks);
     series_.Advance("somnus:kv_tokens_kept_total",

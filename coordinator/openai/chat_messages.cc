@@ -81,9 +81,21 @@ const char* TextFieldOf(const Json& type) {
   return type == "input_text" || type == "output_text" ? "text" : nullptr;
 }
 
-// Joins content parts, which may be plain strings, to a text, with a newline between two parts. Returns false
-// for a part that is no text.
-bool JoinParts(const Json& parts, std::string* text) {
+// Returns why a content part that is no text is refused. Images and the like are named: the model may be the
+// text part of a model that sees.
+std::string NotText(const Json& part) {
+  constexpr char kWanted[] = "content parts must be texts: \"...\" or {\"type\": \"text\", \"text\": ...}";
+  const Json type = part.is_object() ? part.value("type", Json()) : Json();
+  for (const char* kind : {"image_url", "input_image", "image_pil", "image_embeds", "image", "input_audio",
+                           "audio_url", "audio", "video_url", "video", "input_file", "file"}) {
+    if (type == kind) return absl::StrCat(kWanted, "; parts of type ", kind, " are not supported");
+  }
+  return kWanted;
+}
+
+// Joins content parts, which may be plain strings, to a text, with a newline between two parts. Returns the
+// fault of a part; empty: none.
+std::string JoinParts(const Json& parts, std::string* text) {
   std::vector<std::string> texts;
   for (const Json& part : parts) {
     if (part.is_string()) {
@@ -91,11 +103,11 @@ bool JoinParts(const Json& parts, std::string* text) {
       continue;
     }
     const char* field = part.is_object() ? TextFieldOf(part.value("type", Json())) : nullptr;
-    if (field == nullptr || !part.contains(field) || !part[field].is_string()) return false;
+    if (field == nullptr || !part.contains(field) || !part[field].is_string()) return NotText(part);
     texts.push_back(part[field].get<std::string>());
   }
   *text = absl::StrJoin(texts, "\n");
-  return true;
+  return "";
 }
 
 // Replaces the argument string of a tool call by the object that the string spells, which templates expect. A
@@ -159,8 +171,7 @@ std::string ReadContent(const Json& message, std::string* text) {
   if (content->is_string()) {
     *text = content->get<std::string>();
   } else if (content->is_array()) {
-    if (!JoinParts(*content, text))
-      return "content parts must be texts: \"...\" or {\"type\": \"text\", \"text\": ...}";
+    return JoinParts(*content, text);
   } else if (!content->is_null() || !by_assistant) {
     return "content must be a string or a list of text parts";
   }

@@ -59,6 +59,7 @@ void AddCounters(const EngineStats& one, EngineStats* sum) {
   sum->pin_releases.Add(one.pin_releases);
   sum->num_cache_grows += one.num_cache_grows;
   sum->num_cache_shrinks += one.num_cache_shrinks;
+  sum->given_back_blocks += one.given_back_blocks;
   sum->kept_blocks += one.kept_blocks;
   sum->kept_tokens += one.kept_tokens;
   sum->num_steps += one.num_steps;

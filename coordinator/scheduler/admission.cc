@@ -189,10 +189,11 @@ int64_t Admission::TakeBlocks(const SequencePtr& sequence) {
     return blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
                             sequence->uses_prefix_cache(), IgnoresWatermark(*sequence));
   }
+  const auto num_tokens = static_cast<int64_t>(sequence->tokens.size());
+  if (blocks_.BlocksMissingForStep(sequence->id, num_tokens) > 0) return -1;
   std::vector<int32_t> new_blocks;  // sent with the whole table
-  const bool has_room =
-      blocks_.Grow(sequence->id, static_cast<int64_t>(sequence->tokens.size()), &new_blocks);
-  return has_room ? sequence->num_computed : -1;
+  blocks_.GrowForStep(sequence->id, num_tokens, &new_blocks);
+  return sequence->num_computed;
 }
 
 bool Admission::Admit(const SequencePtr& sequence, StepBuilder* builder) {
@@ -273,7 +274,7 @@ SwappedSequences::Room Admission::RoomFor(const std::vector<SequencePtr>& all, b
   for (const SequencePtr& one : all) {
     if (one->beam.group != nullptr) {
       for (const Sequence* part : WithHostBlocks(*one, blocks_))
-        returning.push_back({part->id, part->tokens, one->request.cache_salt});
+        returning.push_back({part->id, part->tokens, one->request.cache_salt, false, /*whole=*/true});
       continue;
     }
     SwappedSequences::Returning& next = returning.emplace_back(
@@ -289,7 +290,7 @@ int32_t Admission::BlocksMissing(const SequencePtr& sequence) {
   if (sequence->beam.group != nullptr && !sequence->held.is_swapped)
     return BeamBlocksMissingToStart(*sequence, sequence->uses_prefix_cache(), &blocks_);
   if (sequence->held.is_suspended && sequence->choice.together == nullptr)
-    return blocks_.BlocksMissingToGrow(sequence->id, static_cast<int64_t>(sequence->tokens.size()));
+    return blocks_.BlocksMissingForStep(sequence->id, static_cast<int64_t>(sequence->tokens.size()));
   return RoomFor(Choices::WaitingTogether(sequence), /*ignore_watermark=*/false).missing;
 }
 

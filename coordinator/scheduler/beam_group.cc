@@ -104,7 +104,8 @@ int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_
                          BlockManager* blocks) {
   BeamGroup& group = *leader->beam.group;
   const int64_t computed =
-      blocks->Allocate(leader->id, leader->tokens, leader->request.cache_salt, use_cache, ignore_watermark);
+      blocks->Allocate(leader->id, leader->tokens, leader->request.cache_salt, use_cache, ignore_watermark,
+                       /*whole=*/true);
   if (computed < 0) return -1;
   for (size_t i = 1; i < group.places.size(); ++i) {
     const auto [donor, shared] = DonorOf(group, i, leader->prompt_len(), blocks->block_size());
@@ -126,7 +127,7 @@ int32_t BeamBlocksMissingToStart(const Sequence& leader, bool use_cache, BlockMa
   if (leader.held.is_suspended) return group.sources.empty() ? 0 : BeamBlocksMissing(leader, *blocks);
   const auto num_tokens = static_cast<int64_t>(leader.tokens.size());
   int32_t missing = blocks->BlocksMissing(leader.id, leader.tokens, leader.request.cache_salt, use_cache,
-                                          /*ignore_watermark=*/false);
+                                          /*ignore_watermark=*/false, /*whole=*/true);
   for (size_t i = 1; i < group.places.size(); ++i) {
     const int64_t shared = DonorOf(group, i, leader.prompt_len(), blocks->block_size()).second;
     missing += blocks->BlocksFor(num_tokens) - static_cast<int32_t>(shared / blocks->block_size());

@@ -62,7 +62,7 @@ SwapObstacle HostTier::FindObstacle(const std::vector<SequencePtr>& all) const {
     int64_t num_tokens = 0, num_shared = -num_blocks;
     for (const ComputedTokens& one : computed) {
       num_tokens += one.num_tokens;
-      num_shared += blocks_.BlocksFor(one.num_tokens);
+      num_shared += blocks_.swapped().CountBlocks({&one, 1});
     }
     // Tokens that the sequences share are computed once.
     num_tokens -= num_shared * options_.blocks.block_size;
@@ -109,9 +109,9 @@ int32_t HostTier::SwapIn(std::vector<SequencePtr> all, bool ignore_watermark) {
   std::vector<SwappedSequences::Returning> returning;
   for (const SequencePtr& one : all) {
     // Beams share the same blocks afterwards, however many of the tokens in them were computed.
-    const bool use_cache = one->beam.group == nullptr && one->uses_prefix_cache();
+    const bool is_beam = one->beam.group != nullptr, use_cache = !is_beam && one->uses_prefix_cache();
     for (const Sequence* part : WithHostBlocks(*one, blocks_))
-      returning.push_back({part->id, part->tokens, one->request.cache_salt, use_cache});
+      returning.push_back({part->id, part->tokens, one->request.cache_salt, use_cache, is_beam});
   }
   const size_t first = swap_ins_.size();
   if (blocks_.swapped().SwapIn(absl::MakeSpan(returning), ignore_watermark, &swap_ins_) != AllocStatus::kOk)

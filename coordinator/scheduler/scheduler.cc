@@ -33,12 +33,18 @@ absl::Status CheckMessageSize(const SchedulerOptions& options, const SamplingPar
       tokens + parameters, " bytes of a step, of which one sequence has ", options.max_sequence_bytes));
 }
 
+BlockManagerOptions BlockOptionsOf(const SchedulerOptions& options) {
+  BlockManagerOptions blocks = options.blocks;
+  blocks.max_step_tokens = options.max_num_batched_tokens;
+  return blocks;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       long_prompts_(options_),
-      blocks_(options_.blocks),
+      blocks_(BlockOptionsOf(options_)),
       slots_(options_.max_num_seqs),
       host_tier_(options_, ledger_, &blocks_, &copies_, &stats_.swaps),
       beams_(options_, &blocks_, &slots_, &copies_, &stats_),
@@ -62,8 +68,8 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
         options.max_model_len, ")"));
   }
   const int64_t longest = std::min<int64_t>(prompt_len + max_tokens, options.max_model_len);
-  const int64_t capacity = TotalBlocks(options.blocks.num_blocks) * options.blocks.block_size;
-  if (longest > capacity) {
+  const int64_t total = TotalBlocks(options.blocks.num_blocks), capacity = total * options.blocks.block_size;
+  if (TableSize(BlockOptionsOf(options), longest, /*num_given_back=*/0) > total) {
     return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt_len, " tokens and max_tokens ",
                                                    max_tokens, " can never fit in the KV cache of ", capacity,
                                                    " tokens"));
@@ -108,9 +114,9 @@ StepPlan Scheduler::MakeStep() {
   sequences_.Age();
   if (options_.accounts != nullptr) sequences_.OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) admission_.DisplaceForFirstWaiting();
-  StepBuilder builder(options_, long_prompts_, &ledger_, sequences_.running().size());
-  const bool preempted = AddDecodes(&builder);
-  AddRunningPrefills(&builder);
+  StepBuilder builder(options_, long_prompts_, &blocks_, &ledger_, sequences_.running().size());
+  const bool decodes_preempted = AddDecodes(&builder);
+  const bool preempted = AddRunningPrefills(&builder) || decodes_preempted;
   if (!preempted) admission_.Run(&builder);
   AddOvertakers(&builder);
   builder.SpendRest();
@@ -202,7 +208,7 @@ void Scheduler::AddDecode(const SequencePtr& sequence, bool* preempted, StepBuil
   };
   while (blocks_missing() > 0) {
     *preempted = true;
-    if (!PreemptForDecode(sequence, builder)) return;
+    if (!PreemptFor(sequence, builder)) return;
   }
   if (is_group) return beams_.AddDecodes(sequence, builder);
   std::vector<int32_t> new_blocks;
@@ -210,7 +216,7 @@ void Scheduler::AddDecode(const SequencePtr& sequence, bool* preempted, StepBuil
   builder->AddEntry(sequence, 1, std::move(new_blocks));
 }
 
-bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder) {
+bool Scheduler::PreemptFor(const SequencePtr& sequence, StepBuilder* builder) {
   const LiveSequences::Running& running = sequences_.running();
   if (sequences_.PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
   if (running.size() == 1 && blocks_.pins().GiveWay(blocks_.pins().size()) >= 0) return true;
@@ -224,17 +230,25 @@ bool Scheduler::PreemptForDecode(const SequencePtr& sequence, StepBuilder* build
   return sequence->state == SequenceState::kRunning;
 }
 
-void Scheduler::AddRunningPrefills(StepBuilder* builder) {
+bool Scheduler::AddRunningPrefills(StepBuilder* builder) {
   int32_t num_long = 0;
+  bool preempted = false;
   for (const SequencePtr& sequence : builder->unfinished) {
     if (sequence->state != SequenceState::kRunning) continue;  // it was preempted since
     const bool is_long = long_prompts_.IsLong(sequence->num_to_compute());
     if (is_long && ++num_long > options_.max_long_partial_prefills) {
       builder->overtakers.push_back(sequence);
-    } else {
-      AddPrefills(sequence, builder);
+      continue;
     }
+    const bool is_group = sequence->beam.group != nullptr;
+    while (!is_group && builder->budget > 0 && sequence->state == SequenceState::kRunning &&
+           blocks_.BlocksMissingToGrow(sequence->id, sequence->num_computed + 1) > 0) {
+      preempted = true;
+      PreemptFor(sequence, builder);
+    }
+    if (sequence->state == SequenceState::kRunning) AddPrefills(sequence, builder);
   }
+  return preempted;
 }
 
 void Scheduler::AddOvertakers(StepBuilder* builder) {
@@ -243,7 +257,9 @@ void Scheduler::AddOvertakers(StepBuilder* builder) {
   };
   std::sort(builder->overtakers.begin(), builder->overtakers.end(),
             [&](const SequencePtr& a, const SequencePtr& b) { return key(a) < key(b); });
-  for (const SequencePtr& sequence : builder->overtakers) AddPrefills(sequence, builder);
+  for (const SequencePtr& sequence : builder->overtakers) {
+    if (sequence->state == SequenceState::kRunning) AddPrefills(sequence, builder);
+  }
   builder->overtakers.clear();
 }
 

@@ -148,8 +148,10 @@ class Scheduler {
   void AddDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
   // Preempts the last sequence in the order of service with the other choices of its request, or lets a pin
   // give way where only that sequence runs. False: `sequence` itself was preempted.
-  bool PreemptForDecode(const SequencePtr& sequence, StepBuilder* builder);
-  void AddRunningPrefills(StepBuilder* builder);
+  bool PreemptFor(const SequencePtr& sequence, StepBuilder* builder);
+  // Adds chunks of running prompts. Returns whether a sequence was preempted, so that a prompt that gives
+  // blocks back on the way has one for its next token.
+  bool AddRunningPrefills(StepBuilder* builder);
   void AddOvertakers(StepBuilder* builder);
   void AddPrefills(const SequencePtr& sequence, StepBuilder* builder);
   // Completes a step whose tokens are decided, by swaps, copies, forks and drafts, and hands it to the

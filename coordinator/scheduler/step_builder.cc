@@ -9,12 +9,13 @@
 
 namespace somnus {
 
-StepBuilder::StepBuilder(const SchedulerOptions& options, const LongPrompts& long_prompts, StepLedger* ledger,
-                         size_t num_sequences)
+StepBuilder::StepBuilder(const SchedulerOptions& options, const LongPrompts& long_prompts,
+                         BlockManager* blocks, StepLedger* ledger, size_t num_sequences)
     : budget(options.max_num_batched_tokens),
       request_bytes(options.step_bytes),
       options_(options),
       long_prompts_(long_prompts),
+      blocks_(*blocks),
       reply_bytes_(options.step_bytes) {
   ledger->TakeMemory(&plan.request, &step.entries);
   step.entries.reserve(num_sequences);
@@ -88,11 +89,15 @@ void StepBuilder::Extend(int index, int64_t num_tokens) {
 
 void StepBuilder::AddPrefill(const SequencePtr& sequence) {
   const int64_t num_tokens = sequence->num_to_compute();
-  const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prompts_.threshold()));
+  int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prompts_.threshold()));
+  if (chunk == 0) return;
+  std::vector<int32_t> new_blocks;
+  blocks_.GrowForStep(sequence->id, sequence->num_tokens(), &new_blocks);
+  chunk = std::min(chunk, RoomInTable(*sequence));
   if (chunk == 0) return;
   prefills.push_back({sequence, plan.request.sequences_size(), long_prompts_.IsLong(num_tokens),
                       long_prompts_.RankOf(*sequence, num_tokens)});
-  AddEntry(sequence, chunk);
+  AddEntry(sequence, chunk, std::move(new_blocks));
 }
 
 void StepBuilder::SpendRest() {
@@ -100,7 +105,9 @@ void StepBuilder::SpendRest() {
     return LongPrompts::KeyOf(*a.sequence, a.rank) < LongPrompts::KeyOf(*b.sequence, b.rank);
   });
   for (const PrefillEntry& prefill : prefills) {
-    const int64_t rest = Samples(prefill) ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute());
+    const Sequence& sequence = *prefill.sequence;
+    const int64_t wanted = Samples(prefill) ? 0 : std::min(sequence.num_to_compute(), RoomInTable(sequence));
+    const int64_t rest = wanted == 0 ? 0 : Chunk(sequence, wanted);
     if (rest > 0) Extend(prefill.entry, rest);
   }
 }
@@ -110,7 +117,10 @@ void StepBuilder::Unschedule(const SequencePtr& sequence) {
   const auto entry = std::find_if(entries.begin(), entries.end(),
                                   [&](const ScheduledEntry& one) { return one.sequence == sequence; });
   if (entry == entries.end()) return;
-  plan.request.mutable_sequences()->DeleteSubrange(static_cast<int>(entry - entries.begin()), 1);
+  const auto index = static_cast<int>(entry - entries.begin());
+  plan.request.mutable_sequences()->DeleteSubrange(index, 1);
+  std::erase_if(prefills, [&](const PrefillEntry& one) { return one.entry == index; });
+  for (PrefillEntry& prefill : prefills) prefill.entry -= prefill.entry > index ? 1 : 0;
   sequence->num_computed -= entry->num_tokens;
   sequence->num_pending -= entry->samples ? 1 : 0;
   budget += entry->num_tokens;

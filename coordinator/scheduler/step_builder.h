@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "coordinator/block_manager/block_manager.h"
 #include "coordinator/scheduler/long_prompts.h"
 #include "coordinator/scheduler/scheduler_options.h"
 #include "coordinator/scheduler/sequence.h"
@@ -27,18 +28,19 @@ struct PrefillEntry {
 class StepBuilder {
  public:
   // Takes memory from the ledger for about `num_sequences` entries.
-  StepBuilder(const SchedulerOptions& options, const LongPrompts& long_prompts, StepLedger* ledger,
-              size_t num_sequences);
+  StepBuilder(const SchedulerOptions& options, const LongPrompts& long_prompts, BlockManager* blocks,
+              StepLedger* ledger, size_t num_sequences);
   StepBuilder(const StepBuilder&) = delete;
 
   // Adds an entry of `num_tokens` tokens, of which there must be as many left, to the step.
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks = {});
   // Adds a chunk of a prompt, at most the threshold of long prompts; nothing where the step has no room.
-  // Takes no blocks: admission has taken them for all of the prompt.
+  // Admission has taken blocks for all of the prompt; where the prompt gives blocks back on the way, the
+  // chunk takes further blocks, and ends where no more are free.
   void AddPrefill(const SequencePtr& sequence);
   // Gives the rest of the budget to the prompts of the step, the shortest first.
   void SpendRest();
-  // Takes back the entry of a sequence that decodes, if there is one.
+  // Takes back the entry of a sequence, if there is one.
   void Unschedule(const SequencePtr& sequence);
 
   // Whether the step's messages have room for a sequence that is sent whole, and for its first token.
@@ -66,9 +68,14 @@ class StepBuilder {
   // Returns for how many of `num_tokens` further tokens of the sequence the step has room.
   int64_t Chunk(const Sequence& sequence, int64_t num_tokens) const;
   void Extend(int entry, int64_t num_tokens);
+  // For how many further tokens the sequence has blocks.
+  int64_t RoomInTable(const Sequence& sequence) const {
+    return blocks_.Capacity(sequence.id) - sequence.num_computed;
+  }
 
   const SchedulerOptions& options_;
   const LongPrompts& long_prompts_;
+  BlockManager& blocks_;
   NewSequenceWriter writer_{&plan.request};
   int64_t reply_bytes_;      // left for prompt log-probabilities and pooled vectors
   bool has_pooled_ = false;  // the reply has a pooled vector

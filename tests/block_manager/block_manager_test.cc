@@ -351,11 +351,35 @@ TEST(BlockManagerTest, BlocksBeforeTheReachAreGivenBackAndStayCached) {
   manager.Fork(1, 3);
   BlockManager::FreedBlocks freed;
   for (const int64_t sequence : {1, 2, 3}) freed.Add(manager, sequence);
-  EXPECT_EQ(freed.count(), 6) << "4 that are shared, and each table's last block";
+  EXPECT_EQ(freed.count(), 4) << "2 of the window that are shared, the fork's last one, and the other's own";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   for (const int64_t sequence : {1, 2, 3}) manager.Free(sequence);
   EXPECT_EQ(manager.pool().num_used(), 0);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+// Bad contents are forgotten up to the end of the chain, also behind blocks that are lost.
+TEST(BlockManagerTest, ForgettingABeginningLooksBehindLostBlocks) {
+  for (const bool forgets : {false, true}) {
+    BlockManagerOptions options = Options(9);
+    options.attention_reach = 6;
+    BlockManager manager(options);
+    const std::vector<int32_t> tokens = Tokens(20), others = {90, 91, 92, 93, 94, 95, 96, 97};
+    ASSERT_EQ(manager.Allocate(1, tokens, "", true, false), 0);
+    manager.Commit(1, tokens, 20);
+    manager.GiveBackUnseen(1, 19);
+    manager.Free(1);
+    ASSERT_EQ(manager.Allocate(2, others, "", false, false), 0);
+    std::vector<int32_t> ids;
+    ASSERT_TRUE(manager.Grow(2, 5 * 4, &ids));  // evicts the two blocks that were given back
+    if (forgets) manager.cache().ForgetPrefix(tokens, "");
+    EXPECT_EQ(manager.cache().CountCached(3, tokens, ""), forgets ? 0 : 16);
+    EXPECT_EQ(manager.cache().CountCached(4, tokens, "salt"), 0);
+    std::vector<int32_t> changed = tokens;
+    changed[1] = 99;  // in a lost block
+    EXPECT_EQ(manager.cache().CountCached(5, changed, ""), 0);
+    EXPECT_TRUE(manager.CheckIntegrity().ok());
+  }
 }
 
 TEST(BlockManagerTest, WithoutAReachNothingIsGivenBack) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/block_manager/block_manager_options.h"
+
 namespace somnus {
 namespace {
 
@@ -56,6 +58,29 @@ TEST(KvPlanTest, TheSoftLimitGivesWayToOneSequenceAndToTheUser) {
   EXPECT_EQ(PlanKvCache({{kBlock, 90 * kBlock, true}}, request)->num_blocks, 11);
   request.kv_cache_memory_bytes = 15 * kBlock;
   EXPECT_EQ(PlanKvCache({{kBlock, 90 * kBlock, true}}, request)->num_blocks, 15);
+}
+
+// Where every layer has a window, a sequence needs the blocks of its window and of one step's tokens alone.
+TEST(KvPlanTest, WithWindowsTheContextMayBeLongerThanTheCache) {
+  KvPlanRequest request = Request();
+  request.max_model_len = 160000;
+  request.max_model_len_is_fixed = true;
+  request.attention_reach = 40;
+  request.max_step_tokens = 64;
+  const int64_t at_once = WindowBlocks(40, 64, 16);
+  EXPECT_EQ(at_once, 9);
+  const auto plan = PlanKvCache({{100, 100 * (1 + at_once)}}, request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_blocks, 10);
+  EXPECT_EQ(plan->max_model_len, 160000);
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanKvCache({{100, 100 * at_once}}, request).status()));
+  request.max_model_len_is_fixed = false;
+  EXPECT_EQ(PlanKvCache({{100, 100 * at_once}}, request)->max_model_len, 8 * 16);
+  EXPECT_EQ(LongestSequence(10, request), 160000)
+      << "of workers whose cache an earlier coordinator has planned";
+  EXPECT_EQ(LongestSequence(9, request), 8 * 16);
+  request.attention_reach = 0;
+  EXPECT_EQ(LongestSequence(10, request), 9 * 16);
 }
 
 TEST(KvPlanTest, ATooLongContextIsReducedOrAnError) {

@@ -125,6 +125,28 @@ TEST(HfFamilies, GraniteHasFourNumbers) {
   EXPECT_THAT(ErrorOf(Of("Granite", R"({"logits_scaling":0})")), HasSubstr("logits_scaling: not above zero"));
 }
 
+// Python's json writes numbers that JSON does not have: transformers so writes a hybrid's time_step_limit.
+TEST(HfFamilies, NumbersThatAreNotFiniteStandOnlyWhereNobodyReadsThem) {
+  const std::string text = Of("GraniteMoeHybrid", R"({"layer_types":["attention","attention"],
+    "num_local_experts":0,"shared_intermediate_size":48})")
+                               .dump();
+  const auto error_with = [&](const std::string& member) {
+    return ParseHfConfig("{" + member + "," + text.substr(1), "").status().ToString();
+  };
+  EXPECT_EQ(error_with(R"("time_step_limit":[0.0,Infinity])"), "OK");
+  EXPECT_EQ(error_with(R"("a":[NaN,-Infinity , {"b":NaN}],"c":"NaN \"Infinity","d\\":Infinity)"), "OK");
+  for (const char* value : {"NaN", "Infinity", "-Infinity"}) {
+    const std::string member = std::string(R"("logits_scaling":)") + value;
+    EXPECT_THAT(error_with(member), HasSubstr("config.json: logits_scaling: not a finite number"));
+  }
+  EXPECT_THAT(error_with(R"("initializer":NaN,"rope_theta":Infinity)"),
+              HasSubstr("rope_theta: not a finite"));
+  EXPECT_THAT(error_with(R"("position_embedding_type":NaN)"), HasSubstr("position_embedding_type"));
+  for (const char* value : {"nan", "inf", "-NaN", "+Infinity", "Infinity1", "NaNNaN", "Inf", "--Infinity"})
+    EXPECT_THAT(error_with(std::string(R"("a":)") + value), HasSubstr("config.json: not valid JSON"))
+        << value;
+}
+
 TEST(HfFamilies, GraniteHybridsOfAttentionAlone) {
   const json config = Of("GraniteMoeHybrid", R"({"layer_types":["attention","attention"],
     "num_local_experts":0,"shared_intermediate_size":48,"position_embedding_type":"rope"})");

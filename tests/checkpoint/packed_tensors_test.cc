@@ -91,6 +91,40 @@ TEST(PackedTensors, AnyRectangle) {
   }
 }
 
+// The rows of queries and keys whose rotary embedding is partial, of neighbours, or both (head_order.h).
+TEST(PackedTensors, HeadsInCanonicalOrder) {
+  for (const auto& [name, type] : PackedGoldens()) {
+    SCOPED_TRACE(name);
+    const auto checkpoint = Open(PackedGolden(name));
+    ASSERT_NE(checkpoint, nullptr);
+    const TensorInfo& stored = *checkpoint->Find("model.layers.0.self_attn.q_proj.weight");
+    const int64_t rows = stored.shape[0], cols = stored.shape[1];
+    const std::vector<float> all = ReadAll(*checkpoint, stored);
+    const bool has_blocks = type != StorageType::kF32;
+    const std::vector<uint8_t> blocks =
+        has_blocks ? *ReadBlocks(*checkpoint, stored) : std::vector<uint8_t>();
+    for (const HeadOrder& heads :
+         {HeadOrder{16, 8, false, rows}, HeadOrder{32, 32, true, rows - 32}, HeadOrder{32, 12, true, rows}}) {
+      TensorInfo tensor = stored;
+      tensor.heads = heads;
+      const int64_t begin = 5, end = rows - 3;  // cuts heads
+      std::vector<float> values(static_cast<size_t>((end - begin) * cols));
+      ASSERT_TRUE(checkpoint->ReadRows(tensor, begin, end, 0, cols, values.data()).ok());
+      std::vector<uint8_t> got(blocks.size());
+      if (has_blocks) ASSERT_TRUE(checkpoint->ReadStoredRows(tensor, begin, end, 0, cols, got.data()).ok());
+      const size_t row_bytes = blocks.size() / static_cast<size_t>(rows);
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t from = StoredRow(heads, row);
+        EXPECT_EQ(std::memcmp(&values[(row - begin) * cols], &all[from * cols], cols * 4), 0) << row;
+        if (has_blocks) {
+          EXPECT_EQ(std::memcmp(&got[(row - begin) * row_bytes], &blocks[from * row_bytes], row_bytes), 0)
+              << row;
+        }
+      }
+    }
+  }
+}
+
 TEST(PackedTensors, BlocksAreExactWithoutZeroPointsAndNearlySoWithThem) {
   for (const auto& [name, type] : PackedGoldens()) {
     SCOPED_TRACE(name);

@@ -211,7 +211,8 @@ class Fields(Attack):
         for part in ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
                      {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
                      {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}):
-            self.refused({"messages": [{"role": "user", "content": [part]}]}, "/v1/chat/completions")
+            refused = self.refused({"messages": [{"role": "user", "content": [part]}]}, "/v1/chat/completions")
+            self.assertIn(f"parts of type {part['type']} are not supported", refused.json["error"]["message"])
 
     def test_t22_cache_salt_isolates(self):
         prompt = list(range(10, 110))

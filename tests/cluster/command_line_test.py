@@ -3,12 +3,14 @@ which needs no server.
 """
 import json
 import os
+import pathlib
 import re
 import socket
 import subprocess
+import tempfile
 import unittest
 
-from cluster.harness import SOMNUS, Cluster, free_ports, tiny, wait_until
+from cluster.harness import SOMNUS, TINY, Cluster, free_ports, tiny, wait_until
 from cluster.on_a_terminal import output_of
 
 
@@ -161,6 +163,32 @@ class Doctor(unittest.TestCase):
         report = self.report()
         self.assertEqual(len(report["workers"]), 1)
         self.assertNotIn("model", report)
+
+    def test_every_family_in_its_directory_and_its_file(self):
+        """Which tokens of a sequence the cache has to have is known of each; a model with another kind of layer is refused."""
+        windows = {"mistral-window": 16, "phi3-window": 24}
+        for folder in ("tiny", "variants", "gguf_variants"):
+            for path in sorted(pathlib.Path(TINY).parent.joinpath(folder).iterdir()):
+                if not path.is_dir():
+                    continue
+                for model in (path, *path.glob("*.gguf")) if folder != "gguf_variants" else path.glob("*.gguf"):
+                    with self.subTest(model=model):
+                        report = self.report(str(model))["model"]
+                        self.assertGreater(report["num_parameters"], 1000)
+                        self.assertGreater(report["kv_token_bytes"], 0)
+                        self.assertEqual(report["kv_reach"], windows.get(path.name, 0))
+        self.assertRegex(self.doctor("--no-measure", os.path.join(TINY, "..", "variants", "mistral-window")).stdout,
+                         r"KV cache .*a\s+token of the last 16 of a\s+sequence")
+
+    def test_a_model_of_another_kind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                json.dump({"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["mamba"], "num_hidden_layers": 1,
+                           "num_local_experts": 0, "hidden_size": 8, "shared_intermediate_size": 8, "num_attention_heads": 1,
+                           "vocab_size": 8, "time_step_limit": [0.0, float("inf")]}, file)
+            done = self.doctor(folder, "--no-measure")
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn('config.json: layer_types: a layer of kind "mamba" is not supported', done.stderr)
 
     def test_the_same_as_text(self):
         done = self.doctor(tiny("qwen3"), "--no-measure", "--workers=2")

@@ -35,6 +35,7 @@ GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_attention_layern
 # The folder in tests/data/variants: architecture, names of norms, whether q and k are permuted, and what is added to norms.
 MODELS = {"mistral-window": ("llama", BEFORE_MLP, True, 0), "ministral3": ("mistral3", BEFORE_MLP, True, 0),
           "granite": ("granite", BEFORE_MLP, True, 0), "phi3-longrope": ("phi3", BEFORE_MLP, False, 0),
+          "granite-hybrid": ("granite", BEFORE_MLP, True, 0), "smollm3-four": ("smollm3", BEFORE_MLP, True, 0),
           "olmo2": ("olmo2", AFTER, False, 0), "olmo3": ("olmo2", AFTER, False, 0), "glm4": ("glm4", GLM, False, 0),
           "gemma2": ("gemma2", GEMMA, False, 1), "gemma3": ("gemma3", GEMMA, False, 1),
           "mixtral": ("llama", BEFORE_MLP, True, 0), "qwen3-moe": ("qwen3moe", BEFORE_MLP, False, 0),
@@ -77,7 +78,7 @@ def permute(data, heads):
 def add_sizes(writer, config, head_dim):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("shared_intermediate_size") or config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
@@ -121,6 +122,8 @@ def add_options(writer, arch, config):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if config["model_type"] == "granitemoehybrid":  # a switch, here, for the rotary embedding
+        writer.add_rope_scaling_finetuned(config.get("position_embedding_type") == "rope")
     if arch.startswith("gemma"):
         writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
     if arch == "gemma2":
@@ -179,6 +182,10 @@ def write_model(name, arch, norms, permuted, norm_offset):
             continue
         if permuted and (".q_proj." in tensor or ".k_proj." in tensor):
             data = permute(data, heads if ".q_proj." in tensor else kv_heads)
+        if ".shared_mlp.input_linear." in tensor:  # gate and up
+            gate, data = np.split(data, 2)
+            writer.add_tensor(gguf_name(tensor.replace("shared_mlp.input_linear", "mlp.gate_proj"), norms), np.ascontiguousarray(gate))
+        tensor = tensor.replace("shared_mlp.input_linear", "mlp.up_proj").replace("shared_mlp.output_linear", "mlp.down_proj")
         if norm_offset and tensor.endswith("norm.weight"):
             data = data + np.float32(norm_offset)
         writer.add_tensor(gguf_name(tensor, norms), np.ascontiguousarray(data.astype(np.float32)))

@@ -190,6 +190,11 @@ VARIANTS = {
                              n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1, use_qk_norm=True,
                              attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
                              **(COMMON | dict(num_hidden_layers=3))), dtype=torch.float32, hub_names=True),
+    # Four layers, as GGUF's reader counts: the fourth without rotary embedding.
+    "smollm3-four": dict(
+        config=SmolLM3Config(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2,
+                             use_sliding_window=False, tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6,
+                             **COMMON | {"num_hidden_layers": 4}), dtype=torch.float32),
 }
 
 
@@ -300,7 +305,6 @@ def main():
         config["architectures"] = [type(model).__name__]
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
-        config.pop("time_step_limit", None)  # of Granite's Mamba layers; an infinity, which JSON does not have
         stored = hub_tensors(model, variant["dtype"]) if variant.get("hub_names") else tensors
         if "wrapper" in variant:
             config, stored = wrap(variant["wrapper"], config, tensors)

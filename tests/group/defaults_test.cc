@@ -45,6 +45,7 @@ TEST(DefaultsTest, TheKvCacheIsPlannedForTheSequencesThatTheSchedulerRuns) {
   const KvPlanRequest own;
   EXPECT_EQ(own.max_num_seqs, scheduler.max_num_seqs);
   EXPECT_EQ(own.block_size, scheduler.blocks.block_size);
+  EXPECT_EQ(own.max_step_tokens, scheduler.max_num_batched_tokens);
   EXPECT_EQ(own.kv_cache_memory_bytes, ServerWithoutFlags().kv_cache_memory_bytes);
 }
 

@@ -45,6 +45,7 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   stats.swaps.in_blocks = 5;
   stats.swaps.in_tokens = 80;
   stats.copied_blocks = 4;
+  stats.given_back_blocks = 9;
   stats.watermark_refusals = 6;
   stats.swaps.stored_blocks = 4;
   stats.swaps.evicted_blocks = 3;
@@ -66,6 +67,7 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   EXPECT_TRUE(Has(text, count("direction=\"in\"," + engine + model, "swapped_blocks_total") + " 5"));
   EXPECT_TRUE(Has(text, count(engine + model, "swapped_tokens_total") + " 80"));
   EXPECT_TRUE(Has(text, count(engine + model, "copied_blocks_total") + " 4"));
+  EXPECT_TRUE(Has(text, count(engine + model, "kv_blocks_given_back_total") + " 9"));
   EXPECT_TRUE(Has(text, count(engine + model, "watermark_refusals_total") + " 6"));
   EXPECT_TRUE(Has(text, count(engine + model, "prefix_cache_host_hits_total") + " 32"));
   EXPECT_TRUE(

@@ -50,14 +50,16 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/qwen3-untied", "variants/opt-postnorm", "variants/llama-yarn",
                     "variants/qwen3-yarn-mscale", "variants/qwen2-yarn-factor", "variants/mistral-window",
                     "variants/qwen2-window", "variants/phi3-longrope", "variants/phi3-window",
-                    "variants/granite", "variants/granite-hybrid", "variants/smollm3", "variants/olmo2",
-                    "variants/olmo3", "variants/glm4", "variants/glm", "variants/gemma2", "variants/gemma3",
-                    "variants/gemma3-wrapped", "variants/ministral3", "variants/qwen3-moe",
-                    "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"));
+                    "variants/granite", "variants/granite-hybrid", "variants/smollm3",
+                    "variants/smollm3-four", "variants/olmo2", "variants/olmo3", "variants/glm4",
+                    "variants/glm", "variants/gemma2", "variants/gemma3", "variants/gemma3-wrapped",
+                    "variants/ministral3", "variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral",
+                    "variants/glm4-moe"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                          testing::Values("gguf_variants/mistral-window", "gguf_variants/ministral3",
-                                         "gguf_variants/granite", "gguf_variants/phi3-longrope",
+                                         "gguf_variants/granite", "gguf_variants/granite-hybrid",
+                                         "gguf_variants/smollm3-four", "gguf_variants/phi3-longrope",
                                          "gguf_variants/olmo2", "gguf_variants/olmo3", "gguf_variants/glm4",
                                          "gguf_variants/gemma2", "gguf_variants/gemma3",
                                          "gguf_variants/mixtral", "gguf_variants/qwen3-moe",

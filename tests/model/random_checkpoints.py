@@ -16,10 +16,14 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
+                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, OPTConfig, Olmo2Config,
+                          Olmo3Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-KINDS = ["llama", "llama", "mistral", "qwen2", "qwen3", "opt", "opt"]
+KINDS = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "opt", "smollm3", "phi3", "granite", "granitehybrid", "olmo2",
+         "olmo3", "gemma2", "gemma3", "glm", "glm4"]
+OWN_HEAD_DIM = ("qwen3", "ministral3", "gemma2", "gemma3_text", "glm", "glm4")  # the class has a default of its own
 
 
 def heads(rng):
@@ -28,15 +32,32 @@ def heads(rng):
     return kv * rng.choice([1, 1, 2, 3, 7]), kv
 
 
-def rope(rng):
+def rope(rng, kinds=("default", "default", "linear", "llama3", "dynamic", "yarn")):
     theta = rng.choice([10000.0, 500.0, 1e6, 12345.5])
-    kind = rng.choice(["default", "default", "linear", "llama3", "dynamic"])
+    kind = rng.choice(kinds)
     out = {"rope_type": kind, "rope_theta": theta}
     if kind != "default":
         out["factor"] = rng.choice([2.0, 4.0, 8.0, 1.7])
     if kind == "llama3":
         out |= {"low_freq_factor": 1.0, "high_freq_factor": rng.choice([4.0, 2.5]),
                 "original_max_position_embeddings": rng.choice([16, 32, 64])}
+    if kind == "yarn":
+        out |= {"original_max_position_embeddings": rng.choice([16, 32, 64])}
+        if rng.random() < 0.5:
+            out |= {"beta_fast": rng.choice([8.0, 32.0]), "beta_slow": 1.0, "truncate": rng.random() < 0.5}
+    return out
+
+
+def longrope(rng, pairs):
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1 + 0.1 * i for i in range(pairs)],
+            "long_factor": [1.5 + 0.3 * rng.random() * i for i in range(pairs)]}
+
+
+def window(rng, layers):
+    """A window that some prompts are longer than; which layers have it: by the family's rule, or by a list."""
+    out = {"sliding_window": rng.choice([1, 5, 16, 33])}
+    if rng.random() < 0.5:
+        out["layer_types"] = [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
     return out
 
 
@@ -49,14 +70,83 @@ def decoder_config(kind, rng, vocab):
                   max_position_embeddings=rng.choice([100, 128, 200]), rms_norm_eps=rng.choice([1e-6, 1e-5, 3.7e-4, 0.01]),
                   tie_word_embeddings=rng.random() < 0.5, rope_parameters=rope(rng), bos_token_id=1, eos_token_id=2,
                   pad_token_id=None)
+    layers = common["num_hidden_layers"]
     if kind == "llama":
         return LlamaConfig(attention_bias=rng.random() < 0.5, mlp_bias=rng.random() < 0.5, **common)
     if kind == "mistral":
-        return MistralConfig(sliding_window=rng.choice([None, 4096]), **common)
-    window = dict(use_sliding_window=False, sliding_window=rng.choice([None, 8]), max_window_layers=rng.choice([0, 28]))
-    if kind == "qwen2":
-        return Qwen2Config(**common, **window)
-    return Qwen3Config(attention_bias=rng.random() < 0.5, **common, **window)
+        return MistralConfig(**common | {"sliding_window": rng.choice([None, 1, 5, 16, 4096])})
+    if kind in ("qwen2", "qwen3"):
+        windows = dict(use_sliding_window=rng.random() < 0.5, sliding_window=rng.choice([5, 16]), max_window_layers=rng.choice([0, 1]))
+        if not windows["use_sliding_window"]:
+            windows = windows | dict(sliding_window=rng.choice([None, 8]), max_window_layers=rng.choice([0, 28]))
+        if kind == "qwen2":
+            return Qwen2Config(**common, **windows)
+        return Qwen3Config(attention_bias=rng.random() < 0.5, **common, **windows)
+    return NEWER[kind](common, rng, layers)
+
+
+def phi3(common, rng, layers):
+    partial = rng.choice([1.0, 0.5]) if common["head_dim"] % 4 == 0 else 1.0
+    pairs = int(common["head_dim"] * partial) // 2
+    parameters = longrope(rng, pairs) if rng.random() < 0.6 else rope(rng, ("default",))
+    return Phi3Config(**headless(common) | {
+        "rope_parameters": parameters | {"partial_rotary_factor": partial}, "pad_token_id": None,
+        "original_max_position_embeddings": 32, "sliding_window": rng.choice([None, 16])})
+
+
+def headless(common):
+    """For classes without a head_dim of their own."""
+    return {k: v for k, v in common.items() if k != "head_dim"} | {"hidden_size": common["head_dim"] * common["num_attention_heads"]}
+
+
+def granite(common, rng):
+    return common | dict(embedding_multiplier=rng.choice([1.0, 12.0]), logits_scaling=rng.choice([1.0, 8.0]),
+                         residual_multiplier=rng.choice([1.0, 0.22]), attention_multiplier=rng.choice([1.0, 0.0625]))
+
+
+def granite_hybrid(common, rng, layers):
+    return GraniteMoeHybridConfig(**granite(headless(common), rng) | {
+        "layer_types": ["attention"] * layers, "num_local_experts": 0, "shared_intermediate_size": common["intermediate_size"],
+        "position_embedding_type": rng.choice(["rope", "nope"]), "mamba_n_heads": common["num_attention_heads"]})
+
+
+def gemma(common, rng):
+    return common | {"query_pre_attn_scalar": rng.choice([24, 256]), "hidden_activation": "gelu_pytorch_tanh"}
+
+
+def two_ropes(rng):
+    return {"full_attention": rope(rng, ("default", "linear", "yarn")), "sliding_attention": rope(rng, ("default",))}
+
+
+def glm(common):
+    head_dim = max(4, common["head_dim"] // 4 * 4)
+    return common | {"head_dim": head_dim, "attention_bias": True, "pad_token_id": None,
+                     "rope_parameters": common["rope_parameters"] | {"partial_rotary_factor": 0.5}}
+
+
+def ministral3(common, rng, _):
+    parameters = rope(rng, ("yarn",)) | {"llama_4_scaling_beta": rng.choice([0.1, 0.5]), "mscale": 1.0, "mscale_all_dim": 1.0}
+    return Ministral3Config(**common | {"rope_parameters": parameters, "sliding_window": None})
+
+
+NEWER = {
+    "ministral3": ministral3,
+    "smollm3": lambda common, rng, layers: SmolLM3Config(
+        **common, no_rope_layers=[rng.choice([0, 1]) for _ in range(layers)], use_sliding_window=False),
+    "phi3": phi3,
+    "granite": lambda common, rng, _: GraniteConfig(
+        attention_bias=rng.random() < 0.5, mlp_bias=rng.random() < 0.5, **granite(headless(common), rng)),
+    "granitehybrid": granite_hybrid,
+    "olmo2": lambda common, rng, _: Olmo2Config(attention_bias=rng.random() < 0.3, **headless(common)),
+    "olmo3": lambda common, rng, layers: Olmo3Config(
+        **headless(common) | window(rng, layers) | {"rope_parameters": rope(rng, ("default", "yarn"))}),
+    "gemma2": lambda common, rng, layers: Gemma2Config(**gemma(common, rng) | window(rng, layers) | {
+        "attn_logit_softcapping": rng.choice([None, 5.0]), "final_logit_softcapping": rng.choice([None, 7.0])}),
+    "gemma3": lambda common, rng, layers: Gemma3TextConfig(**gemma(common, rng) | window(rng, layers) | {
+        "rope_parameters": two_ropes(rng)}),
+    "glm": lambda common, rng, _: GlmConfig(**glm(common)),
+    "glm4": lambda common, rng, _: Glm4Config(**glm(common)),
+}
 
 
 def opt_config(rng, vocab):
@@ -139,10 +229,18 @@ def disguise(config, model, dtype, rng):
     if key is not None:
         out[key] = rng.choice(["", "torch."] if key == "torch_dtype" else [""]) + str(dtype).removeprefix("torch.")
     parameters = out.get("rope_parameters")
-    if parameters and rng.random() < 0.6:  # before transformers 5
+    layered = bool(parameters) and "full_attention" in parameters
+    if layered and out["model_type"] == "gemma3_text" and rng.random() < 0.6:
+        full, local = parameters["full_attention"], parameters["sliding_attention"]
+        del out["rope_parameters"]
+        out |= {"rope_theta": full.pop("rope_theta"), "rope_local_base_freq": local["rope_theta"],
+                "rope_scaling": full if full["rope_type"] != "default" else None}
+    elif parameters and not layered and rng.random() < 0.6:  # before transformers 5
         del out["rope_parameters"]
         out["rope_theta"] = parameters.pop("rope_theta")
         kind = parameters.pop("rope_type")
+        if "partial_rotary_factor" in parameters:
+            out["partial_rotary_factor"] = parameters.pop("partial_rotary_factor")
         out["rope_scaling"] = None if kind == "default" else {rng.choice(["type", "rope_type"]): kind, **parameters}
         if out["rope_theta"] == 10000.0 and rng.random() < 0.5:
             del out["rope_theta"]
@@ -157,11 +255,12 @@ def disguise(config, model, dtype, rng):
                 del out[name]
         if out["model_type"] == "llama" and out.get("num_key_value_heads") == out["num_attention_heads"]:
             del out["num_key_value_heads"]
-        if "head_dim" in out and out["model_type"] != "qwen3" and out["head_dim"] * out["num_attention_heads"] == out["hidden_size"]:
+        if "head_dim" in out and out["model_type"] not in OWN_HEAD_DIM and out["head_dim"] * out["num_attention_heads"] == out["hidden_size"]:
             del out["head_dim"]
         if out.get("word_embed_proj_dim") == out["hidden_size"]:
             del out["word_embed_proj_dim"]
-        out.pop("layer_types", None)
+        if set(out.get("layer_types") or ()) <= {"full_attention"} and not out.get("sliding_window"):
+            out.pop("layer_types", None)
     if rng.random() < 0.2:
         del out["architectures"]
     if rng.random() < 0.3:

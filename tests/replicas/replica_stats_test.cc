@@ -29,16 +29,17 @@ class SummedNumbers {
            watermark_refusals, num_first_scheduled, queue_time, prefix_cache_queries, prefix_cache_hits,
            prefix_cache_misses, cached_blocks, speculation, num_forks, total_host_blocks, used_host_blocks,
            cached_host_blocks, keepable_bytes, pinned_blocks, pin_releases, num_cache_grows,
-           num_cache_shrinks, kept_blocks, kept_tokens, num_steps, decode_step_time, num_recoveries,
-           group_epoch, num_moved, lifecycle_call, num_auto_sleeps, num_auto_wake_ups, replicas] = *stats;
+           num_cache_shrinks, given_back_blocks, kept_blocks, kept_tokens, num_steps, decode_step_time,
+           num_recoveries, group_epoch, num_moved, lifecycle_call, num_auto_sleeps, num_auto_wake_ups,
+           replicas] = *stats;
     AddAll(&resident_bytes, &host_bytes, &sleeping_bytes, &num_running, &num_waiting, &total_blocks,
            &free_blocks, &used_blocks, &mapped_blocks, &longest_blocks, &max_blocks, &waiting_tokens,
            &num_preemptions, &preemptions, &swaps, &prompt_tokens, &forked_prompt_tokens, &generation_tokens,
            &corrupted_requests, &copied_blocks, &watermark_refusals, &num_first_scheduled, &queue_time,
            &prefix_cache_queries, &prefix_cache_hits, &prefix_cache_misses, &cached_blocks, &speculation,
            &num_forks, &total_host_blocks, &used_host_blocks, &cached_host_blocks, &keepable_bytes,
-           &pinned_blocks, &pin_releases, &num_cache_grows, &num_cache_shrinks, &kept_blocks, &kept_tokens,
-           &num_steps, &num_recoveries);
+           &pinned_blocks, &pin_releases, &num_cache_grows, &num_cache_shrinks, &given_back_blocks,
+           &kept_blocks, &kept_tokens, &num_steps, &num_recoveries);
   }
 
   size_t size() const { return numbers_.size(); }

@@ -100,7 +100,12 @@ class RandomRun {
     options.blocks.enable_prefix_caching = Below(6) != 0;
     options.blocks.watermark = Below(2) * 0.05;
     options.blocks.num_host_blocks = Below(60);
-    if (Below(3) == 0) options.blocks.attention_reach = 2 + Below(30);
+    if (Below(3) == 0) {
+      options.blocks.attention_reach = 2 + Below(30);
+      const auto at_once = static_cast<int32_t>(WindowBlocks(
+          options.blocks.attention_reach, options.max_num_batched_tokens, options.blocks.block_size));
+      if (Below(2) == 0) options.blocks.num_blocks = 1 + at_once + Below(20);
+    }
     if (Below(2) == 0) options.accounts = UserAccounts::Create(8);
     if (Below(4) == 0) return options;
     const auto seed = static_cast<uint64_t>(random_());

@@ -50,21 +50,86 @@ TEST_P(WindowTest, ADecodeHoldsTheBlocksOfItsWindow) {
   }
 }
 
-// A prompt has all of its blocks when it is admitted, and gives them back chunk by chunk.
-TEST_P(WindowTest, APromptGivesBackWhatItsChunksHavePassed) {
-  Harness harness(WindowOptions(), depth());
-  const EngineRequest request = MakeRequest("a", 80, 3);
+int32_t AtOnce(const SchedulerOptions& options) {
+  return static_cast<int32_t>(WindowBlocks(options.blocks.attention_reach, options.max_num_batched_tokens,
+                                           options.blocks.block_size));
+}
+
+// A prompt has at no time more blocks than a chunk and the window before the chunk need.
+TEST_P(WindowTest, APromptTakesTheBlocksOfItsNextChunkAlone) {
+  const SchedulerOptions options = WindowOptions();
+  Harness harness(options, depth());
+  const EngineRequest request = MakeRequest("a", 90, 3);
   harness.Add(request);
-  int32_t before = 1000;
-  for (int chunk = 1; chunk <= 5; ++chunk) {
+  int32_t most = 0;
+  for (int chunk = 1; chunk <= 6; ++chunk) {
     ASSERT_TRUE(harness.Step());
-    const int32_t used = harness.scheduler.blocks().pool().num_used();
-    EXPECT_LT(used, before) << chunk;
-    EXPECT_LE(used, (80 - 16 * chunk) / 4 + (kWindow + 3) / 4 + 2) << chunk;
-    before = used;
+    EXPECT_EQ(harness.steps.back().sequences(0).num_tokens(), chunk < 6 ? 16 : 10);
+    most = std::max(most, harness.scheduler.blocks().pool().num_used());
   }
+  EXPECT_LE(most, AtOnce(options));
+  EXPECT_GE(most, (16 + kWindow) / 4);
   harness.RunToEnd();
   ExpectExact({request}, harness);
+}
+
+// The cache holds one sequence's window and chunk, and no more.
+TEST_P(WindowTest, TheSmallestCacheServesTheLongestSequence) {
+  for (const bool caching : {false, true}) {
+    for (const int32_t reach : {1, 2, 3, 4, 5, 9, 16, 23}) {
+      SchedulerOptions options = WindowOptions(64, reach);
+      options.blocks.enable_prefix_caching = caching;
+      options.blocks.num_blocks = 1 + AtOnce(options);
+      options.max_model_len = 1000;
+      Harness harness(options, depth());
+      const EngineRequest request = MakeRequest("a", 300, 100), other = MakeRequest("b", 150, 50, 7);
+      ASSERT_TRUE(Scheduler::Check(options, request).ok());
+      harness.Add(request);
+      harness.Add(other);
+      harness.RunToEnd();
+      ASSERT_FALSE(HasFatalFailure()) << reach;
+      ExpectExact({request, other}, harness);
+    }
+  }
+}
+
+TEST_P(WindowTest, OneBlockLessRefusesWhatIsLonger) {
+  SchedulerOptions options = WindowOptions();
+  options.max_model_len = 1000;
+  options.blocks.num_blocks = AtOnce(options);
+  const int32_t capacity = 4 * (options.blocks.num_blocks - 1);
+  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", capacity - 1, 1)).ok());
+  const absl::Status status = Scheduler::Check(options, MakeRequest("a", capacity, 1));
+  EXPECT_NE(status.message().find("can never fit"), absl::string_view::npos) << status;
+  options.blocks.num_blocks += 1;
+  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 900, 100)).ok());
+  EngineRequest beams = BeamRequest("b", 2, 40, 10);
+  EXPECT_FALSE(Scheduler::Check(options, beams).ok()) << "beams keep all blocks";
+}
+
+// Long prompts that run at once, in a cache that holds the whole of none: blocks that one gives back go to
+// whichever needs them, and a prompt without any preempts the last.
+TEST_P(WindowTest, LongPromptsShareASmallCache) {
+  for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+    for (int32_t more = 0; more < 14; more += 3) {
+      SchedulerOptions options = WindowOptions();
+      options.max_model_len = 400;
+      options.max_num_partial_prefills = options.max_long_partial_prefills = 4;
+      options.long_prefill_token_threshold = 5;
+      options.preemption = mode;
+      options.blocks.num_host_blocks = mode == PreemptionMode::kSwap ? 200 : 0;
+      options.blocks.num_blocks = 1 + AtOnce(options) + more;
+      Harness harness(options, depth());
+      std::vector<EngineRequest> requests;
+      for (int i = 0; i < 6; ++i)
+        requests.push_back(MakeRequest(std::to_string(i), 120 + 10 * i, 40, i % 2 == 0 ? 1 : 500));
+      for (const EngineRequest& request : requests) harness.Add(request);
+      harness.RunToEnd();
+      ASSERT_FALSE(HasFatalFailure()) << more;
+      ExpectExact(requests, harness);
+      EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
+    }
+  }
 }
 
 TEST_P(WindowTest, WithoutAReachNothingIsGivenBack) {
@@ -92,7 +157,7 @@ TEST_P(WindowTest, SequencesRunTogetherThatWouldNotFitWhole) {
   ExpectExact(requests, harness);
 }
 
-// Blocks that were given back stay cached: a hit needs the whole beginning, and has it while blocks are free.
+// Blocks that were given back stay cached.
 TEST_P(WindowTest, ALaterPromptFindsTheBlocksThatWereGivenBack) {
   Harness harness(WindowOptions(), depth());
   const EngineRequest first = MakeRequest("a", 40, 20);
@@ -105,20 +170,47 @@ TEST_P(WindowTest, ALaterPromptFindsTheBlocksThatWereGivenBack) {
   ExpectExact({first, second}, harness);
 }
 
-// Where the beginning was given to others, nothing behind it is adopted.
-TEST_P(WindowTest, WithoutItsBeginningAPromptIsComputedAgain) {
-  Harness harness(WindowOptions(/*num_blocks=*/26), depth());
-  const EngineRequest first = MakeRequest("a", 40, 5), other = MakeRequest("b", 60, 20, 500);
-  harness.Add(first);
-  harness.RunToEnd();
-  harness.Add(other);
-  harness.RunToEnd();
-  EngineRequest again = MakeRequest("c", 40, 9);
-  harness.Add(again);
-  harness.RunToEnd();
-  ASSERT_FALSE(HasFatalFailure());
-  EXPECT_LT(harness.answers["c"].num_cached, 36);
-  ExpectExact({first, other, again}, harness);
+// Others have taken the beginning's first blocks; the blocks of its last window are there.
+TEST_P(WindowTest, ABeginningIsFoundByItsLastBlocks) {
+  for (const int32_t max_passed : {0, 1000}) {
+    SchedulerOptions options = WindowOptions(/*num_blocks=*/26);
+    options.blocks.max_passed_contents = max_passed;
+    Harness harness(options, depth());
+    const EngineRequest first = MakeRequest("a", 40, 5), other = MakeRequest("b", 60, 20, 500);
+    harness.Add(first);
+    harness.RunToEnd();
+    harness.Add(other);
+    harness.RunToEnd();
+    EXPECT_GT(harness.scheduler.blocks().pool().counts().lost[static_cast<size_t>(CacheLoss::kEvicted)], 2);
+    EngineRequest again = MakeRequest("c", 40, 9);
+    harness.Add(again);
+    harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure());
+    // Without the tokens of lost blocks nothing leads to the others.
+    EXPECT_EQ(harness.answers["c"].num_cached, max_passed == 0 ? 0 : 36);
+    ExpectExact({first, other, again}, harness);
+  }
+}
+
+// Where a block of the last window is lost, an earlier end whose window is whole is found, or none.
+TEST_P(WindowTest, ABeginningEndsWhereItsWindowIsWhole) {
+  for (int32_t length = 20; length < 100; length += 7) {
+    Harness harness(WindowOptions(/*num_blocks=*/26), depth());
+    const EngineRequest first = MakeRequest("a", 70, 5), other = MakeRequest("b", length, 2, 500);
+    for (const EngineRequest& request : {first, other}) {
+      harness.Add(request);
+      harness.RunToEnd();
+    }
+    std::vector<EngineRequest> all = {first, other};
+    for (int i = 0; i < 4; ++i) {  // shorter and shorter, also with another end
+      all.push_back(MakeRequest("c" + std::to_string(i), 70 - 13 * i, 6));
+      if (i % 2 == 1) SetPromptToken(all.back().prompt.size() - 1, 900, &all.back());
+      harness.Add(all.back());
+      harness.RunToEnd();
+    }
+    ASSERT_FALSE(HasFatalFailure()) << length;
+    ExpectExact(all, harness);
+  }
 }
 
 TEST_P(WindowTest, ASwappedSequenceGoesOnWithTheBlocksOfItsWindow) {

@@ -174,6 +174,7 @@ class Cluster {
     ModelConfig config;
     config.vocab_size = site_.model.vocab_size;
     config.stored_type = StorageType::kF32;
+    config.layer_attention = {{.window = site_.model.window}};
     RETURN_IF_ERROR(groups->Start(config, flags_.max_model_len, FilesOf(flags_.model)));
     if (!flags_.local_workers && !std::exchange(has_remote_workers_, true)) {
       for (int replica = 0; replica < flags_.data_parallel_size; ++replica)

@@ -13,6 +13,8 @@ namespace somnus::simulation {
 namespace {
 
 constexpr double kReplicasProbability = 0.25;
+constexpr double kWindowProbability = 0.3;
+constexpr uint64_t kWindowSalt = 0x77696e646f77;
 
 }  // namespace
 
@@ -65,6 +67,13 @@ void DrawMemory(Site* site, Flags* flags) {
 
 namespace {
 
+// Some models have a window on every layer. From numbers of their own, as below.
+void DrawWindow(uint64_t seed, const Flags& flags, FakeWorkerOptions* model) {
+  Random random(seed ^ kWindowSalt);
+  if (!flags.has_draft_model() && random.Chance(kWindowProbability))
+    model->window = static_cast<int32_t>(random.Between(2, 40));
+}
+
 // From numbers of their own: a cluster with a single replica is the cluster that the seed gave before there
 // were several.
 void DrawReplicas(uint64_t seed, ClusterPlan* plan) {
@@ -98,6 +107,7 @@ ClusterPlan DrawPlan(Site* site, uint64_t seed) {
   const bool may_die = site->has_run_dir || !flags.local_workers;
   if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
   site->weights[0][1] = flags.model.back();
+  DrawWindow(seed, flags, &site->model);
   DrawReplicas(seed, &plan);
   site->num_replicas = flags.data_parallel_size;
   return plan;
@@ -117,6 +127,7 @@ EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Si
   if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
   options.scheduler.blocks.num_blocks = cache.num_blocks;
   options.scheduler.blocks.num_host_blocks = cache.num_host_blocks;
+  options.scheduler.blocks.attention_reach = site->model.window;
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = plan.keeps_cached_blocks;
   options.stale_weights_timeout = absl::InfiniteDuration();

@@ -136,7 +136,8 @@ class SimulatedRunner : public ModelRunner {
                 .block_size = options.block_size,
                 .vocab_size = site->model.vocab_size,
                 .num_blocks = 0,
-                .max_proposals = options.num_speculative_tokens}) {}
+                .max_proposals = options.num_speculative_tokens,
+                .attention_reach = site->model.window}) {}
   ~SimulatedRunner() override {
     for (void* data : {weights_, workspace_, kv_cache_})
       if (data != nullptr) allocator_.Free(data).IgnoreError();

@@ -25,6 +25,9 @@ struct ModelReport {
   int64_t stored_bytes = 0;       // of all tensors
   int64_t bf16_bytes = 0;         // of all tensors in bfloat16
   int64_t kv_token_bytes = 0;     // KV cache in bfloat16, for each token
+  // How many tokens of a sequence the KV cache has to have: the widest window. 0: all, since a layer has
+  // none.
+  int64_t kv_reach = 0;
   // The bytes of weights that a step of one sequence reads. An embedding that is not also the head is not
   // read.
   int64_t step_stored_bytes = 0;

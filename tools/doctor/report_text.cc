@@ -80,11 +80,13 @@ std::string ExpertsText(const ModelReport& model) {
 }
 
 std::string ModelText(const ModelReport& model) {
+  const std::string reach =
+      model.kv_reach == 0 ? "" : absl::StrCat(" of the last ", model.kv_reach, " of a sequence");
   return absl::StrCat(
-      absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
+      absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token%s",
                       model.name, static_cast<double>(model.num_parameters) / 1e6,
                       BytesText(model.stored_bytes), model.stored_type, BytesText(model.bf16_bytes),
-                      BytesText(model.kv_token_bytes)),
+                      BytesText(model.kv_token_bytes), reach),
       ExpertsText(model));
 }
 
@@ -159,6 +161,7 @@ std::string DoctorJson(const DoctorReport& report) {
                      {"stored_bytes", model.stored_bytes},
                      {"bf16_bytes", model.bf16_bytes},
                      {"kv_token_bytes", model.kv_token_bytes},
+                     {"kv_reach", model.kv_reach},
                      {"num_experts", model.num_experts},
                      {"experts_per_token", model.experts_per_token},
                      {"active_parameters", model.active_parameters}};
