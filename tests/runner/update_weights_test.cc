@@ -52,10 +52,13 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
   struct {
     const char* model;
     int world_size;
-  } const cases[] = {{kModel, 1}, {kModel, 2}, {kExperts, 2}};
-  for (const auto& [model, world_size] : cases) {
-    const auto loaded = Load(model, world_size, SmallRunnerOptions());
-    const auto updated = Load(model, world_size, SmallRunnerOptions(), LoadFormat::kDummy);
+    bool expert_parallel;
+  } const cases[] = {{kModel, 1, false}, {kModel, 2, false}, {kExperts, 2, false}, {kExperts, 3, true}};
+  for (const auto& [model, world_size, expert_parallel] : cases) {
+    ModelRunnerOptions options = SmallRunnerOptions();
+    options.expert_parallel = expert_parallel;
+    const auto loaded = Load(model, world_size, options);
+    const auto updated = Load(model, world_size, options, LoadFormat::kDummy);
     ASSERT_TRUE(loaded && updated);
     const std::vector<int32_t> want = Tokens(*loaded);
     EXPECT_NE(Tokens(*updated), want);
@@ -64,6 +67,8 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
     EXPECT_EQ(Tokens(*updated), want);
     ASSERT_EQ(updated->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
     EXPECT_EQ(Tokens(*updated), want) << "the sleep has kept the new ones";
+    ASSERT_EQ(loaded->SleepAndWake(RestoreMode::kDiscard), absl::OkStatus());
+    EXPECT_EQ(Tokens(*loaded), want) << "read anew";
   }
 }
 
