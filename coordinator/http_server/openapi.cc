@@ -2,10 +2,13 @@
 
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/routes.h"
+#include "coordinator/messages/chat_body.h"
 #include "coordinator/openai/field_table.h"
+#include "coordinator/responses/chat_translation.h"
 #include "coordinator/token_routes/tokens_request.h"
 
 namespace somnus {
@@ -13,23 +16,35 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Null: the bodies of the route are read by no table.
-const FieldTable* TableOf(Route route) {
+// The tables by one of which a body of the route is read; empty: by none.
+std::vector<const FieldTable*> TablesOf(Route route) {
   switch (route) {
     case Route::kCompletions:
     case Route::kRenderCompletion:
-      return &CompletionFieldTable();
+      return {&CompletionFieldTable()};
     case Route::kChat:
     case Route::kRenderChat:
-      return &ChatFieldTable();
+      return {&ChatFieldTable()};
     case Route::kTokenize:
-      return &TokenizeFieldTable();
+      return {&TokenizeFieldTable()};
     case Route::kDetokenize:
-      return &DetokenizeFieldTable();
+      return {&DetokenizeFieldTable()};
     case Route::kGenerateTokens:
-      return &TokensFieldTable();
+      return {&TokensFieldTable()};
+    case Route::kPinPrefix:
+      return {&CompletionFieldTable(), &ChatFieldTable()};
+    case Route::kEmbeddings:
+      return {&EmbeddingsFieldTable()};
+    case Route::kPooling:
+      return {&PoolingFieldTable()};
+    case Route::kResponses:
+      return {&ResponsesFieldTable()};
+    case Route::kMessages:
+      return {&MessagesFieldTable()};
+    case Route::kCountTokens:
+      return {&CountTokensFieldTable()};
     default:
-      return nullptr;
+      return {};
   }
 }
 
@@ -82,14 +97,20 @@ Json ObjectOf(const FieldTable& table) {
   return object;
 }
 
+Json BodyOf(Route route) {
+  const std::vector<const FieldTable*> tables = TablesOf(route);
+  if (tables.empty()) return {{"type", "object"}};
+  if (tables.size() == 1) return ObjectOf(*tables[0]);
+  Json either = Json::array();
+  for (const FieldTable* table : tables) either.push_back(ObjectOf(*table));
+  return {{"anyOf", std::move(either)}};
+}
+
 Json OperationOf(const RouteSpec& spec, bool has_body) {
   Json operation = {{"responses", {{"200", {{"description", "the answer"}}}}}};
   if (!has_body || !spec.json_body) return operation;
-  const FieldTable* const table = TableOf(spec.route);
-  operation["requestBody"] = {
-      {"required", true},
-      {"content",
-       {{"application/json", {{"schema", table == nullptr ? Json{{"type", "object"}} : ObjectOf(*table)}}}}}};
+  operation["requestBody"] = {{"required", true},
+                              {"content", {{"application/json", {{"schema", BodyOf(spec.route)}}}}}};
   return operation;
 }
 

@@ -23,6 +23,41 @@ using OrderedJson = nlohmann::ordered_json;
 // chat route refuses an object that was cut to this number.
 constexpr size_t kMaxKeys = 65;
 
+using enum FieldType;
+
+constexpr const char* kConversationSame[] = {"model", "chat_template_kwargs"};
+constexpr const char* kGenerationSame[] = {"temperature", "top_p",    "top_k",     "stream",
+                                           "seed",        "priority", "cache_salt"};
+
+constexpr FieldSpec kConversationFields[] = {
+    {"messages", kOther, "the conversation",
+     R"("type": "array", "minItems": 1, "items": {"type": "object", "properties": {"role": {"enum": ["user", )"
+     R"("assistant", "system"]}}, "required": ["role", "content"]}, )"
+     R"("examples": [[{"role": "user", "content": "abc"}]])",
+     false, true},
+    {"system", kOther, "what goes before the conversation",
+     R"("anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}], "examples": ["abc"])"},
+    {"tools", kOther, "tools that the model may call",
+     R"("type": "array", "items": {"type": "object"}, )"
+     R"("examples": [[{"name": "f", "input_schema": {"type": "object"}}]])"},
+    {"tool_choice", kOther, "whether tools are called",
+     R"("type": "object", "examples": [{"type": "auto"}])"},
+    {"thinking", kOther, "whether the model reasons",
+     R"("type": "object", "examples": [{"type": "disabled"}])"},
+    {"output_config", kOther, "effort, and the form of the text", R"("type": "object", "examples": [{}])"},
+    {"mcp_servers", kOther, "must be empty", R"("type": "array", "maxItems": 0, "examples": [[]])"},
+};
+
+constexpr FieldSpec kGenerationFields[] = {
+    {"max_tokens", kInteger, "the most tokens of the answer", R"("minimum": 1, "examples": [4])", false,
+     true},
+    {"stop_sequences", kStrings, "texts that end the answer"},
+    {"output_format", kOther, "output_config.format, by its older name",
+     R"("type": "object", "properties": {"type": {"const": "json_schema"}, "schema": {}}, )"
+     R"("required": ["type", "schema"], "examples": [{"type": "json_schema", "schema": {}}])"},
+    {"metadata", kOther, "the user_id", R"("type": "object", "examples": [{"user_id": "u"}])"},
+};
+
 // The member of an object, or null. The result may be a part of `object`.
 const OrderedJson& MemberOf(const OrderedJson& object, const char* key) {
   static const auto& kNull = *new OrderedJson();
@@ -38,7 +73,7 @@ class ChatBodyMaker {
       : body_(body),
         limits_(limits),
         options_(options),
-        fields_(json),
+        fields_(json, options.counts_only ? CountTokensFieldTable() : MessagesFieldTable()),
         ordered_(ParseInOrder(body, {"system", "messages", "tools", "chat_template_kwargs"}, kMaxKeys)) {}
 
   BodyOrError Make() {
@@ -163,8 +198,9 @@ class ChatBodyMaker {
       if (!effort.is_string()) return Fail("output_config.effort", "must be a string");
       chat_["reasoning_effort"] = effort;
     }
+    if (options_.counts_only) return;
     const bool is_new = config.contains("format") && !config["format"].is_null();
-    if (options_.counts_only || (!is_new && fields_.Find("output_format") == nullptr)) return;
+    if (!is_new && fields_.Find("output_format") == nullptr) return;
     const char* field = is_new ? "output_config" : "output_format";
     // One member more than the gate takes, so that the gate refuses an object that was cut.
     const OrderedJson parsed =
@@ -206,6 +242,17 @@ class ChatBodyMaker {
 
 }  // namespace
 
+const FieldTable& MessagesFieldTable() {
+  static const auto* const table = new FieldTable(
+      {SameAsChat(kConversationSame), SameAsChat(kGenerationSame), kConversationFields, kGenerationFields});
+  return *table;
+}
+
+const FieldTable& CountTokensFieldTable() {
+  static const auto* const table = new FieldTable({SameAsChat(kConversationSame), kConversationFields});
+  return *table;
+}
+
 BodyOrError ToChatBody(absl::string_view body, const ApiLimits& limits, const ChatBodyOptions& options) {
   const absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
@@ -237,6 +284,11 @@ ApiError InMessagesTerms(ApiError error) {
     if (end != absl::string_view::npos) problem.remove_prefix(end + 2);
   }
   error.message = std::string(problem);
+  // A tool's schema.
+  constexpr absl::string_view kParameters = "/function/parameters";
+  const size_t parameters = absl::string_view(error.param).find(kParameters);
+  if (absl::StartsWith(error.param, "/tools/") && parameters != std::string::npos)
+    error.param.replace(parameters, kParameters.size(), "/input_schema");
   error.param = std::string(MessagesField(error.param));
   return error;
 }

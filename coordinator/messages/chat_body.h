@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_limits.h"
+#include "coordinator/openai/field_table.h"
 #include "coordinator/openai/openai_request.h"
 
 namespace somnus {
@@ -25,6 +26,10 @@ struct ChatBodyOptions {
 
 // Returns the JSON text of the chat request.
 BodyOrError ToChatBody(absl::string_view body, const ApiLimits& limits, const ChatBodyOptions& options);
+
+// The fields of a body of /v1/messages, and of /v1/messages/count_tokens, for ToChatBody and /openapi.json.
+const FieldTable& MessagesFieldTable();
+const FieldTable& CountTokensFieldTable();
 
 // Gives an error of the chat request the name of the Messages field.
 ApiError InMessagesTerms(ApiError error);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/structured/schema_gate.h"
 #include "text/tools/call_ids.h"
@@ -18,8 +19,11 @@ using OrderedJson = nlohmann::ordered_json;
 using Kind = ForcedChoice::Kind;
 
 constexpr char kChoices[] =
-    "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
-    "{\"name\": ...}}";
+    "tool_choice must be \"none\", \"auto\", \"required\", {\"type\": \"function\", \"function\": "
+    "{\"name\": ...}} or {\"type\": \"allowed_tools\", \"allowed_tools\": ...}";
+constexpr char kAllowedTools[] =
+    "tool_choice.allowed_tools must be {\"mode\": \"auto\" or \"required\", \"tools\": [{\"type\": "
+    "\"function\", \"function\": {\"name\": ...}}]} with names of tools";
 
 // The name of {"type": "function", "function": {"name": ...}}; nullopt: `choice` is something else.
 std::optional<std::string> NamedFunction(const Json& choice) {
@@ -31,10 +35,32 @@ std::optional<std::string> NamedFunction(const Json& choice) {
   return name->get<std::string>();
 }
 
-// Nullopt: the answer calls no tool, or the choice is refused.
-std::optional<ForcedChoice> ReadChoice(FieldReader* fields, const ServedModel& model,
+// Leaves those tools in `result` that `choice`, {"type": "allowed_tools", ...}, names: the prompt shows all
+// tools, so that its beginning stays the same. Returns the choice among them; null after an error.
+Json NarrowTools(FieldReader* fields, const Json& choice, ToolChoice* result) {
+  const Json allowed = choice.value("allowed_tools", Json());
+  const Json mode = allowed.is_object() ? allowed.value("mode", Json("auto")) : Json();
+  const Json list = allowed.is_object() ? allowed.value("tools", Json()) : Json();
+  const std::vector<ToolSpec> all = std::exchange(result->tools, {});
+  for (const Json& one : list) {
+    const std::optional<std::string> name = NamedFunction(one);
+    const auto named = [&](const ToolSpec& tool) { return tool.name == name; };
+    const auto found = std::find_if(all.begin(), all.end(), named);
+    if (found == all.end()) fields->Fail("tool_choice", kAllowedTools);
+    if (found == all.end()) return nullptr;
+    if (std::any_of(result->tools.begin(), result->tools.end(), named)) continue;
+    result->tools.push_back(*found);
+    result->places.push_back(static_cast<size_t>(found - all.begin()));
+  }
+  result->is_narrowed = true;
+  if ((mode == "auto" || mode == "required") && !result->tools.empty()) return mode;
+  fields->Fail("tool_choice", kAllowedTools);
+  return nullptr;
+}
+
+// Nullopt: the answer calls no tool, or the choice is refused. `choice`: null where the request has none.
+std::optional<ForcedChoice> ReadChoice(FieldReader* fields, const ServedModel& model, const Json* choice,
                                        const std::vector<ToolSpec>& tools) {
-  const Json* choice = fields->Find("tool_choice");
   if (choice != nullptr && *choice == "none") return std::nullopt;
   if (tools.empty()) {
     if (choice != nullptr) fields->Fail("tool_choice", "tool_choice needs tools");
@@ -86,6 +112,24 @@ bool HasSpecialMarkers(const Tokenizer& tokenizer, const TurnFormat& format) {
          });
 }
 
+// The pointer of a refused keyword within the request's tools, of its pointer within the calls' structural
+// tag (ForcedCallsTag), which has the tools as the list `tags`.
+std::string PointerInTools(absl::string_view pointer, const ToolChoice& choice) {
+  constexpr absl::string_view kTags = "/tags/", kSchema = "/json_schema";
+  const size_t schema = pointer.find(kSchema);
+  const size_t tags = pointer.substr(0, schema).rfind(kTags);
+  size_t index = 0;
+  if (schema == absl::string_view::npos || tags == absl::string_view::npos) return "tools";
+  const absl::string_view number = pointer.substr(tags + kTags.size());
+  if (!absl::SimpleAtoi(number.substr(0, number.find('/')), &index)) return "tools";
+  if (choice.choice.kind == Kind::kNamed) {
+    while (index < choice.tools.size() && choice.tools[index].name != choice.choice.name) ++index;
+  }
+  if (index >= choice.places.size()) return "tools";
+  return absl::StrCat("/tools/", choice.places[index], "/function/parameters",
+                      pointer.substr(schema + kSchema.size()));
+}
+
 // The structural tag (JSON text) of the calls; nullopt: the text is free, or an error is in `fields`.
 // `as_answer`: the answer is calls alone; else calls of strict tools within free text.
 std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
@@ -93,10 +137,11 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
   const ToolFormat* const format = CallFormat(model, choice);
   const bool is_strict =
       std::any_of(choice.tools.begin(), choice.tools.end(), [](const ToolSpec& tool) { return tool.strict; });
-  if (format == nullptr || (!as_answer && !is_strict)) return std::nullopt;
+  if (format == nullptr || (!as_answer && !is_strict && !choice.is_narrowed)) return std::nullopt;
   if (!format->forced.begin.empty() && format->forced.style != "json") {
     fields->Fail("tools",
-                 "strict tools, and tools beside a form, need calls whose arguments are JSON, unlike this "
+                 "strict tools, allowed_tools, and tools beside a form, need calls whose arguments are JSON, "
+                 "unlike this "
                  "model's; tool_choice \"required\" or a named function goes");
     return std::nullopt;
   }
@@ -110,10 +155,16 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
   }
   SchemaOrRefusal gated = GateStructuralTag(*tag, model.gate);
   if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
-    FailSchema(fields, {refusal->pointer, refusal->keyword, absl::StrCat("tools: ", refusal->message)});
+    FailSchema(fields, {PointerInTools(refusal->pointer, choice), refusal->keyword,
+                        absl::StrCat("tools: ", refusal->message)});
     return std::nullopt;
   }
   return std::get<OrderedJson>(gated).dump();
+}
+
+// The text that ends reasoning.
+absl::string_view EndOf(const ReasoningFormat& format) {
+  return format.harmony ? "<|channel|>final<|message|>" : format.end;
 }
 
 // The reasoning that goes before a form, or that has a budget.
@@ -130,14 +181,10 @@ std::optional<ReasoningBounds> ReadReasoningBounds(FieldReader* fields, const Se
   if (!has_budget && !params.grammar.has_value()) return std::nullopt;
   const ReasoningFormat& format = *params.answer->format.reasoning;
   const bool is_open = params.answer->options.starts_in_reasoning;
-  const absl::string_view end = format.harmony ? "<|channel|>final<|message|>" : format.end;
   // A template that switches reasoning off closes it in the prompt.
-  if (!is_open && absl::EndsWith(absl::StripTrailingAsciiWhitespace(chat.text), end)) return std::nullopt;
-  ReasoningBounds bounds;
-  bounds.is_open = is_open;
-  bounds.begin = model.tokenizer->Encode(format.begin, /*add_special_tokens=*/false);
-  bounds.end = std::string(end);
-  bounds.forced_end = model.tokenizer->Encode(format.forced_end, /*add_special_tokens=*/false);
+  if (!is_open && absl::EndsWith(absl::StripTrailingAsciiWhitespace(chat.text), EndOf(format)))
+    return std::nullopt;
+  ReasoningBounds bounds = *ReasoningBoundsOf(model, is_open);
   if (has_budget && bounds.forced_end.empty()) {
     fields->Fail("thinking_token_budget", "the reasoning of this model cannot be ended from outside");
     return std::nullopt;
@@ -152,15 +199,25 @@ ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const R
   ToolChoice result;
   const Json* tools = fields->Find("tools");
   if (tools != nullptr && tools->empty()) fields->Fail("tools", "tools must not be empty");
-  std::optional<ForcedChoice> choice = ReadChoice(fields, model, chat.tools);
-  if (!choice.has_value()) return result;
   result.tools = chat.tools;
+  const Json* given = fields->Find("tool_choice");
+  Json mode;
+  if (given != nullptr && given->is_object() && given->value("type", Json()) == "allowed_tools" &&
+      !chat.tools.empty()) {
+    mode = NarrowTools(fields, *given, &result);
+    if (mode.is_null()) return {};
+    given = &mode;
+  } else {
+    for (size_t i = 0; i < result.tools.size(); ++i) result.places.push_back(i);
+  }
+  std::optional<ForcedChoice> choice = ReadChoice(fields, model, given, result.tools);
+  if (!choice.has_value()) return {};
   result.choice = *std::move(choice);
   return result;
 }
 
 void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const RenderedChat& chat,
-                      const ToolChoice& choice, GenerateParams* params) {
+                      const ToolChoice& choice, bool legacy_functions, GenerateParams* params) {
   const bool include_reasoning = fields->Bool("include_reasoning").value_or(true);
   if (chat.role != "assistant" || params->sampling.beam_search.has_value()) return;
   auto answer = std::make_shared<AnswerFormat>();
@@ -176,9 +233,21 @@ void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const Rende
   answer->include_reasoning = include_reasoning;
   answer->parallel_tool_calls = choice.choice.is_parallel;
   answer->ends_as_stop = choice.choice.kind == Kind::kNamed;
+  answer->only_calls = !choice.tools.empty() && choice.choice.kind != Kind::kAuto;
+  answer->legacy_functions = legacy_functions;
   if (fields->Find("skip_special_tokens") == nullptr && HasSpecialMarkers(*model.tokenizer, answer->format))
     params->output.skip_special_tokens = false;
   params->answer = std::move(answer);
+}
+
+std::optional<ReasoningBounds> ReasoningBoundsOf(const ServedModel& model, bool is_open) {
+  if (model.turn_format.reasoning == nullptr) return std::nullopt;
+  const ReasoningFormat& format = *model.turn_format.reasoning;
+  return ReasoningBounds{
+      .is_open = is_open,
+      .begin = model.tokenizer->Encode(format.begin, /*add_special_tokens=*/false),
+      .end = std::string(EndOf(format)),
+      .forced_end = model.tokenizer->Encode(format.forced_end, /*add_special_tokens=*/false)};
 }
 
 void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const ServedModel& model,

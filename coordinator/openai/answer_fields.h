@@ -15,7 +15,9 @@ namespace somnus {
 // tools: no tools.
 struct ToolChoice {
   std::vector<ToolSpec> tools;
+  std::vector<size_t> places;  // of `tools` among the request's tools
   ForcedChoice choice;
+  bool is_narrowed = false;  // to some of the request's tools, by tool_choice "allowed_tools"
 };
 
 // Reads `tool_choice`, `parallel_tool_calls` and the tools' `strict`. `chat`: with the request's tools.
@@ -23,8 +25,13 @@ ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const R
 
 // Sets how answers are taken apart: `params->answer`, and whether special tokens are text, since markers may
 // be special tokens.
+// `legacy_functions`: as AnswerFormat says.
 void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const RenderedChat& chat,
-                      const ToolChoice& choice, GenerateParams* params);
+                      const ToolChoice& choice, bool legacy_functions, GenerateParams* params);
+
+// What goes before the answer of a model that reasons, without a budget. Nullopt: the model does not reason.
+// `is_open`: the prompt ends inside of reasoning.
+std::optional<ReasoningBounds> ReasoningBoundsOf(const ServedModel& model, bool is_open);
 
 // Sets the grammar of the answers, of response_format and its kind and of forced calls, and the bounds of the
 // reasoning before. `body`: as ReadStructuredOutputs takes it.

@@ -14,6 +14,8 @@ struct AnswerFormat {
   bool include_reasoning = true;    // false: reasoning is computed, and not shown
   bool parallel_tool_calls = true;  // false: the first call alone is shown
   bool ends_as_stop = false;        // a named call: finish_reason is "stop", as with OpenAI
+  bool only_calls = false;          // a call is forced: a part of a call that was cut is no content
+  bool legacy_functions = false;    // the call is told as `function_call` (legacy_functions.h)
 };
 
 }  // namespace somnus

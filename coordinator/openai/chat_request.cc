@@ -1,11 +1,14 @@
 // Reads the fields of a chat request; chat_messages.cc renders the messages to a prompt.
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/openai/answer_fields.h"
+#include "coordinator/openai/legacy_functions.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/request_fields.h"
 
@@ -32,14 +35,10 @@ void ReadChatLogprobs(FieldReader* fields, GenerateParams* params) {
       params->prompt_logprobs ? static_cast<int32_t>(*prompt_logprobs) : -1;
 }
 
-}  // namespace
-
-GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
-                                 bool generation_prompt) {
-  absl::StatusOr<Json> json =
-      ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
-  if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json, ChatFieldTable());
+// `json`: the parsed `body`. `legacy_functions`: as AnswerFormat says.
+GenerateOrError ParseChat(const Json& json, absl::string_view body, const ServedModel& model,
+                          const ApiLimits& limits, bool generation_prompt, bool legacy_functions) {
+  FieldReader fields(json, ChatFieldTable());
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params;
   params.chat = true;
@@ -68,13 +67,35 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   CheckPromptLogprobs(&fields, limits, params);
   ReadBeamSearch(&fields, model, limits, &params);
   const ToolChoice choice = ReadToolChoice(&fields, model, chat);
-  ReadAnswerFormat(&fields, model, chat, choice, &params);
+  ReadAnswerFormat(&fields, model, chat, choice, legacy_functions, &params);
   ReadAnswerGrammar(&fields, body, model, chat, choice, &params);
   if (!fields.ok()) return fields.error();
   params.prompts[0].echo_text = params.echo ? std::move(chat.echo_text) : "";
   params.role = std::move(chat.role);
   if (params.return_prompt_text) params.prompt_text = std::move(chat.text);
   return params;
+}
+
+}  // namespace
+
+GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits,
+                                 bool generation_prompt) {
+  const JsonLimits bounds{limits.max_json_depth, limits.max_json_values};
+  const absl::StatusOr<Json> json = ParseJsonObject(body, bounds);
+  if (!json.ok()) return BadRequest("", json.status().message());
+  if (!HasLegacyFunctions(*json))
+    return ParseChat(*json, body, model, limits, generation_prompt, /*legacy_functions=*/false);
+  // One key more than the gate takes, so that the gate refuses a schema that was cut.
+  const BodyOrError rewritten =
+      LegacyFunctionsToTools(*json, body, static_cast<size_t>(model.gate.max_keys) + 1);
+  if (const auto* error = std::get_if<ApiError>(&rewritten)) return *error;
+  const std::string& tools = std::get<std::string>(rewritten);
+  const absl::StatusOr<Json> again = ParseJsonObject(tools, bounds);
+  if (!again.ok()) return BadRequest("functions", again.status().message());
+  GenerateOrError parsed =
+      ParseChat(*again, tools, model, limits, generation_prompt, /*legacy_functions=*/true);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return InLegacyNames(std::move(*error));
+  return parsed;
 }
 
 }  // namespace somnus

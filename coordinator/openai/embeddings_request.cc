@@ -20,6 +20,10 @@ constexpr size_t kMaxWordBytes = 64;
 constexpr char kInputKinds[] =
     "input must be a string, a list of strings, a list of token ids or a list of such lists";
 
+const FieldTable& TableOf(Api api) {
+  return api == Api::kPooling ? PoolingFieldTable() : EmbeddingsFieldTable();
+}
+
 // A word out of `taken`; any of `others` is vLLM's, and not supported here.
 std::string ReadWord(FieldReader* fields, const char* name, std::initializer_list<absl::string_view> taken,
                      std::initializer_list<absl::string_view> others) {
@@ -197,7 +201,7 @@ GenerateOrError ParseEmbeddingsRequest(absl::string_view body, Api api, const Se
   const absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json);
+  FieldReader fields(*json, TableOf(api));
   if (fields.Find("messages") == nullptr) return ParseEmbeddingsFields(*json, api, model, limits);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   if (fields.Find("input") != nullptr) return BadRequest("messages", "messages and input exclude each other");
@@ -211,7 +215,7 @@ GenerateOrError ParseEmbeddingsRequest(absl::string_view body, Api api, const Se
 
 GenerateOrError ParseEmbeddingsFields(const Json& json, Api api, const ServedModel& model,
                                       const ApiLimits& limits) {
-  FieldReader fields(json);
+  FieldReader fields(json, TableOf(api));
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params = BeginParams(&fields, api, model);
   if (fields.ok()) ReadInputs(&fields, model, limits, &params);

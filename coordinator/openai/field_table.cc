@@ -151,8 +151,10 @@ constexpr FieldSpec kChat[] = {
     {"thinking_token_budget", kInteger, "tokens after which the reasoning is ended; -1: none",
      R"("minimum": -1, "examples": [-1])"},
     {"return_prompt_text", kBoolean, "the answer has the rendered messages"},
-    {"functions", kOther, ""},
-    {"function_call", kOther, ""},
+    {"functions", kOther, "tools, in OpenAI's first form; the answer has function_call",
+     R"("type": "array", "items": {"type": "object"}, "examples": [[{"name": "f"}]])"},
+    {"function_call", kOther, "tool_choice, in OpenAI's first form; needs functions",
+     R"("anyOf": [{"enum": ["none", "auto"]}, {"type": "object"}], "examples": ["none"])"},
     {"audio", kOther, ""},
 };
 
@@ -166,6 +168,40 @@ constexpr FieldSpec kTokenize[] = {
 constexpr FieldSpec kDetokenize[] = {
     {"model", kString, "the served model"},
     {"tokens", kTokenIds, "token ids", "", false, true},
+};
+
+constexpr FieldSpec kEmbeddings[] = {
+    {"model", kString, "the served model"},
+    {"input", kOther, "one text or several, or token ids, where there are no messages",
+     R"("anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, )"
+     R"({"type": "array", "items": {"type": "integer"}}, )"
+     R"({"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}], "examples": ["abc"])"},
+    {"messages", kOther, "the conversation, in place of input", kMessagesSchema},
+    {"encoding_format", kString, "the form of a vector", R"("enum": ["float", "base64"])"},
+    {"dimensions", kInteger, "the first numbers of a vector, of models that allow this", R"("minimum": 1)"},
+    {"normalize", kBoolean, "vectors have length 1"},
+    {"use_activation", kBoolean, "normalize, by vLLM's name"},
+    {"embed_dtype", kString, "the type of the numbers", R"("enum": ["float32"])"},
+    {"endianness", kString, "of base64", R"("enum": ["native", "little"])"},
+    {"padding", kString, "of the inputs", R"("enum": ["do_not_pad"])"},
+    {"truncate_prompt_tokens", kInteger, "keeps so many tokens of an input; -1: as many as fit",
+     R"("minimum": -1, "examples": [1])"},
+    {"truncation_side", kString, "which side of an input is cut", R"("enum": ["left", "right"])"},
+    {"add_special_tokens", kBoolean, "the tokenizer adds its special tokens"},
+    {"add_generation_prompt", kBoolean, "the prompt ends with the beginning of an answer"},
+    {"continue_final_message", kBoolean, "the prompt ends within the last message"},
+    {"priority", kInteger, "lower is served first, under --scheduling-policy=priority"},
+    {"request_id", kString, "the id of the answer"},
+    {"cache_salt", kString, "prompts share cached blocks only under the same salt", R"("minLength": 1)"},
+    {"user", kString, "whose request it is, under --fairness=user"},
+    // Of other servers.
+    {"mm_processor_kwargs", kOther, ""},
+    {"media_io_kwargs", kOther, ""},
+};
+
+constexpr FieldSpec kPooling[] = {
+    {"task", kString, "what the vectors are for", R"("enum": ["embed"])"},
+    {"data", kOther, ""},
 };
 
 }  // namespace
@@ -208,6 +244,25 @@ const FieldTable& TokenizeFieldTable() {
 const FieldTable& DetokenizeFieldTable() {
   static const auto* const table = new FieldTable({kDetokenize});
   return *table;
+}
+
+const FieldTable& EmbeddingsFieldTable() {
+  static const auto* const table = new FieldTable({kTemplate, kEmbeddings});
+  return *table;
+}
+
+const FieldTable& PoolingFieldTable() {
+  static const auto* const table = new FieldTable({kTemplate, kEmbeddings, kPooling});
+  return *table;
+}
+
+std::vector<FieldSpec> SameAsChat(absl::Span<const char* const> names) {
+  std::vector<FieldSpec> specs;
+  for (const char* name : names) {
+    specs.push_back(*ChatFieldTable().Find(name));
+    specs.back().not_null = specs.back().required = false;
+  }
+  return specs;
 }
 
 }  // namespace somnus

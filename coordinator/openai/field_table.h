@@ -52,10 +52,15 @@ class FieldTable {
   absl::flat_hash_map<absl::string_view, size_t> index_;
 };
 
-// The tables of /v1/completions, /v1/chat/completions, /tokenize and /detokenize.
+// The tables of /v1/completions, /v1/chat/completions, /tokenize and /detokenize, /v1/embeddings and /pooling.
 const FieldTable& CompletionFieldTable();
 const FieldTable& ChatFieldTable();
 const FieldTable& TokenizeFieldTable();
 const FieldTable& DetokenizeFieldTable();
+const FieldTable& EmbeddingsFieldTable();
+const FieldTable& PoolingFieldTable();
+
+// The chat route's specs of these fields, for routes that pass the fields on; null counts as "not given".
+std::vector<FieldSpec> SameAsChat(absl::Span<const char* const> names);
 
 }  // namespace somnus

@@ -101,8 +101,10 @@ class Writer : public ResponseWriter {
   // cut call can be told.
   const char* FinishReasonOf(const ChoiceText& choice, FinishReason reason) const {
     const bool is_call = reason == FinishReason::kStop && choice.has_calls && !params_.answer->ends_as_stop;
-    return is_call ? "tool_calls" : FinishReasonName(reason);
+    if (!is_call) return FinishReasonName(reason);
+    return params_.answer->legacy_functions ? "function_call" : "tool_calls";
   }
+  bool legacy_functions() const { return params_.answer != nullptr && params_.answer->legacy_functions; }
   static void NoteCalls(const OutputDelta& delta, ChoiceText* choice) {
     for (const TurnEvent& event : delta.events)
       choice->has_calls |= event.kind == TurnEvent::Kind::kCallBegin;
@@ -211,7 +213,7 @@ class WholeWriter : public Writer {
     if (params_.chat) {
       AppendJsonString(params_.role, out);
       *out += ',';
-      choice.turn.AppendMessage(out);
+      choice.turn.AppendMessage(legacy_functions(), out);
       choice.turn = {};  // a large response must not be in memory twice
       *out += '}';
     } else {
@@ -364,9 +366,9 @@ class StreamWriter : public Writer {
     }
     *out += "\"delta\":{";
     if (params_.answer == nullptr) {
-      AppendTurnDelta({.text = delta.text}, out);
+      AppendTurnDelta({.text = delta.text}, legacy_functions(), out);
     } else if (!delta.events.empty()) {
-      AppendTurnDelta(delta.events[0], out);
+      AppendTurnDelta(delta.events[0], legacy_functions(), out);
     }
     *out += '}';
   }

@@ -61,7 +61,7 @@ void RefuseOtherServersFields(FieldReader* fields) {
 void RefuseUnsupported(FieldReader* fields, bool chat) {
   Refuse(fields, {"repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors"});
   if (chat) {
-    Refuse(fields, {"functions", "function_call", "audio", "chat_template"});
+    Refuse(fields, {"audio", "chat_template"});
   } else {
     Refuse(fields, {"suffix", "prompt_embeds"});
   }

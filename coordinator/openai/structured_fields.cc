@@ -90,7 +90,37 @@ class FormReader {
     OrderedJson parsed = tag;
     if (tag.is_string()) parsed = OrderedJson::parse(tag.get_ref<const std::string&>(), nullptr, false);
     if (!parsed.is_object()) return fields_->Fail(field, "structural_tag must be an object, as JSON");
+    if (parsed.contains("structures")) return SetOldTag(field, std::move(parsed));
     SetGated(field, GrammarKind::kStructuralTag, GateStructuralTag(parsed, gate_));
+  }
+
+  // vLLM's first form, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}: text that is free up
+  // to a trigger, from where on one of the structures follows. A refusal's pointer is that of the client's
+  // form.
+  void SetOldTag(const char* field, OrderedJson old) {
+    OrderedJson tags = OrderedJson::array();
+    const OrderedJson& structures = old["structures"];
+    if (!structures.is_array() || structures.empty() || !old["triggers"].is_array())
+      return fields_->Fail(field, "structural_tag must have lists of structures and of triggers");
+    for (size_t i = 0; i < structures.size(); ++i) {
+      const OrderedJson& one = structures[i];
+      if (!one.is_object() || !one.contains("begin") || !one.contains("schema") || !one.contains("end"))
+        return fields_->Fail(field, "every structure must have begin, schema and end");
+      SchemaOrRefusal gated = GateSchema(one["schema"], gate_);
+      if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
+        refusal->pointer = absl::StrCat("/structures/", i, "/schema", refusal->pointer);
+        return FailSchema(fields_, *refusal);
+      }
+      tags.push_back(
+          {{"type", "tag"},
+           {"begin", one["begin"]},
+           {"content", {{"type", "json_schema"}, {"json_schema", std::get<OrderedJson>(std::move(gated))}}},
+           {"end", one["end"]}});
+    }
+    const OrderedJson tag = {
+        {"type", "structural_tag"},
+        {"format", {{"type", "triggered_tags"}, {"triggers", old["triggers"]}, {"tags", std::move(tags)}}}};
+    Set(field, {.kind = GrammarKind::kStructuralTag, .text = tag.dump()});
   }
 
   void ReadResponseFormat() {

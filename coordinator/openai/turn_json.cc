@@ -14,8 +14,9 @@ void AppendMember(const char* name, const std::string& text, std::string* out) {
   AppendJsonString(text, out);
 }
 
-void AppendFunction(const std::string& name, const std::string& arguments, std::string* out) {
-  *out += "\"type\":\"function\",\"function\":{";
+void AppendFunction(const char* member, const std::string& name, const std::string& arguments,
+                    std::string* out) {
+  absl::StrAppend(out, "\"", member, "\":{");
   AppendMember("name", name, out);
   *out += ',';
   AppendMember("arguments", arguments, out);
@@ -50,14 +51,21 @@ void CollectedTurn::Add(const std::vector<TurnEvent>& events) {
   }
 }
 
-void CollectedTurn::AppendMessage(std::string* out) const {
+void CollectedTurn::AppendMessage(bool legacy_functions, std::string* out) const {
   *out += "\"content\":";
   if (content_.empty() && (has_calls() || !reasoning_.empty())) {
     *out += "null";
   } else {
     AppendJsonString(content_, out);
   }
-  *out += ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,";
+  *out += ",\"refusal\":null,\"annotations\":null,\"audio\":null,";
+  const bool is_legacy = legacy_functions && has_calls();
+  if (is_legacy) {
+    AppendFunction("function_call", calls_[0].name, calls_[0].arguments, out);
+  } else {
+    *out += "\"function_call\":null";
+  }
+  *out += ',';
   if (reasoning_.empty()) {
     *out += "\"reasoning\":null";
   } else {
@@ -65,19 +73,19 @@ void CollectedTurn::AppendMessage(std::string* out) const {
     *out += ',';
     AppendMember("reasoning_content", reasoning_, out);
   }
-  if (!has_calls()) return;
+  if (!has_calls() || is_legacy) return;
   *out += ",\"tool_calls\":[";
   for (size_t i = 0; i < calls_.size(); ++i) {
     *out += i == 0 ? "{" : ",{";
     AppendMember("id", calls_[i].id, out);
-    *out += ',';
-    AppendFunction(calls_[i].name, calls_[i].arguments, out);
+    *out += ",\"type\":\"function\",";
+    AppendFunction("function", calls_[i].name, calls_[i].arguments, out);
     *out += '}';
   }
   *out += ']';
 }
 
-void AppendTurnDelta(const TurnEvent& event, std::string* out) {
+void AppendTurnDelta(const TurnEvent& event, bool legacy_functions, std::string* out) {
   switch (event.kind) {
     case TurnEvent::Kind::kContent:
       return AppendMember("content", event.text, out);
@@ -86,16 +94,21 @@ void AppendTurnDelta(const TurnEvent& event, std::string* out) {
       *out += ',';
       return AppendMember("reasoning_content", event.text, out);
     case TurnEvent::Kind::kCallBegin:
+      if (legacy_functions) return AppendFunction("function_call", event.name, "", out);
       absl::StrAppend(out, "\"tool_calls\":[{\"index\":", event.call, ",");
       AppendMember("id", event.id, out);
-      *out += ',';
-      AppendFunction(event.name, "", out);
+      *out += ",\"type\":\"function\",";
+      AppendFunction("function", event.name, "", out);
       *out += "}]";
       return;
     case TurnEvent::Kind::kArguments:
-      absl::StrAppend(out, "\"tool_calls\":[{\"index\":", event.call, ",\"function\":{");
+      if (legacy_functions) {
+        *out += "\"function_call\":{";
+      } else {
+        absl::StrAppend(out, "\"tool_calls\":[{\"index\":", event.call, ",\"function\":{");
+      }
       AppendMember("arguments", event.text, out);
-      *out += "}}]";
+      *out += legacy_functions ? "}" : "}}]";
       return;
     case TurnEvent::Kind::kCallEnd:
       return;

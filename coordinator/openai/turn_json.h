@@ -19,7 +19,8 @@ class CollectedTurn {
   bool has_calls() const { return !calls_.empty(); }
   // Appends `"content":...,...` up to and with `"tool_calls":[...]`, without the message's role. Content that
   // is empty beside reasoning or calls is null. Tool calls are left out where there are none.
-  void AppendMessage(std::string* out) const;
+  // `legacy_functions`: the first call is `function_call` (legacy_functions.h).
+  void AppendMessage(bool legacy_functions, std::string* out) const;
 
  private:
   struct Call {
@@ -34,6 +35,7 @@ inline bool IsTold(const TurnEvent& event) { return event.kind != TurnEvent::Kin
 // About how many bytes of JSON the event makes.
 int64_t TurnEventJsonBytes(const TurnEvent& event);
 // Appends the members of a chunk's delta: `"content":"..."`, for example. IsTold(event) must hold.
-void AppendTurnDelta(const TurnEvent& event, std::string* out);
+// `legacy_functions`: as of CollectedTurn.
+void AppendTurnDelta(const TurnEvent& event, bool legacy_functions, std::string* out);
 
 }  // namespace somnus

@@ -10,6 +10,7 @@ TurnReader::TurnReader(std::shared_ptr<const AnswerFormat> format)
 // OpenAI's clients read calls by their index, so that leaving later calls out leaves no gap.
 bool TurnReader::IsShown(const TurnEvent& event) const {
   if (event.kind == TurnEvent::Kind::kReasoning) return format_->include_reasoning;
+  if (event.kind == TurnEvent::Kind::kContent && format_->only_calls) return false;
   return event.call <= 0 || format_->parallel_tool_calls;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "coordinator/openai/field_reader.h"
@@ -40,8 +41,49 @@ constexpr std::pair<const char*, const char*> kOtherNames[] = {{"max_completion_
                                                                {"reasoning_effort", "reasoning.effort"},
                                                                {"messages", "input"}};
 
+using enum FieldType;
+
+constexpr FieldSpec kOwnFields[] = {
+    {"input", kOther, "a text, or the items of a conversation",
+     R"("anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}], "examples": ["abc"])",
+     false, true},
+    {"instructions", kString, "what goes before the conversation"},
+    {"max_output_tokens", kInteger, "the most tokens of the response", R"("minimum": 1)"},
+    {"max_tool_calls", kInteger, "has no effect: this server calls no tools of its own", R"("minimum": 1)"},
+    {"tools", kOther, "functions that the model may call",
+     R"("type": "array", "items": {"type": "object"}, "examples": [[{"type": "function", "name": "f"}]])"},
+    {"tool_choice", kOther, "whether tools are called",
+     R"("anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}], "examples": ["none"])"},
+    {"text", kOther, "the form of the text",
+     R"("type": "object", "examples": [{"format": {"type": "text"}}])"},
+    {"reasoning", kOther, "effort and summary", R"("type": "object", "examples": [{"effort": "low"}])"},
+    {"include", kStrings, "what the response has besides",
+     R"("examples": [["message.output_text.logprobs"]])"},
+    {"store", kBoolean, "the response is kept for later requests"},
+    {"previous_response_id", kString, "the response whose conversation goes on", R"("minLength": 1)"},
+    {"metadata", kOther, "is in the response again",
+     R"("type": "object", "additionalProperties": {"type": "string"}, "examples": [{"a": "b"}])"},
+    {"prompt_cache_key", kString, "has no effect"},
+    {"safety_identifier", kString, "has no effect"},
+    {"service_tier", kString, "has no effect"},
+    {"stream_options", kOther, "has no effect", R"("type": "object", "examples": [{}])"},
+    {"background", kBoolean, "must be false"},
+    {"truncation", kString, "must be disabled", R"("enum": ["disabled"])"},
+    {"context_management", kOther, "must be empty", R"("type": "array", "maxItems": 0, "examples": [[]])"},
+    // Of OpenAI's server, and of the chat route.
+    {"conversation", kOther, ""},
+    {"prompt", kOther, ""},
+    {"moderation", kOther, ""},
+    {"max_completion_tokens", kOther, ""},
+    {"max_tokens", kOther, ""},
+    {"response_format", kOther, ""},
+    {"reasoning_effort", kOther, ""},
+    {"messages", kOther, ""},
+};
+
 constexpr char kChoices[] =
-    "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}";
+    "tool_choice must be \"none\", \"auto\", \"required\", {\"type\": \"function\", \"name\": ...} or "
+    "{\"type\": \"allowed_tools\", \"mode\": ..., \"tools\": [...]}";
 
 // Appends `"name":value` of each member.
 void AppendMembers(const OrderedJson& object, std::string* out) {
@@ -70,7 +112,7 @@ bool IsStringOrNull(const Json& value) { return value.is_null() || value.is_stri
 class RequestReader {
  public:
   RequestReader(const Json& body, const OrderedJson& in_order, bool can_store)
-      : fields_(body), in_order_(in_order), can_store_(can_store) {}
+      : fields_(body, ResponsesFieldTable()), in_order_(in_order), can_store_(can_store) {}
 
   ResponsesRequestOrError Read() {
     RefuseFields();
@@ -193,9 +235,26 @@ class RequestReader {
     } else if (choice->is_object() && Inner(*choice, "type") == "function" &&
                Inner(*choice, "name").is_string()) {
       chat_["tool_choice"] = {{"type", "function"}, {"function", {{"name", Inner(*choice, "name")}}}};
+    } else if (choice->is_object() && Inner(*choice, "type") == "allowed_tools" &&
+               Inner(*choice, "tools").is_array()) {
+      ReadAllowedTools(*choice);
     } else {
       fields_.Fail("tool_choice", kChoices);
     }
+  }
+
+  // The chat route says whether the names are those of tools.
+  void ReadAllowedTools(const Json& choice) {
+    OrderedJson tools = OrderedJson::array();
+    for (const Json& tool : Inner(choice, "tools")) {
+      if (!tool.is_object() || Inner(tool, "type") != "function" || !Inner(tool, "name").is_string())
+        return Fail("tool_choice.tools", "must hold {\"type\": \"function\", \"name\": ...}");
+      tools.push_back({{"type", "function"}, {"function", {{"name", Inner(tool, "name")}}}});
+    }
+    const Json mode = Inner(choice, "mode");
+    if (mode != "auto" && mode != "required") return Fail("tool_choice.mode", "must be auto or required");
+    chat_["tool_choice"] = {{"type", "allowed_tools"},
+                            {"allowed_tools", {{"mode", mode}, {"tools", std::move(tools)}}}};
   }
 
   void ReadText() {
@@ -310,6 +369,11 @@ class RequestReader {
 
 }  // namespace
 
+const FieldTable& ResponsesFieldTable() {
+  static const auto* const table = new FieldTable({SameAsChat(kSameFields), kOwnFields});
+  return *table;
+}
+
 ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonLimits& limits, bool can_store,
                                              int32_t max_keys) {
   const absl::StatusOr<Json> parsed = ParseJsonObject(body, limits);
@@ -336,6 +400,11 @@ std::string ChatBody(const ResponsesRequest& request, const Conversation& before
 }
 
 ApiError InResponsesNames(ApiError error) {
+  // A tool's function has its members beside `type` here.
+  constexpr absl::string_view kFunction = "/function/";
+  const size_t function = absl::string_view(error.param).find(kFunction);
+  if (absl::StartsWith(error.param, "/tools/") && function != std::string::npos)
+    error.param.replace(function, kFunction.size(), "/");
   for (const auto& [chat_name, name] : kOtherNames) {
     if (error.param != chat_name) continue;
     error.param = name;

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/field_table.h"
 #include "coordinator/responses/response_store.h"
 
 namespace somnus {
@@ -31,6 +32,9 @@ ResponsesRequestOrError ReadResponsesRequest(absl::string_view body, const JsonL
 
 // The body of the chat request. `before`: the turns of the conversation so far.
 std::string ChatBody(const ResponsesRequest& request, const Conversation& before);
+
+// The fields of a body, for ReadResponsesRequest and /openapi.json.
+const FieldTable& ResponsesFieldTable();
 
 // An error of the chat request with the names of the Responses API.
 ApiError InResponsesNames(ApiError error);

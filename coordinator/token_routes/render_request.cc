@@ -48,10 +48,7 @@ class Renderer {
       return BadRequest("use_beam_search", "a beam search cannot be sent as token ids");
     if (params_.best_of > params_.n)
       return BadRequest("best_of", "best_of above n cannot be sent as token ids");
-    if (!params_.reasoning.has_value()) return std::nullopt;
-    return BadRequest(params_.grammar.has_value() ? params_.grammar->field : "thinking_token_budget",
-                      "what holds behind reasoning, or bounds the reasoning, cannot be sent as token ids: "
-                      "chat_template_kwargs may switch the reasoning off");
+    return std::nullopt;
   }
 
   void AppendRequest(size_t prompt, std::string* out) const {
@@ -84,10 +81,19 @@ class Renderer {
     if (!params_.grammar.has_value()) return nullptr;
     const GrammarField& grammar = *params_.grammar;
     // A form that the request has not written: of its tools, alone or beside another form.
-    if (!Given("tools").is_null() && grammar.source.kind == GrammarKind::kStructuralTag)
+    const bool has_tools = !Given("tools").is_null() || !Given("functions").is_null();
+    if (has_tools && grammar.source.kind == GrammarKind::kStructuralTag)
       return {{"structural_tag", OrderedJson::parse(grammar.source.text)}};
     const size_t max_keys = static_cast<size_t>(model_.gate.max_keys) + 1;
     return FormOfField(grammar.field, ParseInOrder(body_, {grammar.field}, max_keys)[grammar.field]);
+  }
+
+  // What goes before the form.
+  OrderedJson Reasoning() const {
+    if (!params_.reasoning.has_value()) return nullptr;
+    const std::optional<int64_t>& most = params_.reasoning->max_tokens;
+    return {{"is_open", params_.reasoning->is_open},
+            {"max_tokens", most.has_value() ? OrderedJson(*most) : OrderedJson(nullptr)}};
   }
 
   OrderedJson Bias() const {
@@ -124,6 +130,7 @@ class Renderer {
             {"skip_special_tokens", params_.output.skip_special_tokens},
             {"include_stop_str_in_output", params_.output.include_stop_str_in_output},
             {"structured_outputs", Form()},
+            {"reasoning", Reasoning()},
             {"logit_bias", Bias()},
             {"allowed_token_ids", Given("allowed_token_ids")},
             {"bad_words", Given("bad_words").is_null() ? OrderedJson::array() : Given("bad_words")}};

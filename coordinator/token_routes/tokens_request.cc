@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/answer_fields.h"
 #include "coordinator/openai/field_reader.h"
 #include "coordinator/openai/request_fields.h"
 #include "coordinator/token_routes/tokens_writer.h"
@@ -65,6 +66,11 @@ constexpr FieldSpec kOwnSampling[] = {
     {"max_tokens", kInteger, "the most tokens of a choice (16); null: to the end of the context",
      R"("minimum": 1)"},
     {"detokenize", kBoolean, "has no effect: the answer has no text"},
+    {"reasoning", kOther,
+     "what goes before a form: whether the prompt ends inside of reasoning, and tokens after which the "
+     "reasoning is ended; null: the form begins at once",
+     R"("type": "object", "properties": {"is_open": {"type": "boolean"}, "max_tokens": {"type": "integer", )"
+     R"("minimum": 0}}, "examples": [{}])"},
     // Of older versions, and of other servers.
     {"extra_args", kOther, ""},
     {"logits_processors", kOther, ""},
@@ -125,10 +131,31 @@ std::string FormInOrder(absl::string_view body, FieldReader* sampling, const Ser
       .dump();
 }
 
+// Sets the bounds of the reasoning, which the render route tells (render_request.cc).
+void ReadReasoning(FieldReader* sampling, const ServedModel& model, GenerateParams* params) {
+  constexpr char kField[] = "reasoning";
+  const Json* given = sampling->Find(kField);
+  if (given == nullptr) return;
+  if (!given->is_object()) return sampling->Fail(kField, "reasoning must be an object");
+  FieldReader inner(*given);
+  const bool is_open = inner.Bool("is_open").value_or(false);
+  const std::optional<int64_t> max_tokens = inner.Int("max_tokens", 0);
+  if (!inner.ok()) return sampling->Fail(kField, absl::StrCat("reasoning.", inner.error().message));
+  std::optional<ReasoningBounds> bounds = ReasoningBoundsOf(model, is_open);
+  if (!bounds.has_value()) {
+    if (is_open || max_tokens.has_value()) sampling->Fail(kField, "this model has no reasoning");
+    return;
+  }
+  if (max_tokens.has_value() && bounds->forced_end.empty())
+    return sampling->Fail(kField, "the reasoning of this model cannot be ended from outside");
+  bounds->max_tokens = max_tokens;
+  params->reasoning = std::move(bounds);
+}
+
 ApiError InSamplingNames(ApiError error) {
   const bool is_member = std::any_of(std::begin(kSamplingNames), std::end(kSamplingNames),
                                      [&](const char* name) { return error.param == name; });
-  if (is_member) error.param = absl::StrCat("sampling_params.", error.param);
+  if (is_member || error.param == "reasoning") error.param = absl::StrCat("sampling_params.", error.param);
   if (error.param == "prompt") error.param = "token_ids";
   return error;
 }
@@ -173,6 +200,8 @@ GenerateOrError ParseTokensRequest(absl::string_view body, const ServedModel& mo
   GenerateOrError parsed = ParseCompletionFields(fields, model, limits, FormInOrder(body, &sampling, model));
   if (auto* error = std::get_if<ApiError>(&parsed)) return InSamplingNames(std::move(*error));
   auto& params = std::get<GenerateParams>(parsed);
+  ReadReasoning(&sampling, model, &params);
+  if (!sampling.ok()) return InSamplingNames(sampling.error());
   const Json* id = top.Find("request_id");
   params.response_id = id == nullptr ? NewResponseId(kTokensIdPrefix)
                                      : absl::StrCat(kTokensIdPrefix, id->get_ref<const std::string&>());

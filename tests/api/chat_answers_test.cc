@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/turn_reader.h"
 #include "tests/api/api_server_fixture.h"
 #include "text/jinja/chat_template.h"
 #include "text/tools/tool_format.h"
@@ -128,6 +129,116 @@ TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": "lon)");
   EXPECT_TRUE(choice["message"]["content"].is_null());
+}
+
+TEST(TurnReaderTest, AForcedCallThatIsCutBeforeItsNameIsNoContent) {
+  const auto events = [](bool only_calls) {
+    auto format = std::make_shared<AnswerFormat>();
+    format->format.tools = FindToolFormat("hermes");
+    format->only_calls = only_calls;
+    TurnReader reader(format);
+    OutputDelta delta;
+    delta.text = "<tool_call>\n{\"na";
+    delta.finish_reason = FinishReason::kLength;
+    reader.Read(&delta);
+    return delta.events.size();
+  };
+  EXPECT_EQ(events(/*only_calls=*/true), 0u);
+  EXPECT_GT(events(/*only_calls=*/false), 0u) << "under \"auto\" nothing is lost";
+}
+
+constexpr char kFunctions[] =
+    R"("functions": [{"name": "f", "parameters": {"type": "object"}}, {"name": "g"}])";
+
+TEST_F(ChatAnswersTest, OpenAisFirstFormOfToolsHasItsAnswer) {
+  const Json choice = Answer(kTurn, kFunctions)["choices"][0];
+  EXPECT_EQ(choice["message"]["function_call"], Json({{"name", "f"}, {"arguments", R"({"a": [1]})"}}));
+  EXPECT_FALSE(choice["message"].contains("tool_calls")) << "and the second call is left out";
+  EXPECT_EQ(choice["message"]["content"], "Hello.");
+  EXPECT_EQ(choice["finish_reason"], "function_call");
+
+  std::string finish_reason, name, arguments;
+  for (const Json& delta :
+       Deltas(kTurn, absl::StrCat(kFunctions, R"(, "function_call": "auto")"), &finish_reason)) {
+    EXPECT_FALSE(delta.contains("tool_calls"));
+    if (!delta.contains("function_call")) continue;
+    name += delta["function_call"].value("name", "");
+    arguments += delta["function_call"].value("arguments", "");
+  }
+  EXPECT_EQ(name, "f");
+  EXPECT_EQ(arguments, R"({"a": [1]})");
+  EXPECT_EQ(finish_reason, "function_call");
+
+  EXPECT_TRUE(
+      Answer(kTurn, absl::StrCat(kFunctions,
+                                 R"(, "function_call": "none")"))["choices"][0]["message"]["function_call"]
+          .is_null());
+}
+
+TEST_F(ChatAnswersTest, AHistoryOfFunctionsIsOneOfTools) {
+  ServedModel model = FakeModel(engine_);
+  model.templates.chat = *ChatTemplate::Compile(
+      "{% for m in messages %}{{ m.role }} {{ m.content }} {{ m.tool_calls | tojson if m.tool_calls }} "
+      "{{ m.tool_call_id }};{% endfor %}{{ tools | tojson }}");
+  server_->SetModel(std::move(model));
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", R"({"max_tokens": 1, "return_prompt_text": true,
+      "functions": [{"name": "f"}], "messages": [{"role": "user", "content": "hi"},
+      {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}},
+      {"role": "function", "name": "f", "content": "sun"}]})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::string text = Json::parse(reply.body)["prompt_text"];
+  EXPECT_NE(text.find(R"("arguments": {"b": 1, "a": 2})"), std::string::npos) << text;
+  EXPECT_NE(text.find("tool sun  call_1;"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("type": "function")"), std::string::npos) << text;
+}
+
+TEST_F(ChatAnswersTest, FormsOfFunctionsThatAreRefused) {
+  const std::pair<std::string, const char*> refused[] = {
+      {absl::StrCat(kFunctions, ", ", kTools), "functions"},
+      {R"("functions": [{"description": "d"}])", "functions"},
+      {R"("function_call": "auto")", "function_call"},
+      {absl::StrCat(kFunctions, R"(, "function_call": "always")"), "function_call"},
+      {absl::StrCat(kFunctions, R"(, "function_call": {"name": "h"})"), "function_call"},
+      {R"("functions": [{"name": "e"}, {"name": "f", "parameters": {"uniqueItems": true}}], "function_call": {"name": "f"})",
+       "/functions/1/parameters/uniqueItems"}};
+  for (const auto& [fields, param] : refused) {
+    const HttpReply reply = Send("POST", "/v1/chat/completions", Body("x", fields));
+    EXPECT_EQ(reply.status, 400) << fields;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], param) << reply.body;
+  }
+}
+
+TEST_F(ChatAnswersTest, AllowedToolsAreToolsOfTheRequest) {
+  const auto refusal = [&](const std::string& allowed) {
+    const std::string fields =
+        absl::StrCat(kTools, R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": )", allowed, "}");
+    const HttpReply reply = Send("POST", "/v1/chat/completions", Body("x", fields));
+    EXPECT_EQ(reply.status, 400);
+    return Json::parse(reply.body)["error"];
+  };
+  const std::string g = R"("tools": [{"type": "function", "function": {"name": "g"}}])";
+  // The calls' grammar is what this model lacks: also under "auto", so that no other tool is called.
+  for (const char* mode : {"auto", "required"})
+    EXPECT_EQ(refusal(absl::StrCat(R"({"mode": ")", mode, "\", ", g, "}"))["param"], "tools") << mode;
+  for (const char* wrong :
+       {"{}", "7", R"({"mode": "auto", "tools": []})",
+        R"({"mode": "auto", "tools": [{"type": "function", "function": {"name": "h"}}]})"})
+    EXPECT_EQ(refusal(wrong)["param"], "tool_choice") << wrong;
+  EXPECT_EQ(refusal(absl::StrCat(R"({"mode": "never", )", g, "}"))["param"], "tool_choice");
+}
+
+TEST_F(ChatAnswersTest, ARefusedSchemaOfAToolIsNamedByItsPlace) {
+  const HttpReply reply = Send(
+      "POST", "/v1/chat/completions",
+      Body(
+          "x",
+          R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name":
+          "g", "parameters": {"properties": {"a": {"uniqueItems": true}}}}}], "tool_choice": "required")"));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"],
+            "/tools/1/function/parameters/properties/a/uniqueItems")
+      << reply.body;
 }
 
 TEST_F(ChatAnswersTest, ASchemaOfTooManyKeysIsRefusedNotCut) {

@@ -250,6 +250,8 @@ TEST(MessagesErrors, HaveAnthropicsNames) {
   EXPECT_EQ(InMessagesTerms(BadRequest("messages", "messages[3] tool_calls has too many keys")).message,
             "tool_calls has too many keys")
       << "the third message of the chat request is a different one of the client's";
+  EXPECT_EQ(InMessagesTerms(BadRequest("/tools/2/function/parameters/not", "")).param,
+            "/tools/2/input_schema/not");
   for (const auto& [status, type] :
        std::initializer_list<std::pair<int, const char*>>{{400, "invalid_request_error"},
                                                           {401, "authentication_error"},

@@ -207,6 +207,8 @@ TEST(ChatTranslationTest, ErrorsOfTheChatRouteHaveTheNamesOfThisRoute) {
   EXPECT_EQ(length.message, "max_output_tokens must be at most the context");
   EXPECT_EQ(InResponsesNames(BadRequest("messages", "The chat template refused")).param, "input");
   EXPECT_EQ(InResponsesNames(BadRequest("temperature", "t")).param, "temperature");
+  EXPECT_EQ(InResponsesNames(BadRequest("/tools/2/function/parameters/not", "")).param,
+            "/tools/2/parameters/not");
 }
 
 }  // namespace

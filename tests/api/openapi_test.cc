@@ -65,7 +65,9 @@ Json Beside(const std::string& route, const std::string& field) {
   if (field == "stream_options") return {{"stream", true}};
   if (field == "early_stopping") return {{"use_beam_search", true}};
   if (field == "top_logprobs") return {{"logprobs", true}};
-  if (field == "tool_choice") return {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}};
+  if (field == "tool_choice" && route == "/v1/chat/completions")
+    return {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}};
+  if (field == "function_call") return {{"functions", {{{"name", "f"}}}}};
   if (field == "continue_final_message" && route != "/tokenize") return {{"add_generation_prompt", false}};
   return Json::object();
 }
@@ -89,10 +91,16 @@ TEST_F(OpenApiTest, EachListedFieldIsReadAsItsTypeSays) {
       {"/tokenize", {{"prompt", "abc"}}},
       {"/detokenize", {{"tokens", {97}}}},
       {"/inference/v1/generate", {{"token_ids", {97}}}},
+      {"/v1/embeddings", {{"input", "abc"}}},
+      {"/pooling", {{"input", "abc"}}},
+      {"/v1/responses", {{"input", "abc"}, {"max_output_tokens", 4}}},
+      {"/v1/messages", {{"messages", {{{"role", "user"}, {"content", "abc"}}}}, {"max_tokens", 4}}},
+      {"/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", "abc"}}}}}},
   };
   // What this model, which has no grammars, no reasoning and one name, refuses all the same.
-  const std::set<std::string> refused = {"model",        "structured_outputs", "guided_json",
-                                         "guided_regex", "guided_choice",      "guided_grammar"};
+  const std::set<std::string> refused = {"model",        "structured_outputs",   "guided_json",
+                                         "guided_regex", "guided_choice",        "guided_grammar",
+                                         "dimensions",   "previous_response_id", "output_format"};
   for (const auto& [path, body] : bodies) {
     const Json schema = BodyOf(path);
     ASSERT_TRUE(schema.contains("properties")) << path;
@@ -105,6 +113,11 @@ TEST_F(OpenApiTest, EachListedFieldIsReadAsItsTypeSays) {
       right.update(Beside(path, name));
       if (path == "/tokenize" && name != "prompt" && name != "model")
         right["messages"] = bodies.at("/v1/chat/completions")["messages"];
+      // Some of these fields are read only beside messages.
+      if ((path == "/v1/embeddings" || path == "/pooling") && name != "input" && name != "model") {
+        right.erase("input");
+        right["messages"] = bodies.at("/v1/chat/completions")["messages"];
+      }
       right[name] = RightValue(essence);
       HttpReply reply = Send("POST", path, right.dump());
       if (refused.count(name) > 0) {
@@ -118,7 +131,12 @@ TEST_F(OpenApiTest, EachListedFieldIsReadAsItsTypeSays) {
       reply = Send("POST", path, wrong.dump());
       EXPECT_EQ(reply.status, 400) << wrong << reply.body;
       // A schema that is refused is named by a pointer within the schema.
-      if (name != "guided_json") EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name) << reply.body;
+      const Json error = Json::parse(reply.body)["error"];
+      if (absl::StartsWith(path, "/v1/messages")) {
+        EXPECT_TRUE(absl::StartsWith(error["message"].get<std::string>(), name)) << reply.body;
+      } else if (name != "guided_json") {
+        EXPECT_EQ(error["param"], name) << reply.body;
+      }
       if (property != essence) continue;
       Json with_null = right;
       with_null[name] = nullptr;
@@ -131,6 +149,13 @@ TEST_F(OpenApiTest, EachListedFieldIsReadAsItsTypeSays) {
       EXPECT_EQ(Send("POST", path, without.dump()).status, 400) << path << " " << name;
     }
   }
+}
+
+TEST_F(OpenApiTest, APrefixIsACompletionOrAChat) {
+  const Json either = BodyOf("/v1/prefixes")["anyOf"];
+  ASSERT_EQ(either.size(), 2u);
+  EXPECT_TRUE(either[0]["properties"].contains("prompt"));
+  EXPECT_TRUE(either[1]["properties"].contains("messages"));
 }
 
 TEST_F(OpenApiTest, SamplingParametersAreListedAndReadToo) {

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "tests/api/api_server_fixture.h"
 #include "text/jinja/chat_template.h"
+#include "text/tools/tool_format.h"
 
 namespace somnus {
 namespace {
@@ -215,6 +216,28 @@ TEST_F(TokenRoutesTest, AFormIsRenderedAsItWasWritten) {
             Json({{"json", schema}}));
   EXPECT_EQ(form(R"("guided_choice": ["x", "y"])"), Json({{"choice", {"x", "y"}}}));
   EXPECT_EQ(form(R"("structured_outputs": {"regex": "a+"})"), Json({{"regex", "a+"}}));
+}
+
+TEST_F(TokenRoutesTest, WhatGoesBeforeAFormIsRendered) {
+  Start();
+  ServedModel model = FakeModel(engine_);
+  model.templates.chat = *ChatTemplate::Compile("{{ messages[0].content }}<think>");
+  model.turn_format.reasoning = FindReasoningFormat("qwen3");
+  server_->SetModel(std::move(model));
+  const auto render = [&](const std::string& field) {
+    return Post(
+        "/v1/chat/completions/render",
+        absl::StrCat(R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}], )", field, "}"));
+  };
+  const Json form = render(R"("guided_regex": "a+")")["sampling_params"];
+  EXPECT_EQ(form["reasoning"], Json({{"is_open", true}, {"max_tokens", nullptr}}));
+  EXPECT_EQ(form["structured_outputs"], Json({{"regex", "a+"}}));
+  EXPECT_TRUE(render(R"("seed": 1)")["sampling_params"]["reasoning"].is_null());
+
+  const Json bounded = render(R"("thinking_token_budget": 5)");
+  EXPECT_EQ(bounded["sampling_params"]["reasoning"]["max_tokens"], 5);
+  Post(kGenerate, bounded.dump());
+  EXPECT_NE(engine_->last_request().constraint, nullptr) << "the budget is kept";
 }
 
 TEST_F(TokenRoutesTest, WhatCannotBeSentAsTokensIsRefused) {

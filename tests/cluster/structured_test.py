@@ -115,6 +115,28 @@ class Structured(unittest.TestCase):
                 self.assertEqual(answer["finish_reason"], reason)
                 self.assertIsNone(answer["message"]["content"])
 
+    def test_allowed_tools_are_the_only_ones_that_are_called(self):
+        other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+        choice = {"type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}
+        for seed in range(3):
+            answer = self.chat(tools=[other, WEATHER], tool_choice=choice, temperature=1, seed=seed, max_tokens=200)
+            self.assertEqual({call["function"]["name"] for call in answer["message"]["tool_calls"]}, {"get_weather"})
+
+    def test_a_call_in_openais_first_form(self):
+        answer = self.chat(functions=[WEATHER["function"]], function_call={"name": "get_weather"})
+        call = answer["message"]["function_call"]
+        self.assertEqual((call["name"], set(json.loads(call["arguments"]))), ("get_weather", {"city", "days"}))
+
+    def test_a_structural_tag_in_vllms_first_form(self):
+        form = {"type": "structural_tag", "triggers": ["<"],
+                "structures": [{"begin": "<a>", "schema": {"enum": [1, 22]}, "end": "</a>"}]}
+        text = self.chat(response_format=form, max_tokens=40, messages=[{"role": "user", "content": "Repeat: <a>1</a> <a>22</a>"}])
+        rest = re.sub(r"<a>\s*(1|22)\s*</a>", "", text["message"]["content"])
+        self.assertRegex(rest, r"^[^<]*(<(a(>.*)?)?)?$", "behind a trigger comes a structure, or the cut")
+        form["structures"][0]["schema"] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+        self.assertTrue(self.refused(response_format=form)["param"].startswith("/structures/0/schema"))
+
     def test_a_forced_call_goes_before_a_response_format(self):
         answer = self.chat(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, response_format=as_format(PERSON))
         self.assertEqual(set(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])), {"city", "days"})
