@@ -81,6 +81,8 @@ int64_t SizeOf(Dim dim, const ModelConfig& c) {
       return c.embedding_dim;
     case Dim::kPositions:
       return int64_t{c.max_position_embeddings} + c.family->position_offset;
+    case Dim::kHeads:
+      return c.num_heads;
     case Dim::kQueries:
       return int64_t{c.num_heads} * c.head_dim;
     case Dim::kKeysValues:

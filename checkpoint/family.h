@@ -30,6 +30,7 @@ enum class Dim {
   kHeadDim,
   kEmbedding,           // embedding_dim
   kPositions,           // max_position_embeddings + position_offset
+  kHeads,               // num_heads; divided by query heads
   kQueries,             // num_heads * head_dim; divided by query heads
   kKeysValues,          // num_kv_heads * head_dim; divided by KV heads
   kIntermediate,        // divided
@@ -61,6 +62,7 @@ enum class TensorRole {
   kValue,
   kQueryNorm,
   kKeyNorm,
+  kSinks,  // a logit for each query head (AttentionRule::sinks)
   kAttentionOut,
   kAttentionPostNorm,  // of the block's output, before its addition to the stream
   kMlpNorm,            // before the block

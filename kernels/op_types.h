@@ -120,6 +120,10 @@ struct AttentionRule {
   // A scaled score s becomes logit_softcap * tanh(s / logit_softcap), before the mask, as transformers'
   // attn_logit_softcapping (Gemma 2, arXiv 2408.00118, section 2). 0: scores stay as they are.
   float logit_softcap = 0;
+  // f32 [num_heads], one logit for each query head, which enters the softmax beside the scores and has no
+  // value: the weight of token j becomes exp(s_j) / (sum over i of exp(s_i) + exp(sink)). Neither scaled nor
+  // capped. As transformers' eager_attention_forward of GptOss. nullptr: none.
+  const float* sinks = nullptr;
 };
 
 struct ScoredToken {

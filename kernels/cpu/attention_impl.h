@@ -409,14 +409,21 @@ struct Attention {
     for (int r = 0; r < kRows; ++r) AccumulateOwn<T>(chunk, next, row + r, behind);
   }
 
+  // The row's sum of weights with the sink's, which enters last: where a context was cut does not show. Far
+  // above all scores a sink makes the sum so large that the output is 0.
+  float SumWithSink(int64_t row, int64_t head) const {
+    return args.sinks == nullptr ? sum[row] : sum[row] + Exp(Set(args.sinks[head] - max[row]))[0];
+  }
+
   void Finish(int64_t row_begin, int64_t rows) {
     WithElement(args.out_type, [&](auto e) {
       using Out = decltype(e);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t token = item.query_begin + (row_begin + r) / args.num_heads;
-        auto* out = reinterpret_cast<typename Out::Type*>(args.out) + token * args.out_stride +
-                    args.heads[(row_begin + r) % args.num_heads] * head_dim;
-        const float scale = args.v_scale / sum[r];
+        const int64_t head = args.heads[(row_begin + r) % args.num_heads];
+        auto* out =
+            reinterpret_cast<typename Out::Type*>(args.out) + token * args.out_stride + head * head_dim;
+        const float scale = args.v_scale / SumWithSink(r, head);
         for (int64_t d = 0; d < head_dim; d += kW)
           Put<Out>(out + d, Load(acc + r * dims + d) * scale, head_dim - d);
       }

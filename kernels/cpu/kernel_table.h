@@ -87,6 +87,7 @@ struct AttentionArgs {
   float v_scale;        // of the output
   int32_t window;       // 0: none; see AttentionRule
   float logit_softcap;  // 0: none
+  const float* sinks;   // [num_heads of the step]; nullptr: none
   const int32_t* positions;
   KvCacheView cache;
 };

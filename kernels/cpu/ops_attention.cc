@@ -207,6 +207,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                            .v_scale = f8 ? cache.v_scale * kF8Unit : 1.0f,
                            .window = rule.window,
                            .logit_softcap = rule.logit_softcap,
+                           .sinks = rule.sinks,
                            .positions = batch.positions,
                            .cache = cache};
   int64_t total = 0;

@@ -97,6 +97,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.num_seqs = static_cast<int>(batch.num_seqs);
   if (rule.window > 0) params.window = rule.window;
   params.softcap_log2 = static_cast<float>(static_cast<double>(rule.logit_softcap) * kLog2E);
+  params.sinks = rule.sinks;
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
   // The tensor-core kernels look for the largest score before scaling, which needs a positive scale.
   const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kWarps * 32) CombineKernel(AttentionParams p, 
         for (int j = 0; j < 4; ++j) total[j] = fmaf(weight, x[j], total[j]);
       }
     }
+    sum = SumWithSink(p, head, top, sum);
     if (there) {
       StoreVec(reinterpret_cast<uint32_t*>(out + d),
                Vec<uint32_t, 2>{Pack2<T>(total[0] / sum, total[1] / sum),

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) CombineSectionsKernel(AttentionParam
     const int row = record.first_row + WarpId() * 16 + LaneId() / 4 + 8 * r;
     T* const out = rows.RowOf(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, row);
     if (out == nullptr) continue;
-    const float scale = OutputScale(p, sums.state.sum[r]);
+    const float scale = OutputScale(p, heads[row % rows.group], sums.state.max[r], sums.state.sum[r]);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       StorePair<T, E>(out, p.head_dim, first + f, sums.o[f][2 * r] * scale, sums.o[f][2 * r + 1] * scale);

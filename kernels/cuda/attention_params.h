@@ -41,6 +41,8 @@ struct AttentionParams {
   // As in AttentionRule; kernels without a rule (kRule false) do not read them.
   int window = kNoWindow;
   float softcap_log2 = 0;  // in powers of two, as scores are
+  // As in AttentionRule. All kernels read the sinks, where a row's sums are whole.
+  const float* sinks = nullptr;
 
   bool has_rule() const { return window != kNoWindow || softcap_log2 != 0; }
 };

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
     sum = fmaf(weight[w], shared.sum[w], sum);
   }
   T* const out = static_cast<T*>(p.out) + row * p.out_stride + int64_t{head} * p.head_dim;
-  const float scale = limit == 0 ? 0.0f : p.v_scale / sum;
+  const float scale = limit == 0 ? 0.0f : p.v_scale / SumWithSink(p, head, top, sum);
   for (int d = thread; d < p.head_dim; d += kWarps * 32) {
     float total = 0;
 #pragma unroll

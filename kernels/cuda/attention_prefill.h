@@ -146,8 +146,8 @@ __device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, 
     for (int r = 0; r < 2; ++r) {
       const int row = GroupRow<kDims>(rows, m) + LaneId() / 4 + 8 * r;
       T* const out = rows.RowOf(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, row);
-      const float scale = OutputScale(p, sums.state[m].sum[r]);
       if (out == nullptr) continue;
+      const float scale = OutputScale(p, heads[row % rows.group], sums.state[m].max[r], sums.state[m].sum[r]);
 #pragma unroll
       for (int f = 0; f < kDims / 8; ++f) {
         StorePair<T, E>(out, p.head_dim, f, sums.o[m][f][2 * r] * scale, sums.o[m][f][2 * r + 1] * scale);
@@ -167,7 +167,8 @@ __device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, 
     if (out == nullptr) continue;
     const float* const values = reinterpret_cast<const float*>(place + m * kThreads<kDims>) + 2 * r;
     const float* const state = reinterpret_cast<const float*>(place + m * kThreads<kDims>) + r;
-    const float scale = OutputScale(p, state[4 * kTileLanes * (kDims / 8) + 2]);
+    const float* const max_and_sum = state + 4 * kTileLanes * (kDims / 8);
+    const float scale = OutputScale(p, heads[row % rows.group], max_and_sum[0], max_and_sum[2]);
 #pragma unroll 8
     for (int f = 0; f < kDims / 8; ++f) {
       const Vec<float, 2> x = LoadVec<float, 2>(values + 4 * kTileLanes * f);

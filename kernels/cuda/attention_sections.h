@@ -13,6 +13,7 @@
 // the group, and each lane reads in scratch only data that the lane of the same number wrote.
 
 #include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention_work.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
@@ -219,8 +220,8 @@ struct RowTile {
 };
 
 // The final factor of a row's sums over V. A sum of 0: padding.
-__device__ inline float OutputScale(const AttentionParams& p, float sum) {
-  return sum == 0 ? 0.0f : p.v_scale / sum;
+__device__ inline float OutputScale(const AttentionParams& p, int head, float max, float sum) {
+  return sum == 0 ? 0.0f : p.v_scale / SumWithSink(p, head, max, sum);
 }
 
 // Two neighbouring values of fragment f (OutputDim) of a row of the output.

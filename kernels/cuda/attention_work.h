@@ -1,6 +1,6 @@
 #pragma once
-// How blocks of the attention kernels find their work on the device: which heads share a KV head, and which
-// sequence a tile belongs to.
+// What the attention kernels share on the device: sums of a warp and of a row's weights; which heads share a
+// KV head, and which sequence a tile belongs to.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/ptx.h"
@@ -18,6 +18,14 @@ __device__ inline float WarpSum(float x) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) x += ShflXor(x, mask);
   return x;
+}
+
+// ---- Sums
+
+// A row's sum of weights with the weight of the head's sink, which enters last: where a context was cut does
+// not show. max: the base of the weights. Far above all scores a sink makes the sum infinite, the output 0.
+__device__ inline float SumWithSink(const AttentionParams& p, int head, float max, float sum) {
+  return p.sinks == nullptr ? sum : sum + Exp2Approx(fmaf(p.sinks[head], 1.44269504f, -max));
 }
 
 // ---- Heads

@@ -29,6 +29,7 @@ struct AttentionCase {
   int64_t max_context_len = 0;  // 0: the longest
   int32_t window = 0;           // AttentionRule's
   float logit_softcap = 0;
+  std::vector<float> sinks;  // AttentionRule's; empty: none
   // Tokens from here on, of sequence `i`, are seen by a query; blocks before are not there.
   int64_t FirstSeen(size_t i) const {
     const SequenceSpec& s = sequences[i];
@@ -50,6 +51,7 @@ inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
   for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
   if (c.window > 0) out << ", window " << c.window;
   if (c.logit_softcap > 0) out << ", cap " << c.logit_softcap;
+  if (!c.sinks.empty()) out << ", sinks";
   return out;
 }
 

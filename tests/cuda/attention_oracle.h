@@ -57,8 +57,11 @@ inline void AppendOracle(const AttentionCase& c, size_t i, float scale, const st
   batch.positions = positions.data() + context - queries;
   kernel_test::Matrix out(DataType::kF32, queries, c.num_heads * c.head_dim);
   PagedAttention(*bench.device, qkv.view(context - queries, queries), c.num_heads, c.kv_head_of_head.data(),
-                 {.scale = scale, .window = c.window, .logit_softcap = c.logit_softcap}, batch, cache,
-                 out.view());
+                 {.scale = scale,
+                  .window = c.window,
+                  .logit_softcap = c.logit_softcap,
+                  .sinks = c.sinks.empty() ? nullptr : c.sinks.data()},
+                 batch, cache, out.view());
   for (int64_t r = 0; r < queries; ++r) {
     rows->emplace_back(out.row(r), out.row(r) + c.num_heads * c.head_dim);
   }

@@ -29,6 +29,7 @@ class AttentionRun {
       }
     }
     kv_map_ = std::make_unique<DeviceArray<int32_t>>(c_.kv_head_of_head);
+    if (!c_.sinks.empty()) sinks_ = std::make_unique<DeviceArray<float>>(c_.sinks);
     PlaceBlocks();
     FillQueries();
     FillCache();
@@ -59,8 +60,11 @@ class AttentionRun {
   // Queues the op.
   void Queue(Device& device) {
     PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(),
-                   {.scale = Scale(), .window = c_.window, .logit_softcap = c_.logit_softcap}, Batch(),
-                   CacheView(), out_.view());
+                   {.scale = Scale(),
+                    .window = c_.window,
+                    .logit_softcap = c_.logit_softcap,
+                    .sinks = sinks_ == nullptr ? nullptr : sinks_->data()},
+                   Batch(), CacheView(), out_.view());
   }
 
   void Check() {
@@ -312,6 +316,7 @@ class AttentionRun {
   std::string contents_;                      // of cache_
   std::unique_ptr<DeviceBuffer> cache_;
   std::unique_ptr<DeviceArray<int32_t>> tables_, query_start_, context_len_, positions_, kv_map_;
+  std::unique_ptr<DeviceArray<float>> sinks_;
 };
 
 // A device with scratch for any of these cases.

@@ -1,6 +1,6 @@
-// Attention with a window and with a soft cap, against the CPU's op: decodes and chunks, windows that begin
-// at every place of blocks, tiles and sections. Table entries before a window name the null block, which
-// holds NaN, so that every read of it shows.
+// Attention with a window, with a soft cap and with sinks, against the CPU's op: decodes and chunks, windows
+// that begin at every place of blocks, tiles and sections. Table entries before a window name the null block,
+// which holds NaN, so that every read of it shows.
 
 #include "kernels/cuda/attention_plan.h"
 #include "tests/cuda/attention_test_util.h"
@@ -135,6 +135,29 @@ TEST_P(WindowTest, PlainKernelTakesTheRest) {
     for (const int32_t window : {1, 31, 33, 140})
       RunCase(bench_, Case(shape, {{1}, {50, 1}, {0}, {133, 20}, {270, 5}}, window, window == 33 ? 2 : 0, 1));
   }
+}
+
+// Logits of sinks among the scores, far above and far below.
+AttentionCase WithSinks(AttentionCase c) {
+  for (int64_t h = 0; h < c.num_heads; ++h) {
+    constexpr float kSinks[] = {0.5f, -2, 3, 40, -1e4f, 1.25f};
+    c.sinks.push_back(kSinks[h % 6]);
+  }
+  return c;
+}
+
+// Whole contexts, contexts in the parts of many blocks, chunks, spans of sections, padding and the plain
+// kernel; each with and without a window.
+TEST_P(WindowTest, SinksSmall) {
+  AttentionBench small(1, 2);
+  for (const int32_t window : {0, 50}) {
+    RunCase(bench_, WithSinks(Decodes({7, 1, 64, 16}, {1, 70, 0, 333}, window, 0)));
+    RunCase(small, WithSinks(Decodes({6, 2, 128, 16}, {600, 3}, window, 0)));
+    RunCase(bench_, WithSinks(Case({3, 1, 64, 16}, {{37, 37}, {0}, {190, 21}}, window, 0)));
+    RunCase(bench_, WithSinks(Case({6, 2, 64, 8}, {{1}, {133, 20}, {0}}, window, 2, 1)));
+  }
+  RunCase(bench_, WithSinks(Case({2, 1, 64, 16}, {{2 * kSectionTokens + 50, 9}, {70, 7}}, 0, 0)));
+  RunCase(small, WithSinks(Case({2, 1, 64, 16}, {{2 * kSectionTokens + 50, 9}}, 0, 0)));
 }
 
 class WindowF32Test : public testing::Test {

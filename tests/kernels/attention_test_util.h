@@ -90,6 +90,12 @@ class Runner {
     rule_.logit_softcap = logit_softcap;
   }
 
+  // A sink's logit for each head.
+  void SetSinks(const std::vector<float>& sinks) {
+    sinks_ = sinks;
+    rule_.sinks = sinks_.data();
+  }
+
   void ShuffleBlocks(uint32_t seed) { std::shuffle(free_.begin(), free_.end(), std::mt19937(seed)); }
   std::vector<int32_t>& kv_head_of_head() { return kv_head_of_head_; }
   Device& device() { return *bench_.device; }
@@ -167,6 +173,7 @@ class Runner {
   Buffer cache_;
   KvCacheView view_;
   std::vector<int32_t> kv_head_of_head_, free_;
+  std::vector<float> sinks_;
   std::unique_ptr<Matrix> out_;
 };
 
@@ -189,6 +196,7 @@ inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType t
     const double cap = rule.logit_softcap;
     scores.push_back(cap > 0 ? cap * std::tanh(score * scale / cap) : score * scale);
   }
+  if (rule.sinks != nullptr) scores.push_back(rule.sinks[h]);
   const double max = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - max);

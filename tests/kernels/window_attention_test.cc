@@ -1,6 +1,6 @@
-// Attention with a window and with a soft cap: against softmax in double, and bit for bit the same however
-// the work is cut. Blocks before the window are taken away and filled with NaN (Runner::SetRule), so that
-// every read of such a block shows.
+// Attention with a window, with a soft cap and with sinks: against softmax in double, and bit for bit the
+// same however the work is cut. Blocks before the window are taken away and filled with NaN
+// (Runner::SetRule), so that every read of such a block shows.
 
 #include "tests/kernels/attention_test_util.h"
 
@@ -16,24 +16,38 @@ struct Case {
   Shape shape;
   int32_t window;
   float logit_softcap;
+  bool sinks = false;
 };
+
+// Logits below, among and above the scores; far above all, and so far below that the sink has no weight.
+std::vector<float> SinksOf(const Shape& shape) {
+  constexpr float kSinks[] = {0.5f, -2, 3, 60, -1e4f, 1.25f};
+  std::vector<float> sinks;
+  for (int64_t h = 0; h < shape.num_heads; ++h) sinks.push_back(kSinks[h % 6]);
+  return sinks;
+}
+
+void SetRule(Runner& runner, const Case& c) {
+  runner.SetRule(c.window, c.logit_softcap);
+  if (c.sinks) runner.SetSinks(SinksOf(c.shape));
+}
 
 std::string Name(const CacheTypes& types, const Case& c) {
   return "types " + std::to_string(static_cast<int>(types.cache)) + " and " +
          std::to_string(static_cast<int>(types.out)) + ", " + std::to_string(c.shape.num_heads) +
          " heads on " + std::to_string(c.shape.num_kv_heads) + ", dim " + std::to_string(c.shape.head_dim) +
          ", block " + std::to_string(c.shape.block_size) + ", window " + std::to_string(c.window) + ", cap " +
-         std::to_string(c.logit_softcap);
+         std::to_string(c.logit_softcap) + (c.sinks ? ", sinks" : "");
 }
-
-AttentionRule RuleOf(const Case& c) { return {.window = c.window, .logit_softcap = c.logit_softcap}; }
 
 // Windows of one token, less than a block, a block, more than a chunk; odd ones; with and without a cap,
 // which is small enough to bend the scores.
-constexpr Case kCases[] = {{{9, 3, 64, 16}, 1, 0},     {{9, 3, 64, 16}, 16, 0},   {{4, 2, 24, 8}, 37, 0},
-                           {{16, 8, 128, 16}, 130, 0}, {{3, 1, 32, 16}, 5, 0.7f}, {{2, 2, 64, 80}, 101, 0},
-                           {{2, 1, 40, 5}, 7, 1.5f},   {{71, 1, 32, 64}, 48, 0},  {{5, 2, 48, 24}, 0, 0.5f},
-                           {{1, 1, 16, 1}, 3, 0},      {{6, 1, 32, 100}, 65, 2},  {{8, 2, 64, 16}, 64, 0.9f}};
+constexpr Case kCases[] = {
+    {{9, 3, 64, 16}, 1, 0},       {{9, 3, 64, 16}, 16, 0},       {{4, 2, 24, 8}, 37, 0},
+    {{16, 8, 128, 16}, 130, 0},   {{3, 1, 32, 16}, 5, 0.7f},     {{2, 2, 64, 80}, 101, 0},
+    {{2, 1, 40, 5}, 7, 1.5f},     {{71, 1, 32, 64}, 48, 0},      {{5, 2, 48, 24}, 0, 0.5f},
+    {{1, 1, 16, 1}, 3, 0},        {{6, 1, 32, 100}, 65, 2},      {{8, 2, 64, 16}, 64, 0.9f},
+    {{8, 1, 64, 16}, 0, 0, true}, {{9, 3, 40, 16}, 37, 0, true}, {{7, 2, 128, 24}, 20, 1, true}};
 
 // Outputs of a cut, row after row of each sequence.
 using Rows = std::vector<std::vector<std::string>>;
@@ -43,7 +57,10 @@ TEST_P(WindowAttentionTest, EqualsSoftmaxInDouble) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(Name(types, c));
       Runner runner(GetParam(), 2, c.shape, types, 400);
-      runner.SetRule(c.window, c.logit_softcap);
+      SetRule(runner, c);
+      const std::vector<float> sinks = SinksOf(c.shape);
+      const AttentionRule rule{
+          .window = c.window, .logit_softcap = c.logit_softcap, .sinks = c.sinks ? sinks.data() : nullptr};
       Sequence a(c.shape, 230, 1), b(c.shape, 33, 2);
       runner.Step({&a}, {100});
       runner.Step({&a}, {129});
@@ -54,8 +71,8 @@ TEST_P(WindowAttentionTest, EqualsSoftmaxInDouble) {
         for (int64_t p = s == &a ? 229 : 0; p < s->done; ++p, ++row) {
           if (s == &b && p % 7 > 1) continue;
           for (int64_t h = 0; h < c.shape.num_heads; ++h) {
-            const std::vector<double> want = Reference(*s, c.shape, types.cache, runner.kv_head_of_head()[h],
-                                                       h, p, runner.Scale(), RuleOf(c));
+            const std::vector<double> want =
+                Reference(*s, c.shape, types.cache, runner.kv_head_of_head()[h], h, p, runner.Scale(), rule);
             for (int64_t i = 0; i < c.shape.head_dim; ++i) {
               ASSERT_NEAR(runner.out().Get(row, h * c.shape.head_dim + i), want[i],
                           Tolerance(types.out, want[i]))
@@ -106,7 +123,7 @@ Rows RunTokenByToken(CpuIsa isa, const CacheTypes& types, const Case& c,
   Rows rows;
   for (size_t i = 0; i < lengths.size(); ++i) {
     Runner alone(isa, 1, c.shape, types, 2 + lengths[i] / c.shape.block_size + 1);
-    alone.SetRule(c.window, c.logit_softcap);
+    SetRule(alone, c);
     Sequence s(c.shape, lengths[i], static_cast<uint32_t>(i));
     rows.emplace_back();
     while (s.done < lengths[i]) rows.back().push_back(alone.Step({&s}, {1})[0]);
@@ -131,7 +148,7 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
       for (uint32_t round = 0; round < 3; ++round) {
         SCOPED_TRACE(round);
         Runner runner(GetParam(), 1 + static_cast<int>(round) % 4, c.shape, types, 500);
-        runner.SetRule(c.window, c.logit_softcap);
+        SetRule(runner, c);
         runner.ShuffleBlocks(round);
         ExpectSame(RunInChunks(runner, c, lengths, round, round == 0 ? 300 : round % 2 ? 8 : 100), want);
         if (HasFatalFailure()) return;
@@ -142,19 +159,21 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
 
 // Windows that cross the borders of sections of 512 tokens (504, 500, 600), on threads that share a context.
 TEST_P(WindowAttentionTest, RowsDoNotDependOnHowSectionsAreShared) {
-  const Case cases[] = {{{9, 3, 64, 16}, 600, 0},  {{9, 3, 64, 16}, 100, 0.8f}, {{2, 1, 40, 24}, 511, 0},
-                        {{3, 3, 16, 100}, 700, 1}, {{4, 1, 32, 600}, 37, 0},    {{2, 1, 64, 16}, 1030, 0}};
+  const Case cases[] = {{{9, 3, 64, 16}, 600, 0},     {{9, 3, 64, 16}, 100, 0.8f},
+                        {{2, 1, 40, 24}, 511, 0},     {{3, 3, 16, 100}, 700, 1},
+                        {{4, 1, 32, 600}, 37, 0},     {{2, 1, 64, 16}, 1030, 0},
+                        {{6, 1, 64, 16}, 0, 0, true}, {{3, 1, 32, 16}, 600, 0, true}};
   for (const CacheTypes& types : kCacheTypes) {
     for (const Case& c : cases) {
       SCOPED_TRACE(Name(types, c));
       const std::vector<int64_t> lengths = {1290, 1100};
       Runner alone(GetParam(), 1, c.shape, types, 500);
-      alone.SetRule(c.window, c.logit_softcap);
+      SetRule(alone, c);
       const Rows want = RunInChunks(alone, c, lengths, 1, 9);
       for (const int threads : {2, 9}) {
         SCOPED_TRACE(threads);
         Runner runner(GetParam(), threads, c.shape, types, 500, 2048);
-        runner.SetRule(c.window, c.logit_softcap);
+        SetRule(runner, c);
         runner.ShuffleBlocks(static_cast<uint32_t>(threads));
         const uint32_t seed = static_cast<uint32_t>(threads);
         ExpectSame(RunInChunks(runner, c, lengths, seed, threads == 2 ? 500 : 40), want);

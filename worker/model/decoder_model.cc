@@ -208,7 +208,8 @@ void DecoderModel::Attend(int64_t layer, const StepInput& input, const TensorVie
                                                   : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   const AttentionRule rule{.scale = static_cast<float>(scale),
                            .window = attention.window,
-                           .logit_softcap = static_cast<float>(config.attention_softcap)};
+                           .logit_softcap = static_cast<float>(config.attention_softcap),
+                           .sinks = w.sinks};
   RopeTable rope = attention.rope == LayerRope::kLocal ? c_.local_rope : c_.rope;
   if (attention.rope == LayerRope::kNone) rope.cos = rope.sin = nullptr;
   QkNormRopeAndCache(*c_.device, qkv, num_heads, norms_here ? w.q_norm : nullptr,

@@ -65,6 +65,7 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size, bool
 
 bool IsDivided(Dim dim) {
   switch (PartsOf(dim).front()) {
+    case Dim::kHeads:
     case Dim::kQueries:
     case Dim::kKeysValues:
     case Dim::kIntermediate:
@@ -79,6 +80,8 @@ bool IsDivided(Dim dim) {
 
 Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
   switch (dim) {
+    case Dim::kHeads:
+      return shards.heads;
     case Dim::kQueries:
       return Scaled(shards.heads, config.head_dim);
     case Dim::kKeysValues:

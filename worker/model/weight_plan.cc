@@ -128,6 +128,7 @@ class WeightPlanBuilder {
              &layer->qkv, &layer->qkv_bias);
     AddVector({TensorRole::kQueryNorm}, i, &layer->q_norm);
     AddVector({TensorRole::kKeyNorm}, i, &layer->k_norm);
+    AddVector({TensorRole::kSinks}, i, &layer->sinks);
     AddMatrix(TensorRole::kAttentionOut, i, &layer->out, &layer->out_bias);
     AddVector({TensorRole::kAttentionPostNorm}, i, &layer->attention_post_norm);
     AddVector({TensorRole::kMlpNorm}, i, &layer->mlp_norm, &layer->mlp_norm_bias);

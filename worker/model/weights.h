@@ -43,6 +43,7 @@ struct LayerWeights {
   const float* qkv_bias = nullptr;             // [(H + 2 KV) D]
   const float* q_norm = nullptr;               // [D]; with Family::qk_norm_wide [H D]
   const float* k_norm = nullptr;               // [D]; with Family::qk_norm_wide [KV D]
+  const float* sinks = nullptr;                // [H]
   LinearWeight out;                            // [hidden, H D]
   const float* out_bias = nullptr;             // [hidden], on the last rank only
   const float* attention_post_norm = nullptr;  // [hidden]
