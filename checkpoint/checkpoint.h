@@ -24,6 +24,7 @@ namespace somnus {
 
 class MappedFile;
 struct PackedWeight;  // checkpoint/packed_weight.h
+struct TensorPart;    // checkpoint/tensor_part.h
 
 // One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
 // layer), also for GGUF, where the reader reverses the file's dimensions.
@@ -45,6 +46,9 @@ struct TensorInfo {
   // each a tensor of its own in the files. `data`, `bytes` and `source` are of the packed numbers; `type` is
   // the type of the result of ReadStoredRows, kF32 where no type of blocks can hold the numbers.
   std::shared_ptr<const PackedWeight> packed;
+  // Not null for a matrix or vector within a larger tensor of the files. `data`, `bytes` and `source` are of
+  // the larger tensor.
+  std::shared_ptr<const TensorPart> part;
   // For kF8E4M3: a row has several scales, and shares them with all rows of its block. Blocks have a multiple
   // of 32 rows, and the first block begins with row 0.
   bool scaled_by_blocks = false;

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
 #include "checkpoint/packed_weight.h"
+#include "checkpoint/tensor_part.h"
 
 namespace somnus {
 namespace {
@@ -54,6 +55,12 @@ MappedCheckpoint::MappedCheckpoint(ModelConfig config, TensorTable tensors)
 absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                         int64_t col_begin, int64_t col_end, float* out) const {
   RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
+  if (tensor.part != nullptr) {
+    const auto read = [&](int64_t r0, int64_t r1, int64_t c0, int64_t c1, void* to) {
+      return ReadRows(tensor.part->whole, r0, r1, c0, c1, static_cast<float*>(to));
+    };
+    return ReadPart(tensor, row_begin, row_end, col_begin, col_end, {1, sizeof(float)}, read, out);
+  }
   if (tensor.packed != nullptr) return ReadPackedRows(tensor, row_begin, row_end, col_begin, col_end, out);
   float* const first = out;
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
@@ -74,6 +81,15 @@ absl::Status MappedCheckpoint::ReadStoredRows(const TensorInfo& tensor, int64_t 
     return absl::InvalidArgumentError(absl::StrCat(
         tensor.file, ": tensor ", tensor.name, ": columns [", col_begin, ", ", col_end, ") cut blocks of ",
         StorageTypeName(tensor.type), ", which have ", block.elements, " elements"));
+  }
+  if (tensor.part != nullptr) {
+    const TensorInfo& whole = tensor.part->whole;
+    if (tensor.type != whole.type)
+      return ReadRows(tensor, row_begin, row_end, col_begin, col_end, static_cast<float*>(out));
+    const auto read = [&](int64_t r0, int64_t r1, int64_t c0, int64_t c1, void* to) {
+      return ReadStoredRows(whole, r0, r1, c0, c1, to);
+    };
+    return ReadPart(tensor, row_begin, row_end, col_begin, col_end, block, read, out);
   }
   if (tensor.packed != nullptr) return ReadPackedBlocks(tensor, row_begin, row_end, col_begin, col_end, out);
   auto* to = static_cast<uint8_t*>(out);

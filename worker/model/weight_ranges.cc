@@ -15,7 +15,8 @@ FileRange RangeOf(const WeightSource& source) {
   const int64_t rows = tensor.shape[0];
   // In a vector, blocks of quantized elements do not end with each row, and rows of a head change places.
   // Packed numbers may have the inputs first; their scales, a hundredth of the bytes, are left out.
-  const bool divides = tensor.bytes % rows == 0 && tensor.heads.head_dim == 0 && tensor.packed == nullptr;
+  const bool divides = tensor.bytes % rows == 0 && tensor.heads.head_dim == 0 && tensor.packed == nullptr &&
+                       tensor.part == nullptr;
   if (!divides) return {tensor.source, begin, begin + tensor.bytes};
   const uint64_t row_bytes = tensor.bytes / rows;
   return {tensor.source, begin + source.rows.begin * row_bytes, begin + source.rows.end * row_bytes};
