@@ -28,11 +28,19 @@ enum class Dim {
   kOne,   // a single row
   kHidden,
   kHeadDim,
-  kEmbedding,           // embedding_dim
-  kPositions,           // max_position_embeddings + position_offset
-  kHeads,               // num_heads; divided by query heads
-  kQueries,             // num_heads * head_dim; divided by query heads
-  kKeysValues,          // num_kv_heads * head_dim; divided by KV heads
+  kEmbedding,   // embedding_dim
+  kPositions,   // max_position_embeddings + position_offset
+  kHeads,       // num_heads; divided by query heads
+  kQueries,     // num_heads * head_dim; divided by query heads
+  kKeysValues,  // num_kv_heads * head_dim; divided by KV heads
+  // Of latent attention (LatentConfig).
+  kQueryRank,
+  kLatent,              // latent.rank
+  kLatentRow,           // latent.rank + latent.rope
+  kNope,                // latent.nope
+  kLatentQueries,       // num_heads * (latent.nope + latent.rope); divided by query heads
+  kLatentKeys,          // num_heads * latent.rank; divided by query heads
+  kLatentValues,        // num_heads * latent.value; divided by query heads
   kIntermediate,        // divided
   kVocab,               // divided
   kExperts,             // the number of routed experts; each rank has a router for all
@@ -62,7 +70,16 @@ enum class TensorRole {
   kValue,
   kQueryNorm,
   kKeyNorm,
-  kSinks,  // a logit for each query head (AttentionRule::sinks)
+  // Of latent attention, in place of the above.
+  kLatentQueryDown,
+  kLatentQueryNorm,
+  kLatentQueryUp,
+  kLatentQuery,   // in place of the three above, without a rank of queries
+  kLatentRow,     // a token's row of the cache
+  kLatentNorm,    // of its latent part
+  kLatentKeys,    // for each head [latent.rank, latent.nope]
+  kLatentValues,  // for each head [latent.value, latent.rank]
+  kSinks,         // a logit for each query head (AttentionRule::sinks)
   kAttentionOut,
   kAttentionPostNorm,  // of the block's output, before its addition to the stream
   kMlpNorm,            // before the block

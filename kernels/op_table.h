@@ -27,6 +27,7 @@
   X(Add)                  \
   X(SiluAndMul)           \
   X(GeluTanhAndMul)       \
+  X(ClampedSwigluAndMul)  \
   X(Activate)             \
   X(GatherRows)           \
   X(PoolRows)             \
@@ -35,6 +36,7 @@
   X(CombineExperts)       \
   X(KvBlockBytes)         \
   X(QkNormRopeAndCache)   \
+  X(LatentRopeAndCache)   \
   X(PagedAttention)       \
   X(CopyBlocks)           \
   X(SwapBlocks)           \

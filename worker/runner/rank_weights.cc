@@ -28,7 +28,7 @@ bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
                     c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
   };
   const auto layers = [](const ModelConfig& c) {
-    return std::tie(c.layer_attention, c.local_rope, c.attention_scale, c.attention_softcap,
+    return std::tie(c.layer_attention, c.local_rope, c.latent, c.attention_scale, c.attention_softcap,
                     c.query_temperature, c.embedding_scale, c.residual_scale, c.logits_scale,
                     c.logits_softcap, c.head_norms, c.experts);
   };
