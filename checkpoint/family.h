@@ -162,8 +162,9 @@ struct Family {
   // Rows of q and k are stored so that neighbours rotate together, 2i with 2i + 1, in all kinds of files
   // (GLM); otherwise row i of a head's rotating rows and the row that lies half of these further on.
   bool interleaved_rope = false;
-  bool partial_rope = false;  // files may rotate a part of each head
-  bool local_rope = false;    // layers with a window have a rotary embedding of their own
+  bool partial_rope = false;   // files may rotate a part of each head
+  bool fused_experts = false;  // all experts of a layer in one tensor (fused_experts.h)
+  bool local_rope = false;     // layers with a window have a rotary embedding of their own
   // Where files have windows and no list of layers: the layers whose number, from 1 on, is no multiple have
   // one; 0: all.
   int32_t window_period = 0;

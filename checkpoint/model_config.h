@@ -34,7 +34,7 @@ enum class StorageType {
 
 struct Family;  // checkpoint/family.h
 
-enum class Activation { kSilu, kRelu, kGeluTanh, kGelu };
+enum class Activation { kSilu, kRelu, kGeluTanh, kGelu, kClampedSwiglu };
 
 // Rotary embedding. `kLlama3` rescales low frequencies (Llama 3.1, rope_type "llama3"); `kLinear` divides
 // positions; `kYarn` divides the positions of slow pairs alone (YaRN, arXiv 2309.00071).
@@ -119,6 +119,8 @@ struct ModelConfig {
   int32_t max_position_embeddings = 0;
   double norm_eps = 1e-5;  // RMSNorm or LayerNorm
   Activation activation = Activation::kSilu;
+  double swiglu_limit = 0;  // of kClampedSwiglu (ClampedSwiglu in kernels/op_types.h)
+  double swiglu_alpha = 0;
   RopeConfig rope;
   RopeConfig local_rope;  // of layers with a window, in families that have two (Gemma 3, OLMo 3)
   std::vector<LayerAttention> layer_attention;  // [num_layers]; empty: LayerAttention() for each layer

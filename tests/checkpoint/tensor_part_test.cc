@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -85,6 +86,55 @@ TEST(TensorPart, KeysAndValuesOfHeadsAreRowsOfOneMatrix) {
         }
       }
     }
+  }
+}
+
+// Expert e's rows of gate and up alternate, in the columns of [experts, inputs, 2 * width].
+TEST(TensorPart, ExpertsAreColumnsOfOneTensor) {
+  const auto checkpoint = Open("gpt-oss");
+  ASSERT_NE(checkpoint, nullptr);
+  const std::string prefix = "model.layers.1.mlp.experts.";
+  const TensorInfo* const fused = checkpoint->Find(prefix + "gate_up_proj");
+  ASSERT_NE(fused, nullptr);
+  const auto* const stored = reinterpret_cast<const float*>(fused->data);
+  const int64_t hidden = fused->shape[1], columns = fused->shape[2];
+  for (const std::string name : {"3.gate_proj", "3.up_proj", "4.down_proj"}) {
+    for (const char* suffix : {".weight", ".bias"}) {
+      const TensorInfo* const part = checkpoint->Find(prefix + name + suffix);
+      ASSERT_NE(part, nullptr) << name << suffix;
+      ExpectRectangles(*checkpoint, *part);
+    }
+  }
+  for (const int64_t up : {0, 1}) {
+    const TensorInfo* const part =
+        checkpoint->Find(prefix + (up == 0 ? "3.gate_proj" : "3.up_proj") + ".weight");
+    const std::vector<float> values = Read(*checkpoint, *part);
+    for (int64_t r = 0; r < columns / 2; ++r) {
+      for (int64_t c = 0; c < hidden; ++c) {
+        float want;
+        std::memcpy(&want, stored + (3 * hidden + c) * columns + 2 * r + up, sizeof(want));
+        ASSERT_EQ(values[r * hidden + c], want);
+      }
+    }
+  }
+}
+
+// The blocks of GGUF's files, from bytes with neighbours in a byte and exponents apart.
+TEST(TensorPart, ExpertsOfMxfp4AreBlocks) {
+  const auto checkpoint = Open("gpt-oss-mxfp4");
+  ASSERT_NE(checkpoint, nullptr);
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  for (const std::string name : {"0.gate_proj", "2.up_proj", "4.down_proj"}) {
+    const TensorInfo* const part = checkpoint->Find(prefix + name + ".weight");
+    ASSERT_NE(part, nullptr) << name;
+    EXPECT_EQ(part->type, StorageType::kMXFP4);
+    ExpectRectangles(*checkpoint, *part);
+  }
+  const std::vector<float> values = Read(*checkpoint, *checkpoint->Find(prefix + "0.gate_proj.weight"));
+  for (const float value : values) {  // a power of two times a value of e2m1
+    int exponent;
+    const float mantissa = std::fabs(std::frexp(value, &exponent));
+    ASSERT_TRUE(mantissa == 0 || mantissa == 0.5f || mantissa == 0.75f) << value;
   }
 }
 

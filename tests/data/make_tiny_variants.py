@@ -23,9 +23,10 @@ from transformers import (AutoModelForCausalLM, DeepseekV3Config, Gemma2Config, 
 VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 
-GPT_OSS = dict(num_attention_heads=6, num_key_value_heads=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=20,
-               swiglu_limit=1.5, rope_parameters={"rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "beta_fast": 32.0,
-                                                  "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 32},
+GPT_OSS = dict(num_attention_heads=6, num_key_value_heads=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+               sliding_window=20, swiglu_limit=1.5,
+               rope_parameters={"rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                "truncate": False, "original_max_position_embeddings": 32},
                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON)
 
 VARIANTS = {
@@ -195,11 +196,12 @@ VARIANTS = {
                              n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1, use_qk_norm=True,
                              attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
                              **(COMMON | dict(num_hidden_layers=3))), dtype=torch.float32, hub_names=True),
-    # Latent attention with a rank of queries, YaRN whose scale of attention counts twice, biases, and five heads, which no group
-    # of 2 to 4 ranks divides evenly. No layer has experts.
+    # Latent attention with a rank of queries, YaRN whose scale of attention counts twice, biases, and five heads, which no
+    # group of 2 to 4 ranks divides evenly. No layer has experts.
     "deepseek-latent": dict(
-        config=DeepseekV3Config(hidden_size=36, intermediate_size=40, num_attention_heads=5, num_key_value_heads=5, q_lora_rank=20,
-                                kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12, n_routed_experts=4,
+        config=DeepseekV3Config(hidden_size=36, intermediate_size=40, num_attention_heads=5, num_key_value_heads=5,
+                                q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12,
+                                n_routed_experts=4,
                                 num_experts_per_tok=2, moe_intermediate_size=16, n_group=1, topk_group=1, first_k_dense_replace=2,
                                 rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0,
                                                  "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
@@ -208,18 +210,36 @@ VARIANTS = {
                                 **COMMON), dtype=torch.float32),
     # Latent attention whose queries are one product, and whose halves rotate together; two shards in bf16.
     "deepseek-latent-halves": dict(
-        config=DeepseekV3Config(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
-                                kv_lora_rank=40, qk_rope_head_dim=12, qk_nope_head_dim=16, v_head_dim=20, n_routed_experts=4,
+        config=DeepseekV3Config(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=4,
+                                q_lora_rank=None, kv_lora_rank=40, qk_rope_head_dim=12, qk_nope_head_dim=16, v_head_dim=20,
+                                n_routed_experts=4,
                                 num_experts_per_tok=2, moe_intermediate_size=16, n_group=1, topk_group=1, first_k_dense_replace=2,
                                 rope_parameters={"rope_type": "default", "rope_theta": 5e3}, rope_interleave=False,
                                 tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
         dtype=torch.bfloat16, shards=2),
-    # Sinks, biases everywhere, a window on every other layer, YaRN with bounds that are not rounded, and experts whose gate and up
-    # alternate in one tensor and are clamped often.
+    # Latent attention, and experts in groups behind a dense layer.
+    "deepseek-v3": dict(
+        config=DeepseekV3Config(hidden_size=36, intermediate_size=40, num_attention_heads=5, num_key_value_heads=5,
+                                q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12,
+                                n_routed_experts=8,
+                                num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2, n_group=4, topk_group=2,
+                                first_k_dense_replace=1, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+                                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.float32, hub_names=True),
+    "glm4-moe-lite": dict(
+        config=Glm4MoeLiteConfig(hidden_size=32, intermediate_size=36, num_attention_heads=4, num_key_value_heads=4,
+                                 q_lora_rank=16, kv_lora_rank=20, qk_rope_head_dim=4, qk_nope_head_dim=12, v_head_dim=10,
+                                 n_routed_experts=6,
+                                 num_experts_per_tok=2, moe_intermediate_size=18, mlp_layer_types=["sparse", "dense"],
+                                 rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=False,
+                                 max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, hub_names=True),
+    # Sinks, biases everywhere, a window on every other layer, YaRN with bounds that are not rounded, and experts whose gate
+    # and up alternate in one tensor and are clamped often.
     "gpt-oss": dict(
         config=GptOssConfig(hidden_size=36, intermediate_size=20, **GPT_OSS), dtype=torch.float32),
     # The same with experts of MXFP4.
-    "gpt-oss-mxfp4": dict(config=GptOssConfig(hidden_size=32, intermediate_size=64, **GPT_OSS), dtype=torch.bfloat16, mxfp4=True),
+    "gpt-oss-mxfp4": dict(
+        config=GptOssConfig(hidden_size=32, intermediate_size=64, **GPT_OSS), dtype=torch.bfloat16, mxfp4=True),
 }
 
 

@@ -54,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/olmo3", "variants/glm4", "variants/glm", "variants/gemma2", "variants/gemma3",
                     "variants/gemma3-wrapped", "variants/ministral3", "variants/qwen3-moe",
                     "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe", "variants/deepseek-latent",
-                    "variants/deepseek-latent-halves"));
+                    "variants/deepseek-latent-halves", "variants/deepseek-v3", "variants/glm4-moe-lite",
+                    "variants/gpt-oss", "variants/gpt-oss-mxfp4"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                          testing::Values("gguf_variants/mistral-window", "gguf_variants/ministral3",

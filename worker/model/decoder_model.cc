@@ -263,7 +263,7 @@ void DecoderModel::Mlp(const LayerWeights& w, const StepInput& input, const Tens
   if (w.up.n() > 0) {
     FusedLinear(*c_.device, normed, w.up, w.up_bias, up);
     if (c_.config->family->gated_mlp) {
-      GateAndMul(*c_.device, c_.config->activation, up, hidden);
+      GateAndMul(*c_.device, *c_.config, up, hidden);
     } else {
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);
     }
