@@ -24,7 +24,7 @@ VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 
 GPT_OSS = dict(num_attention_heads=6, num_key_value_heads=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
-               sliding_window=20, swiglu_limit=1.5,
+               sliding_window=20,
                rope_parameters={"rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                 "truncate": False, "original_max_position_embeddings": 32},
                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON)
@@ -234,12 +234,13 @@ VARIANTS = {
                                  rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=False,
                                  max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, hub_names=True),
     # Sinks, biases everywhere, a window on every other layer, YaRN with bounds that are not rounded, and experts whose gate
-    # and up alternate in one tensor and are clamped often.
+    # and up alternate in one tensor.
     "gpt-oss": dict(
         config=GptOssConfig(hidden_size=36, intermediate_size=20, **GPT_OSS), dtype=torch.float32),
-    # The same with experts of MXFP4.
+    # The same with experts of MXFP4, which are clamped often.
     "gpt-oss-mxfp4": dict(
-        config=GptOssConfig(hidden_size=32, intermediate_size=64, **GPT_OSS), dtype=torch.bfloat16, mxfp4=True),
+        config=GptOssConfig(hidden_size=32, intermediate_size=64, swiglu_limit=1.5, **GPT_OSS), dtype=torch.bfloat16,
+        mxfp4=True),
 }
 
 

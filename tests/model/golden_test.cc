@@ -63,7 +63,9 @@ INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                                          "gguf_variants/olmo2", "gguf_variants/olmo3", "gguf_variants/glm4",
                                          "gguf_variants/gemma2", "gguf_variants/gemma3",
                                          "gguf_variants/mixtral", "gguf_variants/qwen3-moe",
-                                         "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe"));
+                                         "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe",
+                                         "gguf_variants/gpt-oss", "gguf_variants/deepseek-latent",
+                                         "gguf_variants/deepseek-v3"));
 
 // Whole experts on each rank, of which one has a single expert or several.
 TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {
