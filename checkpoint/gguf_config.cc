@@ -298,7 +298,8 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
     return FindTensor(family, role) != nullptr && tensors.Has(TensorName(family, role) + suffix);
   };
   config.tie_word_embeddings = !has(TensorRole::kHead, ".weight");
-  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias");
+  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias") ||
+                              has(TensorRole::kLatentRow, ".bias");
   config.attention_out_bias = has(TensorRole::kAttentionOut, ".bias");
   config.mlp_bias = has(TensorRole::kUp, ".bias");
   config.head_norms = has(TensorRole::kQueryNorm, ".weight");
