@@ -76,7 +76,7 @@ enum class TensorRole {
   kLatentQueryUp,
   kLatentQuery,   // in place of the three above, without a rank of queries
   kLatentRow,     // a token's row of the cache
-  kLatentNorm,    // of its latent part
+  kLatentNorm,    // of the row's latent part
   kLatentKeys,    // for each head [latent.rank, latent.nope]
   kLatentValues,  // for each head [latent.value, latent.rank]
   kSinks,         // a logit for each query head (AttentionRule::sinks)

@@ -14,7 +14,7 @@ namespace somnus {
 //   gate_up_proj_blocks [E, 2 I, H / 32, 16] and down_proj_blocks [E, H, I / 32, 16], the numbers of MXFP4
 //   with two in a byte, the first in the low bits, and the same with _scales, without the last dimension,
 // in which gate and up alternate, and gate_up_proj_bias [E, 2 I] and down_proj_bias [E, H].
-// InvalidArgument names a tensor of a wrong type or shape. Where none of these is there, nothing is added.
+// InvalidArgument names a tensor of a wrong type or shape. Files without such tensors get nothing more.
 absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors);
 
 }  // namespace somnus

@@ -28,7 +28,7 @@ absl::Status ReadYarnRope(const GgufFile& gguf, GgufFields* fields, ModelConfig*
   rope.factor = fields->Double("rope.scaling.factor", 1.0);
   rope.original_max_position_embeddings =
       fields->Size("rope.scaling.original_context_length", config->max_position_embeddings);
-  // Files of latent attention store a tenth, for reasons of their converter's history.
+  // Files of latent attention store a tenth: llama.cpp's converter began so.
   const double unit = config->latent.rank > 0 ? 10 : 1;
   const double all_dim = unit * fields->Double("rope.scaling.yarn_log_multiplier", 0.0);
   rope.beta_fast = fields->Double("rope.scaling.yarn_beta_fast", 32.0);

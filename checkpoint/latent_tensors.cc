@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-// The stored matrix; nothing where it is not there.
+// The stored matrix; nothing in files without the matrix.
 absl::StatusOr<std::optional<TensorInfo>> FindWhole(const ModelConfig& config, const TensorTable& tensors,
                                                     const std::string& name,
                                                     const std::vector<int64_t>& shape) {

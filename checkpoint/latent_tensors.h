@@ -8,7 +8,7 @@
 namespace somnus {
 
 // Adds, for each layer of a model with latent attention whose files have kv_b_proj ([heads * (nope + value),
-// rank], for each head the rows of its keys and then those of its values), the matrices that attention over
+// rank], for each head the rows of its keys and then of the head's values), the matrices that attention over
 // the latent vectors multiplies by: k_b_proj, each head's keys transposed ([heads * rank, nope]), and
 // v_b_proj
 // ([heads * value, rank]). Matrices that are stored so stay as they are.

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// A transposed part is read a few of its rows at a time, so that a tile of the whole stays in a cache.
+// A transposed part is read a few rows at a time, so that a tile of the whole stays in a cache.
 constexpr int64_t kTileRows = 64;
 
 }  // namespace

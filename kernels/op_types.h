@@ -111,7 +111,7 @@ struct KvCacheView {
   int64_t head_dim = 0;
   float k_scale = 1;  // of kF8E4M3
   float v_scale = 1;
-  // A token has one row [head_dim] for each KV head, which is both its K and its V (DeepSeek V2's latent
+  // A token has one row [head_dim] for each KV head, which is both K and V (DeepSeek V2's latent
   // attention, arXiv 2405.04434, section 2.1). dtype: a type that activations have.
   bool latent = false;
 };

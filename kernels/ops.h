@@ -126,7 +126,7 @@ void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out
 // As SiluAndMul, with GELU in its tanh form in place of silu. Gemma's MLP.
 void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
-// As SiluAndMul, with the clamped unit in its place. GPT-OSS's experts.
+// As SiluAndMul, with the clamped unit in place of silu. GPT-OSS's experts.
 void ClampedSwigluAndMul(Device& device, const TensorView& gate_up, const ClampedSwiglu& unit,
                          const TensorView& out);
 
@@ -218,7 +218,7 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
                         const KvCacheView& cache);
 
 // The sizes of a head of latent attention: `nope` dimensions of queries and keys without a position, `rope`
-// with one (even; what rotates together are neighbours, 2i with 2i + 1, or, unless interleaved, i with i +
+// with one (even; neighbours rotate together, 2i with 2i + 1, or, unless interleaved, i with i +
 // rope / 2), and the latent vector of a token, of which keys and values are linear images.
 struct LatentShape {
   int64_t nope = 0;
@@ -231,7 +231,7 @@ struct LatentShape {
 // queries that has a position. row: sum [T, latent + rope], of which the first `latent` columns are
 // normalized by RMSNorm in place (norm: f32 [latent]), and the rest rotated. queries: sum [T, num_heads *
 // (nope + rope)]; the last `rope` of each head are rotated into the last `rope` columns of the head in `out`,
-// sum [T, num_heads * (latent + rope)]. table: f32 [max_positions, rope / 2]; its q_scale is not used.
+// sum [T, num_heads * (latent + rope)]. table: f32 [max_positions, rope / 2]; q_scale is not used.
 void LatentRopeAndCache(Device& device, const TensorView& row, const float* norm, double eps,
                         const TensorView& queries, int64_t num_heads, const LatentShape& shape,
                         const RopeTable& table, const AttentionBatch& batch, const KvCacheView& cache,

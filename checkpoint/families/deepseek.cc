@@ -1,5 +1,5 @@
-// DeepSeek V3 and R1 (arXiv 2412.19437), Kimi K2, and GLM-4.7-Flash: latent attention, whose cache has one
-// vector for a token and layer.
+// DeepSeek V3 and R1 (arXiv 2412.19437), Kimi K2, and GLM-4.7-Flash: latent attention:
+// the cache has one vector for a token and layer.
 
 #include <algorithm>
 #include <cmath>
@@ -153,7 +153,7 @@ absl::Status ReadLatentDecoder(const LatentKeys& keys, JsonFields* fields, Model
   model->attention_qkv_bias = model->attention_out_bias = fields->Bool("attention_bias", false);
   ReadActivation(fields, "hidden_act", "silu", model);
   RETURN_IF_ERROR(fields->status());
-  model->head_dim = model->latent.rope;  // what rotates
+  model->head_dim = model->latent.rope;  // the rotating dimensions
   RETURN_IF_ERROR(ReadRopes({}, fields, model));
   ExtendByYarn(model);
   RETURN_IF_ERROR(ReadLatentScale(fields, model));

@@ -1,4 +1,4 @@
-// GPT-OSS (arXiv 2508.10925): experts in every layer, whose gated unit is clamped, sinks of attention, biases
+// GPT-OSS (arXiv 2508.10925): experts with a clamped gated unit in every layer, sinks of attention, biases
 // everywhere, and a window on every other layer.
 
 #include "base/status_macros.h"

@@ -1,4 +1,4 @@
-// Attention over a latent cache, whose rows are keys and values at once: each chunk of rows is brought into
+// Attention over a latent cache, where rows are keys and values at once: each chunk of rows is brought into
 // the layouts of keys and of values, in f32, once for all query rows, which are all heads of a few queries.
 // Part of kernels_*.cc.
 
@@ -22,7 +22,7 @@ struct LatentAttention : Attention<TileF32, kDefaultChunkTokens, LatentRows> {
     values = keys + kDefaultChunkTokens * dims;
   }
 
-  // Rows [0, tokens) of a piece to both layouts; values first, as keys are their transpose.
+  // Rows [0, tokens) of a piece to both layouts; values first, as keys are the transpose of the values.
   template <typename Element>
   void Expand(const Piece& piece, Element) const {
     const auto* from = reinterpret_cast<const typename Element::Type*>(piece.v);

@@ -189,7 +189,7 @@ TEST(HfFamilies, UnknownKindsOfLayersAreRefused) {
               HasSubstr("layer_types: sliding_attention in this family"));
 }
 
-// As on the hub: DeepSeek V3 before transformers 5, whose class knows what the file leaves out.
+// As on the hub: DeepSeek V3 before transformers 5, with the class's defaults for absent keys.
 TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
   const json hub = json::parse(R"({"architectures":["DeepseekV3ForCausalLM"],"model_type":"deepseek_v3",
     "hidden_size":7168,"intermediate_size":18432,"num_hidden_layers":61,"num_attention_heads":128,

@@ -6,8 +6,8 @@
 namespace somnus {
 namespace {
 
-// Of the norms between the halves of a projection, whatever the configuration's: the default of transformers'
-// DeepseekV3RMSNorm.
+// The epsilon of norms between the halves of a projection, in every configuration: the default of
+// transformers' DeepseekV3RMSNorm.
 constexpr double kInnerEps = 1e-6;
 
 // Columns [begin, begin + count).

@@ -2,7 +2,7 @@
 // Latent attention (MLA; DeepSeek V2, arXiv 2405.04434, section 2.1) without expanding the cache: each head's
 // query is brought into the space of the latent vectors by the transpose of the head's key matrix, attends
 // the rows of the cache, which all heads share, and the mean of latent vectors becomes the head's value by
-// its value matrix. The same form serves prompts and decodes.
+// the head's value matrix. The same form serves prompts and decodes.
 
 #include <cstdint>
 
