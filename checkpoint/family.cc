@@ -44,7 +44,8 @@ FamilyRegistration::FamilyRegistration(const Family* family) {
   const auto has = [family](TensorRole role) { return FindTensor(*family, role) != nullptr; };
   SOMNUS_CHECK(family->gated_mlp ==
                (has(TensorRole::kGate) || has(TensorRole::kGateUp) || has(TensorRole::kExpertGate)));
-  SOMNUS_CHECK(has(TensorRole::kQuery) != has(TensorRole::kQueryKeyValue));
+  SOMNUS_CHECK(has(TensorRole::kQuery) + has(TensorRole::kQueryKeyValue) + has(TensorRole::kLatentQuery) ==
+               1);
   SOMNUS_CHECK(family->learned_positions == (FindTensor(*family, TensorRole::kPositions) != nullptr));
   for (const Family* other : Families()) {
     SOMNUS_CHECK(std::strcmp(other->model_type, family->model_type) != 0);
@@ -87,6 +88,20 @@ int64_t SizeOf(Dim dim, const ModelConfig& c) {
       return int64_t{c.num_heads} * c.head_dim;
     case Dim::kKeysValues:
       return int64_t{c.num_kv_heads} * c.head_dim;
+    case Dim::kQueryRank:
+      return c.latent.query_rank;
+    case Dim::kLatent:
+      return c.latent.rank;
+    case Dim::kLatentRow:
+      return int64_t{c.latent.rank} + c.latent.rope;
+    case Dim::kNope:
+      return c.latent.nope;
+    case Dim::kLatentQueries:
+      return int64_t{c.num_heads} * (c.latent.nope + c.latent.rope);
+    case Dim::kLatentKeys:
+      return int64_t{c.num_heads} * c.latent.rank;
+    case Dim::kLatentValues:
+      return int64_t{c.num_heads} * c.latent.value;
     case Dim::kIntermediate:
       return c.intermediate_size;
     case Dim::kVocab:

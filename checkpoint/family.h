@@ -33,6 +33,14 @@ enum class Dim {
   kHeads,               // num_heads; divided by query heads
   kQueries,             // num_heads * head_dim; divided by query heads
   kKeysValues,          // num_kv_heads * head_dim; divided by KV heads
+  // Of latent attention (LatentConfig).
+  kQueryRank,
+  kLatent,              // latent.rank
+  kLatentRow,           // latent.rank + latent.rope
+  kNope,                // latent.nope
+  kLatentQueries,       // num_heads * (latent.nope + latent.rope); divided by query heads
+  kLatentKeys,          // num_heads * latent.rank; divided by query heads
+  kLatentValues,        // num_heads * latent.value; divided by query heads
   kIntermediate,        // divided
   kVocab,               // divided
   kExperts,             // the number of routed experts; each rank has a router for all
@@ -62,7 +70,16 @@ enum class TensorRole {
   kValue,
   kQueryNorm,
   kKeyNorm,
-  kSinks,  // a logit for each query head (AttentionRule::sinks)
+  // Of latent attention, in place of the above.
+  kLatentQueryDown,
+  kLatentQueryNorm,
+  kLatentQueryUp,
+  kLatentQuery,   // in place of the three above, without a rank of queries
+  kLatentRow,     // a token's row of the cache
+  kLatentNorm,    // of the row's latent part
+  kLatentKeys,    // for each head [latent.rank, latent.nope]
+  kLatentValues,  // for each head [latent.value, latent.rank]
+  kSinks,         // a logit for each query head (AttentionRule::sinks)
   kAttentionOut,
   kAttentionPostNorm,  // of the block's output, before its addition to the stream
   kMlpNorm,            // before the block
@@ -145,8 +162,9 @@ struct Family {
   // Rows of q and k are stored so that neighbours rotate together, 2i with 2i + 1, in all kinds of files
   // (GLM); otherwise row i of a head's rotating rows and the row that lies half of these further on.
   bool interleaved_rope = false;
-  bool partial_rope = false;  // files may rotate a part of each head
-  bool local_rope = false;    // layers with a window have a rotary embedding of their own
+  bool partial_rope = false;   // files may rotate a part of each head
+  bool fused_experts = false;  // all experts of a layer in one tensor (fused_experts.h)
+  bool local_rope = false;     // layers with a window have a rotary embedding of their own
   // Where files have windows and no list of layers: the layers whose number, from 1 on, is no multiple have
   // one; 0: all.
   int32_t window_period = 0;

@@ -28,7 +28,9 @@ absl::Status ReadYarnRope(const GgufFile& gguf, GgufFields* fields, ModelConfig*
   rope.factor = fields->Double("rope.scaling.factor", 1.0);
   rope.original_max_position_embeddings =
       fields->Size("rope.scaling.original_context_length", config->max_position_embeddings);
-  const double all_dim = fields->Double("rope.scaling.yarn_log_multiplier", 0.0);
+  // Files of latent attention store a tenth: llama.cpp's converter began so.
+  const double unit = config->latent.rank > 0 ? 10 : 1;
+  const double all_dim = unit * fields->Double("rope.scaling.yarn_log_multiplier", 0.0);
   rope.beta_fast = fields->Double("rope.scaling.yarn_beta_fast", 32.0);
   rope.beta_slow = fields->Double("rope.scaling.yarn_beta_slow", 1.0);
   for (const double beta : {rope.beta_fast, rope.beta_slow}) {
@@ -84,7 +86,7 @@ absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, GgufFiel
   if (rope.theta <= 0) return gguf.Bad(fields->Key("rope.freq_base"), "not above zero");
   const int32_t rotated = fields->Size("rope.dimension_count", config->head_dim);
   RETURN_IF_ERROR(fields->status());
-  if (rotated != config->head_dim) {
+  if (rotated != config->RopeHeadDim()) {
     const std::string key = fields->Key("rope.dimension_count");
     if (!config->family->partial_rope) return gguf.Unsupported(key, "a partial rotation");
     if (rotated > config->head_dim || rotated % 2 != 0) return gguf.Bad(key, "not a number of pairs");
@@ -153,6 +155,25 @@ absl::Status ReadLayers(GgufFields* fields, ModelConfig* config) {
   return fields->status();
 }
 
+// The sizes of latent attention, with a single KV head for all queries. Files without that are of before the
+// matrices of keys and values were stored apart.
+void ReadLatentSizes(GgufFields* fields, ModelConfig* config) {
+  LatentConfig& latent = config->latent;
+  latent.rank = fields->Size("attention.kv_lora_rank");
+  latent.query_rank = fields->SizeOrNone("attention.q_lora_rank");
+  latent.rope = fields->Size("rope.dimension_count");
+  latent.nope = fields->Size("attention.key_length_mla") - latent.rope;
+  latent.value = fields->Size("attention.value_length_mla");
+  const auto note = [&](const char* key, const std::string& what) {
+    fields->Fail(fields->gguf().Unsupported(fields->Key(key), what));
+  };
+  if (config->num_kv_heads != 1) note("attention.head_count_kv", "more than one head of latent attention");
+  if (latent.nope <= 0) note("attention.key_length_mla", "no more than rope.dimension_count");
+  if (latent.rope % 2 != 0) note("rope.dimension_count", "not a number of pairs");
+  if (config->head_dim != latent.rank + latent.rope)
+    note("attention.key_length", "not kv_lora_rank and rope.dimension_count together");
+}
+
 absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, GgufFields* fields,
                        ModelConfig* config) {
   const std::string name = TensorName(*config->family, TensorRole::kEmbedding) + ".weight";
@@ -174,8 +195,10 @@ absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, GgufFie
   config->head_dim = fields->Size("attention.key_length", head_dim);
   const int32_t value_length = fields->Size("attention.value_length", config->head_dim);
   config->norm_eps = fields->Double("attention.layer_norm_rms_epsilon", 1e-5);
+  const bool latent = FindTensor(*config->family, TensorRole::kLatentRow) != nullptr;
+  if (latent) ReadLatentSizes(fields, config);
   RETURN_IF_ERROR(fields->status());
-  if (value_length != config->head_dim)
+  if (!latent && value_length != config->head_dim)
     return gguf.Unsupported(fields->Key("attention.value_length"), "a length unlike the keys'");
   return absl::OkStatus();
 }
@@ -275,7 +298,8 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile&
     return FindTensor(family, role) != nullptr && tensors.Has(TensorName(family, role) + suffix);
   };
   config.tie_word_embeddings = !has(TensorRole::kHead, ".weight");
-  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias");
+  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias") || has(TensorRole::kQueryKeyValue, ".bias") ||
+                              has(TensorRole::kLatentRow, ".bias");
   config.attention_out_bias = has(TensorRole::kAttentionOut, ".bias");
   config.mlp_bias = has(TensorRole::kUp, ".bias");
   config.head_norms = has(TensorRole::kQueryNorm, ".weight");

@@ -29,9 +29,14 @@ std::string UnsupportedTypeName(uint32_t ggml_type) {
 }
 
 // Adds the tensor; a tensor of all experts, whose name has a "*" and whose first dimension is the experts, as
-// one tensor for each expert.
+// one tensor for each expert; any other tensor of three dimensions, of all heads, as the heads' matrices one
+// below the other.
 absl::Status AddTensor(TensorInfo info, TensorTable* tensors) {
   const size_t star = info.name.find('*');
+  if (star == std::string::npos && info.shape.size() == 3) {
+    info.shape[1] *= info.shape[0];  // GgufFile has checked the number of elements
+    info.shape.erase(info.shape.begin());
+  }
   if (star == std::string::npos) return tensors->Add(std::move(info));
   const int64_t count = info.shape.size() > 1 ? info.shape[0] : 0;
   if (count < 1 || count > kMaxRoutedExperts || info.bytes % count != 0) {

@@ -6,8 +6,10 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
+#include "checkpoint/fused_experts.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
+#include "checkpoint/latent_tensors.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/packed_tensors.h"
 #include "checkpoint/safetensors_directory.h"
@@ -45,6 +47,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
   RETURN_IF_ERROR(AddPackedTensors(config, &tensors));
+  RETURN_IF_ERROR(AddFusedExperts(config, &tensors));
+  RETURN_IF_ERROR(AddLatentTensors(config, &tensors));
   const std::string embedding = TensorName(*config.family, TensorRole::kEmbedding) + ".weight";
   const std::string head = TensorName(*config.family, TensorRole::kHead) + ".weight";
   if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding, head)) {

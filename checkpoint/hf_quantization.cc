@@ -17,7 +17,7 @@ using Method = QuantizationConfig::Method;
 
 constexpr char kMethod[] = "quant_method";
 constexpr int64_t kMaxGroup = int64_t{1} << 28;
-constexpr char kMethods[] = "gptq, awq, compressed-tensors and fp8 are read";
+constexpr char kMethods[] = "gptq, awq, compressed-tensors, fp8 and mxfp4 are read";
 
 // The number of bits, under either name.
 void ReadBits(JsonFields* f, const char* key, QuantizationConfig* out) {
@@ -148,6 +148,10 @@ absl::Status ReadQuantization(JsonFields* fields, QuantizationConfig* quantizati
   if (method == "awq") return ReadAwq(&f, quantization);
   if (method == "compressed-tensors") return ReadCompressedTensors(&f, quantization);
   if (method == "fp8") return ReadFp8(&f, quantization);
+  if (method == "mxfp4") {  // of experts (fused_experts.h); the other keys name modules, which the tensors show
+    quantization->method = Method::kMxfp4;
+    return f.status();
+  }
   return absl::UnimplementedError(absl::StrCat(f.Unsupported(kMethod, method).message(), "; ", kMethods));
 }
 

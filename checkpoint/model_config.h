@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/experts_config.h"
+#include "checkpoint/latent_config.h"
 
 namespace somnus {
 
@@ -33,7 +34,7 @@ enum class StorageType {
 
 struct Family;  // checkpoint/family.h
 
-enum class Activation { kSilu, kRelu, kGeluTanh, kGelu };
+enum class Activation { kSilu, kRelu, kGeluTanh, kGelu, kClampedSwiglu };
 
 // Rotary embedding. `kLlama3` rescales low frequencies (Llama 3.1, rope_type "llama3"); `kLinear` divides
 // positions; `kYarn` divides the positions of slow pairs alone (YaRN, arXiv 2309.00071).
@@ -87,7 +88,7 @@ struct GenerationDefaults {
 // A checkpoint's quantization: the quantization_config of a Hugging Face checkpoint, as far as the tensors'
 // shapes do not tell; for a GGUF file, which gives the type of each tensor, the method alone.
 struct QuantizationConfig {
-  enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8, kGguf };
+  enum class Method { kNone, kGptq, kAwq, kCompressedTensors, kFp8, kMxfp4, kGguf };
   Method method = Method::kNone;
   bool float8 = false;        // weights are of fp8 (e4m3)
   int32_t bits = 0;           // of a weight; 0: the tensors tell
@@ -118,11 +119,16 @@ struct ModelConfig {
   int32_t max_position_embeddings = 0;
   double norm_eps = 1e-5;  // RMSNorm or LayerNorm
   Activation activation = Activation::kSilu;
+  double swiglu_limit = 0;  // of kClampedSwiglu (ClampedSwiglu in kernels/op_types.h)
+  double swiglu_alpha = 0;
   RopeConfig rope;
   RopeConfig local_rope;  // of layers with a window, in families that have two (Gemma 3, OLMo 3)
   std::vector<LayerAttention> layer_attention;  // [num_layers]; empty: LayerAttention() for each layer
-  double attention_scale = 0;                   // of query times key; 0: head_dim ^ -0.5
-  double attention_softcap = 0;                 // a score s becomes softcap * tanh(s / softcap); 0: none
+  // With a rank above 0, num_kv_heads is 1 and head_dim the length of a cached row, latent.rank +
+  // latent.rope.
+  LatentConfig latent;
+  double attention_scale = 0;    // of query times key; 0: head_dim ^ -0.5
+  double attention_softcap = 0;  // a score s becomes softcap * tanh(s / softcap); 0: none
   // The query at position p is multiplied by 1 + query_temperature * ln(1 + floor(p /
   // rope.original_max_position_embeddings)): llama_4_scaling_beta of Ministral 3.
   double query_temperature = 0;
@@ -178,8 +184,10 @@ struct ModelConfig {
     }
     return false;
   }
+  // The dimensions of a head that rotary embeddings see.
+  int32_t RopeHeadDim() const { return latent.rank > 0 ? latent.rope : head_dim; }
   // The dimensions of a head that rotate, by the main rotary embedding.
-  int32_t RotaryDim() const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
+  int32_t RotaryDim() const { return rope.rotary_dim > 0 ? rope.rotary_dim : RopeHeadDim(); }
 };
 
 }  // namespace somnus

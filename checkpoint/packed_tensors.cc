@@ -289,6 +289,14 @@ class PackedTensorBuilder {
 
 }  // namespace
 
+absl::StatusOr<std::optional<TensorInfo>> MakePackedTensor(const QuantizationConfig& config,
+                                                           const TensorTable& tensors,
+                                                           const std::string& name,
+                                                           const std::vector<int64_t>& shape) {
+  if (config.method == Method::kNone) return std::nullopt;
+  return PackedTensorBuilder(config, tensors, name, shape).Build();
+}
+
 absl::Status AddPackedTensors(const ModelConfig& config, TensorTable* tensors) {
   if (config.quantization.method == Method::kNone) return absl::OkStatus();
   ModelConfig untied = config;  // a head of its own may be stored all the same
@@ -297,7 +305,7 @@ absl::Status AddPackedTensors(const ModelConfig& config, TensorTable* tensors) {
       untied, [&](const std::string& name, const std::vector<int64_t>& shape) -> absl::Status {
         if (shape.size() != 2 || tensors->Find(name) != nullptr) return absl::OkStatus();
         ASSIGN_OR_RETURN(std::optional<TensorInfo> tensor,
-                         PackedTensorBuilder(config.quantization, *tensors, name, shape).Build());
+                         MakePackedTensor(config.quantization, *tensors, name, shape));
         return tensor.has_value() ? tensors->AddPacked(*std::move(tensor)) : absl::OkStatus();
       });
 }

@@ -1,7 +1,12 @@
 #pragma once
 // Which matrices of a quantized Hugging Face checkpoint are made of which tensors.
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/tensor_table.h"
 
@@ -23,5 +28,12 @@ namespace somnus {
 //   own, inputs that are sorted into groups (GPTQ's desc_act), and where 32 does not divide the groups or the
 //   inputs.
 absl::Status AddPackedTensors(const ModelConfig& config, TensorTable* tensors);
+
+// The tensor that AddPackedTensors would add for the matrix `name` of `shape`, [rows, columns]; nothing where
+// no parts of the matrix are there.
+absl::StatusOr<std::optional<TensorInfo>> MakePackedTensor(const QuantizationConfig& config,
+                                                           const TensorTable& tensors,
+                                                           const std::string& name,
+                                                           const std::vector<int64_t>& shape);
 
 }  // namespace somnus

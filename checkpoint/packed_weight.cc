@@ -111,6 +111,10 @@ float ScaleAt(const PackedWeight& w, int64_t row, int64_t group) {
   return scale;
 }
 
+uint8_t ExponentAt(const PackedWeight& w, int64_t row, int64_t group) {
+  return w.scales[row / w.block_rows * w.row_stride + group * w.group_stride];
+}
+
 int32_t ZeroAt(const PackedWeight& w, int64_t row, int64_t group) {
   if (!w.zeros.has_value()) return w.zero;
   const uint8_t stored = w.transposed ? Get(*w.zeros, group, row) : Get(*w.zeros, row, group);
@@ -134,8 +138,22 @@ constexpr std::array<float, 256> MakeFloat8Values() {
   return values;
 }
 
+// Numbers from the first column of a block on, a block at a time through the form that files of blocks have.
+void ConvertMxfp4Row(const PackedWeight& w, int64_t row, const Tile& tile, const uint8_t* numbers, float* out) {
+  for (int64_t col = tile.col_begin; col < tile.col_end;) {
+    const int64_t count = std::min(EndOfGroup(w, col), tile.col_end) - col, offset = col % kBlock;
+    uint8_t block[1 + kBlock / 2] = {ExponentAt(w, row, GroupOf(w, col))};
+    for (int64_t i = offset; i < offset + count; ++i)
+      block[1 + i % 16] |= static_cast<uint8_t>(*numbers++ << (i / 16 * 4));
+    DequantizeRange(StorageType::kMXFP4, block, offset, offset + count, out);
+    out += count;
+    col += count;
+  }
+}
+
 void ConvertRow(const PackedWeight& w, int64_t row, const Tile& tile, const uint8_t* numbers, float* out) {
   static constexpr std::array<float, 256> kFloat8 = MakeFloat8Values();
+  if (w.mxfp4) return ConvertMxfp4Row(w, row, tile, numbers, out);
   for (int64_t col = tile.col_begin; col < tile.col_end;) {
     const int64_t group = GroupOf(w, col), end = std::min(EndOfGroup(w, col), tile.col_end);
     const float scale = ScaleAt(w, row, group);
@@ -176,6 +194,11 @@ absl::Status PutF8Block(const TensorInfo& tensor, int64_t row, float scale, cons
 absl::Status PutBlock(const TensorInfo& tensor, int64_t row, int64_t group, const uint8_t* numbers,
                       uint8_t* to) {
   const PackedWeight& w = *tensor.packed;
+  if (w.mxfp4) {
+    *to = ExponentAt(w, row, group);
+    PutNibbles(numbers, to + 1);
+    return absl::OkStatus();
+  }
   const float scale = ScaleAt(w, row, group);
   if (tensor.type == StorageType::kF8E4M3) return PutF8Block(tensor, row, scale, numbers, to);
   const int32_t zero = ZeroAt(w, row, group);

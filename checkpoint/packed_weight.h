@@ -1,6 +1,6 @@
 #pragma once
-// Matrices as GPTQ, AWQ, compressed-tensors and fp8 checkpoints store them: small numbers packed into one
-// tensor, scales and zero points in others. An element is scale * (number - zero point).
+// Matrices as GPTQ, AWQ, compressed-tensors, fp8 and MXFP4 checkpoints store them: small numbers packed into
+// one tensor, scales and zero points in others. An element is scale * (number - zero point).
 //
 // The layouts are the writers' layouts: AutoGPTQ's and GPTQModel's QuantLinear, AutoAWQ's WQLinear_GEMM,
 // compressed-tensors' pack_to_int32. Pure functions over mapped files; thread safe.
@@ -35,6 +35,9 @@ struct PackedWeight {
   bool transposed = false;  // GPTQ and AWQ: inputs first
   uint8_t flip = 0;         // to be combined with the numbers by XOR: 0x80 for signed bytes
   bool float8 = false;      // the numbers are bits of floats (e4m3), without zero points
+  // The numbers of 4 bits are bits of floats (e2m1), and each scale is a byte, the exponent of a power of two
+  // plus 127 (OCP Microscaling Formats 1.0, section 5.4). scale_type is not used.
+  bool mxfp4 = false;
 
   const uint8_t* scales = nullptr;
   StorageType scale_type = StorageType::kF16;  // F32, F16 or BF16

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// A transposed part is read a few of its rows at a time, so that a tile of the whole stays in a cache.
+// A transposed part is read a few rows at a time, so that a tile of the whole stays in a cache.
 constexpr int64_t kTileRows = 64;
 
 }  // namespace
@@ -20,7 +20,7 @@ TensorInfo MakePartTensor(std::string name, std::vector<int64_t> shape, TensorPa
   const TensorInfo& whole = part.whole;
   const bool blocks = BlockSizeOf(whole.type).elements > 1;
   TensorInfo tensor{std::move(name), whole.type, std::move(shape), whole.data, whole.bytes, whole.file};
-  if (part.transposed && blocks) tensor.type = StorageType::kF32;
+  if (blocks && (part.transposed || whole.scaled_by_blocks)) tensor.type = StorageType::kF32;
   tensor.source = whole.source;
   tensor.part = std::make_shared<const TensorPart>(std::move(part));
   return tensor;

@@ -25,8 +25,8 @@ struct TensorPart {
   int64_t group_step = 0;
 };
 
-// A tensor `name` of `shape` (of one dimension: a column) that is `part`. Its type is the whole's, but F32
-// for the transpose of a type of blocks.
+// A tensor `name` of `shape` (of one dimension: a column) that is `part`. The type is the whole's, but F32
+// for the transpose of a type of blocks, and for fp8 with scales of blocks of rows.
 TensorInfo MakePartTensor(std::string name, std::vector<int64_t> shape, TensorPart part);
 
 // Reads a rectangle of a tensor with `part`, which is inside of the tensor, into `out`: dense rows of units,

@@ -28,6 +28,7 @@
   X(Add)                  \
   X(SiluAndMul)           \
   X(GeluTanhAndMul)       \
+  X(ClampedSwigluAndMul)  \
   X(Activate)             \
   X(GatherRows)           \
   X(PoolRows)             \
@@ -36,6 +37,7 @@
   X(CombineExperts)       \
   X(KvBlockBytes)         \
   X(QkNormRopeAndCache)   \
+  X(LatentRopeAndCache)   \
   X(PagedAttention)       \
   X(CopyBlocks)           \
   X(SwapBlocks)           \

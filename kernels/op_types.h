@@ -94,6 +94,13 @@ constexpr int64_t ExpertTiles(int64_t pairs, int64_t experts) {
   return partial + pairs / kExpertTileRows;
 }
 
+// GPT-OSS's gated unit: with g = min(gate, limit) and u = up within -limit and limit, (u + 1) * g * sigmoid(
+// alpha * g).
+struct ClampedSwiglu {
+  float alpha = 1.702f;
+  float limit = 7;
+};
+
 enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
@@ -115,6 +122,9 @@ struct KvCacheView {
   int64_t head_dim = 0;
   float k_scale = 1;  // of kF8E4M3
   float v_scale = 1;
+  // A token has one row [head_dim] for each KV head, which is both K and V (DeepSeek V2's latent
+  // attention, arXiv 2405.04434, section 2.1). dtype: a type that activations have.
+  bool latent = false;
 };
 inline constexpr float kLeastI8Magnitude = 0x1p-100f;
 

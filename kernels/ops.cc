@@ -98,6 +98,11 @@ void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView&
   device.ops().GeluTanhAndMul(device, gate_up, out);
 }
 
+void ClampedSwigluAndMul(Device& device, const TensorView& gate_up, const ClampedSwiglu& unit,
+                         const TensorView& out) {
+  device.ops().ClampedSwigluAndMul(device, gate_up, unit, out);
+}
+
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {
   device.ops().Activate(device, x, f, out);
 }
@@ -129,14 +134,23 @@ void CombineExperts(Device& device, const TensorView& x, const ExpertRouting& ro
 }
 
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
-                     int64_t head_dim) {
-  return device.ops().KvBlockBytes(device, dtype, block_size, num_kv_heads, head_dim);
+                     int64_t head_dim, bool latent) {
+  return device.ops().KvBlockBytes(device, dtype, block_size, num_kv_heads, head_dim, latent);
 }
 
 void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
                         const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
                         const KvCacheView& cache) {
   device.ops().QkNormRopeAndCache(device, qkv, num_heads, q_norm, k_norm, eps, rope, batch, cache);
+}
+
+void LatentRopeAndCache(Device& device, const TensorView& row, const float* norm, double eps,
+                        const TensorView& queries, int64_t num_heads, const LatentShape& shape,
+                        const RopeTable& table, const AttentionBatch& batch, const KvCacheView& cache,
+                        const TensorView& out) {
+  SOMNUS_CHECK(cache.latent && cache.num_kv_heads == 1 && cache.head_dim == shape.latent + shape.rope);
+  device.ops().LatentRopeAndCache(device, row, norm, eps, queries, num_heads, shape, table, batch, cache,
+                                  out);
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,

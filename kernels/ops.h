@@ -132,6 +132,10 @@ void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out
 // As SiluAndMul, with GELU in its tanh form in place of silu. Gemma's MLP.
 void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
+// As SiluAndMul, with the clamped unit in place of silu. GPT-OSS's experts.
+void ClampedSwigluAndMul(Device& device, const TensorView& gate_up, const ClampedSwiglu& unit,
+                         const TensorView& out);
+
 // out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out);
 
@@ -180,7 +184,7 @@ void CombineExperts(Device& device, const TensorView& x, const ExpertRouting& ro
 
 // The bytes of a block of a KvCacheView.
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
-                     int64_t head_dim);
+                     int64_t head_dim, bool latent = false);
 
 // The sequences of a step, prefill chunks and decodes mixed. The numbers are known to the host: the numbers
 // choose kernels and grids, and bound the arrays' contents. On CUDA a sequence may be padding (a graph runs a
@@ -219,11 +223,31 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
                         const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
                         const KvCacheView& cache);
 
+// The sizes of a head of latent attention: `nope` dimensions of queries and keys without a position, `rope`
+// with one (even; neighbours rotate together, 2i with 2i + 1, or, unless interleaved, i with i +
+// rope / 2), and the latent vector of a token, of which keys and values are linear images.
+struct LatentShape {
+  int64_t nope = 0;
+  int64_t rope = 0;
+  int64_t latent = 0;
+  bool interleaved = true;
+};
+
+// Writes the tokens' rows of a latent cache (head_dim is latent + rope, one KV head), and the part of the
+// queries that has a position. row: sum [T, latent + rope], of which the first `latent` columns are
+// normalized by RMSNorm in place (norm: f32 [latent]), and the rest rotated. queries: sum [T, num_heads *
+// (nope + rope)]; the last `rope` of each head are rotated into the last `rope` columns of the head in `out`,
+// sum [T, num_heads * (latent + rope)]. table: f32 [max_positions, rope / 2]; q_scale is not used.
+void LatentRopeAndCache(Device& device, const TensorView& row, const float* norm, double eps,
+                        const TensorView& queries, int64_t num_heads, const LatentShape& shape,
+                        const RopeTable& table, const AttentionBatch& batch, const KvCacheView& cache,
+                        const TensorView& out);
+
 // Causal attention over the paged cache (PagedAttention, SOSP'23 section 4.1): query row t of sequence i sees
 // the cache's tokens [0, positions[t]], or those of them that rule.window leaves. q: the first num_heads *
 // head_dim columns of qkv; out: act [T, num_heads * head_dim]. kv_head_of_head: [num_heads], which of this
 // rank's KV heads serves query head h (uneven shards have no fixed ratio). rule: window >= 0, logit_softcap
-// >= 0.
+// >= 0. With a latent cache a head's output are means of whole rows, [head_dim].
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
                     const AttentionRule& rule, const AttentionBatch& batch, const KvCacheView& cache,
                     const TensorView& out);

@@ -62,6 +62,8 @@ std::string WhatIsThere(const ModelConfig& config) {
                           config.quantization.float8 ? " (of fp8)" : " (of whole numbers)");
     case Method::kFp8:
       return method("fp8");
+    case Method::kMxfp4:
+      return method("mxfp4");
     case Method::kGguf:
       return absl::StrCat(config.name, " is a GGUF file");
     case Method::kNone:

@@ -76,7 +76,7 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   const float scale = capped ? 1 : args.scale;
 
   static bool Serves(const KvCacheView& cache) {
-    return cache.head_dim % kStepK == 0 && cache.head_dim <= kMaxTileDims &&
+    return !cache.latent && cache.head_dim % kStepK == 0 && cache.head_dim <= kMaxTileDims &&
            cache.block_size % kGroupTokens == 0;
   }
 

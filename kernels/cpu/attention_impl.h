@@ -51,7 +51,8 @@ struct Attention {
   static constexpr int64_t kPair = P::kStepK;
   static constexpr int64_t kActBytes = sizeof(ActType);
   static constexpr bool kScaled = E::kType == DataType::kI8;  // each token by itself
-  static constexpr bool kExpanded = P::E::kType != E::kType;
+  static constexpr bool kLatent = requires { Stored::kLatent; };
+  static constexpr bool kExpanded = kLatent || P::E::kType != E::kType;
   static constexpr int64_t kStoredBytes = Stored::kStepK * static_cast<int64_t>(sizeof(typename E::Type));
 
   const AttentionArgs& args;
@@ -59,9 +60,10 @@ struct Attention {
   const int64_t block_size = args.cache.block_size;
   const int64_t head_dim = args.cache.head_dim;
   const int64_t dims = PaddedHeadDim(head_dim);
-  const int64_t head_bytes = KvHeadBytes(E::kType, block_size, head_dim);
+  const int64_t head_bytes = HeadBytesOf(args.cache);
   const int64_t scale_bytes = ScaleBytes(E::kType, block_size);
-  const int64_t v_row_bytes = dims * kStoredBytes;  // in the cache
+  // In the cache.
+  const int64_t v_row_bytes = dims * (kLatent ? ElementBytes(args.cache.dtype) : kStoredBytes);
   // From one step of a product to the next.
   const int64_t k_step_bytes = (kExpanded ? kChunkTokens : block_size) * P::kBBytes / kW;
   const int64_t v_step_bytes = dims * P::kBBytes / kW;
@@ -157,7 +159,8 @@ struct Attention {
       Piece& piece = chunk.pieces[chunk.num_pieces++];
       const char* const data = head + 2 * scale_bytes;
       piece.k = data + offset * kStoredBytes;
-      piece.v = data + KBytes(E::kType, block_size, head_dim) + offset / Stored::kStepK * v_row_bytes;
+      piece.v = data + (kLatent ? 0 : KBytes(E::kType, block_size, head_dim)) +
+                offset / Stored::kStepK * v_row_bytes;
       piece.k_scales = reinterpret_cast<const float*>(head) + offset;
       piece.v_scales = reinterpret_cast<const float*>(head + scale_bytes) + offset;
       piece.position = chunk.end;

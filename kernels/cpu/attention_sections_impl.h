@@ -165,6 +165,7 @@ template <typename A, typename S>
 using Bf16ByteAttention = EitherAttention<Bf16Activations, AttentionOf<A>, ByteAttention<S>>;
 
 const AttentionKernels& AttentionFor(const KvCacheView& cache) {
+  if (cache.latent) return AttentionOf<LatentAttention>::kKernels;
   switch (cache.dtype) {
     case DataType::kBF16:
       return AttentionOf<Attention<TileBF16>>::kKernels;

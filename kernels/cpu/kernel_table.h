@@ -74,6 +74,28 @@ struct QkArgs {
   KvCacheView cache;
 };
 
+// As the op LatentRopeAndCache.
+struct LatentArgs {
+  float* row;
+  int64_t row_stride;
+  const float* norm;
+  float eps;
+  const float* queries;
+  int64_t query_stride;
+  int64_t num_heads;
+  int64_t nope;
+  int64_t rope;
+  int64_t latent;
+  bool interleaved;
+  const float* cos;
+  const float* sin;
+  const int32_t* positions;
+  const int32_t* slots;
+  KvCacheView cache;
+  float* out;
+  int64_t out_stride;
+};
+
 // Queries [query_begin, query_end) of one sequence against one KV head.
 struct AttentionArgs {
   const float* q;  // row 0 of the step
@@ -149,9 +171,12 @@ struct KernelTable {
   void (*add_scaled)(float* y, float factor, const char* w, DataType type, int64_t n);
   void (*silu_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
   void (*gelu_tanh_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
+  void (*clamped_swiglu_and_mul)(const ActivationArgs& args, const ClampedSwiglu& unit, int64_t row_begin,
+                                 int64_t row_end);
   void (*activate)(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, int64_t row_end);
 
   void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);
+  void (*latent_rope_cache)(const LatentArgs& args, int64_t row_begin, int64_t row_end);
   const AttentionKernels& (*attention_for)(const KvCacheView& cache);
 
   // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when no value is
@@ -236,6 +261,15 @@ static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t hea
   return RoundUp(2 * ScaleBytes(type, block_size) + KBytes(type, block_size, head_dim) +
                      VBytes(type, block_size, head_dim),
                  64);
+}
+
+// One KV head of one block of a latent cache: [block][head_dim], rows padded to 16 dims, of any type that
+// activations have.
+static inline int64_t LatentHeadBytes(DataType type, int64_t block_size, int64_t head_dim) {
+  return RoundUp(block_size * PaddedHeadDim(head_dim) * ElementBytes(type), 64);
+}
+static inline int64_t HeadBytesOf(const KvCacheView& cache) {
+  return (cache.latent ? LatentHeadBytes : KvHeadBytes)(cache.dtype, cache.block_size, cache.head_dim);
 }
 
 // An f8e4m3 is read by putting the bits at their places in an f16, which has a different exponent bias: the

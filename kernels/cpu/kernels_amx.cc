@@ -9,6 +9,7 @@
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/expanded_attention_impl.h"
+#include "kernels/cpu/latent_attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/amx_linear_impl.h"

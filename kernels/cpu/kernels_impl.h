@@ -14,8 +14,10 @@
 #include "kernels/cpu/float8_weights_impl.h"
 #include "kernels/cpu/float8_impl.h"
 #include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/latent_rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/expanded_attention_impl.h"
+#include "kernels/cpu/latent_attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 #include "kernels/cpu/fill_impl.h"
@@ -43,8 +45,10 @@ constexpr KernelTable MakeTable() {
       .add_scaled = AddScaled,
       .silu_and_mul = SiluAndMul,
       .gelu_tanh_and_mul = GeluTanhAndMul,
+      .clamped_swiglu_and_mul = ClampedSwigluAndMul,
       .activate = Activate,
       .qk_norm_rope_cache = QkNormRopeCache,
+      .latent_rope_cache = LatentRopeCache,
       .attention_for = AttentionFor,
       .arg_max = ArgMax,
       .log_sum_exp = LogSumExp,

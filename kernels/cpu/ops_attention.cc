@@ -165,8 +165,8 @@ class Shares {
 }  // namespace
 
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
-                     int64_t head_dim) {
-  return num_kv_heads * KvHeadBytes(dtype, block_size, head_dim);
+                     int64_t head_dim, bool latent) {
+  return num_kv_heads * (latent ? LatentHeadBytes : KvHeadBytes)(dtype, block_size, head_dim);
 }
 
 void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
@@ -188,6 +188,34 @@ void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads
   const int64_t width = (num_heads + 4 * cache.num_kv_heads) * cache.head_dim;
   cpu.ParallelFor(batch.num_tokens, batch.num_tokens * width,
                   [&](int64_t begin, int64_t end) { cpu.kernels().qk_norm_rope_cache(args, begin, end); });
+}
+
+void LatentRopeAndCache(Device& device, const TensorView& row, const float* norm, double eps,
+                        const TensorView& queries, int64_t num_heads, const LatentShape& shape,
+                        const RopeTable& table, const AttentionBatch& batch, const KvCacheView& cache,
+                        const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const LatentArgs args{.row = static_cast<float*>(row.data),
+                        .row_stride = row.stride,
+                        .norm = norm,
+                        .eps = static_cast<float>(eps),
+                        .queries = static_cast<const float*>(queries.data),
+                        .query_stride = queries.stride,
+                        .num_heads = num_heads,
+                        .nope = shape.nope,
+                        .rope = shape.rope,
+                        .latent = shape.latent,
+                        .interleaved = shape.interleaved,
+                        .cos = table.cos,
+                        .sin = table.sin,
+                        .positions = batch.positions,
+                        .slots = batch.slot_mapping,
+                        .cache = cache,
+                        .out = static_cast<float*>(out.data),
+                        .out_stride = out.stride};
+  const int64_t width = 2 * cache.head_dim + num_heads * shape.rope;
+  cpu.ParallelFor(batch.num_tokens, batch.num_tokens * width,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().latent_rope_cache(args, begin, end); });
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
@@ -220,8 +248,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count) {
   if (num_layers == 0) return;
-  const int64_t bytes = cpu::KvBlockBytes(device, layers[0].dtype, layers[0].block_size,
-                                          layers[0].num_kv_heads, layers[0].head_dim);
+  const int64_t bytes = layers[0].num_kv_heads * HeadBytesOf(layers[0]);
   // A thread takes whole layers: copies of one layer may depend on each other's order.
   AsCpu(device).ParallelFor(num_layers, num_layers * count * bytes / 8, [&](int64_t begin, int64_t end) {
     for (int64_t layer = begin; layer < end; ++layer) {
@@ -235,8 +262,7 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
 
 void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
                 SwapDirection direction, const BlockSwap* swaps, int64_t count) {
-  const int64_t bytes = cpu::KvBlockBytes(device, layers[0].dtype, layers[0].block_size,
-                                          layers[0].num_kv_heads, layers[0].head_dim);
+  const int64_t bytes = layers[0].num_kv_heads * HeadBytesOf(layers[0]);
   AsCpu(device).ParallelFor(count, num_layers * count * bytes / 8, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       char* pooled = static_cast<char*>(pool.data) + swaps[i].host_block * num_layers * bytes;

@@ -117,6 +117,15 @@ void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView&
                   [&](int64_t begin, int64_t end) { cpu.kernels().gelu_tanh_and_mul(args, begin, end); });
 }
 
+void ClampedSwigluAndMul(Device& device, const TensorView& gate_up, const ClampedSwiglu& unit,
+                         const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const ActivationArgs args = MakeActivationArgs(gate_up, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols * 2, [&](int64_t begin, int64_t end) {
+    cpu.kernels().clamped_swiglu_and_mul(args, unit, begin, end);
+  });
+}
+
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
   const ActivationArgs args = MakeActivationArgs(x, out);

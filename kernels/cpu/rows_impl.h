@@ -135,14 +135,14 @@ SOMNUS_INLINE void GateRows(const ActivationArgs& args, int64_t row_begin, int64
       using E = decltype(e);
       auto* out = reinterpret_cast<typename E::Type*>(args.out) + r * args.out_stride;
       for (int64_t i = 0; i < n; i += kW) {
-        Put<E>(out + i, f(Get<F32>(gate + i, n - i)) * Get<F32>(gate + n + i, n - i), n - i);
+        Put<E>(out + i, f(Get<F32>(gate + i, n - i), Get<F32>(gate + n + i, n - i)), n - i);
       }
     });
   }
 }
 
 void SiluAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
-  GateRows(args, row_begin, row_end, [](VF gate) { return gate * Sigmoid(gate); });
+  GateRows(args, row_begin, row_end, [](VF gate, VF up) { return gate * Sigmoid(gate) * up; });
 }
 
 SOMNUS_INLINE VF Gelu(VF x) {
@@ -157,7 +157,19 @@ SOMNUS_INLINE VF GeluTanh(VF x) {
 }
 
 void GeluTanhAndMul(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
-  GateRows(args, row_begin, row_end, [](VF gate) { return GeluTanh(gate); });
+  GateRows(args, row_begin, row_end, [](VF gate, VF up) { return GeluTanh(gate) * up; });
+}
+
+// NaN stays NaN.
+void ClampedSwigluAndMul(const ActivationArgs& args, const ClampedSwiglu& unit, int64_t row_begin,
+                         int64_t row_end) {
+  const VF alpha = Set(unit.alpha), most = Set(unit.limit), least = -most;
+  GateRows(args, row_begin, row_end, [&](VF gate, VF up) {
+    gate = gate > most ? most : gate;
+    up = up > most ? most : up;
+    up = up < least ? least : up;
+    return (up + 1.0f) * (gate * Sigmoid(alpha * gate));
+  });
 }
 
 template <typename F>

@@ -16,9 +16,26 @@ __device__ inline float GeluTanh(float x) {
   return x * Sigmoid(2.0f * 0.79788456f * fmaf(x * x * x, 0.044715f, x));
 }
 
-// silu(gate) * up, or with kGelu GELU in its tanh form. Reads 2 * sizeof(S) bytes per output, writes
-// sizeof(T).
-template <bool kGelu, typename S, typename T, int kVector>
+// Gated units, of gate and up.
+struct SiluGate {
+  __device__ float operator()(float gate, float up) const { return gate * Sigmoid(gate) * up; }
+};
+struct GeluTanhGate {
+  __device__ float operator()(float gate, float up) const { return GeluTanh(gate) * up; }
+};
+struct ClampedGate {
+  ClampedSwiglu unit;
+  // NaN stays NaN.
+  __device__ float operator()(float gate, float up) const {
+    gate = gate > unit.limit ? unit.limit : gate;
+    up = up > unit.limit ? unit.limit : up;
+    up = up < -unit.limit ? -unit.limit : up;
+    return (up + 1.0f) * (gate * Sigmoid(unit.alpha * gate));
+  }
+};
+
+// Reads 2 * sizeof(S) bytes per output, writes sizeof(T).
+template <typename Gate, typename S, typename T, int kVector>
 struct GateOp {
   static constexpr int kWidth = kVector;
   struct Row {
@@ -33,6 +50,7 @@ struct GateOp {
   int64_t stride, n;
   T* out;
   int64_t out_stride;
+  Gate f;
 
   __device__ Row At(int64_t row) const { return {gate_up + row * stride, out + row * out_stride}; }
   __device__ Loaded Load(const Row& row, int col) const {
@@ -41,10 +59,7 @@ struct GateOp {
   __device__ void Store(const Row& row, int col, const Loaded& x) const {
     float y[kWidth];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      const float gate = ToFloat(x.gate[j]);
-      y[j] = (kGelu ? GeluTanh(gate) : gate * Sigmoid(gate)) * ToFloat(x.up[j]);
-    }
+    for (int j = 0; j < kWidth; ++j) y[j] = f(ToFloat(x.gate[j]), ToFloat(x.up[j]));
     StoreFloats(row.out + col, y);
   }
 };
@@ -136,30 +151,35 @@ void ActivateAs(CudaDevice& device, const TensorView& x, const TensorView& out) 
   });
 }
 
-template <bool kGelu>
-void GateAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+template <typename Gate>
+void GateAndMul(Device& device, const TensorView& gate_up, const Gate& gate, const TensorView& out) {
   if (out.rows == 0 || out.cols == 0) return;
   DispatchTypes(gate_up, out, [&](auto from, auto to) {
     using S = typename decltype(from)::type;
     using T = typename decltype(to)::type;
     constexpr int kWide = 16 / sizeof(S);
     const auto run = [&](auto op) {
-      op = {gate_up.row<const S>(0), gate_up.stride, out.cols, out.row<T>(0), out.stride};
+      op = {gate_up.row<const S>(0), gate_up.stride, out.cols, out.row<T>(0), out.stride, gate};
       LaunchElements<2>(AsCuda(device), op, out.rows, out.cols);
     };
-    TakesVectors(kWide, out.cols, {gate_up, out}) ? run(GateOp<kGelu, S, T, kWide>{})
-                                                  : run(GateOp<kGelu, S, T, 1>{});
+    TakesVectors(kWide, out.cols, {gate_up, out}) ? run(GateOp<Gate, S, T, kWide>{})
+                                                  : run(GateOp<Gate, S, T, 1>{});
   });
 }
 
 }  // namespace
 
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
-  GateAndMul<false>(device, gate_up, out);
+  GateAndMul(device, gate_up, SiluGate(), out);
 }
 
 void GeluTanhAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
-  GateAndMul<true>(device, gate_up, out);
+  GateAndMul(device, gate_up, GeluTanhGate(), out);
+}
+
+void ClampedSwigluAndMul(Device& device, const TensorView& gate_up, const ClampedSwiglu& unit,
+                         const TensorView& out) {
+  GateAndMul(device, gate_up, ClampedGate{unit}, out);
 }
 
 void ScaleAndCap(Device& device, const TensorView& x, float factor, float softcap) {

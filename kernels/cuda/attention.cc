@@ -83,7 +83,9 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.num_kv_heads = static_cast<int>(cache.num_kv_heads);
   params.head_dim = static_cast<int>(cache.head_dim);
   params.block_size = static_cast<int>(cache.block_size);
-  params.run_size = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
+  const int64_t run = CacheRunBytes(cache.dtype, cache.block_size, cache.head_dim) / SizeOf(cache.dtype);
+  params.run_size = cache.latent ? 0 : run;
+  params.head_size = cache.latent ? run : 2 * run;
   params.run_header = CacheRunHeader(cache.dtype, cache.block_size) / SizeOf(cache.dtype);
   params.scale_log2 =
       static_cast<float>(static_cast<double>(rule.scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
@@ -100,7 +102,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.sinks = rule.sinks;
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
   // The tensor-core kernels look for the largest score before scaling, which needs a positive scale.
-  const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;
+  const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0 && !cache.latent;
   if (fast && TensorCoreAttention(cuda, shape, batch, params)) return;
   if (PlainAttention(cuda, shape, params, batch.num_tokens)) return;
   cuda.Record(absl::UnimplementedError("PagedAttention: no kernel takes this type or head_dim"));

@@ -189,7 +189,7 @@ __device__ void FinishPiece(const AttentionParams& p, const Piece& piece, const 
   T* const out = there ? static_cast<T*>(p.out) + p.query_start[piece.seq] * p.out_stride +
                              heads.heads[piece.head_begin + row] * p.head_dim
                        : nullptr;
-  // The sink enters once, where the context is whole; `row` has a head only where it is `there`.
+  // The sink enters once, where the context is whole; a row has a head only where `there` is true.
   if (slot == nullptr && there) sum = SumWithSink(p, heads.heads[piece.head_begin + row], top, sum);
   const float scale = slot != nullptr ? p.v_scale : p.v_scale / sum;
 #pragma unroll

@@ -24,7 +24,8 @@ struct AttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   int block_size = 0;
-  int64_t run_size = 0;    // elements from a head's K in a block to the head's V, and on to the next head's K
+  int64_t run_size = 0;    // elements from a head's K in a block to the head's V; 0: K is V (latent)
+  int64_t head_size = 0;   // elements from a head's K in a block to the next head's K
   int64_t run_header = 0;  // elements before the elements of a run: an int8 cache's scales (cache_layout.h)
   float scale_log2 = 1;    // of scores, an f8e4m3 cache's scale of K included, so that weights are powers of
                            // two
@@ -50,13 +51,13 @@ struct AttentionParams {
 // Where a token's K of KV head `kv_head` begins in cache block `block`, in elements; the token's V is
 // run_size further.
 SOMNUS_HD int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
-  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
-  return run * p.run_size + p.run_header + int64_t{in_block} * p.head_dim;
+  const int64_t head = int64_t{block} * p.num_kv_heads + kv_head;
+  return head * p.head_size + p.run_header + int64_t{in_block} * p.head_dim;
 }
 // Where the scale of that K is in an int8 cache, in bytes; V's is run_size further.
 SOMNUS_HD int64_t KeyScaleOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
-  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
-  return run * p.run_size + int64_t{in_block} * 4;
+  const int64_t head = int64_t{block} * p.num_kv_heads + kv_head;
+  return head * p.head_size + int64_t{in_block} * 4;
 }
 
 // The first token that a row sees which sees the tokens below `limit`.

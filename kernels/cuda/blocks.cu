@@ -48,7 +48,7 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
   if (num_layers == 0 || count == 0) return;
   const KvCacheView& view = layers[0];
   const int64_t bytes = SOMNUS_CUDA_NAMESPACE::KvBlockBytes(device, view.dtype, view.block_size,
-                                                            view.num_kv_heads, view.head_dim);
+                                                            view.num_kv_heads, view.head_dim, view.latent);
   const bool aligned = std::all_of(layers, layers + num_layers,
                                    [](const KvCacheView& layer) { return IsAlignedTo(layer.data, 16); });
   const CopyPlan plan = PlanCopy(bytes, aligned);

@@ -29,8 +29,8 @@ void PackQuantizedRows(const Device&, const LinearWeight&, int64_t, int64_t, con
 }
 
 int64_t KvBlockBytes(const Device&, DataType dtype, int64_t block_size, int64_t num_kv_heads,
-                     int64_t head_dim) {
-  return num_kv_heads * 2 * CacheRunBytes(dtype, block_size, head_dim);
+                     int64_t head_dim, bool latent) {
+  return num_kv_heads * (latent ? 1 : 2) * CacheRunBytes(dtype, block_size, head_dim);
 }
 
 int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {

@@ -86,7 +86,7 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
   if (error != cudaSuccess) return cuda.Record(error, "SwapBlocks: the pool is no pinned memory");
   const KvCacheView& view = layers[0];
   const int64_t bytes = SOMNUS_CUDA_NAMESPACE::KvBlockBytes(device, view.dtype, view.block_size,
-                                                            view.num_kv_heads, view.head_dim);
+                                                            view.num_kv_heads, view.head_dim, view.latent);
   const bool aligned = IsAlignedTo(mapped, 16) &&
                        std::all_of(layers, layers + num_layers,
                                    [](const KvCacheView& layer) { return IsAlignedTo(layer.data, 16); });

@@ -211,5 +211,71 @@ TEST(HfFamilies, UnknownKindsOfLayersAreRefused) {
               HasSubstr("layer_types: sliding_attention in this family"));
 }
 
+// As on the hub: DeepSeek V3 before transformers 5, with the class's defaults for absent keys.
+TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
+  const json hub = json::parse(R"({"architectures":["DeepseekV3ForCausalLM"],"model_type":"deepseek_v3",
+    "hidden_size":7168,"intermediate_size":18432,"num_hidden_layers":61,"num_attention_heads":128,
+    "num_key_value_heads":128,"kv_lora_rank":512,"q_lora_rank":1536,"qk_nope_head_dim":128,"qk_rope_head_dim":64,
+    "v_head_dim":128,"n_routed_experts":256,"n_shared_experts":1,"num_experts_per_tok":8,"n_group":8,
+    "topk_group":4,"moe_intermediate_size":2048,"first_k_dense_replace":3,"routed_scaling_factor":2.5,
+    "scoring_func":"sigmoid","norm_topk_prob":true,"num_nextn_predict_layers":1,"vocab_size":129280,
+    "max_position_embeddings":163840,"rms_norm_eps":1e-6,"rope_theta":10000,"tie_word_embeddings":false,
+    "rope_scaling":{"type":"yarn","factor":40,"original_max_position_embeddings":4096,"beta_fast":32,"beta_slow":1,
+                    "mscale":1.0,"mscale_all_dim":1.0},
+    "quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]}})");
+  const ModelConfig model = Good(hub);
+  EXPECT_EQ(model.latent,
+            (LatentConfig{.rank = 512, .query_rank = 1536, .nope = 128, .rope = 64, .value = 128}));
+  EXPECT_EQ(model.num_kv_heads, 1);
+  EXPECT_EQ(model.head_dim, 576);
+  EXPECT_EQ(model.RotaryDim(), 64);
+  EXPECT_EQ(model.rope.attention_factor, 1);
+  const double attention = 0.1 * std::log(40) + 1;
+  EXPECT_NEAR(model.attention_scale, attention * attention / std::sqrt(192), 1e-12);
+  EXPECT_EQ(model.experts.num_experts, 256);
+  EXPECT_EQ(model.experts.num_groups, 8);
+  EXPECT_EQ(model.experts.shared_size, 2048);
+  EXPECT_EQ(model.experts.score, RouterScore::kSigmoid);
+  EXPECT_FALSE(model.HasExperts(2));
+  EXPECT_TRUE(model.HasExperts(3));
+  // Kimi K2 is of this class; a rank of null means that queries are one product.
+  json kimi = With(With(hub, "model_type", "kimi_k2"), "q_lora_rank", nullptr);
+  EXPECT_EQ(Good(kimi).latent.query_rank, 0);
+  kimi.erase("q_lora_rank");
+  EXPECT_EQ(Good(kimi).latent.query_rank, 1536);
+  EXPECT_THAT(ErrorOf(With(hub, "qk_rope_head_dim", 63)),
+              HasSubstr("qk_rope_head_dim: not a number of pairs"));
+}
+
+TEST(HfFamilies, GptOssAsOnTheHub) {
+  const json hub =
+      json::parse(R"({"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss","attention_bias":true,
+    "head_dim":64,"hidden_act":"silu","hidden_size":2880,"intermediate_size":2880,"num_attention_heads":64,
+    "num_hidden_layers":4,"num_key_value_heads":8,"num_local_experts":32,"experts_per_token":4,
+    "num_experts_per_tok":4,"rms_norm_eps":1e-5,"sliding_window":128,"swiglu_limit":7.0,"vocab_size":201088,
+    "max_position_embeddings":131072,"rope_theta":150000,"tie_word_embeddings":false,
+    "layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"],
+    "rope_scaling":{"rope_type":"yarn","factor":32.0,"original_max_position_embeddings":4096,"beta_fast":32.0,
+                    "beta_slow":1.0,"truncate":false},
+    "quantization_config":{"quant_method":"mxfp4","modules_to_not_convert":["model.layers.*.self_attn"]}})");
+  json silent = hub;  // the class's rule in place of a list
+  silent.erase("layer_types");
+  for (const json& config : {hub, silent}) {
+    const ModelConfig model = Good(config);
+    EXPECT_THAT(Windows(model), ElementsAre(128, 0, 128, 0));
+    EXPECT_EQ(model.activation, Activation::kClampedSwiglu);
+    EXPECT_EQ(model.swiglu_limit, 7);
+    EXPECT_EQ(model.swiglu_alpha, 1.702);
+    EXPECT_TRUE(model.attention_qkv_bias && model.attention_out_bias);
+    EXPECT_EQ(model.experts.num_experts, 32);
+    EXPECT_EQ(model.experts.expert_size, 2880);
+    EXPECT_TRUE(model.experts.renormalize);
+    EXPECT_FALSE(model.rope.truncate);
+    EXPECT_NEAR(model.rope.attention_factor, 0.1 * std::log(32) + 1, 1e-12);
+    EXPECT_EQ(model.quantization.method, QuantizationConfig::Method::kMxfp4);
+  }
+  EXPECT_THAT(ErrorOf(With(hub, "swiglu_limit", 0)), HasSubstr("swiglu_limit: not above zero"));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -96,6 +96,16 @@ TEST_P(ActivationsTest, GeluTanhAndMulEqualsTheCpu) {
   }
 }
 
+void Clamped(Device& device, const TensorView& gate_up, const TensorView& out) {
+  ClampedSwigluAndMul(device, gate_up, {.alpha = 1.3f, .limit = 2}, out);
+}
+
+TEST_P(ActivationsTest, ClampedSwigluEqualsTheCpuSmall) {
+  for (const DataType sum : SumTypes(GetParam())) {
+    for (const int64_t n : {17, 64}) CompareGate(Clamped, GetParam(), sum, 12, n, {});
+  }
+}
+
 TEST_P(ActivationsTest, SmallRows) {
   CompareGate(SiluAndMul, GetParam(), GetParam(), 1, 64, {});
   CompareActivate(GetParam(), GetParam(), UnaryActivation::kGelu, 64, {});

@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenParam{"variants/olmo2", 2}, GoldenParam{"variants/ministral3", 1},
                     GoldenParam{"variants/qwen3-moe", 2}, GoldenParam{"variants/glm4-moe", 1},
                     GoldenParam{"variants/phi3-longrope", 1}, GoldenParam{"variants/gemma2", 1},
-                    GoldenParam{"variants/gemma3", 1}),
+                    GoldenParam{"variants/gemma3", 1}, GoldenParam{"variants/deepseek-v3", 2},
+                    GoldenParam{"variants/gpt-oss", 1}),
     GoldenName);
 
 // A step that begins a sequence of `tokens` in slot 0.

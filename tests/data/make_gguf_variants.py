@@ -23,6 +23,10 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 SHARED = {f"mlp.shared_expert{s}.{n}_proj": f"ffn_{n}_shexp" for s in ("", "s") for n in ("gate", "up", "down")}
+NAMES |= {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+          "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+          "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b", "self_attn.sinks": "attn_sinks",
+          "mlp.router": "ffn_gate_inp"}
 NAMES |= SHARED | {"mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
                    "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
 # A matrix of an expert: GGUF has that of all experts of a layer as one tensor.
@@ -40,7 +44,9 @@ MODELS = {"mistral-window": ("llama", BEFORE_MLP, True, 0), "ministral3": ("mist
           "gemma2": ("gemma2", GEMMA, False, 1), "gemma3": ("gemma3", GEMMA, False, 1),
           "mixtral": ("llama", BEFORE_MLP, True, 0), "qwen3-moe": ("qwen3moe", BEFORE_MLP, False, 0),
           "qwen2-moe": ("qwen2moe", BEFORE_MLP, False, 0),
-          "glm4-moe": ("glm4moe", {"post_attention_layernorm": "post_attention_norm"}, False, 0)}
+          "glm4-moe": ("glm4moe", {"post_attention_layernorm": "post_attention_norm"}, False, 0),
+          "gpt-oss": ("gpt-oss", {"post_attention_layernorm": "post_attention_norm"}, False, 0),
+          "deepseek-latent": ("deepseek2", BEFORE_MLP, False, 0), "deepseek-v3": ("deepseek2", BEFORE_MLP, False, 0)}
 
 
 def read_tensors(path):
@@ -62,6 +68,29 @@ def stack_experts(tensors):
             for name, data in stacked.items()}
 
 
+def split_fused(tensors, config):
+    """The tensors with GPT-OSS's experts apart, outputs first, and DeepSeek's keys and values of heads apart, keys transposed."""
+    split = {}
+    for name, data in tensors.items():
+        layer = name.split(".mlp.")[0]
+        if name.endswith("sinks"):
+            split[name + ".weight"] = data
+        elif name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):
+            for i, role in enumerate(("gate", "up")):
+                part = data[..., i::2]
+                split[f"{layer}.ffn_{role}_exps.{'bias' if part.ndim == 2 else 'weight'}"] = part.swapaxes(1, -1)
+        elif name.endswith(("experts.down_proj", "experts.down_proj_bias")):
+            split[f"{layer}.ffn_down_exps.{'bias' if data.ndim == 2 else 'weight'}"] = data.swapaxes(1, -1)
+        elif name.endswith("kv_b_proj.weight"):
+            heads = data.reshape(config["num_attention_heads"], -1, data.shape[1])
+            stem = name.removesuffix("kv_b_proj.weight")
+            split[stem + "k_b_proj.weight"] = heads[:, :config["qk_nope_head_dim"]].swapaxes(1, 2)
+            split[stem + "v_b_proj.weight"] = heads[:, config["qk_nope_head_dim"]:]
+        else:
+            split[name] = data
+    return split
+
+
 def gguf_name(name, norms):
     name = name.replace("mlp.gate.e_score_correction_bias", "exp_probs_b.bias")
     stem, suffix = name.rsplit(".", 1)
@@ -81,9 +110,19 @@ def add_sizes(writer, config, head_dim):
     writer.add_feed_forward_length(config.get("shared_intermediate_size") or config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    if "kv_lora_rank" in config:
+        writer.add_head_count_kv(1)
+        writer.add_kv_lora_rank(config["kv_lora_rank"])
+        if config["q_lora_rank"]:
+            writer.add_q_lora_rank(config["q_lora_rank"])
+        writer.add_key_length(config["kv_lora_rank"] + config["qk_rope_head_dim"])
+        writer.add_value_length(config["kv_lora_rank"])
+        writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+        writer.add_value_length_mla(config["v_head_dim"])
+    else:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
 
@@ -98,6 +137,8 @@ def add_rope(writer, arch, config, head_dim):
         writer.add_rope_scaling_factor(rope["factor"])
     if rope["rope_type"] == "yarn":
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if arch == "deepseek2" and rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
     if arch == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
@@ -141,7 +182,9 @@ def add_experts(writer, arch, config):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if arch == "glm4moe":
+    if arch == "gpt-oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if arch in ("glm4moe", "deepseek2"):
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -176,7 +219,8 @@ def write_model(name, arch, norms, permuted, norm_offset):
     add_options(writer, arch, config)
     add_experts(writer, arch, config)
     add_tokenizer(writer, config["vocab_size"])
-    for tensor, data in sorted(stack_experts(read_tensors(source / "model.safetensors")).items()):
+    tensors = split_fused(stack_experts(read_tensors(source / "model.safetensors")), config)
+    for tensor, data in sorted(tensors.items()):
         tensor = tensor.replace("model.language_model.", "model.", 1)
         if "vision_tower" in tensor or "projector" in tensor:
             continue

@@ -15,13 +15,19 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, GlmConfig,
-                          GraniteConfig, GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig,
-                          OPTConfig, Olmo2Config, Olmo3Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
-                          Qwen3MoeConfig, SmolLM3Config)
+from transformers import (AutoModelForCausalLM, DeepseekV3Config, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig,
+                          Glm4MoeLiteConfig, GlmConfig, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig,
+                          Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+
+GPT_OSS = dict(num_attention_heads=6, num_key_value_heads=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+               sliding_window=20,
+               rope_parameters={"rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                "truncate": False, "original_max_position_embeddings": 32},
+               tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON)
 
 VARIANTS = {
     # One KV head, head_dim that is not hidden / heads, biases everywhere, three files.
@@ -195,6 +201,51 @@ VARIANTS = {
         config=SmolLM3Config(hidden_size=32, intermediate_size=44, num_attention_heads=4, num_key_value_heads=2,
                              use_sliding_window=False, tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6,
                              **COMMON | {"num_hidden_layers": 4}), dtype=torch.float32),
+    # Latent attention with a rank of queries, YaRN whose scale of attention counts twice, biases, and five heads, which no
+    # group of 2 to 4 ranks divides evenly. No layer has experts.
+    "deepseek-latent": dict(
+        config=DeepseekV3Config(hidden_size=36, intermediate_size=40, num_attention_heads=5, num_key_value_heads=5,
+                                q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12,
+                                n_routed_experts=4,
+                                num_experts_per_tok=2, moe_intermediate_size=16, n_group=1, topk_group=1, first_k_dense_replace=2,
+                                rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0,
+                                                 "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                                 "original_max_position_embeddings": 16},
+                                attention_bias=True, tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-5,
+                                **COMMON), dtype=torch.float32),
+    # Latent attention whose queries are one product, and whose halves rotate together; two shards in bf16.
+    "deepseek-latent-halves": dict(
+        config=DeepseekV3Config(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=4,
+                                q_lora_rank=None, kv_lora_rank=40, qk_rope_head_dim=12, qk_nope_head_dim=16, v_head_dim=20,
+                                n_routed_experts=4,
+                                num_experts_per_tok=2, moe_intermediate_size=16, n_group=1, topk_group=1, first_k_dense_replace=2,
+                                rope_parameters={"rope_type": "default", "rope_theta": 5e3}, rope_interleave=False,
+                                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.bfloat16, shards=2),
+    # Latent attention, and experts in groups behind a dense layer.
+    "deepseek-v3": dict(
+        config=DeepseekV3Config(hidden_size=36, intermediate_size=40, num_attention_heads=5, num_key_value_heads=5,
+                                q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=10, v_head_dim=12,
+                                n_routed_experts=8,
+                                num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2, n_group=4, topk_group=2,
+                                first_k_dense_replace=1, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+                                tie_word_embeddings=False, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.float32, hub_names=True),
+    "glm4-moe-lite": dict(
+        config=Glm4MoeLiteConfig(hidden_size=32, intermediate_size=36, num_attention_heads=4, num_key_value_heads=4,
+                                 q_lora_rank=16, kv_lora_rank=20, qk_rope_head_dim=4, qk_nope_head_dim=12, v_head_dim=10,
+                                 n_routed_experts=6,
+                                 num_experts_per_tok=2, moe_intermediate_size=18, mlp_layer_types=["sparse", "dense"],
+                                 rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=False,
+                                 max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, hub_names=True),
+    # Sinks, biases everywhere, a window on every other layer, YaRN with bounds that are not rounded, and experts whose gate
+    # and up alternate in one tensor.
+    "gpt-oss": dict(
+        config=GptOssConfig(hidden_size=36, intermediate_size=20, **GPT_OSS), dtype=torch.float32),
+    # The same with experts of MXFP4, which are clamped often.
+    "gpt-oss-mxfp4": dict(
+        config=GptOssConfig(hidden_size=32, intermediate_size=64, swiglu_limit=1.5, **GPT_OSS), dtype=torch.bfloat16,
+        mxfp4=True),
 }
 
 
@@ -209,6 +260,8 @@ def draw(name, tensor, generator, norm_mean=1):
         return noise * 3 / math.sqrt(tensor.shape[1])
     if "embed_positions" in name:
         return 0.3 * noise
+    if name.endswith("sinks"):
+        return 1.5 * noise
     return noise * 1.3 / math.sqrt(tensor.shape[-1])
 
 
@@ -233,6 +286,25 @@ def write_tensors(folder, tensors, shards):
     total = sum(t.numel() * t.element_size() for t in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+
+
+FP4 = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+
+
+def to_mxfp4(tensors):
+    """Rounds the experts' matrices [E, in, out] to MXFP4; the tensors that GPT-OSS's files have in their place."""
+    stored = dict(tensors)
+    for name in [n for n in tensors if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        weights = tensors[name].double().transpose(1, 2)
+        blocks = weights.reshape(*weights.shape[:2], -1, 32)
+        exponents = torch.floor(torch.log2(blocks.abs().amax(-1))) - 2
+        scales = torch.pow(2.0, exponents)[..., None]
+        codes = (blocks[..., None] / scales[..., None] - FP4).abs().argmin(-1)
+        tensors[name] = (FP4[codes] * scales).reshape(weights.shape).transpose(1, 2).to(tensors[name].dtype).contiguous()
+        del stored[name]
+        stored[name + "_blocks"] = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8).contiguous()
+        stored[name + "_scales"] = (exponents + 127).to(torch.uint8).contiguous()
+    return stored
 
 
 def expect(model, prompt, max_tokens):
@@ -290,22 +362,26 @@ def main():
         saved = source.to_dict()
         if variant.get("short_is_long"):
             source.rope_parameters["short_factor"] = source.rope_parameters["long_factor"]
-        model = AutoModelForCausalLM.from_config(source, attn_implementation="eager", experts_implementation="eager").eval().double()
+        model = AutoModelForCausalLM.from_config(source, attn_implementation="eager",
+                                                 experts_implementation="eager").eval().double()
         norm_mean = 0 if source.model_type.startswith("gemma") else 1
         tensors = {}
         for key, value in model.state_dict().items():
             if key == "lm_head.weight" and source.tie_word_embeddings:
                 continue
             tensors[key] = draw(key, value, generator, norm_mean).to(variant["dtype"]).contiguous()
+        mxfp4 = to_mxfp4(tensors) if "mxfp4" in variant else None
         model.load_state_dict({k: v.double() for k, v in tensors.items()}, strict=False)
         model.tie_weights()
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
-        config = {k: v for k, v in saved.items() if v is not None and k != "transformers_version"}
+        config = {k: v for k, v in saved.items() if (v is not None or k == "q_lora_rank") and k != "transformers_version"}
         config["architectures"] = [type(model).__name__]
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
-        stored = hub_tensors(model, variant["dtype"]) if variant.get("hub_names") else tensors
+        stored = mxfp4 or (hub_tensors(model, variant["dtype"]) if variant.get("hub_names") else tensors)
+        if mxfp4:
+            config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
         if "wrapper" in variant:
             config, stored = wrap(variant["wrapper"], config, tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")

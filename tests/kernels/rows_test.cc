@@ -134,6 +134,31 @@ TEST_P(RowsTest, GeluTanhAndMul) {
   }
 }
 
+TEST_P(RowsTest, ClampedSwigluAndMul) {
+  const ClampedSwiglu unit{.alpha = 1.3f, .limit = 4};
+  for (const DataType type : kTypes) {
+    for (const int64_t n : kWidths) {
+      Bench bench(GetParam(), 2, {});
+      Matrix x(DataType::kF32, 5, 2 * n, 1), out(type, 5, n);
+      x.Randomize(1, 5);
+      x.Set(0, 0, NAN);
+      x.Set(1, n, NAN);
+      ClampedSwigluAndMul(*bench.device, x.view(), unit, out.view());
+      for (int64_t r = 0; r < 5; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          if (r < 2 && i == 0) {
+            EXPECT_TRUE(std::isnan(out.Get(r, i)));
+            continue;
+          }
+          const double g = std::min(4.0, double{x.Get(r, i)}), up = x.Get(r, n + i);
+          const double want = (std::clamp(up, -4.0, 4.0) + 1) * g / (1 + std::exp(-double{unit.alpha} * g));
+          ASSERT_NEAR(out.Get(r, i), want, Allowed(type, want));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(RowsTest, ScaleAndCap) {
   for (const int64_t n : kWidths) {
     Bench bench(GetParam(), 2, {});

@@ -54,7 +54,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/smollm3-four", "variants/olmo2", "variants/olmo3", "variants/glm4",
                     "variants/glm", "variants/gemma2", "variants/gemma3", "variants/gemma3-wrapped",
                     "variants/ministral3", "variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral",
-                    "variants/glm4-moe"));
+                    "variants/glm4-moe", "variants/deepseek-latent", "variants/deepseek-latent-halves",
+                    "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/gpt-oss",
+                    "variants/gpt-oss-mxfp4"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                          testing::Values("gguf_variants/mistral-window", "gguf_variants/ministral3",
@@ -63,7 +65,9 @@ INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                                          "gguf_variants/olmo2", "gguf_variants/olmo3", "gguf_variants/glm4",
                                          "gguf_variants/gemma2", "gguf_variants/gemma3",
                                          "gguf_variants/mixtral", "gguf_variants/qwen3-moe",
-                                         "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe"));
+                                         "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe",
+                                         "gguf_variants/gpt-oss", "gguf_variants/deepseek-latent",
+                                         "gguf_variants/deepseek-v3"));
 
 // Whole experts on each rank, of which one has a single expert or several.
 TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {

@@ -67,7 +67,8 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.stored_type = StorageTypeName(stored);
   report.is_quantized = BlockSizeOf(stored).elements > 1;
   report.multiplies_bytes = report.is_quantized && stored != StorageType::kF8E4M3;
-  report.kv_token_bytes = int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
+  const int64_t rows = config.latent.rank > 0 ? 1 : 2;  // a latent cache has one row for K and V
+  report.kv_token_bytes = rows * config.num_layers * config.num_kv_heads * config.head_dim * 2;
   report.kv_reach = config.AttentionReach();
   report.num_experts = config.experts.num_experts;
   report.experts_per_token = config.experts.per_token;

@@ -45,6 +45,8 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
   a.delta = carver->TakeMatrix(sum, max_tokens, config.hidden_size);
   a.normed = carver->TakeMatrix(act, max_tokens, config.hidden_size);
   a.qkv = carver->TakeMatrix(sum, max_tokens, qkv_cols);
+  if (config.latent.rank > 0)
+    a.latent = LatentActivations::Carve(carver, config, shards.heads.size(), act, sum, max_tokens);
   if (config.family->qk_norm_wide) a.squares = carver->TakeMatrix(DataType::kF32, max_tokens, 2);
   a.heads = carver->TakeMatrix(act, max_tokens, head_cols);
   a.up = carver->TakeMatrix(sum, max_tokens, up_cols);
@@ -201,6 +203,12 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
   const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);      // sum [T, (H + 2 KV) D]
   const bool has_heads = !c_.shards->heads.empty();
+  if (c_.config->latent.rank > 0) {
+    const TensorView values = FirstRows(c_.act.latent.values_act, num_tokens);  // act [T, H value]
+    if (has_heads) AttendLatent(c_, layer, input, normed);
+    RowParallel(*c_.device, values, w.out, w.out_bias, delta);
+    return absl::OkStatus();
+  }
   if (has_heads) {
     const int64_t q_cols = heads.cols, k_cols = c_.shards->kv_heads.size() * c_.config->head_dim;
     FusedLinear(*c_.device, normed, w.qkv, w.qkv_bias, qkv);
@@ -276,7 +284,7 @@ void DecoderModel::Mlp(int64_t layer, const StepInput& input, const TensorView& 
     AddAdapters(input, layer, LoraTarget::kGate, normed, up);
     AddAdapters(input, layer, LoraTarget::kUp, normed, up, up.cols - c_.shards->mlp.size());
     if (c_.config->family->gated_mlp) {
-      GateAndMul(*c_.device, c_.config->activation, up, hidden);
+      GateAndMul(*c_.device, *c_.config, up, hidden);
     } else {
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);
     }

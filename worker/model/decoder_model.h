@@ -23,6 +23,7 @@
 #include "worker/model/adapter_weights.h"
 #include "worker/model/carver.h"
 #include "worker/model/experts_mlp.h"
+#include "worker/model/latent_attention.h"
 #include "worker/model/shards.h"
 #include "worker/model/weights.h"
 
@@ -31,15 +32,16 @@ namespace somnus {
 // Scratch between the ops of a layer. Types: `act` goes into linears, `sum` (SumType, kernels/ops.h) comes
 // out of linears. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
-  TensorView residual;   // f32 [Tmax, hidden]: the residual stream
-  TensorView residual2;  // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
-  TensorView delta;      // sum [Tmax, hidden]: the addend of a block to the stream
-  TensorView normed;     // act [Tmax, hidden]
-  TensorView qkv;        // sum [Tmax, (H + 2 KV) D]
-  TensorView squares;    // f32 [Tmax, 2]: of q and of k, with norms over all heads
-  TensorView heads;      // act [Tmax, H D]
-  TensorView up;         // sum [Tmax, 2 M]; not gated: [Tmax, M]
-  TensorView mlp;        // act [Tmax, M]
+  TensorView residual;       // f32 [Tmax, hidden]: the residual stream
+  TensorView residual2;      // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
+  TensorView delta;          // sum [Tmax, hidden]: the addend of a block to the stream
+  TensorView normed;         // act [Tmax, hidden]
+  TensorView qkv;            // sum [Tmax, (H + 2 KV) D]
+  TensorView squares;        // f32 [Tmax, 2]: of q and of k, with norms over all heads
+  TensorView heads;          // act [Tmax, H D]
+  TensorView up;             // sum [Tmax, 2 M]; not gated: [Tmax, M]
+  TensorView mlp;            // act [Tmax, M]
+  LatentActivations latent;  // of models with latent attention
   ExpertActivations experts;
   TensorView embedded;      // f32 [Tmax, embedding_dim], when embedding_dim is not hidden
   TensorView embedded_act;  // act [Tmax, embedding_dim], in the same case

@@ -81,7 +81,7 @@ void ExpertsMlp::RunPiece(const ExpertsWeights& w, const TensorView& normed, con
     const TensorView up = FirstRows(act_.up, routing.NumPairs());
     const TensorView hidden = FirstRows(act_.hidden, routing.NumPairs());
     MultiplyUp(w, normed, routing, up);
-    GateAndMul(device_, config_.activation, up, hidden);
+    GateAndMul(device_, config_, up, hidden);
     ExpertsLinear(device_, hidden, ExpertInput::kRows, routing, w.down, {w.down_bias, down.cols}, down);
   }
   const TensorView shared = RunShared(w, normed, delta);
@@ -112,7 +112,7 @@ TensorView ExpertsMlp::RunShared(const ExpertsWeights& w, const TensorView& norm
   const TensorView up = FirstRows(act_.shared_up, normed.rows);
   const TensorView hidden = FirstRows(act_.shared, normed.rows);
   FusedLinear(device_, normed, w.shared_up, nullptr, up);
-  GateAndMul(device_, config_.activation, up, hidden);
+  GateAndMul(device_, config_, up, hidden);
   RowParallel(device_, hidden, w.shared_down, nullptr, delta);
   return delta;
 }

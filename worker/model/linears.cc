@@ -23,9 +23,18 @@ void RowParallel(Device& device, const TensorView& x, const LinearWeight& w, con
   }
 }
 
-void GateAndMul(Device& device, Activation activation, const TensorView& gate_up, const TensorView& out) {
-  if (activation == Activation::kGeluTanh) return GeluTanhAndMul(device, gate_up, out);
-  SiluAndMul(device, gate_up, out);
+void GateAndMul(Device& device, const ModelConfig& config, const TensorView& gate_up, const TensorView& out) {
+  switch (config.activation) {
+    case Activation::kGeluTanh:
+      return GeluTanhAndMul(device, gate_up, out);
+    case Activation::kClampedSwiglu:
+      return ClampedSwigluAndMul(device, gate_up,
+                                 {.alpha = static_cast<float>(config.swiglu_alpha),
+                                  .limit = static_cast<float>(config.swiglu_limit)},
+                                 out);
+    default:
+      return SiluAndMul(device, gate_up, out);
+  }
 }
 
 }  // namespace somnus

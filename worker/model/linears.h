@@ -16,6 +16,6 @@ void RowParallel(Device& device, const TensorView& x, const LinearWeight& w, con
                  const TensorView& y);
 
 // out (act [T, n]) = activation(gate_up[:, :n]) * gate_up[:, n:], of a gated family's activation.
-void GateAndMul(Device& device, Activation activation, const TensorView& gate_up, const TensorView& out);
+void GateAndMul(Device& device, const ModelConfig& config, const TensorView& gate_up, const TensorView& out);
 
 }  // namespace somnus

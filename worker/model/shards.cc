@@ -104,6 +104,9 @@ bool IsDivided(Dim dim) {
     case Dim::kHeads:
     case Dim::kQueries:
     case Dim::kKeysValues:
+    case Dim::kLatentQueries:
+    case Dim::kLatentKeys:
+    case Dim::kLatentValues:
     case Dim::kIntermediate:
     case Dim::kExpertIntermediate:
     case Dim::kSharedIntermediate:
@@ -120,6 +123,12 @@ Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
       return shards.heads;
     case Dim::kQueries:
       return Scaled(shards.heads, config.head_dim);
+    case Dim::kLatentQueries:
+      return Scaled(shards.heads, int64_t{config.latent.nope} + config.latent.rope);
+    case Dim::kLatentKeys:
+      return Scaled(shards.heads, config.latent.rank);
+    case Dim::kLatentValues:
+      return Scaled(shards.heads, config.latent.value);
     case Dim::kKeysValues:
       return Scaled(shards.kv_heads, config.head_dim);
     case Dim::kIntermediate:

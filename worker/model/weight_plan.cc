@@ -139,6 +139,7 @@ class WeightPlanBuilder {
              &layer->qkv, &layer->qkv_bias);
     AddVector({TensorRole::kQueryNorm}, i, &layer->q_norm);
     AddVector({TensorRole::kKeyNorm}, i, &layer->k_norm);
+    AddLatent(i, &layer->latent);
     AddVector({TensorRole::kSinks}, i, &layer->sinks);
     AddMatrix(TensorRole::kAttentionOut, i, &layer->out, &layer->out_bias);
     AddVector({TensorRole::kAttentionPostNorm}, i, &layer->attention_post_norm);
@@ -210,6 +211,29 @@ class WeightPlanBuilder {
         all.push_back(std::move(source));
     }
     AddSources(bias, std::move(all));
+  }
+
+  void AddLatent(int32_t i, LatentWeights* latent) {
+    AddMatrix(TensorRole::kLatentQueryDown, i, &latent->query_down, &latent->query_down_bias);
+    AddVector({TensorRole::kLatentQueryNorm}, i, &latent->query_norm);
+    AddPart(SourcesOf({TensorRole::kLatentQueryUp, TensorRole::kLatentQuery}, i, /*biases=*/false), true,
+            &latent->queries);
+    AddMatrix(TensorRole::kLatentRow, i, &latent->row, &latent->row_bias);
+    AddVector({TensorRole::kLatentNorm}, i, &latent->norm);
+    AddHeads(TensorRole::kLatentKeys, i, config_.latent.rank, &latent->keys);
+    AddHeads(TensorRole::kLatentValues, i, config_.latent.value, &latent->values);
+  }
+
+  // A matrix for each of this rank's heads, of `rows` rows of the role's tensor each.
+  void AddHeads(TensorRole role, int32_t layer, int64_t rows, std::vector<LinearWeight>* targets) {
+    for (const WeightSource& source : SourcesOf({role}, layer, /*biases=*/false)) {
+      targets->resize(source.rows.size() / rows);
+      int64_t begin = source.rows.begin;
+      for (LinearWeight& target : *targets) {
+        AddPart({{source.tensor, {begin, begin + rows}, source.cols}}, true, &target);
+        begin += rows;
+      }
+    }
   }
 
   // This rank's part of the roles' tensors, in the order of the roles, and of each part of a fused tensor;

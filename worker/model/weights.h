@@ -34,6 +34,19 @@ struct ExpertsWeights {
   LinearWeight shared_mix;             // [1, hidden]
 };
 
+// The weights of latent attention (checkpoint/latent_config.h). R: latent.rank, Q: latent.query_rank.
+struct LatentWeights {
+  LinearWeight query_down;                 // [Q, hidden]; n 0: queries read the layer's input
+  const float* query_down_bias = nullptr;  // [Q]
+  const float* query_norm = nullptr;       // [Q]
+  LinearWeight queries;                    // [H (nope + rope), Q or hidden]
+  LinearWeight row;                        // [R + rope, hidden]
+  const float* row_bias = nullptr;         // [R + rope]
+  const float* norm = nullptr;             // [R]
+  std::vector<LinearWeight> keys;          // [H], each [R, nope]
+  std::vector<LinearWeight> values;        // [H], each [value, R]
+};
+
 // H: this rank's query heads, KV: its KV heads, D: head_dim, M: its MLP rows, V: its vocabulary rows. Null
 // pointers and n == 0 mean that this model (or this rank) has no such weight.
 struct LayerWeights {
@@ -43,8 +56,9 @@ struct LayerWeights {
   const float* qkv_bias = nullptr;             // [(H + 2 KV) D]
   const float* q_norm = nullptr;               // [D]; with Family::qk_norm_wide [H D]
   const float* k_norm = nullptr;               // [D]; with Family::qk_norm_wide [KV D]
+  LatentWeights latent;                        // in place of qkv
   const float* sinks = nullptr;                // [H]
-  LinearWeight out;                            // [hidden, H D]
+  LinearWeight out;                            // [hidden, H D]; of latent attention [hidden, H value]
   const float* out_bias = nullptr;             // [hidden], on the last rank only
   const float* attention_post_norm = nullptr;  // [hidden]
   const float* mlp_norm = nullptr;             // [hidden]

@@ -15,7 +15,7 @@ int64_t LayerBlockBytes(const Device& device, const ModelRunnerOptions& options,
                         const ModelShards& shards) {
   if (shards.kv_heads.empty()) return 0;
   return KvBlockBytes(device, CacheTypeOf(options), options.block_size, shards.kv_heads.size(),
-                      config.head_dim);
+                      config.head_dim, config.latent.rank > 0);
 }
 
 }  // namespace
@@ -55,6 +55,7 @@ absl::Status KvCache::Allocate(int32_t num_blocks, int32_t num_mapped_blocks,
     view.block_size = block_size_;
     view.num_kv_heads = shards_.kv_heads.size();
     view.head_dim = config_.head_dim;
+    view.latent = config_.latent.rank > 0;
     if (!scales.empty()) {
       view.k_scale = scales[shards_.layers.begin + layer].k;
       view.v_scale = scales[shards_.layers.begin + layer].v;

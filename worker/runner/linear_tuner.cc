@@ -33,12 +33,13 @@ int64_t LinearTuner::TuneLayers(int64_t num_tokens, Clock::time_point deadline) 
     const float* LayerWeights::*bias;
   };
   const Activations& a = c_.act;
+  const TensorView& heads = c_.config->latent.rank > 0 ? a.latent.values_act : a.heads;
   using Layer = const LayerWeights&;
   using Weight = const LinearWeight&;
   // Fused weights have several parts only where quantized, and then there is nothing to choose.
   const Product products[] = {
       {a.normed, a.qkv, [](Layer w) -> Weight { return w.qkv.parts[0]; }, &LayerWeights::qkv_bias},
-      {a.heads, a.delta, [](Layer w) -> Weight { return w.out; }, &LayerWeights::out_bias},
+      {heads, a.delta, [](Layer w) -> Weight { return w.out; }, &LayerWeights::out_bias},
       {a.normed, a.up, [](Layer w) -> Weight { return w.up.parts[0]; }, &LayerWeights::up_bias},
       {a.mlp, a.delta, [](Layer w) -> Weight { return w.down; }, &LayerWeights::down_bias}};
   const std::vector<LayerWeights>& layers = c_.weights->layers;

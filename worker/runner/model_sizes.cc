@@ -38,6 +38,9 @@ OpsLimits OpsLimitsOf(const ModelRunnerOptions& options, const ModelConfig& conf
   limits.max_seqs = std::max<int64_t>(options.max_num_seqs, logit_rows);
   limits.max_k = std::max(
       {static_cast<int64_t>(config.hidden_size), static_cast<int64_t>(config.embedding_dim), head_cols, mlp});
+  const LatentConfig& latent = config.latent;
+  const int64_t latent_cols = shards.heads.size() * std::max(latent.nope + latent.rope, latent.value);
+  limits.max_k = std::max({limits.max_k, static_cast<int64_t>(latent.query_rank), latent_cols});
   limits.max_n = std::max({limits.max_k, head_cols + 2 * shards.kv_heads.size() * config.head_dim, 2 * mlp,
                            static_cast<int64_t>(config.experts.num_experts), shards.vocab.size()});
   limits.num_heads = shards.heads.size();
@@ -80,6 +83,10 @@ absl::Status CheckRunnerOptions(const ModelRunnerOptions& o, const ModelConfig& 
   if (device.kind() == DeviceKind::kCuda && cache != o.dtype && !eight_bits) {
     return absl::InvalidArgumentError(
         "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
+  }
+  if (config.latent.rank > 0 && eight_bits) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-cache-dtype: fp8 and int8 are not for ", config.name,
+                                                   ", whose cache holds latent vectors (kv_lora_rank)"));
   }
   return CheckQuantization(o, config, device);
 }

@@ -24,11 +24,11 @@ bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
                     c.num_kv_heads, c.head_dim, c.embedding_dim, c.max_position_embeddings);
   };
   const auto options = [](const ModelConfig& c) {
-    return std::tie(c.norm_eps, c.activation, c.rope, c.tie_word_embeddings, c.attention_qkv_bias,
-                    c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
+    return std::tie(c.norm_eps, c.activation, c.swiglu_limit, c.swiglu_alpha, c.rope, c.tie_word_embeddings,
+                    c.attention_qkv_bias, c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
   };
   const auto layers = [](const ModelConfig& c) {
-    return std::tie(c.layer_attention, c.local_rope, c.attention_scale, c.attention_softcap,
+    return std::tie(c.layer_attention, c.local_rope, c.latent, c.attention_scale, c.attention_softcap,
                     c.query_temperature, c.embedding_scale, c.residual_scale, c.logits_scale,
                     c.logits_softcap, c.head_norms, c.experts);
   };

@@ -11,7 +11,7 @@ namespace somnus {
 absl::Status SmallTables::Init(const ModelConfig& config, const ModelShards* shards, int64_t max_model_len) {
   shards_ = shards;
   max_model_len_ = max_model_len;
-  RETURN_IF_ERROR(InitRotation(config.rope, config.head_dim, &main_));
+  RETURN_IF_ERROR(InitRotation(config.rope, config.RopeHeadDim(), &main_));
   const auto is_local = [](const LayerAttention& layer) { return layer.rope == LayerRope::kLocal; };
   if (std::any_of(config.layer_attention.begin(), config.layer_attention.end(), is_local))
     RETURN_IF_ERROR(InitRotation(config.local_rope, config.head_dim, &local_));

@@ -1,0 +1,207 @@
+// DeepSeek V3 and R1 (arXiv 2412.19437), Kimi K2, and GLM-4.7-Flash: latent attention:
+// the cache has one vector for a token and layer.
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/families/gated_decoder.h"
+#include "checkpoint/gguf_fields.h"
+#include "checkpoint/hf_experts.h"
+#include "checkpoint/yarn.h"
+
+namespace somnus {
+namespace {
+
+bool HasQueryRank(const ModelConfig& c) { return c.latent.query_rank > 0; }
+bool HasNoQueryRank(const ModelConfig& c) { return c.latent.query_rank == 0; }
+
+constexpr TensorSpec kLayerTensors[] = {
+    layer_tensors::kInputNorm,
+    {.role = TensorRole::kLatentQueryDown,
+     .name = "self_attn.q_a_proj",
+     .gguf = "attn_q_a",
+     .rows = Dim::kQueryRank,
+     .cols = Dim::kHidden,
+     .present = HasQueryRank,
+     .bias = HasQkvBias},
+    {.role = TensorRole::kLatentQueryNorm,
+     .name = "self_attn.q_a_layernorm",
+     .gguf = "attn_q_a_norm",
+     .rows = Dim::kQueryRank,
+     .present = HasQueryRank},
+    {.role = TensorRole::kLatentQueryUp,
+     .name = "self_attn.q_b_proj",
+     .gguf = "attn_q_b",
+     .rows = Dim::kLatentQueries,
+     .cols = Dim::kQueryRank,
+     .present = HasQueryRank},
+    {.role = TensorRole::kLatentQuery,
+     .name = "self_attn.q_proj",
+     .gguf = "attn_q",
+     .rows = Dim::kLatentQueries,
+     .cols = Dim::kHidden,
+     .present = HasNoQueryRank},
+    {.role = TensorRole::kLatentRow,
+     .name = "self_attn.kv_a_proj_with_mqa",
+     .gguf = "attn_kv_a_mqa",
+     .rows = Dim::kLatentRow,
+     .cols = Dim::kHidden,
+     .bias = HasQkvBias},
+    {.role = TensorRole::kLatentNorm,
+     .name = "self_attn.kv_a_layernorm",
+     .gguf = "attn_kv_a_norm",
+     .rows = Dim::kLatent},
+    {.role = TensorRole::kLatentKeys,
+     .name = "self_attn.k_b_proj",
+     .gguf = "attn_k_b",
+     .rows = Dim::kLatentKeys,
+     .cols = Dim::kNope},
+    {.role = TensorRole::kLatentValues,
+     .name = "self_attn.v_b_proj",
+     .gguf = "attn_v_b",
+     .rows = Dim::kLatentValues,
+     .cols = Dim::kLatent},
+    {.role = TensorRole::kAttentionOut,
+     .name = "self_attn.o_proj",
+     .gguf = "attn_output",
+     .rows = Dim::kHidden,
+     .cols = Dim::kLatentValues,
+     .bias = HasOutBias},
+    layer_tensors::kPostAttentionNorm,
+    layer_tensors::kDenseGate,
+    layer_tensors::kDenseUp,
+    layer_tensors::kDenseDown,
+    layer_tensors::kRouter,
+    layer_tensors::kRouterCorrection,
+    layer_tensors::kExpertGate,
+    layer_tensors::kExpertUp,
+    layer_tensors::kExpertDown,
+    layer_tensors::kSharedGate,
+    layer_tensors::kSharedUp,
+    layer_tensors::kSharedDown,
+};
+
+// Defaults of the configuration classes of `transformers`.
+struct LatentKeys {
+  int32_t vocab, heads, intermediate, positions, query_rank, nope, value;
+  double eps;
+  ExpertKeys experts;
+};
+constexpr ExpertKeys kDeepSeekExperts = {.default_experts = 256,
+                                         .default_per_token = 8,
+                                         .default_size = 2048,
+                                         .score = RouterScore::kSigmoid,
+                                         .renormalize_by_key = true,
+                                         .default_renormalize = true,
+                                         .layers = ExpertLayers::kAfterFirst,
+                                         .default_dense_layers = 3,
+                                         .shared = SharedExperts::kByCount,
+                                         .default_shared = 1,
+                                         .correction = true,
+                                         .groups = true,
+                                         .default_scale = 2.5};
+constexpr LatentKeys kDeepSeekKeys = {129280, 128, 18432, 4096, 1536, 128, 128, 1e-6, kDeepSeekExperts};
+constexpr ExpertKeys GlmExperts() {
+  ExpertKeys keys = kDeepSeekExperts;
+  keys.default_experts = 64;
+  keys.default_per_token = 4;
+  keys.default_size = 1536;
+  keys.default_dense_layers = 1;
+  keys.default_scale = 1.8;
+  return keys;
+}
+constexpr LatentKeys kGlmKeys = {154880, 20, 10240, 202752, 768, 192, 256, 1e-5, GlmExperts()};
+
+void ReadLatentSizes(const LatentKeys& keys, JsonFields* fields, LatentConfig* latent) {
+  latent->rank = fields->Size("kv_lora_rank", 512);
+  // An absent key means the class's rank, null means that there is none.
+  const bool without = fields->Find("q_lora_rank") != nullptr && !fields->Has("q_lora_rank");
+  if (!without) latent->query_rank = fields->Size("q_lora_rank", keys.query_rank);
+  latent->nope = fields->Size("qk_nope_head_dim", keys.nope);
+  latent->rope = fields->Size("qk_rope_head_dim", 64);
+  latent->value = fields->Size("v_head_dim", keys.value);
+  latent->interleaved = fields->Bool("rope_interleave", true);
+  if (latent->rope % 2 != 0) fields->Note(fields->Bad("qk_rope_head_dim", "not a number of pairs"));
+}
+
+// The factor of products of query and key: YaRN's scale of attention counts twice, as a factor of both.
+double ScaleOf(const LatentConfig& latent, const RopeConfig& rope, double mscale_all_dim) {
+  const double scale = 1 / std::sqrt(static_cast<double>(latent.nope + latent.rope));
+  if (rope.type == RopeConfig::Type::kDefault || mscale_all_dim == 0) return scale;
+  const double attention = YarnAttentionScale(rope.factor, mscale_all_dim);
+  return scale * attention * attention;
+}
+
+absl::Status ReadLatentScale(JsonFields* fields, ModelConfig* config) {
+  const char* key = fields->Object("rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
+  JsonFields rope(fields->file(), fields->Object(key), absl::StrCat(key, "."));
+  config->attention_scale = ScaleOf(config->latent, config->rope, rope.Double("mscale_all_dim", 0));
+  return rope.status();
+}
+
+absl::Status ReadLatentDecoder(const LatentKeys& keys, JsonFields* fields, ModelConfig* model) {
+  ReadCommonKeys({.token_ids = {.bos = 0, .eos = 1}, .vocab = keys.vocab, .heads = keys.heads}, fields,
+                 model);
+  ReadLatentSizes(keys, fields, &model->latent);
+  model->intermediate_size = fields->Size("intermediate_size", keys.intermediate);
+  model->max_position_embeddings = fields->Size("max_position_embeddings", keys.positions);
+  model->norm_eps = fields->Double("rms_norm_eps", keys.eps);
+  model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
+  model->tie_word_embeddings_given = fields->Has("tie_word_embeddings");
+  model->attention_qkv_bias = model->attention_out_bias = fields->Bool("attention_bias", false);
+  ReadActivation(fields, "hidden_act", "silu", model);
+  RETURN_IF_ERROR(fields->status());
+  model->head_dim = model->latent.rope;  // the rotating dimensions
+  RETURN_IF_ERROR(ReadRopes({}, fields, model));
+  ExtendByYarn(model);
+  RETURN_IF_ERROR(ReadLatentScale(fields, model));
+  // The cache's row is one key and value for all heads.
+  model->num_kv_heads = 1;
+  model->head_dim = model->latent.rank + model->latent.rope;
+  RETURN_IF_ERROR(ReadExperts(keys.experts, fields, model));
+  return ReadLayers({}, fields, model);
+}
+
+template <const LatentKeys& kKeys>
+absl::Status ReadConfig(JsonFields* fields, ModelConfig* model) {
+  return ReadLatentDecoder(kKeys, fields, model);
+}
+
+// The layers that predict further tokens are counted in GGUF's block_count, and come last.
+void FinishGguf(GgufFields* fields, ModelConfig* config) {
+  ExpertsConfig& experts = config->experts;
+  experts.score = RouterScore::kSigmoid;
+  experts.correction = true;
+  experts.renormalize = fields->Bool("expert_weights_norm", true);
+  experts.shared_size = fields->Size("expert_shared_count", 1) * experts.expert_size;
+  config->num_layers = std::max(1, config->num_layers - fields->SizeOrNone("nextn_predict_layers"));
+  const LatentConfig& latent = config->latent;
+  config->attention_scale =
+      ScaleOf(latent, config->rope, 10 * fields->Double("rope.scaling.yarn_log_multiplier", 0));
+}
+
+// GLM-4.7-Flash's GGUF files, too, have the architecture deepseek2.
+constexpr Family kDeepSeekV3 = {
+    .model_type = "deepseek_v3",
+    .class_name = "DeepseekV3",
+    .gguf_architecture = "deepseek2",
+    .read_config = ReadConfig<kDeepSeekKeys>,
+    .finish_gguf = FinishGguf,
+    .tensors = kGatedDecoderTensors,
+    .layer_tensors = kLayerTensors,
+};
+const FamilyRegistration kDeepSeekV3Registration(&kDeepSeekV3);
+
+constexpr Family kGlm4MoeLite = {
+    .model_type = "glm4_moe_lite",
+    .class_name = "Glm4MoeLite",
+    .read_config = ReadConfig<kGlmKeys>,
+    .tensors = kGatedDecoderTensors,
+    .layer_tensors = kLayerTensors,
+};
+const FamilyRegistration kGlm4MoeLiteRegistration(&kGlm4MoeLite);
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,120 @@
+#include "checkpoint/fused_experts.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/family.h"
+#include "checkpoint/packed_weight.h"
+#include "checkpoint/tensor_part.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kBlock = 32;
+
+// One tensor of all experts of a layer.
+struct Fused {
+  std::string prefix;  // with the tensor's own name: "model.layers.0.mlp.experts."
+  const char* name;
+  std::vector<const char*> parts;  // the matrices that alternate in it
+  int64_t experts, rows, cols;     // of the alternating matrices together, for one expert
+};
+
+absl::StatusOr<RawTensor> TakeBytes(const TensorTable& tensors, const std::string& name,
+                                    const std::vector<int64_t>& shape) {
+  const RawTensor* tensor = tensors.FindRaw(name);
+  if (tensor == nullptr) return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing"));
+  if (tensor->dtype == "U8" && tensor->shape == shape) return *tensor;
+  return absl::InvalidArgumentError(absl::StrCat(tensor->file, ": tensor ", name, " has type ", tensor->dtype,
+                                                 " and shape ", ShapeString(tensor->shape), ", not U8 and ",
+                                                 ShapeString(shape)));
+}
+
+// [experts * rows, cols], from the numbers and the exponents.
+absl::StatusOr<TensorInfo> MakeMxfp4(const Fused& fused, const TensorTable& tensors) {
+  const std::string name = fused.prefix + fused.name;
+  if (fused.cols % kBlock != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", name, "_blocks: ", fused.cols, " inputs are not whole blocks of ", kBlock));
+  }
+  const int64_t groups = fused.cols / kBlock;
+  ASSIGN_OR_RETURN(const RawTensor numbers,
+                   TakeBytes(tensors, name + "_blocks", {fused.experts, fused.rows, groups, kBlock / 2}));
+  ASSIGN_OR_RETURN(const RawTensor scales,
+                   TakeBytes(tensors, name + "_scales", {fused.experts, fused.rows, groups}));
+  auto weight = std::make_shared<PackedWeight>();
+  weight->numbers = {numbers.data, PackedInts::Order::kAlongRow, 4, fused.cols / 2};
+  weight->mxfp4 = true;
+  weight->scales = scales.data;
+  weight->row_stride = groups;
+  weight->group_stride = 1;
+  weight->group_size = kBlock;
+  weight->sources = {numbers.source};
+  if (scales.source != numbers.source) weight->sources.push_back(scales.source);
+  TensorInfo whole{name,         StorageType::kMXFP4, {fused.experts * fused.rows, fused.cols},
+                   numbers.data, numbers.bytes,       numbers.file};
+  whole.source = numbers.source;
+  whole.packed = std::move(weight);
+  return whole;
+}
+
+// The tensor, of three dimensions (or two, of biases), as a matrix of `cols` columns.
+absl::StatusOr<TensorInfo> MakePlain(const TensorTable& tensors, const std::string& name,
+                                     const std::vector<int64_t>& shape, int64_t rows, int64_t cols) {
+  RETURN_IF_ERROR(tensors.Expect(name, shape));
+  TensorInfo whole = *tensors.Find(name);
+  whole.shape = {rows, cols};
+  return whole;
+}
+
+absl::Status AddMatrices(const Fused& fused, TensorTable* tensors) {
+  const std::string name = fused.prefix + fused.name;
+  const bool mxfp4 = tensors->Has(name + "_blocks");
+  if (!mxfp4 && !tensors->Has(name)) return absl::OkStatus();
+  absl::StatusOr<TensorInfo> whole = mxfp4
+                                         ? MakeMxfp4(fused, *tensors)
+                                         : MakePlain(*tensors, name, {fused.experts, fused.cols, fused.rows},
+                                                     fused.experts * fused.cols, fused.rows);
+  RETURN_IF_ERROR(whole.status());
+  ASSIGN_OR_RETURN(const TensorInfo bias, MakePlain(*tensors, name + "_bias", {fused.experts, fused.rows},
+                                                    fused.experts * fused.rows, 1));
+  const auto step = static_cast<int64_t>(fused.parts.size());
+  for (int64_t expert = 0; expert < fused.experts; ++expert) {
+    for (int64_t i = 0; i < step; ++i) {
+      const std::string part = absl::StrCat(fused.prefix, expert, ".", fused.parts[i]);
+      const int64_t first_row = expert * fused.rows + i;
+      TensorPart rows{.whole = *whole, .first_row = first_row, .row_step = step};
+      TensorPart cols{.whole = *whole,
+                      .transposed = true,
+                      .first_row = expert * fused.cols,
+                      .first_col = i,
+                      .row_step = step};
+      RETURN_IF_ERROR(tensors->Add(
+          MakePartTensor(part + ".weight", {fused.rows / step, fused.cols}, mxfp4 ? rows : cols)));
+      RETURN_IF_ERROR(tensors->Add(MakePartTensor(
+          part + ".bias", {fused.rows / step}, {.whole = bias, .first_row = first_row, .row_step = step})));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors) {
+  if (!config.family->fused_experts) return absl::OkStatus();
+  const int64_t experts = config.experts.num_experts, width = config.experts.expert_size;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = absl::StrCat(config.family->layer_prefix, layer, ".mlp.experts.");
+    RETURN_IF_ERROR(AddMatrices(
+        {prefix, "gate_up_proj", {"gate_proj", "up_proj"}, experts, 2 * width, config.hidden_size}, tensors));
+    RETURN_IF_ERROR(
+        AddMatrices({prefix, "down_proj", {"down_proj"}, experts, config.hidden_size, width}, tensors));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus
