@@ -85,8 +85,9 @@ def of_mistral(folder):
     for version, tools in formats.items():
         tokenizer = MistralTokenizer.from_file(vocabulary_of(version, folder))
         for calls in (CALLS[:1], CALLS[1:2], CALLS[2:3], CALLS[3:4], CALLS[:3]):
-            made = [ToolCall(id=f"{index:09d}", function=FunctionCall(name=name, arguments=json.dumps(arguments, ensure_ascii=False)))
-                    for index, (name, arguments) in enumerate(calls)]
+            texts = [json.dumps(arguments, ensure_ascii=False) for _, arguments in calls]
+            made = [ToolCall(id=f"{index:09d}", function=FunctionCall(name=name, arguments=text))
+                    for index, ((name, _), text) in enumerate(zip(calls, texts))]
             message = AssistantMessage(content=None, tool_calls=made)
             tokens = tokenizer.instruct_tokenizer.encode_assistant_message(message, False)
             text = tokenizer.instruct_tokenizer.tokenizer._to_string(tokens).removesuffix("</s>")
