@@ -101,6 +101,8 @@ class LoraAdapter::Reader {
   }
 
   absl::Status Run() {
+    if (config_.latent.rank > 0)
+      return absl::UnimplementedError("adapters of models with latent attention (MLA) are not supported");
     adapter_.pairs_.resize(static_cast<size_t>(config_.num_layers) * kNumLoraTargets);
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
       for (const TensorSpec& spec : config_.family->layer_tensors) {
