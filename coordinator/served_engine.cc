@@ -51,6 +51,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   EngineOptions options = flags.engine;
   if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
   options.scheduler.max_model_len = plan.max_model_len;
+  options.scheduler.num_stages = flags.pipeline_parallel_size;
   if (!MaySwap(flags)) options.scheduler.preemption = PreemptionMode::kRecompute;
   if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
@@ -124,6 +125,7 @@ class ServedEngineImpl : public ServedEngine {
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
     RETURN_IF_ERROR(CheckQuantization(flags_.quantization, config));
+    RETURN_IF_ERROR(CheckStages(flags_, config.num_layers));
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
     num_layers_ = config.num_layers;
     if (flags_.has_draft_model()) {

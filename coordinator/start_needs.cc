@@ -22,9 +22,11 @@ constexpr int64_t kAddressBytes = int64_t{3} << 29;
 
 StartNeeds NeedsOf(const Flags& flags) {
   const auto num_models = static_cast<int64_t>(std::max<size_t>(1, flags.models.size()));
+  const int64_t num_workers =
+      int64_t{flags.world_size} * (flags.models.empty() ? 1 : flags.pipeline_parallel_size);
   const int64_t num_groups = num_models * flags.data_parallel_size;
   const int64_t for_clients = kOwnDescriptors + num_groups * kDescriptorsOfGroup +
-                              num_groups * flags.world_size * kDescriptorsOfWorker + kConnections;
+                              num_groups * num_workers * kDescriptorsOfWorker + kConnections;
   return {.descriptors = LeastDescriptors(for_clients), .threads = kThreads, .address_bytes = kAddressBytes};
 }
 

@@ -20,6 +20,7 @@ std::string OptionsDigest(const v1::LoadModelRequest& request) {
   options.mutable_parallel()->clear_rank_hosts();
   options.mutable_parallel()->clear_rank_cpus();
   options.mutable_parallel()->clear_rank_addresses();
+  options.mutable_parallel()->clear_link_addresses();
   options.mutable_parallel()->clear_group_secret();
   std::string bytes;
   {

@@ -59,6 +59,11 @@ absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
     return absl::InvalidArgumentError(
         absl::StrCat("parallel: rank ", parallel.rank(), " of ", parallel.world_size()));
   }
+  if (parallel.num_stages() < 0 || parallel.num_stages() > parallel.world_size() ||
+      parallel.world_size() % std::max(1, parallel.num_stages()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("num_stages: ", parallel.world_size(), " ranks are not ",
+                                                   parallel.num_stages(), " stages of the same size"));
+  }
   if (parallel.rank_hosts_size() != 0 && parallel.rank_hosts_size() != parallel.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat("rank_hosts: ", parallel.rank_hosts_size(), " hosts of ",
                                                    parallel.world_size(), " ranks"));
@@ -212,6 +217,14 @@ absl::StatusOr<PlacementRequest> MakePlacementRequest(const v1::LoadModelRequest
 
 }  // namespace
 
+PipelinePlace PlaceInPipeline(const v1::ParallelConfig& parallel) {
+  PipelinePlace place;
+  place.num_stages = std::max(1, parallel.num_stages());
+  place.stage = parallel.rank() / RanksOfStage(parallel);
+  place.stage_layers.assign(parallel.stage_layers().begin(), parallel.stage_layers().end());
+  return place;
+}
+
 double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
 
 absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
@@ -243,6 +256,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   runner.graph_sizes.assign(request.graph_sizes().begin(), request.graph_sizes().end());
   runner.max_tune_time = absl::Microseconds(request.max_tune_time_us());
   runner.draft_model_path = request.draft_model_path();
+  runner.pipeline = PlaceInPipeline(request.parallel());
   runner.num_speculative_tokens = request.num_speculative_tokens();
   if (request.load_format() == v1::LOAD_FORMAT_DUMMY) runner.draft_format = LoadFormat::kDummy;
   return options;

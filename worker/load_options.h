@@ -2,6 +2,7 @@
 // How a worker runs a model: the options of the coordinator's LoadModelRequest, checked, and combined with
 // those that the worker was started with. Pure functions.
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "allocator/sleepable_allocator.h"
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
+#include "worker/model/shards.h"
 #include "worker/placement.h"
 #include "worker/runner/model_runner.h"
 
@@ -49,6 +51,13 @@ struct LoadOptions {
 
 // 0.5 of a host, which others use too; 0.9 of a GPU.
 double DefaultMemoryUtilization(DeviceKind device);
+
+// How many ranks divide the layers of a stage.
+inline int RanksOfStage(const v1::ParallelConfig& parallel) {
+  return parallel.world_size() / std::max(1, parallel.num_stages());
+}
+// The stage of the rank of `parallel`, whose numbers MakeLoadOptions has checked.
+PipelinePlace PlaceInPipeline(const v1::ParallelConfig& parallel);
 
 // InvalidArgument names the field; FailedPrecondition when the worker was started for another device.
 absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request, const WorkerOptions& worker);

@@ -28,11 +28,16 @@ absl::StatusOr<v1::NewGroupResponse> WorkerEpoch::NewGroup(const v1::NewGroupReq
   RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
   v1::NewGroupResponse response;
   if (!request.listen_host().empty()) {
-    ASSIGN_OR_RETURN(TcpListener port, ListenOnTcp(request.listen_host()));
-    response.set_port(port.port);
+    GroupPorts ports;
+    ASSIGN_OR_RETURN(ports.group, ListenOnTcp(request.listen_host()));
+    response.set_port(ports.group.port);
+    if (request.opens_link()) {
+      ASSIGN_OR_RETURN(ports.link, ListenOnTcp(request.listen_host()));
+      response.set_link_port(ports.link.port);
+    }
     absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(fence_.Check(request.group_epoch()));  // an epoch that begins after this closes the port
-    open_port_ = std::move(port);
+    RETURN_IF_ERROR(fence_.Check(request.group_epoch()));  // an epoch that begins after this closes the ports
+    open_ports_ = std::move(ports);
     return response;
   }
   absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
@@ -47,7 +52,7 @@ absl::StatusOr<v1::NewGroupResponse> WorkerEpoch::NewGroup(const v1::NewGroupReq
 void WorkerEpoch::Begin(int64_t epoch) {
   communicator_.BeginEpoch(epoch);
   masks_.BeginEpoch(epoch);
-  TakeOpenPort();  // closes the port
+  TakeOpenPorts();  // closes the ports
   lifecycle_.BeginEpoch(epoch);
   begun_ = epoch;
   ranks_may_differ_ = false;
@@ -62,20 +67,23 @@ absl::Status WorkerEpoch::Join(const v1::ParallelConfig& parallel, const WorkerL
     return absl::FailedPreconditionError(
         absl::StrCat("JoinGroup: the worker is in the group of epoch ", begun_, " already"));
   }
-  if (parallel.rank() != communicator_.rank() || parallel.world_size() != communicator_.world_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parallel: rank ", parallel.rank(), " of ", parallel.world_size(),
-        ", but the weights are those of rank ", communicator_.rank(), " of ", communicator_.world_size()));
+  const v1::ParallelConfig& loaded = load.request().parallel();
+  if (parallel.rank() != loaded.rank() || parallel.world_size() != loaded.world_size() ||
+      RanksOfStage(parallel) != RanksOfStage(loaded)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel: rank ", parallel.rank(), " of ", parallel.world_size(), ", ",
+                     RanksOfStage(parallel), " in a stage, but the weights are those of rank ", loaded.rank(),
+                     " of ", loaded.world_size(), ", ", RanksOfStage(loaded), " in a stage"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
-                   load.MakeGroup(parallel, TakeOpenPort(), [this] { return communicator_.aborted(); }));
+                   load.MakeGroup(parallel, TakeOpenPorts(), [this] { return communicator_.aborted(); }));
   ranks_may_differ_ = lifecycle_.state() != WorkerState::kLoaded;
   return communicator_.Join(std::move(group));
 }
 
-TcpListener WorkerEpoch::TakeOpenPort() {
+GroupPorts WorkerEpoch::TakeOpenPorts() {
   absl::MutexLock lock(&mu_);
-  return std::exchange(open_port_, TcpListener());
+  return std::exchange(open_ports_, GroupPorts());
 }
 
 absl::Status WorkerEpoch::RequireGroup(const char* call) const {
@@ -99,7 +107,7 @@ absl::Status WorkerEpoch::Fail(int64_t epoch, const absl::Status& status) {
   if (lifecycle_.Fail(epoch, status)) {
     // A Fence ends calls of an older epoch with errors, which are no fault of this rank.
     if (announced() == epoch) LogError("{}", status.ToString());
-    AbortUpTo(epoch, absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
+    AbortUpTo(epoch, absl::StrCat("rank ", communicator_.number(), " failed: ", status.message()));
   }
   return status;
 }
@@ -107,7 +115,7 @@ absl::Status WorkerEpoch::Fail(int64_t epoch, const absl::Status& status) {
 absl::Status WorkerEpoch::FailForGood(const absl::Status& status) {
   if (lifecycle_.FailForGood(status)) {
     LogError("{}", status.ToString());
-    Abort(absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
+    Abort(absl::StrCat("rank ", communicator_.number(), " failed: ", status.message()));
   }
   return status;
 }

@@ -19,8 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/epoch_communicator.h"
-#include "worker/comm/tcp_socket.h"
 #include "worker/epoch_fence.h"
+#include "worker/join_ranks.h"
 #include "worker/lifecycle.h"
 #include "worker/mask_inbox.h"
 
@@ -39,8 +39,8 @@ class WorkerEpoch {
   absl::Status CheckShutdown(int64_t epoch) const { return fence_.CheckShutdown(epoch); }
   absl::Status Admit(int64_t epoch) { return fence_.Admit(epoch); }
   int64_t announced() const { return fence_.epoch(); }
-  // Opens a port on listen_host, or makes NCCL's unique id. Needs no device, and therefore not the runner
-  // thread.
+  // Opens the rank's ports on listen_host, or makes NCCL's unique id. Needs no device, and therefore not the
+  // runner thread.
   absl::StatusOr<v1::NewGroupResponse> NewGroup(const v1::NewGroupRequest& request);
   // Ends the collectives of the group, and the wait for masks.
   void AbortUpTo(int64_t epoch, const std::string& reason);
@@ -83,7 +83,7 @@ class WorkerEpoch {
   EpochCommunicator* communicator() { return &communicator_; }
 
  private:
-  TcpListener TakeOpenPort();
+  GroupPorts TakeOpenPorts();
 
   EpochFence fence_;
   Lifecycle lifecycle_;
@@ -92,7 +92,7 @@ class WorkerEpoch {
   int64_t begun_ = 0;              // runner thread alone
   bool ranks_may_differ_ = false;  // runner thread alone
   absl::Mutex mu_;
-  TcpListener open_port_ ABSL_GUARDED_BY(mu_);  // of NewGroup, for the JoinGroup that follows
+  GroupPorts open_ports_ ABSL_GUARDED_BY(mu_);  // of NewGroup, for the JoinGroup that follows
 };
 
 }  // namespace somnus

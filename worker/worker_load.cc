@@ -13,7 +13,6 @@
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "proto/options_digest.h"
-#include "worker/comm/host_group.h"
 #include "worker/lifecycle.h"
 #include "worker/weights_record.h"
 
@@ -107,7 +106,9 @@ absl::StatusOr<v1::LoadModelEvent> WorkerLoad::LoadRunner(const Checkpoint& chec
                                                           EpochCommunicator* communicator,
                                                           const ModelRunner::Progress& progress) {
   const v1::ParallelConfig& parallel = request_.parallel();
-  communicator->SetShape(parallel.rank(), parallel.world_size(), device_->kind() == DeviceKind::kCuda);
+  const int stage_ranks = RanksOfStage(parallel);
+  communicator->SetShape(parallel.rank() % stage_ranks, stage_ranks, device_->kind() == DeviceKind::kCuda);
+  communicator->SetNumber(parallel.rank());
   ASSIGN_OR_RETURN(runner_, parts_.load_runner(checkpoint, options_.runner, device_.get(), communicator,
                                                allocator_.get(), progress));
   v1::LoadModelEvent event;
@@ -129,25 +130,16 @@ absl::StatusOr<v1::LoadModelEvent> WorkerLoad::LoadRunner(const Checkpoint& chec
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> WorkerLoad::MakeGroup(const v1::ParallelConfig& parallel,
-                                                                    TcpListener port,
+                                                                    GroupPorts ports,
                                                                     std::function<bool()> cancelled) const {
-  if (parallel.world_size() == 1) return MakeSingleCommunicator();
   GroupOptions options;
-  options.group_name = parallel.group_name();
-  options.rank = parallel.rank();
-  options.world_size = parallel.world_size();
   options.cancelled = std::move(cancelled);
   options.spin = placement_.spins;
-  options.rank_addresses.assign(parallel.rank_addresses().begin(), parallel.rank_addresses().end());
-  options.secret = parallel.group_secret();
-  options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
-  options.nccl_unique_id = parallel.nccl_unique_id();
   options.batch_invariant = request_.batch_invariant();
-  if (device_->kind() == DeviceKind::kCuda) return parts_.join_devices(options, device_.get());
-  if (!options.rank_addresses.empty() && port.fd.get() < 0) {
-    return absl::FailedPreconditionError("JoinGroup: NewGroup has opened no port for ranks on other hosts");
-  }
-  return JoinHostGroup(options, std::move(port));
+  JoinDevices join_devices;
+  if (device_->kind() == DeviceKind::kCuda)
+    join_devices = [this](const GroupOptions& stage) { return parts_.join_devices(stage, device_.get()); };
+  return JoinRanks(parallel, options, std::move(ports), join_devices);
 }
 
 std::string WorkerLoad::MemoryPool() const {

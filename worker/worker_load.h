@@ -22,7 +22,7 @@
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/epoch_communicator.h"
-#include "worker/comm/tcp_socket.h"
+#include "worker/join_ranks.h"
 #include "worker/load_options.h"
 #include "worker/placement.h"
 #include "worker/runner/model_runner.h"
@@ -45,9 +45,10 @@ class WorkerLoad {
                                                 const ModelRunner::Progress& progress);
   void DestroyRunner() { runner_.reset(); }
 
-  // Forms a group of ranks on this device. `port`: of this rank, where the ranks have addresses.
+  // Forms a group of ranks on this device (join_ranks.h). `ports`: of this rank, where the ranks have
+  // addresses.
   absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(const v1::ParallelConfig& parallel,
-                                                          TcpListener port,
+                                                          GroupPorts ports,
                                                           std::function<bool()> cancelled) const;
 
   // After Begin:

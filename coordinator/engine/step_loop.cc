@@ -112,8 +112,9 @@ bool StepLoop::Step() {
     if (sent) Send(std::move(plan), parts_.options.monotonic_now() - began);
     if (!Computes()) return true;
   }
+  // Steps beyond the step whose reply is awaited: in a pipeline each stage has a step.
   const size_t max_ahead =
-      parts_.options.async_scheduling ? 1 : 0;  // steps beyond the step whose reply is awaited
+      parts_.options.async_scheduling ? std::max(1, parts_.options.scheduler.num_stages - 1) : 0;
   if (steps_.size() > max_ahead || (!sent && !steps_.empty())) {
     Receive();
     return true;

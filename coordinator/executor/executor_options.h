@@ -1,6 +1,7 @@
 #pragma once
-// The timeouts of the executor.
+// The timeouts of the executor, and the form of its groups.
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/time/time.h"
@@ -28,6 +29,7 @@ struct ExecutorOptions {
   std::shared_ptr<TransitionSpeeds> speeds;       // of all epochs of a group; null: each epoch begins anew
   double prefetch_cpu_share = 0.125;              // of one processor, on every rank
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
+  int32_t num_stages = 1;                         // of the pipeline; divides the number of ranks
   MonotonicClock now = MonotonicNow;              // of the deadlines of steps and calls
 };
 

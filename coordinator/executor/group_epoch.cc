@@ -94,12 +94,22 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& 
   return results;
 }
 
+size_t RanksOfStage(size_t num_ranks, const ExecutorOptions& options) {
+  return num_ranks / static_cast<size_t>(options.num_stages);
+}
+
+// The rank that samples.
+size_t FirstOfLastStage(size_t num_ranks, const ExecutorOptions& options) {
+  return num_ranks - RanksOfStage(num_ranks, options);
+}
+
 // All ranks have checked the same version of the weights, or the check is an error.
 absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
-                                      const std::vector<v1::SelfCheckResponse>& responses) {
+                                      const std::vector<v1::SelfCheckResponse>& responses,
+                                      size_t sampling_rank) {
   SelfCheckResult result;
   result.weights_version = responses[0].weights_version();
-  result.fingerprint = responses[0].fingerprint();
+  result.fingerprint = responses[sampling_rank].fingerprint();
   result.bitwise = true;
   for (size_t rank = 0; rank < workers.size(); ++rank) {
     const WorkerEndpoint& endpoint = workers[rank].endpoint;
@@ -133,7 +143,7 @@ GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const Ex
       calls_(number, &workers_, &latch_, options.blame_grace, options.now),
       sleep_(&calls_, &latch_, &workers_, options_),
       weights_(&calls_, &latch_, &workers_, options),
-      streams_(&workers_, &latch_, options.blame_grace),
+      streams_(&workers_, &latch_, options.blame_grace, FirstOfLastStage(workers_.size(), options)),
       monitor_(&workers_, &streams_, &latch_, options.blame_grace, options.now) {}
 
 GroupEpoch::~GroupEpoch() {
@@ -174,6 +184,7 @@ absl::StatusOr<std::vector<v1::WorkerSnapshot>> GroupEpoch::Fence() {
 v1::ParallelConfig GroupEpoch::Parallel() const {
   v1::ParallelConfig parallel;
   parallel.set_world_size(static_cast<int32_t>(workers_.size()));
+  if (options_.num_stages > 1) parallel.set_num_stages(options_.num_stages);
   for (const WorkerLink& worker : workers_) {
     parallel.add_rank_hosts(worker.endpoint.host);
     parallel.add_rank_cpus(worker.endpoint.cpus);
@@ -185,7 +196,9 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
     const Ranks& ranks, const v1::LoadModelRequest& request,
     const std::function<void(int64_t, int64_t)>& progress) {
   v1::LoadModelRequest group = request;
+  const google::protobuf::RepeatedField<int32_t> stage_layers = request.parallel().stage_layers();
   *group.mutable_parallel() = Parallel();
+  *group.mutable_parallel()->mutable_stage_layers() = stage_layers;
   calls_.Stamp(&group);
   LoadSum sum(workers_.size(), progress);
   const MonotonicTime begin = options_.now();
@@ -201,26 +214,37 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
   return loaded;
 }
 
-// Fills in the fields that are the same for all ranks of a group.
-absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group_name) {
+absl::StatusOr<std::vector<v1::ParallelConfig>> GroupEpoch::NewGroup(const std::string& group_name) {
   v1::ParallelConfig parallel = Parallel();
   parallel.set_group_name(group_name);
-  if (workers_.size() == 1) return parallel;
-  if (workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA) {
-    RETURN_IF_ERROR(MakeNcclId(&parallel));
-  } else if (OnSeveralHosts(workers_)) {
-    RETURN_IF_ERROR(OpenPorts(&parallel));
+  std::vector<std::string> nccl_ids(options_.num_stages);
+  const size_t stage_ranks = RanksOfStage(workers_.size(), options_);
+  const bool on_gpus = workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
+  // GPUs of a stage have NCCL; between stages a port is needed there, too.
+  const bool needs_ports = !on_gpus || options_.num_stages > 1;
+  if (workers_.size() > 1 && needs_ports && OnSeveralHosts(workers_)) RETURN_IF_ERROR(OpenPorts(&parallel));
+  if (on_gpus && stage_ranks > 1) {
+    ASSIGN_OR_RETURN(nccl_ids, MakeNcclIds());
   }
-  return parallel;
+  std::vector<v1::ParallelConfig> of_ranks(workers_.size(), parallel);
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    of_ranks[rank].set_rank(static_cast<int32_t>(rank));
+    of_ranks[rank].set_nccl_unique_id(nccl_ids[rank / stage_ranks]);
+  }
+  return of_ranks;
 }
 
-absl::Status GroupEpoch::MakeNcclId(v1::ParallelConfig* parallel) {
+// By stage.
+absl::StatusOr<std::vector<std::string>> GroupEpoch::MakeNcclIds() {
+  const size_t stage_ranks = RanksOfStage(workers_.size(), options_);
   Ranks first(workers_.size(), false);
-  first[0] = true;
+  for (size_t rank = 0; rank < first.size(); rank += stage_ranks) first[rank] = true;
   ASSIGN_OR_RETURN(const std::vector<v1::NewGroupResponse> responses,
                    calls_.Collect(first, options_.lifecycle_timeout, &Stub::NewGroup, v1::NewGroupRequest()));
-  parallel->set_nccl_unique_id(responses[0].nccl_unique_id());
-  return absl::OkStatus();
+  std::vector<std::string> ids;
+  for (size_t rank = 0; rank < first.size(); rank += stage_ranks)
+    ids.push_back(responses[rank].nccl_unique_id());
+  return ids;
 }
 
 // Ranks reach a rank at the host where the coordinator reaches that rank, at a port of its own.
@@ -236,20 +260,22 @@ absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
                    calls_.Collect(calls_.all(), options_.lifecycle_timeout, &Stub::NewGroup,
                                   v1::NewGroupRequest(), [&](size_t rank, v1::NewGroupRequest* request) {
                                     request->set_listen_host(host_of(rank));
+                                    request->set_opens_link(options_.num_stages > 1);
                                   }));
   for (size_t rank = 0; rank < workers_.size(); ++rank)
     parallel->add_rank_addresses(JoinHostPort(host_of(rank), responses[rank].port()));
+  for (size_t rank = 0; rank < workers_.size() && options_.num_stages > 1; ++rank)
+    parallel->add_link_addresses(JoinHostPort(host_of(rank), responses[rank].link_port()));
   parallel->set_group_secret(RandomHex(kGroupSecretBytes));
   return absl::OkStatus();
 }
 
 absl::Status GroupEpoch::JoinGroup(const std::string& group_name, bool may_differ) {
-  v1::JoinGroupRequest request;
-  ASSIGN_OR_RETURN(*request.mutable_parallel(), NewGroup(group_name));
+  ASSIGN_OR_RETURN(const std::vector<v1::ParallelConfig> of_ranks, NewGroup(group_name));
   ASSIGN_OR_RETURN(const std::vector<v1::JoinGroupResponse> responses,
                    calls_.Collect(calls_.all(), options_.lifecycle_timeout, &Stub::JoinGroup,
-                                  std::move(request), [](size_t rank, v1::JoinGroupRequest* own) {
-                                    own->mutable_parallel()->set_rank(static_cast<int32_t>(rank));
+                                  v1::JoinGroupRequest(), [&](size_t rank, v1::JoinGroupRequest* own) {
+                                    *own->mutable_parallel() = of_ranks[rank];
                                   }));
   for (size_t rank = 1; rank < responses.size() && !may_differ; ++rank) {
     if (responses[rank].weights_version() == responses[0].weights_version()) continue;
@@ -349,7 +375,9 @@ absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
 absl::StatusOr<SelfCheckResult> GroupEpoch::SelfCheck() {
   const auto responses =
       calls_.Collect(calls_.all(), options_.transition_timeout, &Stub::SelfCheck, v1::SelfCheckRequest());
-  absl::StatusOr<SelfCheckResult> result = responses.ok() ? SumUp(workers_, *responses) : responses.status();
+  absl::StatusOr<SelfCheckResult> result =
+      responses.ok() ? SumUp(workers_, *responses, FirstOfLastStage(workers_.size(), options_))
+                     : responses.status();
   if (result.ok()) return result;
   latch_.Fail(absl::UnavailableError(absl::StrCat("the self-check has failed: ", result.status().message())));
   return result;

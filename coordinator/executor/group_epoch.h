@@ -124,8 +124,9 @@ class GroupEpoch {
   void Shutdown(absl::Duration timeout);
 
  private:
-  absl::StatusOr<v1::ParallelConfig> NewGroup(const std::string& group_name);
-  absl::Status MakeNcclId(v1::ParallelConfig* parallel);
+  // How each rank joins the epoch's group.
+  absl::StatusOr<std::vector<v1::ParallelConfig>> NewGroup(const std::string& group_name);
+  absl::StatusOr<std::vector<std::string>> MakeNcclIds();
   absl::Status OpenPorts(v1::ParallelConfig* parallel);
   v1::ParallelConfig Parallel() const;
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);

@@ -29,8 +29,8 @@ absl::StatusOr<grpc::ByteBuffer> Encode(const v1::StepRequest& step) {
 }  // namespace
 
 StepStreams::StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch,
-                         absl::Duration blame_grace)
-    : workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {
+                         absl::Duration blame_grace, size_t sampling_rank)
+    : workers_(*workers), latch_(*latch), blame_grace_(blame_grace), sampling_rank_(sampling_rank) {
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     streams_.push_back(std::make_unique<RankStream>());
     streams_.back()->rank = rank;
@@ -64,7 +64,7 @@ absl::Status StepStreams::Send(const v1::StepRequest& step) {
 }
 
 absl::Status StepStreams::SendMasks(int64_t group_epoch, v1::StepMasks masks) {
-  RankStream* const first = streams_[0].get();
+  RankStream* const sampling = streams_[sampling_rank_].get();
   int next = 0;
   do {
     v1::StepRequest message;
@@ -77,8 +77,8 @@ absl::Status StepStreams::SendMasks(int64_t group_epoch, v1::StepMasks masks) {
     }
     message.mutable_masks()->set_has_more(next < masks.masks_size());
     ASSIGN_OR_RETURN(const grpc::ByteBuffer encoded, Encode(message));
-    RETURN_IF_ERROR(Await([&] { return first->writable(); }));
-    first->stream->Write(encoded, Begin(first, Operation::kWrite));
+    RETURN_IF_ERROR(Await([&] { return sampling->writable(); }));
+    sampling->stream->Write(encoded, Begin(sampling, Operation::kWrite));
   } while (next < masks.masks_size());
   return absl::OkStatus();
 }
@@ -88,38 +88,38 @@ absl::StatusOr<v1::StepReply> StepStreams::Receive(int64_t step_id) {
     return std::all_of(streams_.begin(), streams_.end(),
                        [](const auto& rank) { return !rank->replies.empty(); });
   }));
-  v1::StepReply first;
-  RETURN_IF_ERROR(TakeReplies(step_id, &first));
-  return first;
+  v1::StepReply sampled;
+  RETURN_IF_ERROR(TakeReplies(step_id, &sampled));
+  return sampled;
 }
 
-absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
+absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* sampled) {
   for (const auto& rank : streams_) {
     if (rank->replies.front().error_code() != 0) return CheckReplies();
   }
+  *sampled = std::move(streams_[sampling_rank_]->replies.front());
   for (auto& rank : streams_) {
-    v1::StepReply reply = std::move(rank->replies.front());
+    v1::StepReply moved = std::move(rank->replies.front());
     rank->replies.pop_front();
+    const v1::StepReply& reply = rank->rank == sampling_rank_ ? *sampled : moved;
     if (reply.step_id() != step_id) {
       return latch_.Blame(absl::InternalError(absl::StrCat(workers_[rank->rank].name, " replied to step ",
                                                            reply.step_id(), " where ", step_id, " was due")),
                           blame_grace_);
     }
-    if (rank->rank == 0) {
-      *first = std::move(reply);
-    } else if (reply.weights_version() != first->weights_version()) {
-      return latch_.Blame(
-          absl::InternalError(absl::StrCat(workers_[rank->rank].name, " computed step ", step_id,
-                                           " with version ", reply.weights_version(),
-                                           " of the weights, rank 0 with ", first->weights_version())),
-          blame_grace_);
-    } else {
-      // A swap that any rank refused counts as refused by all ranks.
-      for (const v1::SlotError& error : reply.slot_errors()) {
-        if (error.slot() == kSwapsSlot) *first->add_slot_errors() = error;
-      }
-      first->set_kv_host_bytes(first->kv_host_bytes() + reply.kv_host_bytes());
+    if (reply.weights_version() != sampled->weights_version()) {
+      return latch_.Blame(absl::InternalError(absl::StrCat(workers_[rank->rank].name, " computed step ",
+                                                           step_id, " with version ", reply.weights_version(),
+                                                           " of the weights, rank ", sampling_rank_, " with ",
+                                                           sampled->weights_version())),
+                          blame_grace_);
     }
+    if (rank->rank == sampling_rank_) continue;
+    // A swap that any rank refused counts as refused by all ranks.
+    for (const v1::SlotError& error : reply.slot_errors()) {
+      if (error.slot() == kSwapsSlot) *sampled->add_slot_errors() = error;
+    }
+    sampled->set_kv_host_bytes(sampled->kv_host_bytes() + reply.kv_host_bytes());
   }
   return absl::OkStatus();
 }

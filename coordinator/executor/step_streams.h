@@ -26,7 +26,9 @@ namespace somnus {
 
 class StepStreams {
  public:
-  StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, absl::Duration blame_grace);
+  // `sampling_rank`: samples, awaits the masks, and replies with tokens: rank 0 of the last stage.
+  StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, absl::Duration blame_grace,
+              size_t sampling_rank = 0);
   // The latch must have failed before, or all streams must have ended: nothing else ends a stream.
   ~StepStreams();
   StepStreams(const StepStreams&) = delete;
@@ -34,11 +36,11 @@ class StepStreams {
   // Writes `step` to every rank. InvalidArgument, and nothing is written, when `step` is larger than workers
   // accept: the workers would end their streams. Any other error has failed the latch.
   absl::Status Send(const v1::StepRequest& step);
-  // Writes the masks of a step that was sent to rank 0, in messages of at most about kStepBytes. Errors as
-  // Send.
+  // Writes the masks of a step that was sent to the sampling rank, in messages of at most about kStepBytes.
+  // Errors as Send.
   absl::Status SendMasks(int64_t group_epoch, v1::StepMasks masks);
-  // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch, and so do ranks
-  // that computed with different versions of the weights.
+  // Reads every rank's reply to step `step_id`; returns the sampling rank's. Any error fails the latch, and
+  // so do ranks that computed with different versions of the weights.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);
   // Tells every rank that no step follows.
   void Close();
@@ -85,11 +87,12 @@ class StepStreams {
   template <typename Done>
   absl::Status Await(const Done& done);
   absl::Status CheckReplies() const;
-  absl::Status TakeReplies(int64_t step_id, v1::StepReply* first);
+  absl::Status TakeReplies(int64_t step_id, v1::StepReply* sampled);
 
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const absl::Duration blame_grace_;
+  const size_t sampling_rank_;
   grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<RankStream>> streams_;  // by rank
   bool open_ = false;

@@ -156,12 +156,19 @@ FlagGroup WorkerFlags(Flags* f) {
   return {
       "Workers",
       {
-          Flag::Custom("workers", "local:N|remote:N|auto", "local:1", set_workers,
-                       "start N workers here, or wait for N that are started elsewhere; auto: for as many as "
-                       "the environment says, which names the port, too")
+          Flag::Custom(
+              "workers", "local:N|remote:N|auto", "local:1", set_workers,
+              "start N workers here for each stage of a pipeline, or wait for N that are started "
+              "elsewhere; auto: for as many in all as the environment says, which names the port, too")
               .Alias("tensor-parallel-size"),
+          Flag::Int("pipeline-parallel-size", &f->pipeline_parallel_size, 1, kMaxWorkers,
+                    "stages that divide the model's layers among them, each with the workers that --workers "
+                    "says; as many steps as stages are computed at once"),
+          Flag::Ints("pipeline-layer-partition", &f->pipeline_layer_partition, 1, 1 << 16,
+                     "the number of layers of each stage")
+              .Default("equal numbers, those left over for the stages before the last"),
           Flag::Int("data-parallel-size", &f->data_parallel_size, 1, kMaxReplicas,
-                    "replicas of the model behind one queue, each with as many workers as --workers says; "
+                    "replicas of the model behind one queue, each with workers of its own; "
                     "requests of one that is lost go on at another one"),
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")

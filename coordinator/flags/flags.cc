@@ -1,6 +1,7 @@
 #include "coordinator/flags/flags.h"
 
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,29 @@ absl::Status CheckSpeculation(const Flags& flags) {
   return absl::InvalidArgumentError("--speculative: draft needs --num-speculative-tokens");
 }
 
+absl::Status CheckPipeline(const Flags& flags) {
+  const int32_t num_stages = flags.pipeline_parallel_size;
+  if (!flags.pipeline_layer_partition.empty() &&
+      flags.pipeline_layer_partition.size() != static_cast<size_t>(num_stages)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--pipeline-layer-partition: ", flags.pipeline_layer_partition.size(), " numbers for ",
+                     num_stages, " stages (--pipeline-parallel-size)"));
+  }
+  if (flags.world_size > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline-parallel-size: ", num_stages, " stages of ",
+                                                   flags.world_size / num_stages, " workers are more than ",
+                                                   kMaxWorkers));
+  }
+  if (flags.world_size % num_stages != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline-parallel-size: ", flags.world_size,
+                                                   " workers are not ", num_stages,
+                                                   " stages of the same size"));
+  }
+  if (num_stages > 1 && flags.has_draft_model())
+    return absl::InvalidArgumentError("--speculative: draft does not go with --pipeline-parallel-size");
+  return absl::OkStatus();
+}
+
 // Checks for flags of one model that do not go together.
 absl::Status CheckModel(const Flags& flags) {
   if (flags.engine.scheduler.max_num_batched_tokens < flags.engine.scheduler.max_num_seqs) {
@@ -138,6 +162,7 @@ absl::Status CheckModel(const Flags& flags) {
         " is more than --max-num-partial-prefills (", flags.engine.scheduler.max_num_partial_prefills, ")"));
   }
   RETURN_IF_ERROR(CheckSpeculation(flags));
+  RETURN_IF_ERROR(CheckPipeline(flags));
   if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
     return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
   if (!flags.local_workers && !flags.device_indices.empty()) {
@@ -166,6 +191,23 @@ absl::Status CheckModel(const Flags& flags) {
 
 }  // namespace
 
+void CountWorkers(Flags* flags) {
+  // The environment counts all workers.
+  if (!flags->discover_workers) flags->world_size *= flags->pipeline_parallel_size;
+}
+
+absl::Status CheckStages(const Flags& flags, int32_t num_layers) {
+  if (flags.pipeline_parallel_size > num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline-parallel-size: ", flags.pipeline_parallel_size,
+                                                   " stages, but the model has ", num_layers, " layers"));
+  }
+  const std::vector<int32_t>& layers = flags.pipeline_layer_partition;
+  const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
+  if (layers.empty() || sum == num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--pipeline-layer-partition: ", sum, " layers in all, but the model has ", num_layers));
+}
+
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
                          Flags* flags) {
   for (const std::string& model : positional) {
@@ -176,6 +218,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   TakeAnyPorts(flags);
   RETURN_IF_ERROR(FinishModels(flags));
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
+  if (flags->models.empty()) CountWorkers(flags);  // else OfEachModel does
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));

@@ -88,16 +88,18 @@ struct Flags {
   EngineOptions engine;
   // Workers.
   bool local_workers = true;
-  bool discover_workers = false;   // remote workers, as the environment says
-  int32_t world_size = 1;          // of each replica
-  int32_t data_parallel_size = 1;  // replicas
-  int32_t replica = 0;             // the replica that these flags are for (OfReplica)
-  std::string worker_binary;       // empty: beside this binary
-  std::string run_dir;             // empty: local workers leave with the coordinator
-  std::string cluster_host;        // where remote workers register; empty until FinishFlags
-  int32_t cluster_port = -1;       // where remote workers register; -1 until FinishFlags
-  ClusterTrustOptions trust;       // how workers and the coordinator know each other
-  std::string discovered;          // the answer of the environment, for the log; empty: nothing was asked
+  bool discover_workers = false;                  // remote workers, as the environment says
+  int32_t world_size = 1;                         // of each replica; until CountWorkers of one stage
+  int32_t pipeline_parallel_size = 1;             // stages of each replica; divides world_size
+  std::vector<int32_t> pipeline_layer_partition;  // layers of each stage; empty: the workers divide them
+  int32_t data_parallel_size = 1;                 // replicas
+  int32_t replica = 0;                            // the replica that these flags are for (OfReplica)
+  std::string worker_binary;                      // empty: beside this binary
+  std::string run_dir;                            // empty: local workers leave with the coordinator
+  std::string cluster_host;                       // where remote workers register; empty until FinishFlags
+  int32_t cluster_port = -1;                      // where remote workers register; -1 until FinishFlags
+  ClusterTrustOptions trust;                      // how workers and the coordinator know each other
+  std::string discovered;  // the answer of the environment, for the log; empty: nothing was asked
   // How workers run. LoadModel carries all of these flags to the workers, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   std::string numa;                // of workers: "off" or a node's number; empty: each chooses
@@ -192,6 +194,11 @@ inline bool CachesOnHost(const Flags& flags) {
 }
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
+
+// To be called once for each model's flags, after parsing: world_size counts the workers of all stages.
+void CountWorkers(Flags* flags);
+// InvalidArgument names the flag: every stage has a layer, and all layers of the model have a stage.
+absl::Status CheckStages(const Flags& flags, int32_t num_layers);
 
 // The part of the table in model_flags.cc: --model, and flags about several models.
 Flag ModelFlag(Flags* flags);

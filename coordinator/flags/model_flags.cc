@@ -203,6 +203,7 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.back().served_model_name = model.name;
     if (!flags.run_dir.empty()) each.back().run_dir = RunDir::ModelPath(flags.run_dir, model.name);
     SetOwn(model.flags, &each.back());
+    CountWorkers(&each.back());
   }
   return each;
 }

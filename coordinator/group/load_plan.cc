@@ -47,6 +47,12 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
     request.set_group_on_host(flags.replica);
   }
   request.set_numa(flags.numa);
+  if (flags.pipeline_parallel_size > 1) {
+    v1::ParallelConfig* const parallel = request.mutable_parallel();
+    parallel->set_num_stages(flags.pipeline_parallel_size);
+    parallel->mutable_stage_layers()->Add(flags.pipeline_layer_partition.begin(),
+                                          flags.pipeline_layer_partition.end());
+  }
   if (flags.has_draft_model()) {
     request.set_draft_model_path(flags.draft_model);
     request.set_num_speculative_tokens(flags.engine.scheduler.speculation.num_speculative_tokens);

@@ -28,6 +28,7 @@ ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   options.measured_timeout = std::max(options.measured_timeout, flags.engine.hang_timeout);
   options.speeds = std::make_shared<TransitionSpeeds>();
   options.prefetch_cpu_share = flags.prefetch_cpu_share;
+  options.num_stages = flags.pipeline_parallel_size;
   // No exit status of a remote worker will follow its broken connection, so there is little to wait for.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
   return options;

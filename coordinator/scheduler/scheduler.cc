@@ -162,11 +162,14 @@ std::optional<v1::StepMasks> Scheduler::TakeMasks() {
 bool Scheduler::AddDecodes(StepBuilder* builder) {
   bool preempted = false;
   const LiveSequences::Running& running = sequences_.running();
+  // The stages of a pipeline share the sequences; the other ones of the sequences decode in other steps.
+  const size_t most = (running.size() + options_.num_stages - 1) / options_.num_stages;
   for (auto it = running.begin(); it != running.end() && builder->budget > 0;) {
     const Sequence& next = *it->second;
     const bool is_group = next.beam.group != nullptr;
     if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
-    if (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next))) {
+    const bool is_full = options_.num_stages > 1 && builder->step.entries.size() >= most;
+    if (is_full || (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next)))) {
       ++it;
     } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {
       builder->AddEntry(it->second, 1);  // its last block has room
@@ -182,6 +185,7 @@ bool Scheduler::AddDecodes(StepBuilder* builder) {
 
 bool Scheduler::IsDecodeDue(const Sequence& sequence) {
   if (sequence.num_to_compute() != 1) return false;
+  if (options_.num_stages > 1 && sequence.num_pending > 0) return false;
   // The tokens that steps in flight will sample may end the sequence for certain.
   const bool will_finish = sequence.num_pending > 0 &&
                            (sequence.num_outputs() + sequence.num_pending >= sequence.request.max_tokens ||

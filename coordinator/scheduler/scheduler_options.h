@@ -37,6 +37,10 @@ struct SchedulerOptions {
   std::shared_ptr<UserAccounts> accounts;    // null: users are not told apart
   SpeculationOptions speculation;
   BlockManagerOptions blocks;
+  // Of the workers' pipeline. With several, a sampled token comes back to the workers with the step that
+  // computes it: a sequence decodes in one step in flight at most, and each step decodes a part of the
+  // sequences, so that as many steps as stages have work.
+  int32_t num_stages = 1;
 };
 
 }  // namespace somnus

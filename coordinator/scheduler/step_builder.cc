@@ -43,11 +43,19 @@ void StepBuilder::SendWhole(const Sequence& sequence, const std::vector<int32_t>
   writer_.Add(sequence, block_ids);
 }
 
+// In a pipeline the first stages do not know what the last stage has sampled. Beams name their input
+// themselves.
+bool StepBuilder::NamesSampledToken(const Sequence& sequence) const {
+  return options_.num_stages > 1 && sequence.num_outputs() > 0 && sequence.num_to_compute() == 1 &&
+         sequence.num_pending == 0 && sequence.beam.group == nullptr && sequence.beam.place == 0;
+}
+
 void StepBuilder::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks) {
   v1::ScheduledSequence* scheduled = plan.request.add_sequences();
   scheduled->set_slot(sequence->slot);
   scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
-  if (Speculation::TakeNamesInput(sequence.get())) NameInput(*sequence, scheduled);
+  if (Speculation::TakeNamesInput(sequence.get()) || NamesSampledToken(*sequence))
+    NameInput(*sequence, scheduled);
   ScheduledEntry& entry = step.entries.emplace_back();
   entry.sequence = sequence;
   entry.slot = sequence->slot;

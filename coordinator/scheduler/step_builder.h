@@ -62,6 +62,7 @@ class StepBuilder {
   std::vector<SequencePtr> overtakers;
 
  private:
+  bool NamesSampledToken(const Sequence& sequence) const;
   // Returns for how many of `num_tokens` further tokens of the sequence the step has room.
   int64_t Chunk(const Sequence& sequence, int64_t num_tokens) const;
   void Extend(int entry, int64_t num_tokens);

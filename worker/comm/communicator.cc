@@ -17,4 +17,12 @@ absl::Status Communicator::AllReduceAddRmsNorm(Device& device, const TensorView&
   return absl::OkStatus();
 }
 
+absl::Status Communicator::SendToNextStage(const void* /*data*/, int64_t /*bytes*/) {
+  return absl::FailedPreconditionError("there is no next stage");
+}
+
+absl::Status Communicator::ReceiveFromPreviousStage(void* /*data*/, int64_t /*bytes*/) {
+  return absl::FailedPreconditionError("there is no previous stage");
+}
+
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// Collectives among the ranks of a model. Deterministic: every rank gets the same bits, and the same bits
-// each time. Our own code sums in f32, in rank order. NCCL, which large messages on CUDA go through, chooses
-// an order for each size.
+// Collectives among the ranks of a model, or, in a pipeline, among the ranks of a stage. Deterministic: every
+// rank gets the same bits, and the same bits each time. Our own code sums in f32, in rank order. NCCL, which
+// large messages on CUDA go through, chooses an order for each size.
 //
 // A Communicator per rank, used by the runner thread alone; Abort and status may be called from any thread.
 // Calls must be made in the same order by all ranks. A collective whose peer died, was aborted or stayed away
@@ -63,6 +63,11 @@ class Communicator {
   // ranks.
   virtual absl::Status Suspend() { return absl::OkStatus(); }
   virtual absl::Status Resume() { return absl::OkStatus(); }
+
+  // For ranks of a pipeline: `bytes` bytes of the host's memory to, or from, the rank with the same place in
+  // the next, or the previous, stage (stage_link.h). FailedPrecondition: there is no such stage.
+  virtual absl::Status SendToNextStage(const void* data, int64_t bytes);
+  virtual absl::Status ReceiveFromPreviousStage(void* data, int64_t bytes);
 };
 
 // world_size 1: every call is a no-op (AllGather copies).

@@ -9,7 +9,7 @@
 namespace somnus {
 
 void EpochCommunicator::SetShape(int rank, int world_size, bool on_gpu) {
-  rank_ = rank;
+  rank_ = number_ = rank;
   world_size_ = world_size;
   // As the group that Join brings: collectives among GPUs are queued, collectives of hosts are done at once.
   stream_ordered_ = on_gpu && world_size > 1;
@@ -86,6 +86,16 @@ absl::Status EpochCommunicator::AllReduceAddRmsNorm(Device& device, const Tensor
                                                     const TensorView& out) {
   RETURN_IF_ERROR(CheckJoined());
   return group_->AllReduceAddRmsNorm(device, residual, delta, weight, eps, out);
+}
+
+absl::Status EpochCommunicator::SendToNextStage(const void* data, int64_t bytes) {
+  RETURN_IF_ERROR(CheckJoined());
+  return group_->SendToNextStage(data, bytes);
+}
+
+absl::Status EpochCommunicator::ReceiveFromPreviousStage(void* data, int64_t bytes) {
+  RETURN_IF_ERROR(CheckJoined());
+  return group_->ReceiveFromPreviousStage(data, bytes);
 }
 
 absl::Status EpochCommunicator::Barrier() {

@@ -23,6 +23,9 @@ class EpochCommunicator : public Communicator {
   // Sets all that does not change from epoch to epoch. `on_gpu`: the rank's device is a GPU. To be called
   // once, before anybody uses the communicator.
   void SetShape(int rank, int world_size, bool on_gpu);
+  // The rank among all stages of a pipeline, for messages. To be called after SetShape, which sets the rank.
+  void SetNumber(int number) { number_ = number; }
+  int number() const { return number_; }
   // Leaves the group of an older epoch, if there is such a group. An abort of that epoch has no further
   // effect.
   void BeginEpoch(int64_t epoch);
@@ -44,6 +47,8 @@ class EpochCommunicator : public Communicator {
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override;
   absl::Status AllReduceAddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta,
                                    const float* weight, double eps, const TensorView& out) override;
+  absl::Status SendToNextStage(const void* data, int64_t bytes) override;
+  absl::Status ReceiveFromPreviousStage(void* data, int64_t bytes) override;
   absl::Status Barrier() override;
   void Abort(const std::string& reason) override;
   absl::Status status() const override;
@@ -55,6 +60,7 @@ class EpochCommunicator : public Communicator {
 
   int rank_ = 0;
   int world_size_ = 1;
+  int number_ = 0;
   bool stream_ordered_ = false;
 
   // Keeps group_ alive while a second thread uses the group. Only the runner thread changes group_ and

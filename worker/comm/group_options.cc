@@ -23,6 +23,8 @@ absl::Status CheckGroupOptions(const GroupOptions& options, int max_ranks) {
     return bad("world_size: ", options.world_size, " is not 1 to ", max_ranks);
   if (options.rank < 0 || options.rank >= options.world_size)
     return bad("rank: ", options.rank, " is not in a group of ", options.world_size);
+  if (!options.numbers.empty() && options.numbers.size() != static_cast<size_t>(options.world_size))
+    return bad("numbers: ", options.numbers.size(), " for ", options.world_size, " ranks");
   const int64_t bytes = options.buffer_bytes.value_or(4096);
   if (bytes < 4096 || bytes > (int64_t{1} << 30) || bytes % 64 != 0)
     return bad("buffer_bytes: a multiple of 64 from 4 KiB to 1 GiB is wanted");

@@ -44,10 +44,17 @@ struct GroupOptions {
   // Sums are taken in rank order, for every size. NCCL, which chooses the order by the size, is then left
   // out, and all ranks must be on the same host.
   bool batch_invariant = false;
+
+  // The ranks' numbers in messages, where the group is a part of the model's ranks. Empty: 0, 1, ...
+  std::vector<int> numbers;
 };
 
 // `options`, with the given values where connect_timeout and buffer_bytes are nullopt.
 GroupOptions WithDefaults(GroupOptions options, absl::Duration connect_timeout, int64_t buffer_bytes);
+// How messages number the rank.
+inline int NumberOf(const GroupOptions& options, int rank) {
+  return options.numbers.empty() ? rank : options.numbers[rank];
+}
 // InvalidArgument names the option: the group's name, the rank, the number of ranks or the buffer.
 absl::Status CheckGroupOptions(const GroupOptions& options, int max_ranks);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "worker/comm/tcp_communicator.h"
+#include "worker/comm/tcp_link.h"
 
 namespace somnus {
 
@@ -10,6 +11,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& 
                                                             TcpListener listener) {
   if (options.rank_addresses.empty()) return MakeShmCommunicator(options);
   return MakeTcpCommunicator(options, std::move(listener));
+}
+
+absl::StatusOr<std::unique_ptr<StageLink>> JoinHostLink(const GroupOptions& options, TcpListener listener) {
+  if (options.rank_addresses.empty()) return MakeShmLink(options);
+  return MakeTcpLink(options, std::move(listener));
 }
 
 }  // namespace somnus

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/group_options.h"
+#include "worker/comm/stage_link.h"
 #include "worker/comm/tcp_socket.h"
 
 namespace somnus {
@@ -15,5 +16,8 @@ namespace somnus {
 // in MakeShmCommunicator and MakeTcpCommunicator.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& options,
                                                             TcpListener listener);
+
+// The same for a link between two stages (stage_link.h); the sender alone needs the listener.
+absl::StatusOr<std::unique_ptr<StageLink>> JoinHostLink(const GroupOptions& options, TcpListener listener);
 
 }  // namespace somnus

@@ -33,8 +33,7 @@ class ShmCommunicator : public Communicator {
         world_size_(options.world_size),
         buffer_bytes_(*options.buffer_bytes),
         mapping_(std::move(mapping)),
-        waiter_(mapping_->header(), &mapping_->locks(), options.rank,
-                options.spin ? options.spin_time : absl::ZeroDuration(), options.collective_timeout) {}
+        waiter_(mapping_->header(), &mapping_->locks(), options) {}
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }

@@ -108,14 +108,15 @@ class Host {
   }
 
   absl::Status Gone(int rank) const {
-    return absl::UnavailableError(absl::StrCat("group ", options_.group_name, ": rank ", rank,
+    return absl::UnavailableError(absl::StrCat("group ", options_.group_name, ": rank ",
+                                               NumberOf(options_, rank),
                                                " went away while the group was forming"));
   }
 
   absl::Status Missing() const {
     std::vector<int> missing;
     for (int r = 1; r < options_.world_size; ++r) {
-      if (peers_[r].get() < 0) missing.push_back(r);
+      if (peers_[r].get() < 0) missing.push_back(NumberOf(options_, r));
     }
     return absl::DeadlineExceededError(absl::StrCat("group ", options_.group_name, ": no sign of rank ",
                                                     absl::StrJoin(missing, ", "), " within ",

@@ -39,9 +39,13 @@ int64_t NowNanoseconds() {
 
 }  // namespace
 
-ShmWaiter::ShmWaiter(ShmHeader* header, const RankLocks* locks, int rank, absl::Duration spin_time,
-                     absl::Duration timeout)
-    : header_(header), locks_(locks), rank_(rank), spin_time_(spin_time), timeout_(timeout) {}
+ShmWaiter::ShmWaiter(ShmHeader* header, const RankLocks* locks, const GroupOptions& options)
+    : header_(header),
+      locks_(locks),
+      numbers_(options.numbers),
+      rank_(options.rank),
+      spin_time_(options.spin ? options.spin_time : absl::ZeroDuration()),
+      timeout_(options.collective_timeout) {}
 
 ShmWaiter::~ShmWaiter() {
   header_->ranks[rank_].left.store(1, std::memory_order_seq_cst);
@@ -60,9 +64,9 @@ absl::Status ShmWaiter::AwaitAll(uint32_t round, uint64_t call) {
   for (int r = 0; r < header_->world_size; ++r) {
     if (r == rank_) continue;
     if (absl::Status status = AwaitRank(r, round); !status.ok()) return status;
-    if (header_->ranks[r].call[round % 2] != call) {
+    if (CallOf(r, round) != call) {
       const std::string reason =
-          absl::StrCat("ranks ", rank_, " and ", r, " are in different collective calls");
+          absl::StrCat("ranks ", NumberOf(rank_), " and ", NumberOf(r), " are in different collective calls");
       Abort(reason);
       return absl::InternalError(reason);
     }
@@ -100,8 +104,8 @@ absl::Status ShmWaiter::Sleep(int rank, uint32_t round) {
     peer.waiters.fetch_sub(1, std::memory_order_relaxed);
     if (Reached(peer.stamp.load(std::memory_order_acquire), round)) return absl::OkStatus();
     if (NowNanoseconds() - start > absl::ToInt64Nanoseconds(timeout_)) {
-      const std::string reason = absl::StrCat("rank ", rank, " did not come to a collective within ",
-                                              absl::FormatDuration(timeout_));
+      const std::string reason = absl::StrCat(
+          "rank ", NumberOf(rank), " did not come to a collective within ", absl::FormatDuration(timeout_));
       Abort(reason);
       return absl::DeadlineExceededError(reason);
     }
@@ -110,7 +114,7 @@ absl::Status ShmWaiter::Sleep(int rank, uint32_t round) {
 
 // Returns an error for anything that keeps `round` from ever being complete.
 absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
-  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  if (absl::Status status = CheckAborted(); !status.ok()) return status;
   for (int r = 0; r < header_->world_size; ++r) {
     const ShmRank& peer = header_->ranks[r];
     if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
@@ -122,7 +126,7 @@ absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
 }
 
 absl::Status ShmWaiter::Health() const {
-  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  if (absl::Status status = CheckAborted(); !status.ok()) return status;
   for (int r = 0; r < header_->world_size; ++r) {
     if (r == rank_) continue;
     if (absl::Status status = CheckPeer(r); !status.ok()) return status;
@@ -134,10 +138,16 @@ absl::Status ShmWaiter::CheckPeer(int rank) const {
   const ShmRank& peer = header_->ranks[rank];
   const bool held = locks_->Held(rank);  // read first: a rank that leaves says so before unlocking
   if (peer.left.load(std::memory_order_seq_cst) != 0) {
-    return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") left the group"));
+    return absl::UnavailableError(
+        absl::StrCat("rank ", NumberOf(rank), " (pid ", peer.pid, ") left the group"));
   }
-  if (!held) return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") died"));
+  if (!held)
+    return absl::UnavailableError(absl::StrCat("rank ", NumberOf(rank), " (pid ", peer.pid, ") died"));
   return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::CheckAborted() const {
+  return header_->aborted.load(std::memory_order_acquire) == 0 ? absl::OkStatus() : AbortStatus();
 }
 
 absl::Status ShmWaiter::AbortStatus() const {

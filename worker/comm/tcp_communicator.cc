@@ -3,9 +3,7 @@
 
 #include "worker/comm/tcp_communicator.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,8 +19,6 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxTcpRanks = 64;
-constexpr size_t kMinSecretBytes = 16;
 // Above this size, three ranks or more add up a part each: a round more, but a rank sends less than twice the
 // message, for any number of ranks. Two ranks send the message once either way.
 constexpr int64_t kOneShotBytes = 64 << 10;
@@ -35,13 +31,12 @@ uint64_t Describe(Call call, int64_t size, DataType type = DataType::kF32) {
 
 class TcpCommunicator : public Communicator {
  public:
-  TcpCommunicator(const GroupOptions& options, std::vector<TcpPeer> peers, TcpLinksOptions links,
-                  UniqueFd wake)
+  TcpCommunicator(const GroupOptions& options, std::unique_ptr<TcpLinks> links)
       : rank_(options.rank),
         world_size_(options.world_size),
         buffer_bytes_(*options.buffer_bytes),
         timeout_(options.collective_timeout),
-        links_(std::move(links), std::move(peers), std::move(wake)),
+        links_(std::move(links)),
         transfers_(options.world_size),
         arrived_(std::max(buffer_bytes_ + 16 * world_size_,
                           (world_size_ - 1) * std::min(buffer_bytes_, kOneShotBytes))) {}
@@ -74,15 +69,15 @@ class TcpCommunicator : public Communicator {
   absl::Status Barrier() override { return BarrierWithin({RunningNow() + timeout_}); }
   absl::Status BarrierWithin(const WaitLimit& limit) {
     std::fill(transfers_.begin(), transfers_.end(), TcpTransfer());
-    return links_.Exchange(Describe(Call::kBarrier, 0), transfers_, limit);
+    return links_->Exchange(Describe(Call::kBarrier, 0), transfers_, limit);
   }
 
-  void Abort(const std::string& reason) override { links_.Abort(reason); }
-  absl::Status status() const override { return links_.Health(); }
+  void Abort(const std::string& reason) override { links_->Abort(reason); }
+  absl::Status status() const override { return links_->Health(); }
 
  private:
   absl::Status Exchange(Call call, int64_t size, DataType type = DataType::kF32) {
-    return links_.Exchange(Describe(call, size, type), transfers_, {RunningNow() + timeout_});
+    return links_->Exchange(Describe(call, size, type), transfers_, {RunningNow() + timeout_});
   }
 
   absl::Status ReduceOneShot(char* data, int64_t count, DataType type) {
@@ -122,42 +117,21 @@ class TcpCommunicator : public Communicator {
   const int rank_, world_size_;
   const int64_t buffer_bytes_;
   const absl::Duration timeout_;
-  mutable TcpLinks links_;  // asking for the health reads notices that have arrived
+  const std::unique_ptr<TcpLinks> links_;  // asking for the health reads notices that have arrived
   std::vector<TcpTransfer> transfers_;
   std::vector<char> arrived_;
 };
-
-absl::Status CheckOptions(const GroupOptions& options) {
-  RETURN_IF_ERROR(CheckGroupOptions(options, kMaxTcpRanks));
-  const auto bad = [](const auto&... text) { return absl::InvalidArgumentError(absl::StrCat(text...)); };
-  if (options.world_size > 1 && options.rank_addresses.size() != static_cast<size_t>(options.world_size))
-    return bad("rank_addresses: ", options.rank_addresses.size(), " for ", options.world_size, " ranks");
-  if (options.world_size > 1 && options.secret.size() < kMinSecretBytes)
-    return bad("secret: at least ", kMinSecretBytes, " bytes are wanted");
-  if (options.unreachable_timeout < absl::Seconds(2) || options.unreachable_timeout > absl::Minutes(10))
-    return bad("unreachable_timeout: 2 s to 10 min are wanted");
-  return absl::OkStatus();
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const GroupOptions& group,
                                                                   TcpListener listener) {
-  RETURN_IF_ERROR(CheckOptions(group));
+  RETURN_IF_ERROR(CheckTcpOptions(group));
   const GroupOptions options = WithDefaults(group, absl::Seconds(30), 4 << 20);
   if (options.world_size == 1) return MakeSingleCommunicator();
   const WaitLimit limit = {RunningNow() + *options.connect_timeout, options.cancelled};
-  ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener), limit));
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));
-  TcpLinksOptions links;
-  links.rank = options.rank;
-  links.spin_time = options.spin ? options.spin_time : absl::ZeroDuration();
-  for (int r = 0; r < options.world_size; ++r) {
-    links.names.push_back(absl::StrCat("rank ", r, " (", options.rank_addresses[r], ")"));
-  }
-  auto communicator =
-      std::make_unique<TcpCommunicator>(options, std::move(peers), std::move(links), std::move(wake));
+  ASSIGN_OR_RETURN(std::unique_ptr<TcpLinks> links, ConnectTcpLinks(options, std::move(listener), limit));
+  auto communicator = std::make_unique<TcpCommunicator>(options, std::move(links));
   // The other ranks may still be connecting to each other.
   RETURN_IF_ERROR(communicator->BarrierWithin(limit));
   return communicator;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -20,6 +21,8 @@ std::vector<UniqueFd> TakeNotices(std::vector<TcpPeer>* peers) {
   for (TcpPeer& peer : *peers) connections.push_back(std::move(peer.notices));
   return connections;
 }
+
+constexpr size_t kMinSecretBytes = 16;
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -125,8 +128,8 @@ absl::StatusOr<int64_t> TcpLinks::ReceiveSome(int rank) {
 absl::Status TcpLinks::CheckHeader(int rank) const {
   const Header& received = links_[rank].received;
   if (received.call == header_.call && received.round == header_.round) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("ranks ", options_.rank, " and ", rank, " are in different collective calls"));
+  return absl::InternalError(absl::StrCat(options_.names[options_.rank], " and ", options_.names[rank],
+                                          " are in different collective calls"));
 }
 
 absl::Status TcpLinks::Wait(const WaitLimit& limit) {
@@ -158,6 +161,32 @@ absl::Status TcpLinks::Late(absl::Duration timeout) const {
         options_.names[r], " did not come to a collective within ", absl::FormatDuration(timeout)));
   }
   return absl::InternalError("a round that is complete cannot be late");
+}
+
+absl::Status CheckTcpOptions(const GroupOptions& options) {
+  RETURN_IF_ERROR(CheckGroupOptions(options, kMaxTcpRanks));
+  const auto bad = [](const auto&... text) { return absl::InvalidArgumentError(absl::StrCat(text...)); };
+  if (options.world_size > 1 && options.rank_addresses.size() != static_cast<size_t>(options.world_size))
+    return bad("rank_addresses: ", options.rank_addresses.size(), " for ", options.world_size, " ranks");
+  if (options.world_size > 1 && options.secret.size() < kMinSecretBytes)
+    return bad("secret: at least ", kMinSecretBytes, " bytes are wanted");
+  if (options.unreachable_timeout < absl::Seconds(2) || options.unreachable_timeout > absl::Minutes(10))
+    return bad("unreachable_timeout: 2 s to 10 min are wanted");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TcpLinks>> ConnectTcpLinks(const GroupOptions& options, TcpListener listener,
+                                                          const WaitLimit& limit) {
+  ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener), limit));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));
+  TcpLinksOptions links;
+  links.rank = options.rank;
+  links.spin_time = options.spin ? options.spin_time : absl::ZeroDuration();
+  for (int r = 0; r < options.world_size; ++r) {
+    links.names.push_back(absl::StrCat("rank ", NumberOf(options, r), " (", options.rank_addresses[r], ")"));
+  }
+  return std::make_unique<TcpLinks>(std::move(links), std::move(peers), std::move(wake));
 }
 
 }  // namespace somnus

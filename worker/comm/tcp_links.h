@@ -1,20 +1,25 @@
 #pragma once
 // The connections of a complete group on several hosts: rounds, in which every rank sends something to every
-// other rank and receives something from every other rank.
+// other rank and receives something from every other rank, unless both say that data go one way.
 
 #include <poll.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "worker/comm/group_options.h"
 #include "worker/comm/tcp_notices.h"
 #include "worker/comm/tcp_rendezvous.h"
 
 namespace somnus {
+
+constexpr int kMaxTcpRanks = 64;
 
 // The data that this rank sends to a peer in a round, and where to put the data from the peer.
 struct TcpTransfer {
@@ -22,6 +27,9 @@ struct TcpTransfer {
   int64_t send_bytes = 0;
   void* receive = nullptr;
   int64_t receive_bytes = 0;
+  // False: nothing goes that way in the round, and the other rank does not expect anything.
+  bool sends = true;
+  bool receives = true;
 };
 
 struct TcpLinksOptions {
@@ -55,8 +63,10 @@ class TcpLinks {
     TcpTransfer transfer;
     Header received;
     int64_t sent_bytes = 0, received_bytes = 0;  // of this round, with the header
-    bool SendsAll() const { return sent_bytes == HeaderBytes() + transfer.send_bytes; }
-    bool ReceivedAll() const { return received_bytes == HeaderBytes() + transfer.receive_bytes; }
+    bool SendsAll() const { return !transfer.sends || sent_bytes == HeaderBytes() + transfer.send_bytes; }
+    bool ReceivedAll() const {
+      return !transfer.receives || received_bytes == HeaderBytes() + transfer.receive_bytes;
+    }
   };
   static constexpr int64_t HeaderBytes() { return sizeof(Header); }
 
@@ -76,5 +86,13 @@ class TcpLinks {
   Header header_;            // of this round
   std::vector<pollfd> fds_;
 };
+
+// InvalidArgument names the option: what CheckGroupOptions checks, addresses, secret or timeout.
+absl::Status CheckTcpOptions(const GroupOptions& options);
+
+// Connects the ranks of `options`, which were checked and have a buffer (MeetOverTcp). The other ranks may
+// still be connecting to each other at the return.
+absl::StatusOr<std::unique_ptr<TcpLinks>> ConnectTcpLinks(const GroupOptions& options, TcpListener listener,
+                                                          const WaitLimit& limit);
 
 }  // namespace somnus

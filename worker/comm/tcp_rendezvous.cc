@@ -206,6 +206,7 @@ class Meeting {
   }
 
   absl::Status AcceptConnections() {
+    if (listener_.fd.get() < 0) return absl::OkStatus();  // of the last rank, which needs no listener
     for (size_t i = 0; i < kMaxUnproved; ++i) {
       ASSIGN_OR_RETURN(UniqueFd fd, AcceptTcp(listener_.fd.get()));
       if (fd.get() < 0) break;
@@ -262,7 +263,7 @@ class Meeting {
   }
 
   std::string Name(int rank) const {
-    return absl::StrCat("group ", options_.group_name, ": rank ", rank, " at ",
+    return absl::StrCat("group ", options_.group_name, ": rank ", NumberOf(options_, rank), " at ",
                         options_.rank_addresses[rank]);
   }
   absl::Status Gone(int rank) const {
@@ -272,7 +273,7 @@ class Meeting {
     std::vector<int> missing;
     for (int r = 0; r < options_.world_size; ++r) {
       const bool here = peers_[r].data.get() >= 0 && peers_[r].notices.get() >= 0;
-      if (r != options_.rank && !here) missing.push_back(r);
+      if (r != options_.rank && !here) missing.push_back(NumberOf(options_, r));
     }
     return absl::DeadlineExceededError(absl::StrCat(
         "group ", options_.group_name, ": no sign of rank ", absl::StrJoin(missing, ", "), " within ",

@@ -56,9 +56,9 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
 }
 
 absl::StatusOr<TensorView> DecoderModel::Forward(const StepInput& input) {
-  RETURN_IF_ERROR(EmbedTokensAndPositions(input));
+  if (c_.shards->first_stage) RETURN_IF_ERROR(EmbedTokensAndPositions(input));
   ASSIGN_OR_RETURN(const TensorView hidden, c_.config->norm_before ? RunPreNorm(input) : RunPostNorm(input));
-  return Project(hidden);
+  return c_.shards->last_stage ? Project(hidden) : residual(input.batch.num_tokens);
 }
 
 absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
@@ -83,8 +83,9 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
   return normed;
 }
 
-// The stream itself is normalized, so the stream moves between two buffers. Only LayerNorm occurs here: no
-// known post-norm model has RMSNorm.
+// The stream itself is normalized, so the stream moves between two buffers: twice in a layer, so that the
+// last layer leaves the stream where the first layer finds it. Only LayerNorm occurs here: no known post-norm
+// model has RMSNorm.
 absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
   const int64_t num_tokens = input.batch.num_tokens;
   TensorView x = FirstRows(c_.act.residual, num_tokens);          // f32 [T, hidden]
@@ -219,7 +220,7 @@ void DecoderModel::Attend(int64_t layer, const StepInput& input, const TensorVie
                           const TensorView& heads) {
   const LayerWeights& w = c_.weights->layers[layer];
   const ModelConfig& config = *c_.config;
-  const LayerAttention attention = config.AttentionOf(static_cast<int32_t>(layer));
+  const LayerAttention attention = config.AttentionOf(static_cast<int32_t>(c_.shards->layers.begin + layer));
   const int64_t num_heads = c_.shards->heads.size();
   const bool norms_here = !config.family->qk_norm_wide;
   const double scale = config.attention_scale > 0 ? config.attention_scale

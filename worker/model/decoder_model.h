@@ -56,7 +56,7 @@ struct ModelContext {
   RopeTable rope;                            // of LayerRope::kMain
   RopeTable local_rope;                      // of LayerRope::kLocal
   const int32_t* kv_head_of_head = nullptr;  // [H], on the device
-  absl::Span<const KvCacheView> kv_cache;    // one per layer
+  absl::Span<const KvCacheView> kv_cache;    // one per layer of the stage
 };
 
 // A step's tokens, flat; all arrays on the device.
@@ -69,22 +69,28 @@ class DecoderModel {
  public:
   explicit DecoderModel(const ModelContext* context) : c_(*context) {}
 
-  // Runs all layers; writes the cache. Returns the head's input: act [T, embedding_dim], valid until the next
-  // call. Only collectives can fail.
+  // Runs the layers of the rank's stage; writes the cache. Behind the first stage the layers go on from the
+  // stream that the caller has put into residual(). Returns the head's input in the last stage: act [T,
+  // embedding_dim], and residual() in the stages before; valid until the next call. Only collectives can
+  // fail.
   absl::StatusOr<TensorView> Forward(const StepInput& input);
+  // f32 [num_tokens, hidden], contiguous: the residual stream between two stages.
+  TensorView residual(int64_t num_tokens) const { return FirstRows(c_.act.residual, num_tokens); }
 
  private:
   // residual (f32 [T, hidden]) = the tokens' embeddings, projected to the model's width, + learned positions.
   absl::Status EmbedTokensAndPositions(const StepInput& input);
   // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
   absl::Status Embed(const StepInput& input, const TensorView& out);
-  // act [T, hidden], the last norm's output.
+  // act [T, hidden], the last norm's output, or, where the stage has no last norm, of the stream as
+  // residual() holds the stream.
   absl::StatusOr<TensorView> RunPreNorm(const StepInput& input);
   absl::StatusOr<TensorView> RunPostNorm(const StepInput& input);
   // act [T, hidden] -> act [T, embedding_dim]
   TensorView Project(const TensorView& hidden);
 
   // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]): this rank's addend.
+  // Layers are counted within the stage.
   absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed,
                          const TensorView& delta);
   // The part of Attention from qkv (sum [T, (H + 2 KV) D]) to heads (act [T, H D]).

@@ -1,7 +1,9 @@
 #include "worker/model/shards.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace somnus {
@@ -21,8 +23,41 @@ Range ShardRange(int64_t total, int rank, int world_size) {
   return {std::min(total, units.begin * granule), std::min(total, units.end * granule)};
 }
 
-ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
+absl::Status CheckPipeline(const PipelinePlace& place, int32_t num_layers) {
+  const auto bad = [](const auto&... text) { return absl::InvalidArgumentError(absl::StrCat(text...)); };
+  if (place.num_stages < 1 || place.stage < 0 || place.stage >= place.num_stages)
+    return bad("--pipeline-parallel-size: stage ", place.stage, " of ", place.num_stages);
+  if (place.num_stages > num_layers) {
+    return bad("--pipeline-parallel-size: ", place.num_stages, " stages, but the model has ", num_layers,
+               " layers");
+  }
+  const std::vector<int32_t>& layers = place.stage_layers;
+  if (layers.empty()) return absl::OkStatus();
+  const bool positive = std::all_of(layers.begin(), layers.end(), [](int32_t count) { return count > 0; });
+  const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
+  if (positive && static_cast<int>(layers.size()) == place.num_stages && sum == num_layers)
+    return absl::OkStatus();
+  return bad("--pipeline-layer-partition: ", layers.size(), " numbers of layers, ", sum, " in all, for ",
+             place.num_stages, " stages and the model's ", num_layers, " layers");
+}
+
+Range StageLayers(const PipelinePlace& place, int32_t num_layers) {
+  const int num_stages = place.num_stages, rest = num_layers % num_stages;
+  Range layers;
+  for (int stage = 0; stage <= place.stage; ++stage) {
+    const bool one_more = stage < num_stages - 1 && stage >= num_stages - 1 - rest;
+    layers.begin = layers.end;
+    layers.end +=
+        place.stage_layers.empty() ? num_layers / num_stages + (one_more ? 1 : 0) : place.stage_layers[stage];
+  }
+  return layers;
+}
+
+ModelShards MakeShards(const ModelConfig& config, int rank, int world_size, const PipelinePlace& place) {
   ModelShards shards;
+  shards.layers = StageLayers(place, config.num_layers);
+  shards.first_stage = place.first();
+  shards.last_stage = place.last();
   shards.rank = rank;
   shards.world_size = world_size;
   const int64_t group = config.num_heads / config.num_kv_heads;  // query heads per KV head

@@ -1,12 +1,13 @@
 #pragma once
-// Which part of a model a rank holds (Megatron's tensor parallelism). Shards are ranges, not equal parts:
-// rank r of n owns [total * r / n, total * (r + 1) / n), so that every world size works. A range may be
-// empty, but the last rank's never is: addends that must be added exactly once (row-parallel biases) are
-// added there.
+// Which part of a model a rank holds. Stages of a pipeline divide the layers; the ranks of a stage divide
+// each layer (Megatron's tensor parallelism). Shards are ranges, not equal parts: rank r of n owns [total * r
+// / n, total * (r + 1) / n), so that every world size works. A range may be empty, but the last rank's never
+// is: addends that must be added exactly once (row-parallel biases) are added there.
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "checkpoint/family.h"
 #include "checkpoint/model_config.h"
 
@@ -25,6 +26,24 @@ struct Range {
 // then differ by that much.
 Range ShardRange(int64_t total, int rank, int world_size);
 
+// The stage of a pipeline that a rank is in. The first stage has the embedding, the last stage the last norm
+// and the head.
+struct PipelinePlace {
+  int stage = 0;
+  int num_stages = 1;
+  // The layers of each stage, in order. Empty: equal numbers, where the layers that are left over go to the
+  // stages before the last, which has the head besides.
+  std::vector<int32_t> stage_layers;
+
+  bool first() const { return stage == 0; }
+  bool last() const { return stage == num_stages - 1; }
+};
+
+// InvalidArgument names the flag of the coordinator: every stage has a layer, and all layers have a stage.
+absl::Status CheckPipeline(const PipelinePlace& place, int32_t num_layers);
+// The layers of the place's stage; of a place that CheckPipeline accepts.
+Range StageLayers(const PipelinePlace& place, int32_t num_layers);
+
 // Plain data. Attention is cut between KV heads while there are enough KV heads, and each KV head takes its
 // query heads along; with fewer KV heads than ranks query heads are cut, and several ranks hold the KV heads
 // that their query heads need.
@@ -39,11 +58,16 @@ struct ModelShards {
   Range mlp;                   // rows of the MLP's first matrices
   Range vocab;                 // rows of embedding and head
   int64_t max_vocab_rows = 0;  // the largest rank's
+  Range layers;                // of the rank's stage; `rank` and `world_size` are within the stage
+  bool first_stage = true;
+  bool last_stage = true;
 
+  // The last of the ranks that divide a layer.
   bool last_rank() const { return rank == world_size - 1; }
 };
 
-ModelShards MakeShards(const ModelConfig& config, int rank, int world_size);
+// `rank` and `world_size`: within the stage.
+ModelShards MakeShards(const ModelConfig& config, int rank, int world_size, const PipelinePlace& place = {});
 
 // Whether ranks divide this side of a tensor among themselves.
 bool IsDivided(Dim dim);

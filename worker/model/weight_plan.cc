@@ -105,23 +105,34 @@ class WeightPlanBuilder {
         types_(types),
         device_(device) {
     plan_.weights_ = std::make_unique<ModelWeights>();
-    plan_.weights_->layers.resize(config_.num_layers);
-    plan_.tied_ = config_.tie_word_embeddings;
+    plan_.weights_->layers.resize(shards_.layers.size());
+    plan_.tied_ = config_.tie_word_embeddings && shards_.first_stage;
   }
 
   WeightPlan Build() && {
     ModelWeights& weights = *plan_.weights_;
-    AddMatrix(TensorRole::kEmbedding, 0, &weights.embedding);
-    AddMatrix(TensorRole::kHead, 0, &weights.head);
-    AddVector({TensorRole::kPositions}, 0, &weights.position_table);
-    AddMatrix(TensorRole::kProjectIn, 0, &weights.project_in);
-    AddMatrix(TensorRole::kProjectOut, 0, &weights.project_out);
-    for (int32_t i = 0; i < config_.num_layers; ++i) AddLayer(i, &weights.layers[i]);
-    AddVector({TensorRole::kFinalNorm}, 0, &weights.final_norm, &weights.final_norm_bias);
+    if (shards_.first_stage) AddMatrix(TensorRole::kEmbedding, 0, &weights.embedding);
+    if (shards_.last_stage) AddHead(&weights.head);
+    if (shards_.first_stage) {
+      AddVector({TensorRole::kPositions}, 0, &weights.position_table);
+      AddMatrix(TensorRole::kProjectIn, 0, &weights.project_in);
+    }
+    if (shards_.last_stage) AddMatrix(TensorRole::kProjectOut, 0, &weights.project_out);
+    for (int64_t i = 0; i < shards_.layers.size(); ++i)
+      AddLayer(static_cast<int32_t>(shards_.layers.begin + i), &weights.layers[i]);
+    if (shards_.last_stage)
+      AddVector({TensorRole::kFinalNorm}, 0, &weights.final_norm, &weights.final_norm_bias);
     return std::move(plan_);
   }
 
  private:
+  // A stage with the head alone has a tied embedding as its head; elsewhere Bind makes the two the same.
+  void AddHead(LinearWeight* head) {
+    const bool takes_embedding = config_.tie_word_embeddings && !shards_.first_stage;
+    AddMatrix(takes_embedding ? TensorRole::kEmbedding : TensorRole::kHead, 0, head);
+  }
+
+  // `i`: in the model.
   void AddLayer(int32_t i, LayerWeights* layer) {
     AddVector({TensorRole::kAttentionNorm}, i, &layer->attention_norm, &layer->attention_norm_bias);
     AddFused({TensorRole::kQueryKeyValue, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue}, i,

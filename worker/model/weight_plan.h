@@ -88,7 +88,7 @@ class WeightPlan {
   std::unique_ptr<ModelWeights> weights_;
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;
-  bool tied_ = false;
+  bool tied_ = false;  // the head is the embedding, and the rank has both
   int64_t region_bytes_ = 0;
 };
 

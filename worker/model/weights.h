@@ -40,11 +40,11 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  LinearWeight embedding;                 // [V, embedding_dim]
-  const float* position_table = nullptr;  // [max_position_embeddings + offset, hidden]
-  LinearWeight project_in;                // [hidden, embedding_dim], when the two sizes differ
-  LinearWeight project_out;               // [embedding_dim, hidden]
-  std::vector<LayerWeights> layers;
+  LinearWeight embedding;                  // [V, embedding_dim]
+  const float* position_table = nullptr;   // [max_position_embeddings + offset, hidden]
+  LinearWeight project_in;                 // [hidden, embedding_dim], when the two sizes differ
+  LinearWeight project_out;                // [embedding_dim, hidden]
+  std::vector<LayerWeights> layers;        // of the rank's stage (ModelShards::layers)
   const float* final_norm = nullptr;       // [hidden]
   const float* final_norm_bias = nullptr;  // [hidden]
   LinearWeight head;                       // [V, embedding_dim]; the embedding itself when tied

@@ -20,7 +20,8 @@ BatchRunner::BatchRunner(const ModelRunnerOptions& options, RankModel* model, co
       graphs_(options, device, communicator),
       sampler_(state->limits(), model->logit_rows(), &inputs_, &results_),
       prompt_scorer_(model->logit_rows()),
-      row_pooler_(state->limits().max_num_seqs, model->config().embedding_dim) {
+      row_pooler_(state->limits().max_num_seqs, model->config().embedding_dim),
+      stages_(options.pipeline, device, communicator) {
   arrays_.Bind(device);
 }
 
@@ -40,6 +41,7 @@ absl::Status BatchRunner::Bind() {
   RETURN_IF_ERROR(side_.Bind(&device_));
   RETURN_IF_ERROR(prompt_scorer_.Bind(&device_));
   RETURN_IF_ERROR(row_pooler_.Bind(&device_));
+  RETURN_IF_ERROR(stages_.Bind());
   return sampler_.Bind(&device_);
 }
 
@@ -51,6 +53,11 @@ absl::Status BatchRunner::Run(const v1::StepRequest& request, StepOutcome* outco
   const int32_t graph_size = decodes_only ? graphs_.PaddedSize(static_cast<int64_t>(num_seqs)) : 0;
   RETURN_IF_ERROR(QueueInputs(graph_size, outcome->reports_tokens, request.awaits_masks()));
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
+  return model_.shards().last_stage ? RunHead(request, hidden, outcome) : MarkDone(outcome);
+}
+
+absl::Status BatchRunner::RunHead(const v1::StepRequest& request, const TensorView& hidden,
+                                  StepOutcome* outcome) {
   RETURN_IF_ERROR(ScorePrompts(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
   if (outcome->reports_tokens) {  // the rows are whole, and the same, on every rank
     ASSIGN_OR_RETURN(outcome->pooled, row_pooler_.Run(hidden, arrays_.pooling_parts(), state_, &side_));
@@ -66,10 +73,11 @@ absl::Status BatchRunner::Run(const v1::StepRequest& request, StepOutcome* outco
 absl::Status BatchRunner::QueueInputs(int32_t graph_size, bool logprobs, bool awaits_masks) {
   const TraceRange range("inputs");
   arrays_.Build(state_, graph_size);
-  sampler_.Build(arrays_.sample_rows(), state_, logprobs, awaits_masks);
+  const bool samples = model_.shards().last_stage;
+  if (samples) sampler_.Build(arrays_.sample_rows(), state_, logprobs, awaits_masks);
   inputs_.Upload(inputs_.bytes());
   RETURN_IF_ERROR(arrays_.Queue(state_, &side_));
-  return sampler_.QueueCounts(state_, &side_);
+  return samples ? sampler_.QueueCounts(state_, &side_) : absl::OkStatus();
 }
 
 absl::Status BatchRunner::MarkDone(StepOutcome* outcome) {
@@ -79,9 +87,17 @@ absl::Status BatchRunner::MarkDone(StepOutcome* outcome) {
 }
 
 absl::StatusOr<TensorView> BatchRunner::RunForward(int32_t graph_size) {
+  const int64_t num_tokens = arrays_.Inputs().batch.num_tokens;
+  RETURN_IF_ERROR(stages_.Receive(model_.residual(num_tokens)));
   const TraceRange range("forward");
-  if (graph_size > 0) return graphs_.Launch(graph_size);
-  return model_.Forward(arrays_.QueueInputs());
+  TensorView hidden;
+  if (graph_size > 0) {
+    hidden = graphs_.Launch(graph_size);
+  } else {
+    ASSIGN_OR_RETURN(hidden, model_.Forward(arrays_.QueueInputs()));
+  }
+  RETURN_IF_ERROR(stages_.Send(model_.residual(num_tokens)));
+  return hidden;
 }
 
 absl::Status BatchRunner::ScorePrompts(const TensorView& hidden, v1::StepReply* reply) {
@@ -101,7 +117,7 @@ absl::Status BatchRunner::ScorePrompts(const TensorView& hidden, v1::StepReply* 
 }
 
 absl::Status BatchRunner::AwaitMasks(const v1::StepRequest& request) {
-  if (communicator_.rank() != 0) return absl::OkStatus();
+  if (!model_.reports()) return absl::OkStatus();
   if (request.has_masks()) return sampler_.SetMasks(request.masks());
   if (mask_source_ == nullptr) return absl::InvalidArgumentError("the step awaits masks, which cannot come");
   const TraceRange range("masks");
@@ -141,6 +157,11 @@ absl::StatusOr<uint64_t> BatchRunner::SelfCheck() {
   inputs_.Upload(inputs_.bytes());
   arrays_.QueueNullBlock();
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(/*graph_size=*/0));
+  if (!model_.shards().last_stage) {
+    RETURN_IF_ERROR(device_.Synchronize());
+    RETURN_IF_ERROR(communicator_.status());
+    return 0;
+  }
   ASSIGN_OR_RETURN(const TensorView logits,
                    model_.head().Logits(hidden, {.count = hidden.rows, .all = true}));
   std::vector<float> values(static_cast<size_t>(logits.rows * logits.cols));
@@ -150,7 +171,7 @@ absl::StatusOr<uint64_t> BatchRunner::SelfCheck() {
   }
   RETURN_IF_ERROR(device_.Synchronize());
   RETURN_IF_ERROR(communicator_.status());
-  return communicator_.rank() == 0 ? FingerprintOf(values) : 0;
+  return model_.reports() ? FingerprintOf(values) : 0;
 }
 
 absl::StatusOr<GraphReport> BatchRunner::CaptureGraphs() {

@@ -21,6 +21,7 @@
 #include "worker/runner/rank_model.h"
 #include "worker/runner/row_pooler.h"
 #include "worker/runner/sampler.h"
+#include "worker/runner/stage_transfer.h"
 #include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
 #include "worker/runner/step_outcome.h"
@@ -43,14 +44,15 @@ class BatchRunner {
   void BeginStep() { side_.Turn(); }
   // Where small data of the step are staged.
   SideStage* side() { return &side_; }
-  // Queues the scheduled tokens and the sampling, and fills the outcome but for the reply's tokens.
-  // A step that awaits masks blocks for the masks on rank 0, while the device runs the model.
+  // Queues the scheduled tokens and, in the last stage, the sampling, and fills the outcome but for the
+  // reply's tokens. Behind the first stage the call blocks for the stream of the previous stage. A step that
+  // awaits masks blocks for the masks on rank 0 of the last stage, while the device runs the model.
   absl::Status Run(const v1::StepRequest& request, StepOutcome* outcome);
   // Records the event by which the step's reply waits for the device.
   absl::Status MarkDone(StepOutcome* outcome);
 
   // Runs the prompt of self_check.h on the null block, on all ranks together, eagerly. Returns the
-  // fingerprint of the logits on rank 0; 0 on other ranks. No step may be under way.
+  // fingerprint of the logits on rank 0 of the last stage; 0 on other ranks. No step may be under way.
   absl::StatusOr<uint64_t> SelfCheck();
 
   GraphRunner& graphs() { return graphs_; }
@@ -62,11 +64,14 @@ class BatchRunner {
  private:
   // Brings the step's inputs to the device; graph_size as in RunForward, the rest as in Sampler::Build.
   absl::Status QueueInputs(int32_t graph_size, bool logprobs, bool awaits_masks);
-  // The last layer's output; by the graph of that size unless graph_size is 0.
+  // The last layer's output, which goes on to the next stage, if there is one; by the graph of that size
+  // unless graph_size is 0.
   absl::StatusOr<TensorView> RunForward(int32_t graph_size);
   // `reply` is null on ranks that report nothing, which compute the logits with the other ranks all the same.
   absl::Status ScorePrompts(const TensorView& hidden, v1::StepReply* reply);
-  // Hands the step's masks to the sampler of rank 0.
+  // All that the head computes of the step.
+  absl::Status RunHead(const v1::StepRequest& request, const TensorView& hidden, StepOutcome* outcome);
+  // Hands the step's masks to the sampler of the rank that reports.
   absl::Status AwaitMasks(const v1::StepRequest& request);
   // `masked`: rank 0 alone has masks, and so all ranks take the tokens of rank 0.
   absl::Status SampleTokens(const TensorView& hidden, bool masked);
@@ -83,6 +88,7 @@ class BatchRunner {
   Sampler sampler_;
   PromptScorer prompt_scorer_;
   RowPooler row_pooler_;
+  StageTransfer stages_;
 };
 
 }  // namespace somnus

@@ -285,6 +285,10 @@ absl::Status BatchState::ReplaceTokens(const v1::ScheduledSequence& sequence) {
   RETURN_IF_ERROR(CheckDraft(sequence));
   slot.error = CheckTokenIds(sequence.input_token_ids(), limits_.vocab_size);
   if (!slot.error.ok()) return absl::OkStatus();
+  const bool is_known = slot.num_drafts == 0 && sequence.num_draft_tokens() == 0 &&
+                        static_cast<int32_t>(slot.tokens.size()) == start + count &&
+                        std::equal(sequence.input_token_ids().begin(), sequence.input_token_ids().end(),
+                                   slot.tokens.begin() + start);
   slot.tokens.resize(start);
   slot.tokens.insert(slot.tokens.end(), sequence.input_token_ids().begin(), sequence.input_token_ids().end());
   slot.num_computed = start;
@@ -293,7 +297,7 @@ absl::Status BatchState::ReplaceTokens(const v1::ScheduledSequence& sequence) {
   slot.num_drafts = sequence.num_draft_tokens();
   const bool is_added =
       std::find(added_slots_.begin(), added_slots_.end(), sequence.slot()) != added_slots_.end();
-  if (slot.sampling->has_penalties() && !is_added) added_slots_.push_back(sequence.slot());
+  if (slot.sampling->has_penalties() && !is_added && !is_known) added_slots_.push_back(sequence.slot());
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // A rank's memory of the running sequences between steps, a slot for each sequence: tokens, block table,
-// sampling. Only step messages and sampled tokens change the batch state, so that all ranks hold the same.
+// sampling. Only step messages and sampled tokens change the batch state, so that all ranks hold the same,
+// but for the last token, which in a pipeline the last stage alone has until a message names the token.
 //
 // Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot
 // and reason. A fault in a sequence (tokens, sampling) is an error of the slot: the slot is in use, but
@@ -10,7 +11,8 @@
 // kUnknownToken.
 //
 // The coordinator may name the tokens that a sequence computes, in the place of sampled tokens, and let a
-// slot go on as a copy of a second slot (a branch, of beam search). Both need all tokens of the sequence to
+// slot go on as a copy of a second slot (a branch, of beam search). In a pipeline the coordinator names every
+// sampled token, which the last stage alone has. Both need all tokens of the sequence to
 // be known here. The last named tokens may be a draft: guesses, at each of which a token is sampled too. Only
 // the coordinator knows which guesses were right: the slot's next step names the input.
 

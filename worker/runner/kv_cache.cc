@@ -29,7 +29,7 @@ KvCache::KvCache(const ModelConfig* config, const ModelShards* shards, const Mod
       device_(*device),
       allocator_(*allocator),
       layer_block_bytes_(LayerBlockBytes(*device, options, *config, *shards)),
-      block_bytes_(std::max(min_block_bytes, layer_block_bytes_ * config->num_layers)),
+      block_bytes_(std::max(min_block_bytes, layer_block_bytes_ * shards->layers.size())),
       bytes_in_row_(layer_block_bytes_ > 0 ? layer_block_bytes_ : block_bytes_) {}
 
 KvCache::~KvCache() { Free().IgnoreError(); }  // a destructor can do nothing about the error
@@ -43,11 +43,11 @@ absl::Status KvCache::Allocate(int32_t num_blocks, int32_t num_mapped_blocks,
   RETURN_IF_ERROR(Free());
   const int64_t row_bytes = RowBytes(num_blocks);
   if (row_bytes > 0) {
-    const int64_t num_rows = layer_block_bytes_ > 0 ? config_.num_layers : 1;
+    const int64_t num_rows = layer_block_bytes_ > 0 ? shards_.layers.size() : 1;
     ASSIGN_OR_RETURN(region_,
                      allocator_.AllocateRows(kKvCacheTag, row_bytes, num_rows, RowBytes(num_mapped_blocks)));
   }
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < shards_.layers.size(); ++layer) {
     KvCacheView view;
     view.data = static_cast<uint8_t*>(region_) + layer * num_blocks * layer_block_bytes_;
     view.dtype = dtype_;
@@ -56,8 +56,8 @@ absl::Status KvCache::Allocate(int32_t num_blocks, int32_t num_mapped_blocks,
     view.num_kv_heads = shards_.kv_heads.size();
     view.head_dim = config_.head_dim;
     if (!scales.empty()) {
-      view.k_scale = scales[layer].k;
-      view.v_scale = scales[layer].v;
+      view.k_scale = scales[shards_.layers.begin + layer].k;
+      view.v_scale = scales[shards_.layers.begin + layer].v;
     }
     layers_.push_back(view);
   }

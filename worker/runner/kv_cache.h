@@ -1,6 +1,6 @@
 #pragma once
-// A model's KV cache on a rank: a region of memory with a row for each layer, in which the blocks of that
-// layer follow each other, and the views that ops take.
+// A model's KV cache on a rank: a region of memory with a row for each layer of the rank's stage, in which
+// the blocks of that layer follow each other, and the views that ops take.
 //
 // Owns the region. Borrowed, and must outlive the cache: config, shards, device, allocator. The device must
 // be done with the region when the cache is freed, resized or destroyed. Used by the runner thread alone.
@@ -39,7 +39,7 @@ class KvCache {
   int32_t num_blocks() const;
 
   // Takes addresses for num_blocks blocks, and memory for the first num_mapped_blocks, in place of an earlier
-  // region. scales: by layer; empty: all 1. After an error there is no cache.
+  // region. scales: by layer of the model; empty: all 1. After an error there is no cache.
   absl::Status Allocate(int32_t num_blocks, int32_t num_mapped_blocks, const std::vector<KvScales>& scales);
   // Gives memory to the first num_mapped_blocks, and takes memory from all later blocks. An error has changed
   // nothing.

@@ -13,7 +13,7 @@ absl::Status LinearTuner::Run(int32_t most_tokens, const std::vector<int32_t>& s
   const Clock::time_point deadline = start + absl::ToChronoNanoseconds(max_time_);
   int64_t choices = TuneLayers(most_tokens, deadline);
   for (auto size = sizes.rbegin(); size != sizes.rend() && Clock::now() < deadline; ++size) {
-    choices += head_.Tune(*size);
+    if (c_.shards->last_stage) choices += head_.Tune(*size);
     choices += TuneLayers(*size, deadline);
   }
   RETURN_IF_ERROR(c_.device->Synchronize());

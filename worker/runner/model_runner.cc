@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Load(const Checkpoint&
                                                                Device* device, Communicator* communicator,
                                                                SleepableAllocator* allocator,
                                                                const Progress& progress) {
+  RETURN_IF_ERROR(CheckPipeline(options.pipeline, checkpoint.config().num_layers));
   auto runner = std::make_unique<ModelRunnerImpl>(checkpoint, options, device, communicator, allocator);
   RETURN_IF_ERROR(runner->Init(checkpoint, progress));
   return runner;
@@ -283,7 +284,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   batch_.BeginStep();
   auto outcome = std::make_shared<StepOutcome>();
   outcome->reply.set_step_id(request.step_id());
-  outcome->reports_tokens = communicator_.rank() == 0;
+  outcome->reports_tokens = model_.reports();
   outcome->vocab_size = model_.config().vocab_size;
   outcome->communicator = &communicator_;
   RETURN_IF_ERROR(state_.Branch(request));

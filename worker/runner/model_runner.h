@@ -23,6 +23,7 @@
 #include "kernels/tensor.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/model/shards.h"
 #include "worker/model/updated_tensors.h"
 
 namespace somnus {
@@ -54,6 +55,8 @@ struct ModelRunnerOptions {
   std::string draft_model_path;
   LoadFormat draft_format = LoadFormat::kAuto;
   int32_t num_speculative_tokens = 0;  // guesses for a sequence in a step, at most
+  // The communicator's ranks are those of this stage, and the communicator has links to the stages beside.
+  PipelinePlace pipeline;
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
@@ -135,17 +138,17 @@ class ModelRunner {
   // error is the device's, which is of no use any longer.
   virtual absl::Status BeginEpoch() = 0;
 
-  // Queues one step (order as in proto StepRequest), whose swaps the owner has queued. Rank 0's reply carries
-  // tokens; the other ranks' none. An error leaves the runner failed until BeginEpoch: every later call
-  // returns the same error. The next step may be launched before anybody waits for the last: the needed
-  // tokens are on the device.
+  // Queues one step (order as in proto StepRequest), whose swaps the owner has queued. The reply of the last
+  // stage's rank 0 carries tokens; all other replies none. An error leaves the runner failed until
+  // BeginEpoch: every later call returns the same error. The next step may be launched before anybody waits
+  // for the last: the needed tokens are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
-  // Where rank 0 gets masks that do not come in the step's message; borrowed. Without a source such a step is
-  // InvalidArgument.
+  // Where the last stage's rank 0 gets masks that do not come in the step's message; borrowed. Without a
+  // source such a step is InvalidArgument.
   virtual void SetMaskSource(StepMaskSource* /*source*/) {}
   // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of the logits,
-  // bit for bit, on rank 0; 0 on other ranks. FailedPrecondition: a slot is in use, or there is no KV cache;
-  // nothing was computed. Further errors as in Launch.
+  // bit for bit, on rank 0 of the last stage; 0 on other ranks. FailedPrecondition: a slot is in use, or
+  // there is no KV cache; nothing was computed. Further errors as in Launch.
   virtual absl::StatusOr<uint64_t> SelfCheck() = 0;
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);

@@ -65,6 +65,10 @@ absl::Status CheckRunnerOptions(const ModelRunnerOptions& o, const ModelConfig& 
         "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
   }
   RETURN_IF_ERROR(CheckModelRuns(o, config));
+  if (o.pipeline.num_stages > 1 && !o.draft_model_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--draft-model: is not for a pipeline, whose stages would have to share the draft model's layers");
+  }
   const DataType cache = CacheTypeOf(o);
   const bool eight_bits = cache == DataType::kF8E4M3 || cache == DataType::kI8;
   if (device.kind() == DeviceKind::kCuda && cache != o.dtype && !eight_bits) {

@@ -9,7 +9,7 @@ RankModel::RankModel(const Checkpoint& checkpoint, const ModelRunnerOptions& opt
                      Communicator* communicator, SleepableAllocator* allocator, int64_t min_block_bytes)
     : config_(checkpoint.config()),
       options_(options),
-      shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
+      shards_(MakeShards(config_, communicator->rank(), communicator->world_size(), options.pipeline)),
       logit_rows_(LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs)),
       weights_(&config_, &shards_, options, device, allocator),
       cache_(&config_, &shards_, options, device, allocator, min_block_bytes),
@@ -32,7 +32,7 @@ void RankModel::Carve(Carver* carver) {
   context_.act =
       Activations::Carve(carver, config_, shards_, options_.dtype, SumType(*context_.device, options_.dtype),
                          options_.max_num_batched_tokens);
-  head_.Carve(carver, config_, shards_, options_.dtype, logit_rows_);
+  if (shards_.last_stage) head_.Carve(carver, config_, shards_, options_.dtype, logit_rows_);
   tables_.Carve(carver);
 }
 

@@ -47,8 +47,11 @@ class RankModel {
   absl::Status ResizeBlocks(int32_t num_mapped_blocks) { return cache_.Resize(num_mapped_blocks); }
   absl::Status FreeBlocks();
 
-  // Runs all layers; as DecoderModel.
+  // Runs the layers of the stage; as DecoderModel.
   absl::StatusOr<TensorView> Forward(const StepInput& input) { return decoder_.Forward(input); }
+  TensorView residual(int64_t num_tokens) const { return decoder_.residual(num_tokens); }
+  // Whether this rank makes replies: rank 0 of the last stage.
+  bool reports() const { return shards_.last_stage && shards_.rank == 0; }
 
   const ModelConfig& config() const { return config_; }
   const ModelShards& shards() const { return shards_; }
