@@ -40,14 +40,15 @@ def run(*command):
 class Lan:
     """A switch, which the coordinator is plugged into, and hosts on it. Leaving the context ends all of it."""
 
-    def __init__(self):
-        self.switch = f"smn{os.getpid() % 100000}"
+    def __init__(self, prefix="smn", network=NETWORK):
+        self.switch, self.network = f"{prefix}{os.getpid() % 100000}", network
+        self.coordinator = f"{network}.1"
         self.hosts, self._processes, self._logs = [], [], []
 
     def __enter__(self):
         try:
             run("ip", "link", "add", self.switch, "type", "bridge")
-            run("ip", "address", "add", f"{COORDINATOR_IP}/24", "dev", self.switch)
+            run("ip", "address", "add", f"{self.coordinator}/24", "dev", self.switch)
             run("ip", "link", "set", self.switch, "up")
         except BaseException:
             self.__exit__()
@@ -81,7 +82,7 @@ class Lan:
         return number
 
     def address(self, host):
-        return f"{NETWORK}.{10 + host}"
+        return f"{self.network}.{10 + host}"
 
     def port(self, host):
         return f"{self.switch}p{host}"
@@ -109,7 +110,7 @@ class Lan:
         name = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.hosts[host], "unshare", "--uts", "sh", "-c", name, f"host{host}", WORKER,
-             f"--coordinator={COORDINATOR_IP}:{cluster_port}", *flags],
+             f"--coordinator={self.coordinator}:{cluster_port}", *flags],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **SECRET})
         self._logs.append(log)
         self._processes.append(process)
@@ -123,8 +124,8 @@ class Lan:
         return "\n".join(texts)
 
 
-def start_coordinator(model, cluster_port, *flags):
-    return Cluster(model, *flags, "--workers=remote:2", f"--cluster-host={COORDINATOR_IP}", f"--cluster-port={cluster_port}",
+def start_coordinator(model, cluster_port, *flags, workers="remote:2", host=COORDINATOR_IP):
+    return Cluster(model, *flags, f"--workers={workers}", f"--cluster-host={host}", f"--cluster-port={cluster_port}",
                    workers=0, wait=False, env=SECRET)
 
 

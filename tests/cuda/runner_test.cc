@@ -247,6 +247,20 @@ TEST(GpuRunner, SameWithoutGraphs) {
   ExpectSameTokens(RunMixed(*with), RunMixed(*without));
 }
 
+// The stream between the stages goes through the host, and each stage has graphs of its own.
+TEST(GpuRunner, SameInTwoStages) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const auto one = Load(SmallRunnerOptions());
+  ModelRunnerOptions staged = SmallRunnerOptions();
+  staged.pipeline.num_stages = 2;
+  const auto two = RankGroup::Load(kModel, 2, staged, 64, GpuRanks());
+  ASSERT_TRUE(one != nullptr && two.ok()) << two.status();
+  const std::vector<MiniResult> expected = RunMixed(*one);
+  ExpectSameTokens(expected, RunMixed(**two));
+  ASSERT_TRUE((*two)->SleepAndWake(RestoreMode::kBackup).ok());
+  ExpectSameTokens(expected, RunMixed(**two));
+}
+
 TEST(GpuRunner, SameInAnyOrderOfThreads) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto first = Load(SmallRunnerOptions());

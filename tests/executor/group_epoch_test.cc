@@ -119,6 +119,40 @@ TEST_F(GroupEpochTest, RanksOnCpusOfSeveralHostsMeetAtPortsThatEachOpens) {
   EXPECT_NE(workers_[0]->parallel().group_secret(), secret) << "it is new for every group";
 }
 
+TEST_F(GroupEpochTest, StagesOfSeveralHostsOpenAPortForTheNextStageToo) {
+  options_.num_stages = 2;
+  Connect(4, absl::Milliseconds(50), v1::DEVICE_TYPE_CPU, /*over_tcp=*/true);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  for (int rank = 0; rank < 4; ++rank) {
+    const v1::ParallelConfig parallel = workers_[rank]->parallel();
+    EXPECT_EQ(parallel.rank(), rank);
+    EXPECT_EQ(parallel.world_size(), 4);
+    EXPECT_EQ(parallel.num_stages(), 2);
+    ASSERT_EQ(parallel.link_addresses_size(), 4);
+    EXPECT_EQ(parallel.link_addresses(3), absl::StrCat("127.0.0.1:", FakeWorkerService::kOpenLinkPort));
+  }
+}
+
+TEST_F(GroupEpochTest, TheFirstRankOfEachStageOfGpusMakesAnId) {
+  options_.num_stages = 2;
+  Connect(4, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<std::string> calls = workers_[rank]->calls();
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "new group"), rank % 2 == 0 ? 1 : 0) << "rank " << rank;
+  }
+}
+
+TEST_F(GroupEpochTest, TheFirstRankOfTheLastStageRepliesWithTokens) {
+  options_.num_stages = 2;
+  Connect(2);
+  workers_[0]->Mute();
+  ASSERT_TRUE(Send(*epoch_, 1).ok());
+  const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->tokens_size(), 1);
+}
+
 TEST_F(GroupEpochTest, AGroupThatCannotBeMadeIsAFailedJoin) {
   Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
   workers_[0]->FailNextCall(absl::UnavailableError("ncclGetUniqueId: no network"));

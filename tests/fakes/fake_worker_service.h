@@ -28,7 +28,7 @@ namespace somnus {
 
 class FakeWorkerService : public FakeChecks {
  public:
-  static constexpr int kOpenPort = 4711;  // the port in NewGroup's reply
+  static constexpr int kOpenPort = 4711, kOpenLinkPort = 4712;  // the ports in NewGroup's reply
 
   // `path` is the socket's, of at most 100 bytes; without a path the service listens on a free port of the
   // loopback.
@@ -60,6 +60,11 @@ class FakeWorkerService : public FakeChecks {
   void FailStep(int64_t step_id) {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
+  }
+  // Steps have no tokens in their replies, as of a rank that does not sample.
+  void Mute() {
+    absl::MutexLock lock(&mu_);
+    muted_ = true;
   }
   // The results of the next lifecycle calls (LoadModel, AllocateKvCache, Prepare, Commit, Abort), in order;
   // ok afterwards. A call that returns an error has changed nothing.
@@ -141,6 +146,7 @@ class FakeWorkerService : public FakeChecks {
                         v1::NewGroupResponse* response) override {
     if (!request->listen_host().empty()) {
       response->set_port(kOpenPort);
+      if (request->opens_link()) response->set_link_port(kOpenLinkPort);
       return Called(request->group_epoch(), absl::StrCat("new group at ", request->listen_host()));
     }
     response->set_nccl_unique_id(std::string("\0made by ", 9) + address_);
@@ -373,6 +379,7 @@ class FakeWorkerService : public FakeChecks {
     if (request.step_id() == failing_step_) reply = absl::InternalError("out of luck");
     if (reply.ok()) {
       reply->set_weights_version(weights_.version());
+      if (muted_) reply->clear_tokens();
       return *std::move(reply);
     }
     v1::StepReply error;
@@ -393,6 +400,7 @@ class FakeWorkerService : public FakeChecks {
   int64_t turns_done_ ABSL_GUARDED_BY(mu_) = 0;
   FakeMemory memory_ ABSL_GUARDED_BY(mu_);
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
+  bool muted_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
   int num_plans_ ABSL_GUARDED_BY(mu_) = 0;

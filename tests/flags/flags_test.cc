@@ -426,6 +426,42 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
   }
 }
 
+TEST(FlagsTest, StagesMultiplyTheWorkers) {
+  const absl::StatusOr<Flags> flags =
+      ParseFlags({"m", "--workers=2", "--pipeline-parallel-size=3", "--pipeline-layer-partition=4,5,6"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->world_size, 6);
+  EXPECT_TRUE(CheckStages(*flags, 15).ok());
+  EXPECT_EQ(CheckStages(*flags, 16).message(),
+            "--pipeline-layer-partition: 15 layers in all, but the model has 16");
+  EXPECT_EQ(CheckStages(*flags, 2).message(),
+            "--pipeline-parallel-size: 3 stages, but the model has 2 layers");
+  const absl::StatusOr<Flags> discovered =
+      ParseFlags({"m", "--workers=auto", "--pipeline-parallel-size=2"}, {{"SOMNUS_WORLD_SIZE", "4"}});
+  ASSERT_TRUE(discovered.ok()) << discovered.status();
+  EXPECT_EQ(discovered->world_size, 4);
+  const absl::StatusOr<Flags> several =
+      ParseFlags({"--model=a=/a", "--model=b=/b", "--workers=2", "--pipeline-parallel-size=2"});
+  ASSERT_TRUE(several.ok()) << several.status();
+  for (const Flags& each : OfEachModel(*several)) EXPECT_EQ(each.world_size, 4);
+}
+
+TEST(FlagsTest, StagesThatCannotBeAreRefused) {
+  const auto refusal = [](std::vector<std::string> args, const Environment& environment = {}) {
+    args.insert(args.begin(), "m");
+    return std::string(ParseFlags(args, environment).status().message());
+  };
+  EXPECT_EQ(refusal({"--workers=33", "--pipeline-parallel-size=2"}),
+            "--pipeline-parallel-size: 2 stages of 33 workers are more than 64");
+  EXPECT_EQ(refusal({"--workers=auto", "--pipeline-parallel-size=2"}, {{"SOMNUS_WORLD_SIZE", "3"}}),
+            "--pipeline-parallel-size: 3 workers are not 2 stages of the same size");
+  EXPECT_EQ(refusal({"--pipeline-parallel-size=2", "--pipeline-layer-partition=1,2,3"}),
+            "--pipeline-layer-partition: 3 numbers for 2 stages (--pipeline-parallel-size)");
+  EXPECT_EQ(refusal({"--pipeline-parallel-size=2", "--speculative=draft", "--draft-model=d",
+                     "--num-speculative-tokens=2"}),
+            "--speculative: draft does not go with --pipeline-parallel-size");
+}
+
 TEST(FlagsTest, ReplicasHavePlacesAndPortsOfTheirOwn) {
   const absl::StatusOr<Flags> flags =
       ParseFlags({"m", "--workers=remote:3", "--data-parallel-size=2", "--cluster-port=7000"});

@@ -59,6 +59,49 @@ TEST(MakeShardsTest, ReplicatesKvHeadsWhenThereAreFewer) {
   EXPECT_EQ(kv_of_all, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, 2, 2}));
 }
 
+std::vector<int64_t> LayersOf(int32_t num_layers, PipelinePlace place) {
+  std::vector<int64_t> counts;
+  int64_t next = 0;
+  for (place.stage = 0; place.stage < place.num_stages; ++place.stage) {
+    EXPECT_TRUE(CheckPipeline(place, num_layers).ok());
+    const Range layers = StageLayers(place, num_layers);
+    EXPECT_EQ(layers.begin, next);
+    counts.push_back(layers.size());
+    next = layers.end;
+  }
+  EXPECT_EQ(next, num_layers);
+  return counts;
+}
+
+TEST(StageLayersTest, AreEqualAndTheLastStageHasNoneThatIsLeftOver) {
+  EXPECT_EQ(LayersOf(30, {.num_stages = 1}), (std::vector<int64_t>{30}));
+  EXPECT_EQ(LayersOf(30, {.num_stages = 3}), (std::vector<int64_t>{10, 10, 10}));
+  EXPECT_EQ(LayersOf(30, {.num_stages = 4}), (std::vector<int64_t>{7, 8, 8, 7}));
+  EXPECT_EQ(LayersOf(7, {.num_stages = 4}), (std::vector<int64_t>{2, 2, 2, 1}));
+  EXPECT_EQ(LayersOf(7, {.num_stages = 2, .stage_layers = {5, 2}}), (std::vector<int64_t>{5, 2}));
+}
+
+TEST(StageLayersTest, SplitsThatLeaveAStageOrALayerOutAreRefused) {
+  EXPECT_FALSE(CheckPipeline({.num_stages = 3}, 2).ok());
+  EXPECT_FALSE(CheckPipeline({.stage = 2, .num_stages = 2}, 4).ok());
+  for (const std::vector<int32_t>& layers : {std::vector<int32_t>{4}, {1, 2}, {4, 0}, {5, -1}})
+    EXPECT_FALSE(CheckPipeline({.num_stages = 2, .stage_layers = layers}, 4).ok());
+}
+
+TEST(MakeShardsTest, StagesDivideTheLayersAndNothingElse) {
+  ModelConfig config = Config(9, 3);
+  config.num_layers = 5;
+  const ModelShards whole = MakeShards(config, 1, 2);
+  const ModelShards second = MakeShards(config, 1, 2, {.stage = 1, .num_stages = 2});
+  EXPECT_EQ(whole.layers.size(), 5);
+  EXPECT_TRUE(whole.first_stage && whole.last_stage);
+  EXPECT_EQ(second.layers.begin, 3);
+  EXPECT_FALSE(second.first_stage);
+  EXPECT_TRUE(second.last_stage);
+  EXPECT_EQ(second.heads.begin, whole.heads.begin);
+  EXPECT_EQ(second.vocab.begin, whole.vocab.begin);
+}
+
 TEST(MakeShardsTest, LeavesRanksWithoutHeadsEmpty) {
   const ModelShards first = MakeShards(Config(2, 1), 0, 4), last = MakeShards(Config(2, 1), 3, 4);
   EXPECT_TRUE(first.heads.empty());

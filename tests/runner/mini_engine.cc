@@ -79,6 +79,11 @@ class MiniEngine {
     sequence->set_slot(r->slot);
     sequence->set_num_tokens(n);
     if (r->sent) {
+      const std::vector<int32_t>& outputs = results_[r->request].tokens;
+      if (group_.num_stages() > 1 && !outputs.empty()) {  // the first stages do not know what was sampled
+        sequence->add_input_token_ids(outputs.back());
+        sequence->set_start_position(KnownTokens(*r) - 1);
+      }
       sequence->mutable_new_block_ids()->Add(added.begin(), added.end());
       return;
     }

@@ -2,8 +2,11 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tests/fakes/unique_name.h"
+#include "worker/comm/pipeline_communicator.h"
+#include "worker/comm/stage_link.h"
 
 namespace somnus {
 
@@ -49,6 +52,7 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& pa
   auto group = std::make_unique<RankGroup>();
   ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path, format));
   group->ranks_.resize(world_size);
+  group->num_stages_ = options.pipeline.num_stages;
   RETURN_IF_ERROR(group->OnAllRanks(
       [&](int rank) { return group->LoadRank(rank, world_size, name, options, num_blocks, make_device); }));
   return group;
@@ -58,10 +62,10 @@ absl::StatusOr<uint64_t> RankGroup::SelfCheck() {
   uint64_t answer = 0;
   RETURN_IF_ERROR(OnAllRanks([&](int rank) -> absl::Status {
     ASSIGN_OR_RETURN(const uint64_t fingerprint, ranks_[rank].runner->SelfCheck());
-    if (rank == 0) {
+    if (rank == sampling_rank()) {
       answer = fingerprint;
     } else if (fingerprint != 0) {
-      return absl::InternalError("a rank other than 0 answered with a fingerprint");
+      return absl::InternalError(absl::StrCat("rank ", rank, " answered with a fingerprint"));
     }
     return absl::OkStatus();
   }));
@@ -82,6 +86,40 @@ absl::Status RankGroup::SleepAndWake(RestoreMode weights) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> RankGroup::JoinRank(int rank, const std::string& group,
+                                                                  const RankDevice& device,
+                                                                  Device* open) const {
+  const int stage_ranks = world_size() / num_stages_, stage = rank / stage_ranks;
+  GroupOptions shm;
+  shm.group_name = absl::StrCat(group, "-s", stage);
+  shm.rank = rank % stage_ranks;
+  shm.world_size = stage_ranks;
+  shm.spin = false;
+  std::unique_ptr<Communicator> communicator;
+  if (stage_ranks == 1) {
+    communicator = MakeSingleCommunicator();
+  } else if (device.join != nullptr) {
+    ASSIGN_OR_RETURN(communicator, device.join(shm.group_name, shm.rank, stage_ranks, open));
+  } else {
+    ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(shm));
+  }
+  if (num_stages_ == 1) return communicator;
+  const auto link = [&](int sender, int end) {
+    shm.group_name = absl::StrCat(group, "-l", sender);
+    shm.rank = end;
+    shm.world_size = 2;
+    return MakeShmLink(shm);
+  };
+  std::unique_ptr<StageLink> previous, next;
+  if (stage > 0) {
+    ASSIGN_OR_RETURN(previous, link(rank - stage_ranks, StageLink::kReceiver));
+  }
+  if (stage < num_stages_ - 1) {
+    ASSIGN_OR_RETURN(next, link(rank, StageLink::kSender));
+  }
+  return MakePipelineCommunicator(std::move(communicator), std::move(previous), std::move(next));
+}
+
 absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& group,
                                  const ModelRunnerOptions& options, int32_t num_blocks,
                                  const MakeRankDevice& make_device) {
@@ -90,19 +128,10 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   r.driver = std::move(device.driver);
   r.device = std::move(device.device);
   r.allocator = SleepableAllocator::Create(r.driver.get());
-  if (world_size == 1) {
-    r.communicator = MakeSingleCommunicator();
-  } else if (device.join != nullptr) {
-    ASSIGN_OR_RETURN(r.communicator, device.join(group, rank, world_size, r.device.get()));
-  } else {
-    GroupOptions shm;
-    shm.group_name = group;
-    shm.rank = rank;
-    shm.world_size = world_size;
-    shm.spin = false;
-    ASSIGN_OR_RETURN(r.communicator, MakeShmCommunicator(shm));
-  }
-  ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, options, r.device.get(), r.communicator.get(),
+  ASSIGN_OR_RETURN(r.communicator, JoinRank(rank, group, device, r.device.get()));
+  ModelRunnerOptions own = options;
+  own.pipeline.stage = rank / (world_size / num_stages_);
+  ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, own, r.device.get(), r.communicator.get(),
                                                r.allocator.get(), nullptr));
   // A rank that still loads may wait for the shared device, and with it for a rank that profiles already and
   // waits for all ranks in a collective. Real workers need no barrier here: each has a process, and a
@@ -120,10 +149,10 @@ absl::StatusOr<v1::StepReply> RankGroup::Execute(const v1::StepRequest& request)
   v1::StepReply answer;
   RETURN_IF_ERROR(OnAllRanks([&](int rank) -> absl::Status {
     ASSIGN_OR_RETURN(v1::StepReply reply, ranks_[rank].runner->Execute(request));
-    if (rank == 0) {
+    if (rank == sampling_rank()) {
       answer = std::move(reply);
-    } else if (reply.tokens_size() > 0 || reply.prompt_logprobs_size() > 0) {
-      return absl::InternalError("a rank other than 0 answered with tokens");
+    } else if (reply.tokens_size() > 0 || reply.prompt_logprobs_size() > 0 || reply.pooled_size() > 0) {
+      return absl::InternalError(absl::StrCat("rank ", rank, " answered with tokens"));
     }
     return absl::OkStatus();
   }));

@@ -1,5 +1,6 @@
 #pragma once
-// One to four ranks of a model in this process, a thread each, for tests of the runner.
+// One to four ranks of a model in this process, a thread each, for tests of the runner. In a pipeline
+// (ModelRunnerOptions::pipeline) the ranks are those of all stages.
 
 #include <cstdint>
 #include <functional>
@@ -54,10 +55,10 @@ class RankGroup {
                                                          const MakeRankDevice& make_device = CpuRanks(),
                                                          LoadFormat format = LoadFormat::kAuto);
 
-  // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
+  // The step on all ranks at once; the reply of the last stage's rank 0, or the lowest rank's error.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
-  // ModelRunner::SelfCheck on all ranks at once; rank 0's fingerprint.
+  // ModelRunner::SelfCheck on all ranks at once; the fingerprint of the last stage's rank 0.
   absl::StatusOr<uint64_t> SelfCheck();
 
   // Every rank releases all memory and takes it back; the weights come from a backup on the host, or with
@@ -71,6 +72,7 @@ class RankGroup {
   Device& device(int rank) { return *ranks_[rank].device; }
   VmmDriver& driver(int rank) { return *ranks_[rank].driver; }
   int world_size() const { return static_cast<int>(ranks_.size()); }
+  int num_stages() const { return num_stages_; }
 
  private:
   struct Rank {
@@ -80,6 +82,11 @@ class RankGroup {
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<ModelRunner> runner;
   };
+  // The rank that samples.
+  int sampling_rank() const { return world_size() - world_size() / num_stages_; }
+  // The stage's communicator with the links to the stages beside.
+  absl::StatusOr<std::unique_ptr<Communicator>> JoinRank(int rank, const std::string& group,
+                                                         const RankDevice& device, Device* open) const;
   absl::Status LoadRank(int rank, int world_size, const std::string& group, const ModelRunnerOptions& options,
                         int32_t num_blocks, const MakeRankDevice& make_device);
   template <typename F>
@@ -87,6 +94,7 @@ class RankGroup {
 
   std::unique_ptr<Checkpoint> checkpoint_;
   std::vector<Rank> ranks_;
+  int num_stages_ = 1;
 };
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
-// JoinHostGroup for simulated ranks. Suspend and Resume wait for all ranks, which a communicator may do, and
-// a rank's death is noticed within a second, as communicator.h promises.
+// JoinHostGroup for simulated ranks, which are of one stage. Suspend and Resume wait for all ranks, which a
+// communicator may do, and a rank's death is noticed within a second, as communicator.h promises.
 
 #include <cstring>
 #include <memory>
@@ -114,6 +114,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const GroupOptions& 
     world.Block(group.get(), world.now() + simulation::kCancelInterval);
   }
   return std::make_unique<simulation::SimulatedCommunicator>(group, options.rank);
+}
+
+absl::StatusOr<std::unique_ptr<StageLink>> JoinHostLink(const GroupOptions&, TcpListener) {
+  return absl::UnimplementedError("the simulated model has one stage");
 }
 
 }  // namespace somnus

@@ -46,6 +46,24 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_EQ(options->runner.block_size, 16);
 }
 
+TEST(LoadOptionsTest, ARankKnowsItsStage) {
+  v1::LoadModelRequest request = LoadRequest();
+  request.mutable_parallel()->set_world_size(6);
+  request.mutable_parallel()->set_rank(3);
+  request.mutable_parallel()->set_num_stages(3);
+  for (const int32_t layers : {4, 5, 6}) request.mutable_parallel()->add_stage_layers(layers);
+  const auto options = MakeLoadOptions(request, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->runner.pipeline.stage, 1);
+  EXPECT_EQ(options->runner.pipeline.num_stages, 3);
+  EXPECT_EQ(options->runner.pipeline.stage_layers, (std::vector<int32_t>{4, 5, 6}));
+  for (const int32_t num_stages : {-1, 4, 7}) {
+    request.mutable_parallel()->set_num_stages(num_stages);
+    const absl::Status status = MakeLoadOptions(request, {}).status();
+    EXPECT_EQ(status.message().substr(0, 11), "num_stages:") << status;
+  }
+}
+
 TEST(LoadOptionsTest, EveryTypeOfACache) {
   v1::LoadModelRequest request = LoadRequest();
   for (const auto& [dtype, type] : {std::pair{v1::DTYPE_FLOAT32, DataType::kF32},

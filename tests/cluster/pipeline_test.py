@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Pipelines of workers: the tokens of one stage, through losses of every stage, sleeps, forms and drafts; on one host and on two.
+
+As a script it measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs root,
+as two_hosts_test.py):
+  pipeline_test.py [--model PATH] [--rounds 5] [--concurrency 1,8,32]
+"""
+import argparse
+import concurrent.futures
+import os
+import signal
+import statistics
+import sys
+import unittest
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster.harness import SMOLLM2, Cluster, expected, free_ports, tiny  # noqa: E402
+from cluster.two_hosts_test import Lan, start_coordinator, start_two_hosts, step_ms, why_not  # noqa: E402
+
+MODEL = "llama-uneven"
+FLAGS = ("--dtype=float32", "--threads-per-worker=1", "--max-recoveries=1000000")
+PROMPT = [5, 17, 42, 9]
+TOKENS = 300
+HEAL_S = 90
+
+
+def stages(count, *flags):
+    return (*FLAGS, f"--pipeline-parallel-size={count}", *flags)
+
+
+def answers(cluster):
+    """What clients at once get: greedily, at random with penalties, with log-probabilities of their prompts."""
+    requests = []
+    for i in range(8):
+        fields = {"max_tokens": 24, "logprobs": 3, "ignore_eos": True, "seed": i}
+        if i % 2:
+            fields.update(temperature=0.8, frequency_penalty=0.5)
+        if i == 2:
+            fields["echo"] = True
+        requests.append(([(7 * i + 3 * j) % 400 for j in range(4 + 30 * i)], fields))
+    with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda request: cluster.complete(request[0], **request[1])["choices"], requests))
+
+
+class Splits(unittest.TestCase):
+    def assert_as_one_stage(self, model, workers, count):
+        with Cluster(model, *FLAGS, workers=workers) as one, Cluster(model, *stages(count), workers=workers) as staged:
+            self.assertEqual(len(staged.status()["ranks"]), workers * count)
+            self.assertEqual(answers(staged), answers(one))
+
+    def test_two_stages_of_two_workers(self):
+        self.assert_as_one_stage(tiny(MODEL), workers=2, count=2)
+
+    def test_three_stages_of_thirty_quantized_layers(self):
+        self.assert_as_one_stage(SMOLLM2, workers=1, count=3)
+
+    def test_more_stages_than_layers_are_refused(self):
+        with self.assertRaisesRegex(AssertionError, "--pipeline-parallel-size: 3 stages, but the model has 2 layers"):
+            Cluster(tiny(MODEL), *stages(3), workers=1)
+
+
+class TwoStages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), *stages(2, "--num-speculative-tokens=3"), workers=1)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.wanted = cls.cluster.tokens(PROMPT, max_tokens=TOKENS, ignore_eos=True)
+
+    def epoch(self):
+        return int(self.cluster.status()["epoch"])
+
+    def test_tokens_are_those_of_transformers(self):
+        for case in expected(MODEL):
+            with self.subTest(case=case["name"]):
+                self.assertEqual(self.cluster.tokens(case["prompt"], ignore_eos=case["ignore_eos"]), case["tokens"])
+
+    def test_a_worker_of_any_stage_is_killed(self):
+        for stage in range(2):
+            with self.subTest(stage=stage):
+                epoch = self.epoch()
+                events = self.cluster.open_stream(PROMPT, max_tokens=TOKENS, return_token_ids=True, timeout=HEAL_S).events()
+                tokens = list(next(events)["choices"][0]["token_ids"])
+                os.kill(self.cluster.status()["ranks"][stage]["pid"], signal.SIGKILL)
+                for event in events:
+                    self.assertNotIn("error", event, self.cluster.log()[-6000:])
+                    tokens += event["choices"][0]["token_ids"]
+                self.assertEqual(tokens, self.wanted)
+                self.assertEqual(self.cluster.tokens(PROMPT, max_tokens=TOKENS, ignore_eos=True), self.wanted)
+                self.assertGreater(self.epoch(), epoch)
+
+    def test_sleep_and_wake_up(self):
+        for level in ("1", "2"):
+            with self.subTest(level=level):
+                self.cluster.cli("sleep", "--level", level)
+                ranks = self.cluster.status()["ranks"]
+                self.assertEqual([count for rank in ranks for count in rank["bytes_by_tag"].values() if int(count)], [])
+                self.cluster.cli("wake-up")
+                self.assertEqual(self.cluster.tokens(PROMPT, max_tokens=TOKENS, ignore_eos=True), self.wanted)
+
+    def test_reloaded_weights(self):
+        self.cluster.admin("/reload_weights")
+        self.assertEqual(self.cluster.tokens(PROMPT, max_tokens=TOKENS, ignore_eos=True), self.wanted)
+
+    def test_a_form_and_choices_and_beams(self):
+        text = self.cluster.complete(PROMPT, max_tokens=16, structured_outputs={"regex": "[0-7]{5}"})["choices"][0]["text"]
+        self.assertRegex(text, "^[0-7]{5}$")
+        fields = {"max_tokens": 12, "temperature": 0.9, "seed": 4, "n": 3}
+        beams = {"max_tokens": 8, "use_beam_search": True, "n": 2, "best_of": 2}
+        with Cluster(tiny(MODEL), *FLAGS, workers=1) as one:
+            for body in (fields, beams):
+                self.assertEqual(self.cluster.complete(PROMPT, **body)["choices"], one.complete(PROMPT, **body)["choices"])
+
+
+class StagesOfTwoHosts(unittest.TestCase):
+    def test_tokens_and_the_loss_of_a_host(self):
+        reason = why_not()
+        if reason:
+            self.skipTest(reason)
+        lan = self.enterContext(Lan())
+        cluster_port, = free_ports(1)
+        cluster = self.enterContext(start_coordinator(tiny(MODEL), cluster_port, *stages(2), workers="remote:1"))
+        workers = start_two_hosts(lan, cluster_port)
+        cluster.wait_ready()
+        with Cluster(tiny(MODEL), *FLAGS, workers=1) as one:
+            self.assertEqual(answers(cluster), answers(one))
+            wanted = one.tokens(PROMPT, max_tokens=TOKENS, ignore_eos=True)
+        lan.start_worker(lan.add_host(), cluster_port, "--register-timeout=5m")
+        events = cluster.open_stream(PROMPT, max_tokens=TOKENS, return_token_ids=True, timeout=HEAL_S).events()
+        tokens = list(next(events)["choices"][0]["token_ids"])
+        workers[1].kill()
+        for event in events:
+            self.assertNotIn("error", event, f"{cluster.log()[-6000:]}\n{lan.logs()}")
+            tokens += event["choices"][0]["token_ids"]
+        self.assertEqual(tokens, wanted)
+
+
+def measure(args):
+    """Two hosts that divide each layer, and two hosts that divide the layers, in turns."""
+    flags = ("--threads-per-worker=1", "--max-num-seqs=64")
+    with Lan() as divided, Lan(prefix="smp", network="198.18.78") as staged:
+        ports = free_ports(2)
+        with start_coordinator(args.model, ports[0], *flags) as tp, \
+                start_coordinator(args.model, ports[1], *flags, "--pipeline-parallel-size=2", workers="remote:1",
+                                  host=staged.coordinator) as pp:
+            for lan, port, cluster in ((divided, ports[0], tp), (staged, ports[1], pp)):
+                start_two_hosts(lan, port)
+                cluster.wait_ready()
+            for concurrency in map(int, args.concurrency.split(",")):
+                samples = [(step_ms(tp, concurrency), step_ms(pp, concurrency)) for _ in range(args.rounds + 1)]
+                ratios = [one / other for one, other in samples[1:]]  # the first round warms up
+                one, other = (statistics.median(column) for column in zip(*samples[1:]))
+                print(f"concurrency {concurrency}: tensor parallel {one:.2f} ms per token, pipeline parallel {other:.2f}, "
+                      f"{statistics.median(ratios):.2f} times as fast ({min(ratios):.2f}..{max(ratios):.2f})", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--concurrency", default="1,8,32")
+    reason = why_not()
+    if reason:
+        sys.exit(reason)
+    measure(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
