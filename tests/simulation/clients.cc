@@ -19,7 +19,8 @@ std::vector<int32_t> SharedPrefix(int64_t number) {
   return tokens;
 }
 
-Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request-", number)) {
+Client::Client(Site* site, int number, int model)
+    : site_(*site), model_(model), id_(absl::StrCat("request-", number)) {
   Random& random = site_.world.random();
   if (const int64_t prefix = random.Between(0, kNumSharedPrefixes); prefix > 0)
     prompt_ = SharedPrefix(prefix);
@@ -62,8 +63,9 @@ void Client::NoteThread() {
 }
 
 void Client::CheckToken(int32_t token, int64_t weights_version) {
-  const auto weights = site_.weights.find(weights_version);
-  if (weights == site_.weights.end())
+  const WeightsByVersion& versions = site_.weights.at(model_);
+  const auto weights = versions.find(weights_version);
+  if (weights == versions.end())
     return site_.world.Violate(
         absl::StrCat(id_, " gets a token of version ", weights_version, " of the weights"));
   const int32_t expected = FakeWorker::ReferenceTokens(tokens_, 1, site_.model.vocab_size,
@@ -85,6 +87,25 @@ void Client::CheckEnd(const RequestOutput& output) {
   site_.world.Violate(absl::StrCat(id_, " ends with reason ", static_cast<int>(output.finish_reason),
                                    " after ", num_tokens_, " of ", max_tokens_,
                                    " tokens: ", output.error.message()));
+}
+
+void Ask(Site* site, Engine* engine, const std::shared_ptr<Client>& client, SleepArrivals arrivals,
+         absl::Duration span) {
+  World& world = site->world;
+  Random& random = world.random();
+  world.Sleep(random.Between(absl::ZeroDuration(), span));
+  EngineRequest request = client->MakeRequest();
+  request.sink = client;
+  absl::Status status = engine->Submit(request);
+  while (absl::IsFailedPrecondition(status) && arrivals == SleepArrivals::kReject) {
+    world.Sleep(random.Between(absl::Milliseconds(10), absl::Milliseconds(200)));
+    status = engine->Submit(request);
+  }
+  if (!status.ok()) return world.Violate(absl::StrCat(client->id(), ": ", status.message()));
+  if (!random.Chance(0.15)) return;
+  world.Sleep(random.Between(absl::ZeroDuration(), absl::Milliseconds(200)));
+  client->NoteAbort();
+  engine->Abort(client->id());
 }
 
 }  // namespace somnus::simulation

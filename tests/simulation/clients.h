@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine.h"
 #include "tests/simulation/site.h"
 
@@ -20,7 +22,7 @@ std::vector<int32_t> SharedPrefix(int64_t number);
 class Client : public OutputSink {
  public:
   // The prompt begins as others' do, now and then, so that prefixes are shared.
-  Client(Site* site, int number);
+  Client(Site* site, int number, int model = 0);
 
   // Asks a new engine, and gets all tokens again.
   void Begin();
@@ -28,6 +30,7 @@ class Client : public OutputSink {
   void OnOutput(RequestOutput output) override;
 
   const std::string& id() const { return id_; }
+  int model() const { return model_; }
   bool ended() const { return ended_; }
   // How often another thread has gone on with the request than before: each replica has a thread of its own.
   int num_moves() const { return num_moves_; }
@@ -42,6 +45,7 @@ class Client : public OutputSink {
   void CheckEnd(const RequestOutput& output);
 
   Site& site_;
+  const int model_;
   const std::string id_;
   std::vector<int32_t> prompt_;
   std::vector<int32_t> tokens_;  // the prompt, and the received tokens
@@ -52,5 +56,10 @@ class Client : public OutputSink {
   bool ended_ = false;
   bool may_abort_ = false;
 };
+
+// A client's thread: asks the engine within `span`, again where the engine refuses requests while asleep, and
+// now and then gives the request up.
+void Ask(Site* site, Engine* engine, const std::shared_ptr<Client>& client, SleepArrivals arrivals,
+         absl::Duration span);
 
 }  // namespace somnus::simulation

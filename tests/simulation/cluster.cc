@@ -1,6 +1,5 @@
 #include "tests/simulation/cluster.h"
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +16,9 @@
 #include "tests/simulation/clients.h"
 #include "tests/simulation/cluster_plan.h"
 #include "tests/simulation/coordinator_deaths.h"
+#include "tests/simulation/errors_of_faults.h"
 #include "tests/simulation/faults.h"
+#include "tests/simulation/fleet.h"
 #include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
 #include "tests/simulation/pinner.h"
@@ -32,8 +33,6 @@ namespace somnus::simulation {
 namespace {
 
 constexpr absl::Duration kLimit = absl::Minutes(20);  // of virtual time; far more than any run needs
-constexpr absl::Duration kLeavePatience =
-    absl::Minutes(6);  // for remote workers, which look for a coordinator
 constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kSoon = absl::Milliseconds(20);
 constexpr absl::Duration kLongestRestart = absl::Seconds(3);
@@ -45,6 +44,8 @@ class Cluster {
       : site_(seed, RunWorker),
         plan_(DrawPlan(&site_, seed)),
         faults_(&site_, flags_.world_size),
+        errors_of_faults_(&site_, &faults_),
+        fleet_(&site_),
         deaths_(&site_, &faults_, plan_.num_coordinator_deaths) {
     world_.SetVerbose(verbose);
     // What the logits were before the sleep no coordinator knows that has come since.
@@ -55,16 +56,15 @@ class Cluster {
   Outcome Run() {
     site_.on_worker_end = [this](int pid) { CheckGivenUp(pid); };
     const uint64_t main = world_.Spawn(world_.NewProcess("supervisor"), [this] { Supervise(); });
-    if (world_.Run(main, kLimit)) CheckNobodyIsLeft();
+    if (world_.Run(main, kLimit)) fleet_.CheckNobodyIsLeft();
     outcome_.violation = world_.violation();
     outcome_.trace = world_.trace();
-    outcome_.num_requests = static_cast<int>(clients_.size());
+    outcome_.counts["requests"] = static_cast<int64_t>(clients_.size());
     CountWork();
-    outcome_.num_faults = faults_.num_struck();
-    outcome_.num_replicas = flags_.data_parallel_size;
-    outcome_.num_spill_writes = site_.disk.num_writes();
-    outcome_.num_disk_errors = site_.disk.num_full() + site_.disk.num_damaged();
-    outcome_.seconds = absl::ToDoubleSeconds(world_.now());
+    outcome_.counts["faults"] = faults_.num_struck();
+    outcome_.counts["clusters with replicas"] = has_replicas() ? 1 : 0;
+    outcome_.counts["writes to the disk"] = site_.disk.num_writes();
+    outcome_.counts["errors of the disk"] = site_.disk.num_full() + site_.disk.num_damaged();
     return outcome_;
   }
 
@@ -105,7 +105,7 @@ class Cluster {
       while (!served_ && world_.alive(coordinator_)) world_.Block(this);
       if (!served_) world_.Sleep(random_.Between(kSoon, kLongestRestart));
     }
-    AwaitWorkersEnd();
+    fleet_.AwaitEnd(flags_.local_workers);
   }
 
   // The coordinator's main thread.
@@ -147,7 +147,7 @@ class Cluster {
     CheckAdopted();
     Serve();
     CheckQuiet();
-    stopping_ = true;
+    fleet_.EndRestarts();
     deaths_.End();
     engine->DrainAndStop(kGrace);
     engine->OnStateChange(nullptr);
@@ -175,7 +175,10 @@ class Cluster {
     config.vocab_size = site_.model.vocab_size;
     config.stored_type = StorageType::kF32;
     RETURN_IF_ERROR(groups->Start(config, flags_.max_model_len, FilesOf(flags_.model)));
-    if (!flags_.local_workers && !std::exchange(has_remote_workers_, true)) StartRemoteWorkers();
+    if (!flags_.local_workers && !std::exchange(has_remote_workers_, true)) {
+      for (int replica = 0; replica < flags_.data_parallel_size; ++replica)
+        fleet_.StartRemote(OfReplica(flags_, replica), replica);
+    }
     return groups->Load();
   }
 
@@ -183,7 +186,7 @@ class Cluster {
   void BuryCoordinator() {
     world_.Wake(this);
     if (served_) return;
-    ++outcome_.num_restarts;
+    ++outcome_.counts["restarts of the coordinator"];
     const bool changes_weights = operator_ != nullptr && operator_->changes_weights();
     found_asleep_ = engine_ != nullptr && engine_->state() == EngineState::kAsleep && !changes_weights;
     for (auto& [pid, worker] : site_.workers) {
@@ -208,7 +211,7 @@ class Cluster {
     if (!std::exchange(found_asleep_, false)) return;
     for (const auto& [pid, worker] : site_.workers)
       if (worker.may_end) return;
-    ++outcome_.num_adopted_asleep;
+    ++outcome_.counts["groups adopted asleep"];
     if (engine_->state() != EngineState::kAsleep)
       world_.Violate(absl::StrCat("the engine slept, and after the coordinator's restart it is ",
                                   EngineStateName(engine_->state())));
@@ -217,11 +220,11 @@ class Cluster {
   // Adds up what the operator and the others of one life have done.
   void CountWork() {
     if (operator_ == nullptr) return;
-    outcome_.num_sleeps += operator_->num_sleeps();
-    outcome_.num_weights_changes += operator_->num_weights_changes();
-    outcome_.num_resizes += resizer_->num_resizes();
-    outcome_.num_pins += pinner_->num_pins();
-    outcome_.num_rolls += roller_->num_rolls();
+    outcome_.counts["sleeps"] += operator_->num_sleeps();
+    outcome_.counts["changes of weights"] += operator_->num_weights_changes();
+    outcome_.counts["resizes"] += resizer_->num_resizes();
+    outcome_.counts["pins"] += pinner_->num_pins();
+    outcome_.counts["rolls"] += roller_->num_rolls();
     operator_.reset();
     resizer_.reset();
     pinner_.reset();
@@ -232,7 +235,7 @@ class Cluster {
   // A survivor keeps its weights.
   void CheckGivenUp(int pid) {
     const WorkerProcess& process = site_.workers[pid];
-    if (stopping_ || process.may_end || process.worker == nullptr) return;
+    if (!fleet_.restarts() || process.may_end || process.worker == nullptr) return;
     if (roller_ != nullptr && roller_->is_calling()) return;
     if (process.worker->weights_version() > 0)
       world_.Violate(
@@ -241,27 +244,6 @@ class Cluster {
 
   void Fail(const std::string& what, const absl::Status& status) {
     world_.Violate(absl::StrCat(what, ": ", status.message()));
-  }
-
-  // As Slurm and Kubernetes do: whoever ends is started again.
-  void StartRemoteWorkers() {
-    for (int replica = 0; replica < flags_.data_parallel_size; ++replica) {
-      for (int rank = 0; rank < flags_.world_size; ++rank) StartRemoteWorker(replica, rank);
-    }
-  }
-  void StartRemoteWorker(int replica, int rank) {
-    const std::string coordinator = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port + replica);
-    const int pid = site_.StartWorker(replica, rank, coordinator, /*local=*/false);
-    world_.OnEnd(pid, [this, replica, rank] {
-      if (stopping_) return;
-      world_.After(random_.Between(absl::Milliseconds(50), absl::Seconds(3)), [this, replica, rank] {
-        if (!stopping_) StartRemoteWorker(replica, rank);
-      });
-    });
-    // A host that hangs is found by somebody, some time.
-    world_.After(absl::Seconds(60), [this, pid] {
-      if (world_.stopped(pid)) world_.Kill(pid, "was killed by signal 9 (Killed)");
-    });
   }
 
   void Serve() {
@@ -276,7 +258,9 @@ class Cluster {
     for (const std::shared_ptr<Client>& client : clients_) {
       if (client->ended()) continue;
       client->Begin();
-      threads.push_back(world_.Spawn(coordinator_, [this, client, span] { Ask(client, span); }));
+      threads.push_back(world_.Spawn(coordinator_, [this, client, span] {
+        Ask(&site_, engine_, client, flags_.auto_sleep.arrivals, span);
+      }));
     }
     threads.push_back(world_.Spawn(coordinator_, [this, span] { Operate(span); }));
     if (plan_.resizes) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
@@ -307,23 +291,6 @@ class Cluster {
     return true;
   }
 
-  // A client's thread.
-  void Ask(const std::shared_ptr<Client>& client, absl::Duration span) {
-    world_.Sleep(random_.Between(absl::ZeroDuration(), span));
-    EngineRequest request = client->MakeRequest();
-    request.sink = client;
-    absl::Status status = engine_->Submit(request);
-    while (absl::IsFailedPrecondition(status) && flags_.auto_sleep.arrivals == SleepArrivals::kReject) {
-      world_.Sleep(random_.Between(absl::Milliseconds(10), absl::Milliseconds(200)));
-      status = engine_->Submit(request);
-    }
-    if (!status.ok()) return Fail(client->id(), status);
-    if (!random_.Chance(0.15)) return;
-    world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Milliseconds(200)));
-    client->NoteAbort();
-    engine_->Abort(client->id());
-  }
-
   // An operator's thread, which leaves the engine awake, also when its weights are lost later: no file may
   // have them.
   void Operate(absl::Duration span) {
@@ -349,10 +316,9 @@ class Cluster {
   }
 
   bool MayFail(const std::string& what, const absl::Status& status) {
-    if (IsOfDisk(status)) return true;
-    if (faults_.memory_fails()) return true;
+    if (errors_of_faults_.Explain(status)) return true;
     if (absl::StartsWith(what, "Resize")) return false;
-    if (absl::IsDataLoss(status)) return faults_.damaged();
+    if (absl::IsDataLoss(status)) return false;
     if (HasLostItsBackup(status)) return site_.touches > 0;
     if (what == "Roll" || what == "Revive")
       return absl::IsFailedPrecondition(status) || faults_.num_struck() > 0;
@@ -363,15 +329,6 @@ class Cluster {
       return sleeps_by_itself() || stats.residency.weights_stale();
     }
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
-  }
-
-  // Each error of a disk has a fault of its own.
-  bool IsOfDisk(const absl::Status& status) {
-    if (absl::IsResourceExhausted(status))
-      return std::exchange(seen_full_, site_.disk.num_full()) < site_.disk.num_full();
-    if (absl::IsDataLoss(status))
-      return std::exchange(seen_damaged_, site_.disk.num_damaged()) < site_.disk.num_damaged();
-    return false;
   }
 
   // Called within every change of the state.
@@ -393,10 +350,10 @@ class Cluster {
       replica_invariants_->CheckQuiet(clients_);
     }
     const EngineStats stats = engine_->Stats();
-    outcome_.num_moved = stats.num_moved;
-    outcome_.num_swapped_blocks = stats.swaps.in_blocks;
-    outcome_.num_host_hit_tokens = stats.swaps.host_hit_tokens;
-    outcome_.num_recoveries = stats.num_recoveries;
+    outcome_.counts["moved requests"] = stats.num_moved;
+    outcome_.counts["blocks swapped in"] = stats.swaps.in_blocks;
+    outcome_.counts["cached tokens from host memory"] = stats.swaps.host_hit_tokens;
+    outcome_.counts["recoveries"] = stats.num_recoveries;
     if (stats.num_recoveries > faults_.num_struck())
       world_.Violate(
           absl::StrCat(stats.num_recoveries, " recoveries after ", faults_.num_struck(), " faults"));
@@ -416,35 +373,21 @@ class Cluster {
     if (flags_.local_workers && live > 1) world_.Violate(absl::StrCat(live, " processes have rank ", rank));
   }
 
-  void AwaitWorkersEnd() {
-    const absl::Duration deadline =
-        world_.now() + (flags_.local_workers ? absl::ZeroDuration() : kLeavePatience);
-    while (NumLive() > 0 && world_.now() < deadline) world_.Sleep(absl::Milliseconds(200));
-  }
-  int64_t NumLive() const {
-    return std::count_if(site_.workers.begin(), site_.workers.end(),
-                         [this](const auto& worker) { return world_.alive(worker.first); });
-  }
-  void CheckNobodyIsLeft() {
-    if (const int64_t live = NumLive(); live > 0)
-      world_.Violate(absl::StrCat(live, " worker processes are left"));
-  }
-
   Site site_;
   World& world_ = site_.world;
   Random& random_ = site_.world.random();
   const ClusterPlan plan_;
   const Flags& flags_ = plan_.flags;
   Faults faults_;
+  ErrorsOfFaults errors_of_faults_;
+  Fleet fleet_;
   CoordinatorDeaths deaths_;
   Outcome outcome_;
   int coordinator_ = 0;  // the process
   bool has_remote_workers_ = false;
   int num_failed_starts_ = 0;
-  bool found_asleep_ = false;             // the engine, at the coordinator's end, with all its ranks
-  bool served_ = false;                   // a coordinator has come to its end
-  int seen_full_ = 0, seen_damaged_ = 0;  // Disk::num_full and num_damaged, at the last errors
-  bool stopping_ = false;
+  bool found_asleep_ = false;  // the engine, at the coordinator's end, with all its ranks
+  bool served_ = false;        // a coordinator has come to its end
   Engine* engine_ = nullptr;
   std::vector<GrpcExecutor*> executors_;  // by replica
   std::unique_ptr<Operator> operator_;

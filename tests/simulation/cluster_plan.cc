@@ -14,6 +14,8 @@ namespace {
 
 constexpr double kReplicasProbability = 0.25;
 
+}  // namespace
+
 void DrawGroup(Random* random, Flags* flags) {
   flags->model = "simulated";
   flags->worker_binary = "/proc/self/exe";
@@ -43,7 +45,6 @@ void DrawSteps(Site* site, Flags* flags) {
   flags->engine.scheduler.policy = random.Chance(0.3) ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
 }
 
-// Where backups and blocks are that have no memory.
 void DrawMemory(Site* site, Flags* flags) {
   Random& random = site->world.random();
   constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
@@ -61,6 +62,8 @@ void DrawMemory(Site* site, Flags* flags) {
       random.Chance(0.6) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
   if (cache_units % 3 == 0) flags->engine.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
 }
+
+namespace {
 
 // From numbers of their own: a cluster with a single replica is the cluster that the seed gave before there
 // were several.
@@ -94,21 +97,21 @@ ClusterPlan DrawPlan(Site* site, uint64_t seed) {
   // Local workers without it end with their coordinator.
   const bool may_die = site->has_run_dir || !flags.local_workers;
   if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
-  site->weights[1] = flags.model.back();
+  site->weights[0][1] = flags.model.back();
   DrawReplicas(seed, &plan);
   site->num_replicas = flags.data_parallel_size;
   return plan;
 }
 
-EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site) {
+EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site, int model) {
   const Flags& flags = plan.flags;
   EngineOptions options = flags.engine;
   options.scheduler.max_model_len = cache.max_model_len;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
-  options.scheduler.speculation.make_drafter = [asks = flags.has_draft_model(),
-                                                site]() -> std::unique_ptr<Drafter> {
+  options.scheduler.speculation.make_drafter = [asks = flags.has_draft_model(), site,
+                                                model]() -> std::unique_ptr<Drafter> {
     if (asks) return std::make_unique<WorkerDrafts>();
-    return std::make_unique<Foreseer>(site);
+    return std::make_unique<Foreseer>(site, model);
   };
   options.scheduler.preemption = MaySwap(flags) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
   if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;

@@ -21,7 +21,13 @@ struct ClusterPlan {
 
 // Sets the site's model and disk, too.
 ClusterPlan DrawPlan(Site* site, uint64_t seed);
+// The parts of a plan: the group of ranks; sizes of steps and of the KV cache; where backups and blocks are
+// that have no memory.
+void DrawGroup(Random* random, Flags* flags);
+void DrawSteps(Site* site, Flags* flags);
+void DrawMemory(Site* site, Flags* flags);
+
 // Without the state that an epoch's ranks hold.
-EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site);
+EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Site* site, int model = 0);
 
 }  // namespace somnus::simulation

@@ -13,10 +13,10 @@ namespace somnus::simulation {
 
 class Foreseer : public Drafter {
  public:
-  explicit Foreseer(const Site* site) : site_(*site) {}
+  Foreseer(const Site* site, int model) : site_(*site), model_(model) {}
 
   void Propose(absl::Span<const int32_t> tokens, int32_t most, std::vector<int32_t>* draft) override {
-    const auto weights = static_cast<uint64_t>(site_.weights.rbegin()->second);
+    const auto weights = static_cast<uint64_t>(site_.weights.at(model_).rbegin()->second);
     *draft =
         FakeWorker::ReferenceTokens({tokens.begin(), tokens.end()}, most, site_.model.vocab_size, weights);
     for (size_t i = 0; i < draft->size(); ++i) {
@@ -26,6 +26,7 @@ class Foreseer : public Drafter {
 
  private:
   const Site& site_;
+  const int model_;
 };
 
 }  // namespace somnus::simulation

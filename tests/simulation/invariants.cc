@@ -121,7 +121,7 @@ bool Invariants::IsAtRest(const EngineStats& stats) const {
 std::vector<Invariants::Member> Invariants::Members(int replica, int64_t epoch) const {
   std::vector<Member> members;
   for (const auto& [pid, process] : site_.workers) {
-    if (process.replica != replica || !world_.alive(pid)) continue;
+    if (process.group != first_group_ + replica || !world_.alive(pid)) continue;
     if (process.worker == nullptr || process.worker->group_epoch() != epoch) continue;
     Member member = {pid, process.worker->Snapshot(), process.worker->GetStatus()};
     if (member.status.state() != "failed") members.push_back(std::move(member));

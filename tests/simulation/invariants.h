@@ -19,16 +19,18 @@ namespace somnus::simulation {
 
 class Invariants {
  public:
-  // `executors` are by replica. `changes_weights` says whether a change of the weights is under way.
+  // `executors` are by replica, whose groups of ranks are numbered from `first_group` on. `changes_weights`
+  // says whether a change of the weights is under way.
   Invariants(Site* site, const Flags* flags, const Faults* faults, const Engine* engine,
-             std::vector<GrpcExecutor*> executors, std::function<bool()> changes_weights)
+             std::vector<GrpcExecutor*> executors, std::function<bool()> changes_weights, int first_group = 0)
       : site_(*site),
         world_(site->world),
         flags_(*flags),
         faults_(*faults),
         engine_(*engine),
         executors_(std::move(executors)),
-        changes_weights_(std::move(changes_weights)) {}
+        changes_weights_(std::move(changes_weights)),
+        first_group_(first_group) {}
 
   // Every tag of every rank is in the state that the engine says, and so are the bytes and the sizes of
   // caches. To be called when no lifecycle call is under way. While steps are under way, swaps may have taken
@@ -65,6 +67,7 @@ class Invariants {
   const Engine& engine_;
   const std::vector<GrpcExecutor*> executors_;
   const std::function<bool()> changes_weights_;
+  const int first_group_;
   EngineState last_state_ = EngineState::kLoading;
   bool cache_sleeps_ = false;  // when the engine was at rest last
 };

@@ -1,4 +1,5 @@
-// Linked with a source of the product that was made wrong (mutations.bzl): the simulation finds it.
+// Linked with a source of the product that was made wrong (mutations.bzl): the simulation finds the defect.
+// SOMNUS_SCENARIO is kOneModel or kSeveralModels.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +11,7 @@ namespace {
 constexpr uint64_t kMaxSeeds = 10'000;
 
 TEST(MutationTest, IsFound) {
-  const Summary summary = RunSeeds({1, kMaxSeeds}, /*verbose=*/false, /*max_failures=*/1);
+  const Summary summary = RunSeeds(SOMNUS_SCENARIO, {1, kMaxSeeds}, /*verbose=*/false, /*max_failures=*/1);
   EXPECT_FALSE(summary.failures.empty()) << summary.Describe();
 }
 

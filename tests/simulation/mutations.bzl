@@ -223,6 +223,50 @@ MUTATIONS = {
     ),
 }
 
+# Likewise, for clusters that serve several models.
+MUTATIONS_OF_SEVERAL_MODELS = {
+    "memory_of_a_wake_up_is_promised_twice": (
+        "coordinator/several_models/residency_policy.cc",
+        "free_ -= needed;\n      wakes_[waiter] = true;",
+        "wakes_[waiter] = true;",
+    ),
+    "waking_model_holds_no_memory": (
+        "coordinator/several_models/residency_policy.cc",
+        "return std::max(model.device_bytes, model.resident_bytes);",
+        "return model.resident_bytes;",
+    ),
+    "turn_ends_open_requests": (
+        "coordinator/several_models/transitions.cc",
+        "case ResidencyAction::kPreempt:\n",
+        "case ResidencyAction::kPreempt:\n      request.mode = SleepMode::kAbort;\n",
+    ),
+    "request_wakes_nobody": (
+        "coordinator/several_models/shared_devices.cc",
+        "  models_.Wake();\n  return status;",
+        "  return status;",
+    ),
+    "failed_wake_up_is_not_tried_again": (
+        "coordinator/several_models/residency_policy.cc",
+        "LookAgainAt(model.retry_at);",
+        "",
+    ),
+    "ended_request_stays_open": (
+        "coordinator/several_models/shared_devices.cc",
+        "model->num_open -= num_requests;",
+        "",
+    ),
+    "growing_cache_holds_no_memory": (
+        "coordinator/several_models/elastic_kv.cc",
+        "std::max(mapped_blocks_, target_.value_or(0))",
+        "mapped_blocks_",
+    ),
+    "host_memory_is_promised_twice": (
+        "coordinator/several_models/residency_policy.cc",
+        "    if (needed <= host_free_) {\n      host_free_ -= needed;",
+        "    if (needed <= host_free_) {",
+    ),
+}
+
 # Every test run has these. The others are built and run by name:
 # bazel test //tests/simulation:all_mutations
 IN_EVERY_TEST_RUN = [
@@ -232,19 +276,22 @@ IN_EVERY_TEST_RUN = [
     "fence_keeps_batch",
     "fence_skips_epoch",
     "given_up_worker_registers_again",
+    "memory_of_a_wake_up_is_promised_twice",
     "moved_request_begins_again",
     "recovery_keeps_prefix_cache",
     "recovery_keeps_steps",
 ]
 
 def mutation_tests(copts, deps):
-    """A test for each of MUTATIONS: mutation_test.cc with the wrong source, which is linked before the good one.
+    """A test for each mutation: mutation_test.cc with the wrong source, which is linked before the good one.
 
     Args:
       copts: of the simulation.
       deps: what a test of the simulation depends on.
     """
-    for name, (source, good, wrong) in MUTATIONS.items():
+    all = [(name, mutation, "kOneModel") for name, mutation in MUTATIONS.items()]
+    all += [(name, mutation, "kSeveralModels") for name, mutation in MUTATIONS_OF_SEVERAL_MODELS.items()]
+    for name, (source, good, wrong), scenario in all:
         (package, file) = source.rsplit("/", 1)
         native.genrule(
             name = name + "_source",
@@ -262,11 +309,12 @@ def mutation_tests(copts, deps):
                 name + ".cc",
             ],
             copts = copts,
+            local_defines = ["SOMNUS_SCENARIO=" + scenario],
             tags = ["no_tsan"] + ([] if name in IN_EVERY_TEST_RUN else ["manual"]),
             deps = deps,
         )
     native.test_suite(
         name = "all_mutations",
         tags = ["manual"],
-        tests = [name + "_mutation_test" for name in MUTATIONS],
+        tests = [name + "_mutation_test" for name, _, _ in all],
     )

@@ -93,6 +93,9 @@ void Operator::MakeAwake() {
     const absl::Status status = WakeUp({});
     if (HasLostItsBackup(status)) {
       Sleep(2, SleepMode::kKeep, {});
+    } else if (site_.num_models > 1) {
+      if (!status.ok() && engine_.Stats().needs_weights) ChangeWeights(/*updates=*/false);
+      if (absl::IsUnavailable(status)) GiveWay();
     } else if (site_.num_replicas > 1) {
       // One replica may lack its weights while another replica serves.
       if (!status.ok() && engine_.Stats().needs_weights) ChangeWeights(/*updates=*/false);
@@ -100,6 +103,14 @@ void Operator::MakeAwake() {
     }
   }
 }
+
+// There is no room: two operators may each hold a part of the memory that the other operator's model lacks.
+void Operator::GiveWay() {
+  Sleep(2, SleepMode::kKeep, {});
+  world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(5)));
+}
+
+void Operator::ReloadCheckpoint() { ChangeWeights(/*updates=*/false); }
 
 std::vector<std::string> Operator::SomeTags() {
   if (random_.Chance(0.7)) return {};
@@ -130,8 +141,9 @@ absl::Status Operator::WakeUp(const std::vector<std::string>& tags) {
 }
 
 int64_t Operator::NextVersion(char weights) {
-  const int64_t version = site_.weights.rbegin()->first + 1;
-  site_.weights[version] = weights;
+  WeightsByVersion& versions = site_.weights[model_];
+  const int64_t version = versions.rbegin()->first + 1;
+  versions[version] = weights;
   return version;
 }
 

@@ -17,13 +17,14 @@ class Operator {
  public:
   // `note` is called after every call, with its name and result.
   Operator(Site* site, Faults* faults, Engine* engine,
-           std::function<void(const std::string&, const absl::Status&)> note)
+           std::function<void(const std::string&, const absl::Status&)> note, int model = 0)
       : site_(*site),
         world_(site->world),
         random_(site->world.random()),
         faults_(*faults),
         engine_(*engine),
-        note_(std::move(note)) {}
+        note_(std::move(note)),
+        model_(model) {}
 
   // From now on the operator writes to the checkpoints' files now and then: wake-ups with these files as
   // their backup fail until a sleep at level 2 gives the backup up.
@@ -32,6 +33,8 @@ class Operator {
   void Work(absl::Duration span);
   // Leaves the engine awake, with all of its replicas; brings weights where weights are stale.
   void MakeAwake();
+  // Afterwards a checkpoint has the weights.
+  void ReloadCheckpoint();
   int num_sleeps() const { return num_sleeps_; }
   int num_weights_changes() const { return num_weights_changes_; }
   // While a change of the weights is under way the engine says that it is asleep, and ranks are awake.
@@ -41,6 +44,7 @@ class Operator {
  private:
   bool IsAwake() const;
   void ReviveFailed();
+  void GiveWay();
   void SleepAndWake();
   void PauseAndResume();
   // Once more where the disk was full.
@@ -62,6 +66,7 @@ class Operator {
   Faults& faults_;
   Engine& engine_;
   const std::function<void(const std::string&, const absl::Status&)> note_;
+  const int model_;
   int num_sleeps_ = 0;
   int num_weights_changes_ = 0;
   bool changes_weights_ = false;

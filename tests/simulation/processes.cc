@@ -19,19 +19,21 @@ using simulation::Site;
 
 constexpr absl::Duration kLongestReaping = absl::Milliseconds(5);
 
-// The replica that a worker's command names; 0 where there is a single replica.
-int ReplicaOf(const std::vector<std::string>& command) {
-  int replica = 0;
+// The group of the replica or of the model that a worker's command names; 0 where there is a single group.
+int GroupOf(const std::vector<std::string>& command) {
+  int group = 0;
   for (absl::string_view argument : command) {
-    if (absl::ConsumePrefix(&argument, "--log-name=replica ") && absl::SimpleAtoi(argument, &replica)) break;
+    const bool names_group = absl::ConsumePrefix(&argument, "--log-name=replica ") ||
+                             absl::ConsumePrefix(&argument, "--log-name=model ");
+    if (names_group && absl::SimpleAtoi(argument, &group)) break;
   }
-  return replica;
+  return group;
 }
 
 // Outlives the object: an end may be reaped after it.
 struct Children {
   WorkerProcesses::ExitCallback on_exit;
-  int replica = 0;
+  int group = 0;
   std::vector<std::string> coordinators;  // by rank
   std::vector<pid_t> pids;                // by rank, the last process
   std::map<pid_t, bool> reaped;
@@ -43,7 +45,7 @@ class SimulatedProcesses : public WorkerProcesses {
   SimulatedProcesses(const std::vector<std::vector<std::string>>& commands, ExitCallback on_exit,
                      const std::map<int, ProcessId>& adopted) {
     children_->on_exit = std::move(on_exit);
-    children_->replica = ReplicaOf(commands[0]);
+    children_->group = GroupOf(commands[0]);
     children_->pids.resize(commands.size());
     for (const std::vector<std::string>& command : commands) {
       absl::string_view coordinator = command[1];
@@ -109,11 +111,11 @@ class SimulatedProcesses : public WorkerProcesses {
   void Start(int rank) {
     Site& site = Site::current();
     // One that an earlier coordinator has not written down before its end leaves by itself.
-    for (const int pid : site.LiveWorkers(children_->replica, rank)) {
+    for (const int pid : site.LiveWorkers(children_->group, rank)) {
       if (site.workers[pid].parent == site.world.current_process())
         site.world.Violate(absl::StrCat("rank ", rank, " gets a process while its last one lives"));
     }
-    Watch(rank, site.StartWorker(children_->replica, rank, children_->coordinators[rank], /*local=*/true));
+    Watch(rank, site.StartWorker(children_->group, rank, children_->coordinators[rank], /*local=*/true));
   }
 
   void Watch(int rank, pid_t pid) {

@@ -37,7 +37,7 @@ void Roller::Roll() {
     for (const int pid : before) {
       const WorkerProcess& process = site_.workers[pid];
       if (!world_.alive(pid) || process.worker == nullptr) continue;
-      if (process.worker->group_epoch() == stats.replicas[process.replica].group_epoch)
+      if (process.worker->group_epoch() == stats.replicas[process.group].group_epoch)
         world_.Violate(absl::StrCat(world_.name(pid), " was there before a roll, and still serves"));
     }
   }

@@ -4,91 +4,77 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/models_cluster.h"
 
 namespace somnus::simulation {
 namespace {
 
 constexpr uint64_t kSeedsOfOneProcess = 100;
+constexpr int kMaxLine = 1000;
 
-// What a child writes after each seed.
-struct Record {
-  uint64_t seed, trace;
-  int num_requests, num_faults, num_restarts, num_adopted_asleep, num_replicas;
-  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_pins, num_swapped_blocks,
-      num_host_hit_tokens, num_spill_writes, num_disk_errors, num_moved, num_rolls;
-  char violation[400];
-};
+// A child process writes of each seed a line "seed SEED TRACE VIOLATION" after a line "count NUMBER NAME" for
+// each count.
+void Write(uint64_t seed, const Outcome& outcome, std::FILE* out) {
+  for (const auto& [name, count] : outcome.counts)
+    std::fprintf(out, "count %" PRId64 " %s\n", count, name.c_str());
+  const std::string violation = absl::StrReplaceAll(outcome.violation, {{"\n", " "}});
+  std::fprintf(out, "seed %" PRIu64 " %" PRIu64 " %.400s\n", seed, outcome.trace, violation.c_str());
+  std::fflush(out);
+}
 
 // A child process that runs seeds one after another, and ends after a violation.
-void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
+void RunChild(const Scenario& scenario, uint64_t first, uint64_t end, bool verbose, int out) {
+  std::FILE* const lines = fdopen(out, "w");
   for (uint64_t seed = first; seed < end; ++seed) {
-    const Outcome outcome = RunCluster(seed, verbose);
-    Record record = {};
-    record.seed = seed;
-    record.trace = outcome.trace;
-    record.num_requests = outcome.num_requests;
-    record.num_faults = outcome.num_faults;
-    record.num_restarts = outcome.num_restarts;
-    record.num_adopted_asleep = outcome.num_adopted_asleep;
-    record.num_recoveries = outcome.num_recoveries;
-    record.num_sleeps = outcome.num_sleeps;
-    record.num_weights_changes = outcome.num_weights_changes;
-    record.num_resizes = outcome.num_resizes;
-    record.num_pins = outcome.num_pins;
-    record.num_swapped_blocks = outcome.num_swapped_blocks;
-    record.num_host_hit_tokens = outcome.num_host_hit_tokens;
-    record.num_spill_writes = outcome.num_spill_writes;
-    record.num_disk_errors = outcome.num_disk_errors;
-    record.num_replicas = outcome.num_replicas;
-    record.num_moved = outcome.num_moved;
-    record.num_rolls = outcome.num_rolls;
-    std::snprintf(record.violation, sizeof(record.violation), "%s", outcome.violation.c_str());
-    if (write(out, &record, sizeof(record)) != sizeof(record)) _exit(1);
-    if (!outcome.violation.empty()) _exit(0);
+    const Outcome outcome = scenario.run(seed, verbose);
+    Write(seed, outcome, lines);
+    if (!outcome.violation.empty()) break;
   }
   _exit(0);
 }
 
+// Adds what a line says; returns the seed of a line that ends a seed, else 0.
+uint64_t Read(const char* line, Counts* counts, Summary* summary) {
+  int64_t count = 0;
+  uint64_t seed = 0, trace = 0;
+  char text[kMaxLine] = "";
+  if (std::sscanf(line, "count %" SCNd64 " %999[^\n]", &count, text) == 2) {
+    (*counts)[text] += count;
+    return 0;
+  }
+  if (std::sscanf(line, "seed %" SCNu64 " %" SCNu64 " %999[^\n]", &seed, &trace, text) < 2) std::abort();
+  for (const auto& [name, number] : std::exchange(*counts, {})) summary->counts[name] += number;
+  summary->traces[seed] = trace;
+  ++summary->num_seeds;
+  if (text[0] != '\0') summary->failures.emplace_back(seed, text);
+  return seed;
+}
+
 // Runs seeds from `first` in a child; returns the seed to go on with.
-uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
+uint64_t RunSome(const Scenario& scenario, uint64_t first, uint64_t end, bool verbose, Summary* summary) {
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    RunChild(first, end, verbose, ends[1]);
+    RunChild(scenario, first, end, verbose, ends[1]);
   }
   close(ends[1]);
+  std::FILE* const lines = fdopen(ends[0], "r");
   uint64_t next = first;
-  Record record;
-  while (read(ends[0], &record, sizeof(record)) == sizeof(record)) {
-    next = record.seed + 1;
-    ++summary->num_seeds;
-    summary->traces[record.seed] = record.trace;
-    summary->num_requests += record.num_requests;
-    summary->num_faults += record.num_faults;
-    summary->num_restarts += record.num_restarts;
-    summary->num_adopted_asleep += record.num_adopted_asleep;
-    summary->num_recoveries += record.num_recoveries;
-    summary->num_sleeps += record.num_sleeps;
-    summary->num_weights_changes += record.num_weights_changes;
-    summary->num_resizes += record.num_resizes;
-    summary->num_pins += record.num_pins;
-    summary->num_swapped_blocks += record.num_swapped_blocks;
-    summary->num_host_hit_tokens += record.num_host_hit_tokens;
-    summary->num_spill_writes += record.num_spill_writes;
-    summary->num_disk_errors += record.num_disk_errors;
-    summary->num_with_replicas += record.num_replicas > 1 ? 1 : 0;
-    summary->num_moved += record.num_moved;
-    summary->num_rolls += record.num_rolls;
-    if (record.violation[0] != '\0') summary->failures.emplace_back(record.seed, record.violation);
+  Counts counts;
+  char line[kMaxLine];
+  while (std::fgets(line, sizeof(line), lines) != nullptr) {
+    if (const uint64_t seed = Read(line, &counts, summary); seed > 0) next = seed + 1;
   }
-  close(ends[0]);
+  std::fclose(lines);
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return next;
@@ -99,30 +85,28 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
 
 }  // namespace
 
+const Scenario kOneModel = {RunCluster, ""};
+const Scenario kSeveralModels = {RunModels, " --models"};
+
 std::string Summary::Describe() const {
   uint64_t trace = 0;
   for (const auto& [seed, trace_of_seed] : traces) trace = trace * 31 + trace_of_seed;
-  std::string text =
-      absl::StrCat(num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ", num_restarts,
-                   " restarts of the coordinator, ", num_adopted_asleep, " of them asleep, ", num_recoveries,
-                   " recoveries, ", num_sleeps, " sleeps, ", num_weights_changes, " changes of weights, ",
-                   num_resizes, " resizes, ", num_pins, " pins, ", num_swapped_blocks, " blocks swapped, ",
-                   num_host_hit_tokens, " cached tokens from host memory, ", num_spill_writes,
-                   " writes to the disk, ", num_disk_errors, " errors of it, ", num_with_replicas,
-                   " clusters with replicas, ", num_moved, " requests moved between replicas, ", num_rolls,
-                   " rolls, ", failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
+  std::string text = absl::StrCat(num_seeds, " seeds");
+  for (const auto& [name, count] : counts) absl::StrAppend(&text, ", ", count, " ", name);
+  absl::StrAppend(&text, ", ", failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
   for (const auto& [seed, violation] : failures)
-    absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster -- --seed=", seed,
+    absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster --", flag, " --seed=", seed,
                     " --verbose  # ", violation);
   return text;
 }
 
-Summary RunSeeds(const SeedRange& range, bool verbose, size_t max_failures) {
+Summary RunSeeds(const Scenario& scenario, const SeedRange& range, bool verbose, size_t max_failures) {
   Summary summary;
+  summary.flag = scenario.flag;
   const uint64_t end = range.first + range.count;
   uint64_t next = range.first;
   while (next < end && summary.failures.size() < max_failures)
-    next = RunSome(next, std::min(end, next + kSeedsOfOneProcess), verbose, &summary);
+    next = RunSome(scenario, next, std::min(end, next + kSeedsOfOneProcess), verbose, &summary);
   return summary;
 }
 

@@ -1,5 +1,5 @@
-// Runs simulated clusters, one by default:
-//   simulate_cluster [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]
+// Runs simulated clusters, one by default; --models: clusters that serve several models.
+//   simulate_cluster [--models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,21 +12,25 @@
 int main(int argc, char** argv) {
   somnus::simulation::SeedRange range;
   size_t max_failures = 10;
-  bool verbose = false;
+  bool verbose = false, models = false;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     const bool good = argument == "--verbose"                      ? (verbose = true)
+                      : argument == "--models"                     ? (models = true)
                       : absl::ConsumePrefix(&argument, "--seed=")  ? absl::SimpleAtoi(argument, &range.first)
                       : absl::ConsumePrefix(&argument, "--seeds=") ? absl::SimpleAtoi(argument, &range.count)
                       : absl::ConsumePrefix(&argument, "--max-failures=")
                           ? absl::SimpleAtoi(argument, &max_failures)
                           : false;
     if (good) continue;
-    std::fprintf(stderr, "usage: %s [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]\n",
+    std::fprintf(stderr,
+                 "usage: %s [--models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]\n",
                  argv[0]);
     return 2;
   }
-  const somnus::simulation::Summary summary = somnus::simulation::RunSeeds(range, verbose, max_failures);
+  using somnus::simulation::kOneModel, somnus::simulation::kSeveralModels;
+  const somnus::simulation::Summary summary =
+      somnus::simulation::RunSeeds(models ? kSeveralModels : kOneModel, range, verbose, max_failures);
   std::printf("%s\n", summary.Describe().c_str());
   return summary.failures.empty() ? 0 : 1;
 }

@@ -1,6 +1,7 @@
 #include "tests/simulation/simulated_worker.h"
 
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,6 +61,31 @@ class SimulatedMemory : public FakeVmmDriver {
                                       host_bytes(), " of backups behind"));
   }
 
+  absl::StatusOr<void*> Reserve(int64_t bytes) override {
+    absl::StatusOr<void*> range = FakeVmmDriver::Reserve(bytes);
+    if (range.ok() && self().allocates_device_memory) device_ranges_[*range] = bytes;
+    return range;
+  }
+  absl::Status FreeAddress(void* address, int64_t bytes) override {
+    RETURN_IF_ERROR(FakeVmmDriver::FreeAddress(address, bytes));
+    device_ranges_.erase(address);
+    return absl::OkStatus();
+  }
+  absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    RETURN_IF_ERROR(FakeVmmDriver::Map(address, bytes, handle));
+    if (!IsOnDevice(address)) return absl::OkStatus();
+    device_memory_[handle] = bytes;
+    self().device_bytes += bytes;
+    if (const auto& look = Site::current().on_device_memory) look();
+    return absl::OkStatus();
+  }
+  absl::Status Release(Handle handle) override {
+    RETURN_IF_ERROR(FakeVmmDriver::Release(handle));
+    if (const auto memory = device_memory_.extract(handle); !memory.empty())
+      self().device_bytes -= memory.mapped();
+    return absl::OkStatus();
+  }
+
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     if (std::exchange(Site::current().workers[pid_].damage_backup, false))
       *static_cast<char*>(const_cast<void*>(host)) = '#';
@@ -67,7 +93,31 @@ class SimulatedMemory : public FakeVmmDriver {
   }
 
  private:
+  WorkerProcess& self() { return Site::current().workers[pid_]; }
+  bool IsOnDevice(void* address) const {
+    const auto after = device_ranges_.upper_bound(address);
+    if (after == device_ranges_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return static_cast<char*>(address) < static_cast<char*>(begin) + bytes;
+  }
+
   const int pid_;
+  // Blocks that a worker on CPUs keeps in host memory are memory of this driver, too, and have other ranges.
+  std::map<void*, int64_t> device_ranges_;   // bytes, by the first address
+  std::map<Handle, int64_t> device_memory_;  // bytes, once mapped in one of the ranges
+};
+
+// Memory that is allocated as long as this lives is the device's.
+class DeviceAllocation {
+ public:
+  explicit DeviceAllocation(WorkerProcess* process) : process_(*process) {
+    process_.allocates_device_memory = true;
+  }
+  DeviceAllocation(const DeviceAllocation&) = delete;
+  ~DeviceAllocation() { process_.allocates_device_memory = false; }
+
+ private:
+  WorkerProcess& process_;
 };
 
 class SimulatedRunner : public ModelRunner {
@@ -93,9 +143,11 @@ class SimulatedRunner : public ModelRunner {
   }
 
   absl::Status Load(const Checkpoint& checkpoint, bool reads, const Progress& progress) {
-    const int64_t weight_bytes = site_.spills ? kSpilledBytes : kRegionBytes;
-    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, weight_bytes));
-    ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
+    {
+      const DeviceAllocation allocation(&self_);
+      ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, WeightBytesOf(site_)));
+      ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kWorkspaceBytes));
+    }
     read_touches_ = site_.touches;
     if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
@@ -106,6 +158,7 @@ class SimulatedRunner : public ModelRunner {
   absl::Status Profile() override { return absl::OkStatus(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool) override {
+    const DeviceAllocation allocation(&self_);
     ASSIGN_OR_RETURN(kv_cache_, allocator_.AllocateRows("kv_cache", num_blocks * kv_block_bytes(), 1,
                                                         num_mapped_blocks * kv_block_bytes()));
     batch_.SetNumBlocks(num_mapped_blocks);
@@ -331,6 +384,8 @@ v1::RegisterRequest MakeRegisterRequest(const Site& site, int pid, const std::st
 }
 
 }  // namespace
+
+int64_t WeightBytesOf(const Site& site) { return site.spills ? kSpilledBytes : kRegionBytes; }
 
 void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address) {
   World& world = site->world;

@@ -13,38 +13,53 @@
 namespace somnus::simulation {
 namespace {
 
-constexpr uint64_t kSeedsOfOneTest = 2500;
+constexpr int64_t kSeedsOfOneTest = 2500;
+constexpr int64_t kSeedsOfSeveralModels = 1000;
 constexpr uint64_t kReplayedSeeds = 150;
 
 class SeedsTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(SeedsTest, AllInvariantsHold) {
-  const Summary summary = RunSeeds({1 + GetParam() * kSeedsOfOneTest, kSeedsOfOneTest}, /*verbose=*/false);
+  const SeedRange seeds = {1 + GetParam() * kSeedsOfOneTest, kSeedsOfOneTest};
+  const Summary summary = RunSeeds(kOneModel, seeds, /*verbose=*/false);
   EXPECT_TRUE(summary.failures.empty()) << summary.Describe();
-  EXPECT_EQ(summary.num_seeds, kSeedsOfOneTest);
+  EXPECT_EQ(static_cast<int64_t>(summary.num_seeds), kSeedsOfOneTest);
   // The runs have tried something.
-  EXPECT_GT(summary.num_requests, kSeedsOfOneTest);
-  EXPECT_GT(summary.num_faults, kSeedsOfOneTest);
+  EXPECT_GT(summary.counts.at("requests"), kSeedsOfOneTest);
+  EXPECT_GT(summary.counts.at("faults"), kSeedsOfOneTest);
   // Where a coordinator dies, the next one takes over what would have been a recovery.
-  EXPECT_GT(summary.num_recoveries + summary.num_restarts, kSeedsOfOneTest * 3 / 4);
-  EXPECT_GT(summary.num_recoveries, kSeedsOfOneTest / 2);
-  EXPECT_GT(summary.num_restarts, kSeedsOfOneTest / 4);
-  EXPECT_GT(summary.num_adopted_asleep, kSeedsOfOneTest / 100);
-  EXPECT_GT(summary.num_sleeps, kSeedsOfOneTest / 2);
-  EXPECT_GT(summary.num_weights_changes, kSeedsOfOneTest / 4);
-  EXPECT_GT(summary.num_resizes, kSeedsOfOneTest);
-  EXPECT_GT(summary.num_pins, kSeedsOfOneTest / 2);
-  EXPECT_GT(summary.num_swapped_blocks, kSeedsOfOneTest / 10);
-  EXPECT_GT(summary.num_host_hit_tokens, 0u);
+  EXPECT_GT(summary.counts.at("recoveries") + summary.counts.at("restarts of the coordinator"),
+            kSeedsOfOneTest * 3 / 4);
+  EXPECT_GT(summary.counts.at("recoveries"), kSeedsOfOneTest / 2);
+  EXPECT_GT(summary.counts.at("restarts of the coordinator"), kSeedsOfOneTest / 4);
+  EXPECT_GT(summary.counts.at("groups adopted asleep"), kSeedsOfOneTest / 100);
+  EXPECT_GT(summary.counts.at("sleeps"), kSeedsOfOneTest / 2);
+  EXPECT_GT(summary.counts.at("changes of weights"), kSeedsOfOneTest / 4);
+  EXPECT_GT(summary.counts.at("resizes"), kSeedsOfOneTest);
+  EXPECT_GT(summary.counts.at("pins"), kSeedsOfOneTest / 2);
+  EXPECT_GT(summary.counts.at("blocks swapped in"), kSeedsOfOneTest / 10);
+  EXPECT_GT(summary.counts.at("cached tokens from host memory"), 0);
   // A newcomer to a group that sleeps spills nothing: its backup is the checkpoint.
-  EXPECT_GT(summary.num_spill_writes, kSeedsOfOneTest / 6);
-  EXPECT_GT(summary.num_disk_errors, kSeedsOfOneTest / 50);
-  EXPECT_GT(summary.num_with_replicas, kSeedsOfOneTest / 5);
-  EXPECT_GT(summary.num_moved, kSeedsOfOneTest / 5);
-  EXPECT_GT(summary.num_rolls, kSeedsOfOneTest / 20);
+  EXPECT_GT(summary.counts.at("writes to the disk"), kSeedsOfOneTest / 6);
+  EXPECT_GT(summary.counts.at("errors of the disk"), kSeedsOfOneTest / 50);
+  EXPECT_GT(summary.counts.at("clusters with replicas"), kSeedsOfOneTest / 5);
+  EXPECT_GT(summary.counts.at("moved requests"), kSeedsOfOneTest / 5);
+  EXPECT_GT(summary.counts.at("rolls"), kSeedsOfOneTest / 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(TenThousand, SeedsTest, testing::Range<uint64_t>(0, 4));
+
+TEST(SeveralModelsTest, AllInvariantsHold) {
+  const Summary summary = RunSeeds(kSeveralModels, {1, kSeedsOfSeveralModels}, /*verbose=*/false);
+  EXPECT_TRUE(summary.failures.empty()) << summary.Describe();
+  EXPECT_EQ(static_cast<int64_t>(summary.num_seeds), kSeedsOfSeveralModels);
+  // The runs have tried something.
+  for (const char* tried : {"requests", "faults", "sleeps", "changes of weights", "decisions to wake",
+                            "decisions to sleep_if_idle", "decisions to drain", "decisions to preempt"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 4) << tried;
+  for (const char* tried : {"recoveries", "decisions to prefetch", "decisions to release", "resizes"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 50) << tried;
+}
 
 // What simulate_cluster prints of the seeds from 1 on. `environment` is set for it.
 std::string RunProgram(const std::string& environment) {
@@ -59,19 +74,26 @@ std::string RunProgram(const std::string& environment) {
 }
 
 TEST(ReplayTest, ASeedIsOneRunWhateverRanBefore) {
-  const Summary upwards = RunSeeds({1, kReplayedSeeds}, /*verbose=*/false);
+  const Summary upwards = RunSeeds(kOneModel, {1, kReplayedSeeds}, /*verbose=*/false);
   std::map<uint64_t, uint64_t> downwards;
   for (uint64_t seed = kReplayedSeeds; seed > 0; --seed)
-    downwards.merge(RunSeeds({seed, 1}, /*verbose=*/false).traces);
+    downwards.merge(RunSeeds(kOneModel, {seed, 1}, /*verbose=*/false).traces);
   EXPECT_EQ(upwards.traces, downwards);
   std::set<uint64_t> different;
   for (const auto& [seed, trace] : upwards.traces) different.insert(trace);
   EXPECT_EQ(different.size(), kReplayedSeeds);  // none has crashed, either
 }
 
+TEST(ReplayTest, ASeedOfSeveralModelsIsOneRun) {
+  const Summary first = RunSeeds(kSeveralModels, {1, kReplayedSeeds}, /*verbose=*/false);
+  const Summary second = RunSeeds(kSeveralModels, {1, kReplayedSeeds}, /*verbose=*/false);
+  EXPECT_EQ(first.traces, second.traces);
+  EXPECT_EQ(first.counts, second.counts);
+}
+
 // Addresses, and what memory holds that nobody has written, are others in each process.
 TEST(ReplayTest, ASeedIsOneRunInEveryProcess) {
-  const Summary summary = RunSeeds({1, kReplayedSeeds}, /*verbose=*/false);
+  const Summary summary = RunSeeds(kOneModel, {1, kReplayedSeeds}, /*verbose=*/false);
   EXPECT_TRUE(summary.failures.empty()) << summary.Describe();
   const std::string here = summary.Describe() + "\n";
   EXPECT_EQ(RunProgram("MALLOC_PERTURB_=85"), here);

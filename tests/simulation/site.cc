@@ -21,14 +21,13 @@ Site::~Site() { the_site = nullptr; }
 
 Site& Site::current() { return *the_site; }
 
-int Site::StartWorker(int replica, int rank, const std::string& coordinator, bool local) {
-  const std::string prefix = num_replicas == 1 ? "" : absl::StrCat("replica", replica, "-");
-  const int pid = world.NewProcess(absl::StrCat(prefix, "rank", rank));
+int Site::StartWorker(int group, int rank, const std::string& coordinator, bool local) {
+  const int pid = world.NewProcess(absl::StrCat(GroupPrefix(group), "rank", rank));
   network.Watch(pid);
   world.OnEnd(pid, [this, pid] {
     if (on_worker_end) on_worker_end(pid);
   });
-  workers[pid].replica = replica;
+  workers[pid].group = group;
   workers[pid].rank = rank;
   workers[pid].local = local;
   if (local) workers[pid].parent = world.current_process();
@@ -36,6 +35,11 @@ int Site::StartWorker(int replica, int rank, const std::string& coordinator, boo
   world.Spawn(pid, [this, pid, coordinator, address] { worker_main_(this, pid, coordinator, address); });
   world.Log(absl::StrCat(world.name(pid), " starts"));
   return pid;
+}
+
+std::string Site::GroupPrefix(int group) const {
+  if (num_replicas > 1) return absl::StrCat("replica", group, "-");
+  return num_models > 1 ? absl::StrCat("model", group, "-") : "";
 }
 
 std::vector<int> Site::LiveWorkers(int rank) const {
@@ -46,9 +50,9 @@ std::vector<int> Site::LiveWorkers(int rank) const {
   return live;
 }
 
-std::vector<int> Site::LiveWorkers(int replica, int rank) const {
+std::vector<int> Site::LiveWorkers(int group, int rank) const {
   std::vector<int> live = LiveWorkers(rank);
-  std::erase_if(live, [&](int pid) { return workers.at(pid).replica != replica; });
+  std::erase_if(live, [&](int pid) { return workers.at(pid).group != group; });
   return live;
 }
 

@@ -27,14 +27,16 @@ namespace somnus::simulation {
 // The simulation's view of one worker process. The objects are the process' own, null before construction and
 // after destruction; the objects of a killed process stay unchanged.
 struct WorkerProcess {
-  int replica = 0;
+  int group = 0;  // of a replica, or of a model
   int rank = 0;
   bool local = false;  // started by a coordinator, on the coordinator's host
   int parent = 0;      // of a local worker: the coordinator that watches the process
   Worker* worker = nullptr;
   FakeVmmDriver* memory = nullptr;
-  std::function<void()> leave;  // the action of SIGTERM
-  bool may_end = false;         // some fault has struck for which a group may replace the worker
+  int64_t device_bytes = 0;              // of weights, workspace and KV cache, as far as these are mapped
+  bool allocates_device_memory = false;  // ranges that are reserved now are for such memory
+  std::function<void()> leave;           // the action of SIGTERM
+  bool may_end = false;                  // some fault has struck for which a group may replace the worker
   // Faults of the next step, load, and change of memory.
   absl::Status step_error;
   absl::Duration step_hang;
@@ -56,6 +58,9 @@ struct RankGroup {
   void Fail(const absl::Status& reason);
 };
 
+// The weights of each version: a letter, which is also at the end of a checkpoint's path.
+using WeightsByVersion = std::map<int64_t, char>;
+
 class Site {
  public:
   // The body of a worker process.
@@ -71,7 +76,8 @@ class Site {
   Disk disk;
   bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
-  int num_replicas = 1;                  // each has ranks of its own
+  int num_replicas = 1;                  // each is a group of ranks
+  int num_models = 1;                    // likewise; several models have one replica each
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
   // How often somebody has written to the checkpoints' files. A reader finds the old contents, but a rank
@@ -80,22 +86,26 @@ class Site {
   // The files of run directories, by path.
   std::map<std::string, std::string> files;
   int num_socket_dirs = 0;
-  bool has_run_dir = false;  // local workers outlive their coordinator
-  // The weights of each version: a letter, which is also at the end of a checkpoint's path.
-  std::map<int64_t, char> weights;
+  bool has_run_dir = false;                 // local workers outlive their coordinator
+  std::map<int, WeightsByVersion> weights;  // by model
 
   std::function<void(int pid)> on_worker_end;
+  // Called whenever a worker has taken device memory. Must not block.
+  std::function<void()> on_device_memory;
 
   // Starts a worker process, which registers at `coordinator`, and returns its pid. `local`: the process was
   // started by the coordinator.
-  int StartWorker(int replica, int rank, const std::string& coordinator, bool local);
+  int StartWorker(int group, int rank, const std::string& coordinator, bool local);
   // The caller of the thread that runs (coordinator/engine/caller.h).
   std::shared_ptr<const Caller>& CallerOfThread() { return callers_[world.current_thread()]; }
-  // The live processes of `rank`, of all replicas.
+  // The live processes of `rank`, of all groups.
   std::vector<int> LiveWorkers(int rank) const;
-  std::vector<int> LiveWorkers(int replica, int rank) const;
+  std::vector<int> LiveWorkers(int group, int rank) const;
 
  private:
+  // In front of a worker's name, where there are several groups.
+  std::string GroupPrefix(int group) const;
+
   const WorkerMain worker_main_;
   std::map<uint64_t, std::shared_ptr<const Caller>> callers_;  // by thread
 };

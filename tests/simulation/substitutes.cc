@@ -62,7 +62,7 @@ std::string WhyNotRunning(pid_t) { return ""; }
 // their own.
 absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) {
   simulation::Site& site = simulation::Site::current();
-  if (site.num_replicas == 1) return SocketDir(parent, -1);
+  if (site.num_replicas == 1 && site.num_models == 1) return SocketDir(parent, -1);
   return SocketDir(absl::StrCat(parent, "/", ++site.num_socket_dirs), -1);
 }
 SocketDir::SocketDir(SocketDir&& other) noexcept = default;
