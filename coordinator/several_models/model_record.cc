@@ -109,8 +109,10 @@ void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake*
                                    ModelView* view) const {
   view->resident_bytes = SumOfTags(stats.resident_bytes);
   view->device_bytes = kv.is_elastic() ? kv.DeviceBytes(view->state == ModelState::kAwake) : device_bytes;
-  // A model that is brought up asleep takes no more device memory than the model holds.
-  const bool recovers_asleep = stats.state == EngineState::kRecovering && !stats.residency.asleep().empty();
+  // A model that is brought up asleep takes no more device memory than the model holds. A wake-up that a loss
+  // has interrupted goes on once the model is brought up, and keeps its memory.
+  const bool recovers_asleep =
+      stats.state == EngineState::kRecovering && !stats.residency.asleep().empty() && !transition.wakes();
   if (recovers_asleep || revives) view->device_bytes = view->resident_bytes;
   if (wake != nullptr && !wake->call.tags.empty() && !IsResident(stats.state))
     view->device_bytes = BytesAfter(stats, *view, wake->call.tags);

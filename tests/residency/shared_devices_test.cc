@@ -224,6 +224,26 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
   ExpectExact(Submit(0, "a"));
 }
 
+// The wake-up goes on once the group is whole again: no other model gets the memory meanwhile.
+TEST_F(SharedDevicesTest, AWakeUpThatALossInterruptsKeepsItsMemory) {
+  Start(2, 1);
+  FakeExecutor* const loser = models_[0].executor.get();
+  loser->SetRecovery(FakeExecutor::Recovery::kWaits);
+  loser->HoldLifecycle(true);
+  const Ticket waits = Submit(0, "a");
+  while (engine(0)->state() != EngineState::kWaking) absl::SleepFor(absl::Milliseconds(1));
+  loser->Lose(absl::UnavailableError("rank 1 was killed"));
+  while (engine(0)->state() != EngineState::kRecovering) absl::SleepFor(absl::Milliseconds(1));
+  const Ticket other = Submit(1, "b");
+  absl::SleepFor(absl::Milliseconds(20));  // a decision would come at once
+  EXPECT_FALSE(Decided(ResidencyAction::kWake, 1));
+  loser->HoldLifecycle(false);
+  loser->FinishRecovery(absl::OkStatus());
+  ExpectExact(waits);
+  ExpectExact(other);
+  EXPECT_EQ(counter_->most(), 1);
+}
+
 // The error has the code of a pause's error. The model that serves is not put to sleep again and again.
 TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   max_tries_ = 3;
