@@ -315,6 +315,7 @@ class ServedEngineImpl : public ServedEngine {
     if (flags_.backup == v1::BACKUP_POLICY_FILE)
       model.backup_memory = flags_.spill_dir.empty() ? BackupMemory::kOnlyCopy : BackupMemory::kNever;
     const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
+    model.compresses_backup = flags_.backup == v1::BACKUP_POLICY_COMPRESS;
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
     model.num_kv_rows = num_workers * num_layers_;

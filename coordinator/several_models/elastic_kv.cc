@@ -69,6 +69,11 @@ int64_t ElasticKv::DeviceBytes(bool is_awake) const {
   return is_known ? other_bytes_ + resident_bytes_ : DeviceBytesWith(blocks);
 }
 
+int64_t ElasticKv::PendingBytes() const {
+  if (resident_bytes_ == 0 || target_.value_or(0) <= mapped_blocks_) return 0;
+  return std::max<int64_t>(0, CacheBytes(DeviceBytesWith(*target_)) - resident_bytes_);
+}
+
 KvShareView ElasticKv::View(KvShareView::State state, int64_t resident_bytes) const {
   KvShareView share;
   share.state = state;

@@ -39,6 +39,8 @@ class ElasticKv {
   int64_t LeastDeviceBytes() const { return DeviceBytesWith(min_blocks_); }
   // The device memory that the model takes while awake, with the cache as it is or is going to be.
   int64_t DeviceBytes(bool is_awake) const;
+  // The most by which a resize that is under way makes the mapped cache larger.
+  int64_t PendingBytes() const;
   // The cache's part of the model's `device_bytes`.
   int64_t CacheBytes(int64_t device_bytes) const { return device_bytes - other_bytes_; }
   // The view that kv_shares.h is told. `resident_bytes`: device memory that the model holds now, the cache

@@ -24,9 +24,12 @@ int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelVi
   return free;
 }
 
-// A retained backup is whole, also where compression has made the backup smaller than the weights.
+// A retained backup lacks the parts of the ranks that were lost since. Where compression makes backups
+// smaller than the weights, a retained backup counts as whole.
 int64_t MissingForBackup(const ModelView& model) {
-  return model.held_bytes > model.held_kv_bytes ? 0 : model.backup_bytes;
+  const int64_t held = model.held_bytes - model.held_kv_bytes;
+  if (held > 0 && model.compresses_backup) return 0;
+  return std::max<int64_t>(0, model.backup_bytes - held);
 }
 
 int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model) {

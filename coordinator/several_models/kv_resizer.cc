@@ -57,7 +57,17 @@ MonotonicTime KvResizer::Share(MonotonicTime now, std::vector<ModelView>* views)
   }
   if (!is_elastic) return again;
   const KvSharesPlan plan = PlanKvShares(models_.options().kv_shares, now, free, shares);
-  for (const KvResize& resize : plan.resizes) Begin(resize);
+  for (const KvResize& resize : plan.resizes) {
+    ModelView& view = (*views)[resize.model];
+    const ElasticKv& kv = models_.at(resize.model).kv;
+    const bool is_awake = view.state == ModelState::kAwake;
+    const int64_t before = kv.DeviceBytes(is_awake);
+    Begin(resize);
+    // The policy decides by the same views: the growth's memory is not free for a wake-up any more.
+    const int64_t growth = std::max<int64_t>(0, kv.DeviceBytes(is_awake) - before);
+    view.device_bytes += growth;
+    if (is_awake) free -= growth;
+  }
   LetWait(plan, resizes, free, now, views);
   return std::min(again, plan.look_again_at);
 }

@@ -69,7 +69,9 @@ int64_t ModelRecord::BytesAfter(const EngineStats& stats, const ModelView& view,
 
 int64_t ModelRecord::BackupBytes(const EngineStats& stats) const {
   const TagState weights = stats.residency.state(kWeightsTag);
-  if (weights != TagState::kResident && weights != TagState::kBackedUp) return 0;
+  // A sleep that is asked for during a wake-up comes after the wake-up.
+  const bool comes = transition.wakes();
+  if (weights != TagState::kResident && weights != TagState::kBackedUp && !comes) return 0;
   const bool takes = options.backup_memory == BackupMemory::kAlways ||
                      (options.backup_memory == BackupMemory::kOnlyCopy && stats.only_copy);
   return takes ? weights_bytes : 0;
@@ -107,7 +109,8 @@ ModelView ModelRecord::View(MonotonicTime now, absl::Duration kv_hold) {
 
 void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake* wake,
                                    ModelView* view) const {
-  view->resident_bytes = SumOfTags(stats.resident_bytes);
+  // A cache that stays mapped while other tags sleep grows on.
+  view->resident_bytes = SumOfTags(stats.resident_bytes) + kv.PendingBytes();
   view->device_bytes = kv.is_elastic() ? kv.DeviceBytes(view->state == ModelState::kAwake) : device_bytes;
   // A model that is brought up asleep takes no more device memory than the model holds. A wake-up that a loss
   // has interrupted goes on once the model is brought up, and keeps its memory.
@@ -124,6 +127,7 @@ void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake*
 
 void ModelRecord::ViewHostMemory(const EngineStats& stats, ModelView* view) const {
   view->backup_bytes = BackupBytes(stats);
+  view->compresses_backup = options.compresses_backup;
   view->reads_backup = options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
   view->held_bytes = SumOfTags(stats.host_bytes);
   view->held_kv_bytes = BytesOf(kKvCacheTag, stats.host_bytes);

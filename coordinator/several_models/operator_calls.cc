@@ -87,8 +87,9 @@ absl::StatusOr<TransitionReport> OperatorCalls::Sleep(ModelRecord* model, const 
   {
     absl::MutexLock lock(&models_.mu);
     model->operators.EndStage(model->engine->state());
-    sleep.backs_up = request.level == 1 && NamesWeights(request.tags) &&
-                     model->engine->Stats().residency.state(kWeightsTag) == TagState::kResident;
+    const bool has_weights = model->transition.wakes() ||
+                             model->engine->Stats().residency.state(kWeightsTag) == TagState::kResident;
+    sleep.backs_up = request.level == 1 && NamesWeights(request.tags) && has_weights;
     if (sleep.backs_up) RETURN_IF_ERROR(MakeBackupRoom(model));
     if (const auto kept = MarkSleep(model, request, &sleep)) bounded.max_kept_bytes = kept;
   }

@@ -130,7 +130,8 @@ absl::Duration SharedDevices::Look() {
   // Run takes the mutex, so calls that wait look at the time: a call that was to give up by now has looked.
   const MonotonicTime again_at =
       std::min({plan.look_again_at, share_again_at, revive_at, models_.NextDeadline(now)});
-  return std::max(again_at - now, absl::ZeroDuration());
+  // Clocks and waits count whole nanoseconds: a wait of less would end before its time.
+  return std::max(absl::Ceil(again_at - now, absl::Nanoseconds(1)), absl::ZeroDuration());
 }
 
 absl::Status SharedDevices::Submit(ModelRecord* model, std::vector<EngineRequest> requests) {

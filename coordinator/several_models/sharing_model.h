@@ -36,6 +36,7 @@ struct SharingModel {
   absl::Duration idle_sleep = absl::InfiniteDuration();  // as ModelView::idle_sleep
   int idle_level = 1;                                    // as ModelView::idle_level
   BackupMemory backup_memory = BackupMemory::kAlways;
+  bool compresses_backup = false;  // as ModelView::compresses_backup
   // Whether the KV cache shrinks and grows. The next two are sums over all workers of the model: the bytes
   // that the cache keeps at least, and the number of rows in which the cache lies. A row is made of whole
   // chunks of memory (SleepableAllocator::AllocateRows).

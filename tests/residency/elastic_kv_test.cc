@@ -93,7 +93,9 @@ TEST(ElasticKvTest, AResizeCountsWithTheLargerSizeUntilItHasEnded) {
   cache.kv.BeginResize(60);
   EXPECT_TRUE(cache.kv.resizes());
   EXPECT_EQ(cache.kv.DeviceBytes(/*is_awake=*/true), cache.kv.DeviceBytesWith(60));
+  EXPECT_EQ(cache.kv.PendingBytes(), 40 * kBlockBytes);
   cache.kv.EndResize(60, 60, absl::Seconds(3), /*min_stay=*/absl::Seconds(1));
+  EXPECT_EQ(cache.kv.PendingBytes(), 0);
   EXPECT_FALSE(cache.kv.resizes());
   EXPECT_EQ(cache.View().resized_at, absl::Seconds(3));
 }

@@ -33,8 +33,18 @@ TEST(HostMemoryTest, ABackupThatFitsMayBeMadeAtOnce) {
   EXPECT_TRUE(PlanBackupRoom(HostBudget(8), {Awake(), BackedUp(1)}, 0).is_free);
   EXPECT_FALSE(PlanBackupRoom(HostBudget(7), {Awake(), BackedUp(1)}, 0).is_free);
   ModelView retains = Awake();
-  retains.held_bytes = 3;  // it is compressed
+  retains.held_bytes = 3;
+  retains.compresses_backup = true;
   EXPECT_TRUE(PlanBackupRoom(HostBudget(3), {retains}, 0).is_free);
+}
+
+TEST(HostMemoryTest, ABackupWithoutThePartOfALostRankIsMadeWholeAgain) {
+  ModelView retains = Awake();
+  retains.held_bytes = 3;
+  EXPECT_TRUE(PlanBackupRoom(HostBudget(4), {retains}, 0).is_free);
+  const BackupRoom room = PlanBackupRoom(HostBudget(3), {retains}, 0);
+  EXPECT_FALSE(room.is_free);
+  EXPECT_EQ(room.needed, 1);
 }
 
 TEST(HostMemoryTest, BackupsGiveWayTheLeastRecentlyUsedFirst) {

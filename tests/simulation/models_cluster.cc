@@ -84,7 +84,7 @@ class ModelsCluster {
                          .invariants = &invariants_,
                          .devices = devices,
                          .all_ended = [this] { return AllEnded(); },
-                         .others_operate = [this](int model) { return OthersOperate(model); }};
+                         .others_stay = [this](int model) { return OthersStay(model); }};
     for (const ModelPlan& model : plan_.models) {
       const int number = static_cast<int>(models_.size());
       models_.push_back(std::make_unique<SimulatedModel>(parts, model, plan_.devices, number));
@@ -106,9 +106,9 @@ class ModelsCluster {
     return std::all_of(models_.begin(), models_.end(), [](const auto& model) { return model->HaveEnded(); });
   }
 
-  bool OthersOperate(int model) const {
+  bool OthersStay(int model) const {
     for (int other = 0; other < static_cast<int>(models_.size()); ++other)
-      if (other != model && models_[other]->operates()) return true;
+      if (other != model && models_[other]->may_stay()) return true;
     return false;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,16 +31,20 @@ void ModelsInvariants::CheckDeviceMemory() {
 }
 
 void ModelsInvariants::CheckHostMemory() {
-  const int64_t bytes = SumOverRanks([](const WorkerProcess& process) {
+  std::string holders;
+  const int64_t bytes = SumOverRanks([&](const WorkerProcess& process) {
     if (process.worker == nullptr) return int64_t{0};
     int64_t sum = 0;
     const v1::WorkerStatusResponse status = process.worker->GetStatus();
-    for (const auto& [tag, count] : status.host_bytes_by_tag()) sum += count;
+    for (const auto& [tag, count] : status.host_bytes_by_tag()) {
+      sum += count;
+      if (count > 0) absl::StrAppend(&holders, " model ", process.group, ": ", count, " of ", tag, ";");
+    }
     return sum;
   });
   if (bytes > budgets_.host_memory_budget)
     world_.Violate(absl::StrCat("the models hold ", bytes, " bytes of host memory, and the budget is ",
-                                budgets_.host_memory_budget));
+                                budgets_.host_memory_budget, ":", holders));
 }
 
 void ModelsInvariants::CheckAsleep(int model) {

@@ -51,6 +51,7 @@ SharingModel DrawSharing(Random* random, const Flags& flags, bool slo) {
   sharing.idle_level = static_cast<int>(random->Between(1, 2));
   if (flags.backup == v1::BACKUP_POLICY_FILE)
     sharing.backup_memory = flags.spill_dir.empty() ? BackupMemory::kOnlyCopy : BackupMemory::kNever;
+  sharing.compresses_backup = flags.backup == v1::BACKUP_POLICY_COMPRESS;
   sharing.elastic_kv = flags.elastic_kv_cache;
   return sharing;
 }
@@ -77,12 +78,20 @@ void DrawBudgets(Site* site, ModelsPlan* plan, bool bounds_host) {
   residency.device_memory_budget = random.Between(pinned + largest, all - 1);
   if (!bounds_host) return;
   residency.host_memory_budget = random.Between(1, 2 * backups);
-  for (ModelPlan& model : plan->models) model.engine.flags.host_memory_budget = residency.host_memory_budget;
+  for (ModelPlan& model : plan->models) {
+    Flags& flags = model.engine.flags;
+    flags.host_memory_budget = residency.host_memory_budget;
+    // A few bytes grow by compression, beyond the bytes that are promised to a backup.
+    if (flags.backup == v1::BACKUP_POLICY_COMPRESS) flags.backup = v1::BACKUP_POLICY_RETAIN;
+  }
 }
 
 void DrawTimes(Random* random, ModelsPlan* plan) {
   SharedDevicesOptions& devices = plan->devices;
-  devices.residency.turn = random->Between(absl::Milliseconds(20), absl::Seconds(1));
+  devices.residency.turn = random->Between(absl::Milliseconds(5), absl::Milliseconds(500));
+  devices.residency.minimum_stay = random->Between(absl::ZeroDuration(), absl::Milliseconds(100));
+  // Simulated models switch in a time in which they could end all requests.
+  if (random->Chance(0.7)) devices.residency.stay_factor = 0;
   devices.residency.max_wait = random->Between(absl::Milliseconds(100), absl::Seconds(4));
   devices.retry.first_pause = random->Between(absl::Milliseconds(50), absl::Seconds(1));
   devices.operator_wait = random->Between(absl::Seconds(5), absl::Seconds(30));

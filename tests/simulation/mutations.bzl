@@ -265,6 +265,26 @@ MUTATIONS_OF_SEVERAL_MODELS = {
         "    if (needed <= host_free_) {\n      host_free_ -= needed;",
         "    if (needed <= host_free_) {",
     ),
+    "interrupted_wake_up_gives_its_memory_away": (
+        "coordinator/several_models/model_record.cc",
+        " && !transition.wakes();",
+        ";",
+    ),
+    "growth_is_promised_to_a_wake_up_too": (
+        "coordinator/several_models/kv_resizer.cc",
+        "view.device_bytes += growth;",
+        "",
+    ),
+    "cache_of_a_half_sleeper_grows_unseen": (
+        "coordinator/several_models/model_record.cc",
+        " + kv.PendingBytes();",
+        ";",
+    ),
+    "backup_of_some_ranks_counts_as_whole": (
+        "coordinator/several_models/host_memory.cc",
+        "if (held > 0 && model.compresses_backup) return 0;",
+        "if (held > 0) return 0;",
+    ),
 }
 
 # Every test run has these. The others are built and run by name:

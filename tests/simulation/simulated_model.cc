@@ -32,6 +32,7 @@ absl::Status SimulatedModel::Load() {
   options.residency = group_.residency();
   options.num_mapped_blocks = group_.num_mapped_blocks();
   options.weights = group_.weights();
+  options.kv_block_bytes = cache_.kv_block_bytes;
   engine_ = parts_.devices->Add(CountDecisions(), this, [&](EngineObserver* observer) {
     auto loop = std::make_shared<EngineLoop>(options, group_.executor(), observer);
     loop_ = loop.get();
@@ -121,7 +122,7 @@ void SimulatedModel::Note(const std::string& what, const absl::Status& status) {
 bool SimulatedModel::MayFail(const std::string& what, const absl::Status& status) const {
   if (parts_.errors_of_faults->Explain(status)) return true;
   if (absl::IsUnavailable(status) && absl::StrContains(status.message(), "no room within"))
-    return parts_.others_operate(number_) || parts_.faults->num_struck() > 0;
+    return parts_.others_stay(number_) || parts_.faults->num_struck() > 0;
   if (absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "--host-memory-budget"))
     return options_.residency.host_memory_budget < kNoBudget;
   if (absl::IsAborted(status) || absl::IsFailedPrecondition(status)) return true;

@@ -35,8 +35,9 @@ struct SharedParts {
   Fleet* fleet;
   ModelsInvariants* invariants;
   SharedDevices* devices;
-  std::function<bool()> all_ended;          // the requests of all models
-  std::function<bool(int)> others_operate;  // an operator of a model other than this is at work
+  std::function<bool()> all_ended;  // the requests of all models
+  // Another model may keep its memory: the operator is at work, or no other copy of the weights exists.
+  std::function<bool(int)> others_stay;
 };
 
 class SimulatedModel : public EngineObserver {
@@ -49,7 +50,7 @@ class SimulatedModel : public EngineObserver {
   // Adds clients, and starts the threads of clients and of the operator, which act for about `span`.
   std::vector<uint64_t> BeginServing(absl::Duration span);
   bool HaveEnded() const;
-  bool operates() const { return operates_; }
+  bool may_stay() const { return operates_ || loop_->Stats().only_copy; }
   // All requests have ended a while ago: nothing is held, and a model that sleeps when idle sleeps.
   void CheckQuiet();
   void Drain(absl::Duration grace);

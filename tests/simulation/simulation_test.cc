@@ -14,7 +14,8 @@ namespace somnus::simulation {
 namespace {
 
 constexpr int64_t kSeedsOfOneTest = 2500;
-constexpr int64_t kSeedsOfSeveralModels = 1000;
+constexpr int64_t kSeedsOfSeveralModels = 300;
+constexpr uint64_t kReplayedSeedsOfSeveralModels = 50;
 constexpr uint64_t kReplayedSeeds = 150;
 
 class SeedsTest : public testing::TestWithParam<uint64_t> {};
@@ -55,10 +56,12 @@ TEST(SeveralModelsTest, AllInvariantsHold) {
   EXPECT_EQ(static_cast<int64_t>(summary.num_seeds), kSeedsOfSeveralModels);
   // The runs have tried something.
   for (const char* tried : {"requests", "faults", "sleeps", "changes of weights", "decisions to wake",
-                            "decisions to sleep_if_idle", "decisions to drain", "decisions to preempt"})
-    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 4) << tried;
-  for (const char* tried : {"recoveries", "decisions to prefetch", "decisions to release", "resizes"})
-    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 50) << tried;
+                            "decisions to sleep_if_idle", "resizes"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 2) << tried;
+  for (const char* tried :
+       {"recoveries", "decisions to drain", "decisions to preempt", "decisions to prefetch"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfSeveralModels / 20) << tried;
+  EXPECT_GT(summary.counts.at("decisions to release"), 0);
 }
 
 // What simulate_cluster prints of the seeds from 1 on. `environment` is set for it.
@@ -85,8 +88,8 @@ TEST(ReplayTest, ASeedIsOneRunWhateverRanBefore) {
 }
 
 TEST(ReplayTest, ASeedOfSeveralModelsIsOneRun) {
-  const Summary first = RunSeeds(kSeveralModels, {1, kReplayedSeeds}, /*verbose=*/false);
-  const Summary second = RunSeeds(kSeveralModels, {1, kReplayedSeeds}, /*verbose=*/false);
+  const Summary first = RunSeeds(kSeveralModels, {1, kReplayedSeedsOfSeveralModels}, /*verbose=*/false);
+  const Summary second = RunSeeds(kSeveralModels, {1, kReplayedSeedsOfSeveralModels}, /*verbose=*/false);
   EXPECT_EQ(first.traces, second.traces);
   EXPECT_EQ(first.counts, second.counts);
 }
