@@ -245,11 +245,6 @@ MUTATIONS_OF_SEVERAL_MODELS = {
         "  models_.Wake();\n  return status;",
         "  return status;",
     ),
-    "failed_wake_up_is_not_tried_again": (
-        "coordinator/several_models/residency_policy.cc",
-        "LookAgainAt(model.retry_at);",
-        "",
-    ),
     "ended_request_stays_open": (
         "coordinator/several_models/shared_devices.cc",
         "model->num_open -= num_requests;",
