@@ -250,11 +250,6 @@ MUTATIONS_OF_SEVERAL_MODELS = {
         "model->num_open -= num_requests;",
         "",
     ),
-    "growing_cache_holds_no_memory": (
-        "coordinator/several_models/elastic_kv.cc",
-        "std::max(mapped_blocks_, target_.value_or(0))",
-        "mapped_blocks_",
-    ),
     "host_memory_is_promised_twice": (
         "coordinator/several_models/residency_policy.cc",
         "    if (needed <= host_free_) {\n      host_free_ -= needed;",
@@ -264,21 +259,6 @@ MUTATIONS_OF_SEVERAL_MODELS = {
         "coordinator/several_models/model_record.cc",
         " && !transition.wakes();",
         ";",
-    ),
-    "growth_is_promised_to_a_wake_up_too": (
-        "coordinator/several_models/kv_resizer.cc",
-        "view.device_bytes += growth;",
-        "",
-    ),
-    "cache_of_a_half_sleeper_grows_unseen": (
-        "coordinator/several_models/model_record.cc",
-        " + kv.PendingBytes();",
-        ";",
-    ),
-    "backup_of_some_ranks_counts_as_whole": (
-        "coordinator/several_models/host_memory.cc",
-        "if (held > 0 && model.compresses_backup) return 0;",
-        "if (held > 0) return 0;",
     ),
 }
 
