@@ -28,11 +28,11 @@ enum class Dim {
   kOne,   // a single row
   kHidden,
   kHeadDim,
-  kEmbedding,           // embedding_dim
-  kPositions,           // max_position_embeddings + position_offset
-  kHeads,               // num_heads; divided by query heads
-  kQueries,             // num_heads * head_dim; divided by query heads
-  kKeysValues,          // num_kv_heads * head_dim; divided by KV heads
+  kEmbedding,   // embedding_dim
+  kPositions,   // max_position_embeddings + position_offset
+  kHeads,       // num_heads; divided by query heads
+  kQueries,     // num_heads * head_dim; divided by query heads
+  kKeysValues,  // num_kv_heads * head_dim; divided by KV heads
   // Of latent attention (LatentConfig).
   kQueryRank,
   kLatent,              // latent.rank

@@ -139,7 +139,8 @@ constexpr std::array<float, 256> MakeFloat8Values() {
 }
 
 // Numbers from the first column of a block on, a block at a time through the form that files of blocks have.
-void ConvertMxfp4Row(const PackedWeight& w, int64_t row, const Tile& tile, const uint8_t* numbers, float* out) {
+void ConvertMxfp4Row(const PackedWeight& w, int64_t row, const Tile& tile, const uint8_t* numbers,
+                     float* out) {
   for (int64_t col = tile.col_begin; col < tile.col_end;) {
     const int64_t count = std::min(EndOfGroup(w, col), tile.col_end) - col, offset = col % kBlock;
     uint8_t block[1 + kBlock / 2] = {ExponentAt(w, row, GroupOf(w, col))};

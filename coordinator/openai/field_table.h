@@ -52,7 +52,8 @@ class FieldTable {
   absl::flat_hash_map<absl::string_view, size_t> index_;
 };
 
-// The tables of /v1/completions, /v1/chat/completions, /tokenize and /detokenize, /v1/embeddings and /pooling.
+// The tables of /v1/completions, /v1/chat/completions, /tokenize and /detokenize, /v1/embeddings and
+// /pooling.
 const FieldTable& CompletionFieldTable();
 const FieldTable& ChatFieldTable();
 const FieldTable& TokenizeFieldTable();

@@ -14,9 +14,9 @@ struct TcpPeer {
   UniqueFd data, notices;
 };
 
-// Connects, and returns the connections by rank. The last rank needs no listener. The other ranks may still be connecting to each other at the
-// return. `options` have been checked; `limit` stands for the options about time; errors as in
-// MakeTcpCommunicator.
+// Connects, and returns the connections by rank. The last rank needs no listener. The other ranks may still
+// be connecting to each other at the return. `options` have been checked; `limit` stands for the options
+// about time; errors as in MakeTcpCommunicator.
 absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const GroupOptions& options, TcpListener listener,
                                                  const WaitLimit& limit);
 

@@ -58,8 +58,8 @@ struct ModelRunnerOptions {
   int32_t num_speculative_tokens = 0;  // guesses for a sequence in a step, at most
   // The communicator's ranks are those of this stage, and the communicator has links to the stages beside.
   PipelinePlace pipeline;
-  int32_t max_adapters = 0;            // that can be loaded at once; 0: the model takes no adapters
-  int32_t max_lora_rank = 16;          // of an adapter; 1 to LoraAdapter::kMaxRank
+  int32_t max_adapters = 0;    // that can be loaded at once; 0: the model takes no adapters
+  int32_t max_lora_rank = 16;  // of an adapter; 1 to LoraAdapter::kMaxRank
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
