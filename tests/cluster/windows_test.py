@@ -107,7 +107,7 @@ class Windows(unittest.TestCase):
     def test_preemption(self):
         for mode in ("recompute", "swap"):
             # A sequence alone fits: where there are only windows, with less than its tokens.
-            blocks, chunk = (29, 512) if self.layer_types else (17, 64)
+            blocks, chunk = (29, 512) if self.layer_types else (10, 64)
             with self.subTest(mode), self.cluster(f"--preemption={mode}", f"--max-num-batched-tokens={chunk}", blocks=blocks) as cluster:
                 longest = cluster.request("GET", "/v1/models").json["data"][0]["max_model_len"]
                 self.assertEqual(longest, 29 * 16 if self.layer_types else 512)
