@@ -16,6 +16,12 @@ __device__ inline float WarpSum(float x) {
   return Butterfly(x, 16, [](float a, float b) { return a + b; });
 }
 
+// A row's sum of weights with the weight of the head's sink, which enters last: where a context was cut does
+// not show. max: the base of the weights. Far above all scores a sink makes the sum infinite, the output 0.
+__device__ inline float SumWithSink(const AttentionParams& p, int head, float max, float sum) {
+  return p.sinks == nullptr ? sum : sum + Exp2Approx(fmaf(p.sinks[head], 1.44269504f, -max));
+}
+
 // ---- Heads
 
 // Heads sorted by KV head, cut into tiles of at most kDecodeRows heads of one KV head. In shared memory.
