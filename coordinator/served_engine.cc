@@ -53,6 +53,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
   options.scheduler.max_model_len = plan.max_model_len;
   options.scheduler.num_stages = flags.pipeline_parallel_size;
+  options.scheduler.fills_stages = options.async_scheduling;
   if (!MaySwap(flags)) options.scheduler.preemption = PreemptionMode::kRecompute;
   if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
