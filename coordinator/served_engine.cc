@@ -342,7 +342,8 @@ class ServedEngineImpl : public ServedEngine {
     model.compresses_backup = flags_.backup == v1::BACKUP_POLICY_COMPRESS;
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
-    model.num_kv_rows = num_workers * num_layers_;
+    // A worker of a pipeline has the rows of its stage's layers.
+    model.num_kv_rows = num_workers / flags_.pipeline_parallel_size * num_layers_;
     model.kv_block_bytes = plans_.front().kv_block_bytes;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),
