@@ -53,6 +53,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
   options.scheduler.max_model_len = plan.max_model_len;
   options.scheduler.num_stages = flags.pipeline_parallel_size;
+  options.scheduler.fills_stages = options.async_scheduling;
   if (!MaySwap(flags)) options.scheduler.preemption = PreemptionMode::kRecompute;
   if (!CachesOnHost(flags)) options.scheduler.host_prefix_caching = HostPrefixCaching::kOff;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
@@ -341,7 +342,8 @@ class ServedEngineImpl : public ServedEngine {
     model.compresses_backup = flags_.backup == v1::BACKUP_POLICY_COMPRESS;
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
-    model.num_kv_rows = num_workers * num_layers_;
+    // A worker of a pipeline has the rows of its stage's layers.
+    model.num_kv_rows = num_workers / flags_.pipeline_parallel_size * num_layers_;
     model.kv_block_bytes = plans_.front().kv_block_bytes;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),

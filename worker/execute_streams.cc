@@ -18,8 +18,10 @@
 namespace somnus {
 namespace {
 
-// Steps that were read and have no reply yet. The coordinator sends one or two ahead.
-constexpr int kMaxQueuedSteps = 16;
+// Steps that were read and have no reply yet. The coordinator sends a step for each stage of a pipeline, of
+// up to 64 stages, and the masks of the oldest step may follow all of these steps: a reader that stopped
+// before would never bring the masks, for which the last stage waits.
+constexpr int kMaxQueuedSteps = 64;
 // One is in use; the others are those of lost coordinators and older epochs, which are ending.
 constexpr size_t kMaxOpenStreams = 8;
 constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);

@@ -344,7 +344,7 @@ absl::StatusOr<TransitionReport> GroupEpoch::SetAdapters(const std::vector<HeldA
   const absl::Status set = SetAdaptersOnAll(adapters);
   if (set.ok()) return TransitionReport();
   if (!latch_.status().ok()) return set;
-  // Ranks that have taken the new adapters hold the others, and read nothing that they hold.
+  // Ranks read no adapter that they hold.
   if (const absl::Status undone = SetAdaptersOnAll(before); !undone.ok()) {
     latch_.Fail(absl::UnavailableError(
         absl::StrCat("the ranks may hold different adapters (", set.message(), "): ", undone.message())));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,20 @@ absl::Status CheckAdapters(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// Names of models and of adapters are one space of names: a request names either.
+absl::Status CheckAdapterNames(const std::vector<Flags>& each) {
+  std::set<std::string> names;
+  for (const Flags& model : each) names.insert(model.served_model_name);
+  for (const Flags& model : each) {
+    for (const LoraModule& module : model.lora.modules) {
+      if (names.insert(module.name).second) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--lora-modules: '", module.name, "' is the name of a model or of a second adapter"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Checks for flags of one model that do not go together.
 absl::Status CheckModel(const Flags& flags) {
   if (flags.engine.scheduler.max_num_batched_tokens < flags.engine.scheduler.max_num_seqs) {
@@ -247,6 +262,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
     const std::string source = flags->models.empty() ? "" : flags->models[i].source;
     if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(source, status.message()));
   }
+  RETURN_IF_ERROR(CheckAdapterNames(each));
   return CheckPorts(*flags);
 }
 

@@ -14,13 +14,13 @@ namespace somnus {
 struct LoraModule {
   std::string name;  // by which clients choose the adapter
   std::string path;  // a directory on the workers' hosts
-  std::string base;  // the name of the model that the adapter is for; empty: the only one
+  std::string base;  // the name of the model that the adapter is for; empty: there is one model
 };
 
 struct LoraFlags {
   bool enabled = false;
   std::vector<LoraModule> modules;
-  int32_t max_loras = 1;      // different ones in one step
+  int32_t max_loras = 1;      // different adapters in one step
   int32_t max_cpu_loras = 0;  // that are loaded at once; 0: as MaxAdapters says
   int32_t max_rank = 16;
   absl::Duration unload_timeout = absl::Minutes(1);  // for the requests of an adapter that is unloaded

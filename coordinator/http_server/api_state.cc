@@ -203,9 +203,13 @@ HttpResponse ApiState::Health(absl::string_view query) const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
   const std::vector<std::string> names = QueryValues(query, "model");
-  if (!names.empty() && models_.Find(names.back()) == nullptr) return NoModel(names.back(), models);
-  for (const SharedModel& model : models) {
-    if (!names.empty() && model->name != names.back()) continue;
+  std::vector<SharedModel> asked = models;
+  if (!names.empty()) {
+    SharedModel named = models_.Find(names.back());
+    if (named == nullptr) return NoModel(names.back(), models);
+    asked = {std::move(named)};
+  }
+  for (const SharedModel& model : asked) {
     const absl::Status health = model->engine->Health();
     if (health.ok()) continue;
     const std::string whose = models.size() > 1 ? absl::StrCat(model->name, ": ") : "";

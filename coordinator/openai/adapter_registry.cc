@@ -137,7 +137,7 @@ AdapterRegistry::Adapter AdapterRegistry::Make(const std::string& name, const st
 
 void AdapterRegistry::Show(const std::string& name, Adapter adapter) {
   absl::MutexLock lock(&mu_);
-  std::swap(shown_[name], adapter);  // the last holder of another one ends it behind the lock
+  std::swap(shown_[name], adapter);  // an adapter that was shown before ends behind the lock
 }
 
 AdapterRegistry::Adapter AdapterRegistry::Hide(const std::string& name) {

@@ -54,6 +54,7 @@ void Beams::MakeOthers(const SequencePtr& leader, int64_t* next_id) const {
     other->request.prompt = leader->request.prompt;
     other->request.sampling = leader->request.sampling;
     other->request.cache_salt = leader->request.cache_salt;
+    other->request.adapter = leader->request.adapter;
     other->beam.leader = leader;
     other->beam.place = static_cast<int32_t>(group.others.size()) + 1;
     group.others.push_back(std::move(other));

@@ -168,13 +168,14 @@ std::optional<v1::StepMasks> Scheduler::TakeMasks() {
 bool Scheduler::AddDecodes(StepBuilder* builder) {
   bool preempted = false;
   const LiveSequences::Running& running = sequences_.running();
-  // The stages of a pipeline share the sequences; the other ones of the sequences decode in other steps.
-  const size_t most = (running.size() + options_.num_stages - 1) / options_.num_stages;
+  // The stages of a pipeline share the sequences: each step in flight decodes a part.
+  const int32_t num_parts = options_.fills_stages ? options_.num_stages : 1;
+  const size_t most = (running.size() + num_parts - 1) / num_parts;
   for (auto it = running.begin(); it != running.end() && builder->budget > 0;) {
     const Sequence& next = *it->second;
     const bool is_group = next.beam.group != nullptr;
     if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
-    const bool is_full = options_.num_stages > 1 && builder->step.entries.size() >= most;
+    const bool is_full = num_parts > 1 && builder->step.entries.size() >= most;
     if (is_full || (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next)))) {
       ++it;
     } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {

@@ -39,9 +39,12 @@ struct SchedulerOptions {
   SpeculationOptions speculation;
   BlockManagerOptions blocks;
   // Of the workers' pipeline. With several, a sampled token comes back to the workers with the step that
-  // computes it: a sequence decodes in one step in flight at most, and each step decodes a part of the
-  // sequences, so that as many steps as stages have work.
+  // computes that token: a sequence decodes in one step in flight at most, and each step decodes a part of
+  // the sequences, so that as many steps as stages have work.
   int32_t num_stages = 1;
+  // Whether as many steps as stages are in flight. Without, each step decodes all sequences: with a part the
+  // first sequences would be due again each time, and the last sequences would wait for their end.
+  bool fills_stages = true;
 };
 
 }  // namespace somnus

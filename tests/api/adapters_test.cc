@@ -64,6 +64,15 @@ TEST_F(AdaptersApiTest, ClientsNameAnAdapterAsAModel) {
   EXPECT_THAT(pin.body, HasSubstr("cannot be pinned"));
 }
 
+TEST_F(AdaptersApiTest, TheHealthOfAnAdapterIsThatOfItsModel) {
+  ASSERT_EQ(Load(R"({"lora_name": "poet", "lora_path": "/adapters/poet"})").status, 200);
+  EXPECT_EQ(Send("GET", "/health?model=poet").status, 200);
+  engine_->set_state(EngineState::kAsleep);
+  EXPECT_EQ(Send("GET", "/health?model=poet").status, 503);
+  EXPECT_EQ(Send("GET", "/health?model=nobody").status, 404);
+  engine_->set_state(EngineState::kAwake);
+}
+
 TEST_F(AdaptersApiTest, CallsAreForOperatorsAndNameTheFault) {
   EXPECT_EQ(Send("POST", "/v1/load_lora_adapter", R"({"lora_name": "a", "lora_path": "/a"})").status, 404);
   const auto refused = [&](const std::string& body, int status, const std::string& text) {

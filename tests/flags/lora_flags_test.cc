@@ -35,7 +35,9 @@ TEST(LoraFlags, RefusesWhatCannotBe) {
       {"m", "--enable-lora", R"(--lora-modules={"name": "a", "path": 1})"},
       {"m", "--enable-lora", R"(--lora-modules={"name": "a", "path": "/a", "rank": 4})"},
       {"m", "--enable-lora", R"(--lora-modules=[{"name": "a")"},
-      {"--model=x=/x", "--model=y=/y", "--enable-lora", "--lora-modules=a=/a"}};
+      {"--model=x=/x", "--model=y=/y", "--enable-lora", "--lora-modules=a=/a"},
+      {"--model=x=/x", "--model=y=/y", "--enable-lora",
+       R"(--lora-modules={"name": "x", "path": "/a", "base_model_name": "y"})"}};
   for (const std::vector<std::string>& args : refused) {
     const absl::StatusOr<Flags> flags = ParseFlags(args);
     ASSERT_FALSE(flags.ok()) << args.back();

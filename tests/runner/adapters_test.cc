@@ -82,8 +82,9 @@ void ExpectNear(const MiniResult& got, const MiniResult& want, const std::string
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4) << what << ", token " << i;
 }
 
-void CompareWithMerged(const std::string& path, const LoraRecipe& recipe,
-                       const std::vector<int>& world_sizes) {
+// `num_stages`: of a pipeline, with so many ranks in all as `world_sizes` says.
+void CompareWithMerged(const std::string& path, const LoraRecipe& recipe, const std::vector<int>& world_sizes,
+                       int num_stages = 1) {
   const auto base = Checkpoint::Open(path);
   ASSERT_TRUE(base.ok()) << base.status();
   const std::string adapter = WriteLora(**base, recipe), merged = WriteMerged(path, **base, recipe);
@@ -91,7 +92,9 @@ void CompareWithMerged(const std::string& path, const LoraRecipe& recipe,
   ASSERT_TRUE(whole != nullptr);
   const MiniResult want = Answers(*whole, {Request(0)})[0];
   for (const int world_size : world_sizes) {
-    const auto group = Load(path, world_size, WithAdapters());
+    ModelRunnerOptions options = WithAdapters();
+    options.pipeline.num_stages = num_stages;
+    const auto group = Load(path, world_size, options);
     ASSERT_TRUE(group != nullptr);
     ASSERT_EQ(SetAdapters(*group, {Adapter(2, adapter)}), absl::OkStatus());
     const std::vector<MiniResult> results = Answers(*group, {Request(2), Request(0)});
@@ -117,6 +120,9 @@ TEST(Adapters, EqualMergedWeightsInAllKindsOfLayers) {
     CompareWithMerged(path, {.rank = 3}, {1, 2});
   }
 }
+
+// Each stage has the matrices of its own layers.
+TEST(Adapters, EqualMergedWeightsInStages) { CompareWithMerged(kModel, {.rank = 3}, {2, 4}, 2); }
 
 class TwoAdapters : public testing::Test {
  protected:

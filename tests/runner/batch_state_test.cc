@@ -235,6 +235,23 @@ TEST(BatchStateTest, AForkBeginsWhereItsSourceIs) {
   EXPECT_TRUE(state.scheduled()[0].samples);
 }
 
+// The slot of a fork may have held a sequence with a different adapter before.
+TEST(BatchStateTest, AForkHasTheAdapterOfItsSource) {
+  BatchState state(Limits());
+  state.SetAdapters({true, true});
+  for (const int32_t adapter : {2, 0, 1}) {
+    v1::StepRequest request = Good();
+    request.mutable_new_sequences(0)->set_adapter_slot(adapter);
+    AddFork(&request);
+    ASSERT_TRUE(Apply(state, request).ok());
+    EXPECT_EQ(state.slot(2).adapter_slot, adapter);
+    v1::StepRequest freed;
+    freed.add_freed_slots(1);
+    freed.add_freed_slots(2);
+    ASSERT_TRUE(Apply(state, freed).ok());
+  }
+}
+
 // The fork has the source's error, and its slot is taken until it is freed.
 TEST(BatchStateTest, AForkOfARefusedSequenceIsRefused) {
   BatchState state(Limits());

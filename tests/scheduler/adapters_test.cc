@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "tests/scheduler/reference_beams.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -104,6 +105,26 @@ TEST_P(AdaptersTest, PreemptedSequencesComeBackWithTheirAdapters) {
   EXPECT_GT(num_sent, 4) << "some were preempted";
   for (const EngineRequest& request : requests)
     EXPECT_EQ(harness.answers[request.id].tokens, Reference(request)) << request.id;
+}
+
+// New workers get every beam whole, not as a branch of a beam that has the adapter.
+TEST_P(AdaptersTest, BeamsComeBackWithTheirAdapter) {
+  Harness harness(SmallOptions(/*num_blocks=*/200), depth());
+  EngineRequest request = WithAdapter(BeamRequest("b", 3, 8, 12), 1);
+  ParamsOf(&request)->ignore_eos = true;
+  harness.Add(request);
+  for (int i = 0; i < 6; ++i) harness.Step();
+  harness.Lose();
+  harness.RunToEnd();
+  int num_sent = 0;
+  for (const v1::StepRequest& step : harness.steps) {
+    for (const v1::NewSequence& sequence : step.new_sequences()) {
+      ++num_sent;
+      EXPECT_EQ(sequence.adapter_slot(), 1);
+    }
+  }
+  EXPECT_EQ(num_sent, 1 + 3);
+  ExpectExactAnswer(request, harness);
 }
 
 }  // namespace

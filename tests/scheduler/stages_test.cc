@@ -77,6 +77,19 @@ TEST(StagesTest, StepsInFlightDecodeDifferentSequencesInEqualParts) {
   EXPECT_GT(full, 20u) << "all stages have work most of the time";
 }
 
+TEST(StagesTest, WhereOneStepIsInFlightEachStepDecodesAllSequences) {
+  SchedulerOptions options = Staged(2);
+  options.fills_stages = false;
+  options.max_num_batched_tokens = 64;
+  Harness harness(options);
+  for (int i = 0; i < 4; ++i) harness.Add(MakeRequest(std::to_string(i), 3, 6, 100 * i));
+  harness.RunToEnd();
+  EXPECT_EQ(harness.steps.size(), 6u) << "the prompts, and five decodes";
+  for (const v1::StepRequest& step : harness.steps) EXPECT_EQ(SlotsOf(step).size(), 4u);
+  FirstStage first;
+  for (const v1::StepRequest& step : harness.steps) first.Follow(step);
+}
+
 TEST(StagesTest, ChunksOfAPromptFollowEachOtherThroughTheStages) {
   Harness harness(Staged(2), /*depth=*/1);
   harness.Add(MakeRequest("long", 60, 2));

@@ -352,6 +352,7 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
   slot->num_computed = source.num_computed;
   slot->sampling = source.sampling;
   slot->pooling = v1::STEP_POOLING_NONE;
+  slot->adapter_slot = source.adapter_slot;
   slot->seed = fork.seed();
   if (static_cast<int64_t>(fork.block_ids_size()) * limits_.block_size < slot->num_computed)
     return InvalidStep("slot ", fork.slot(), ": ", fork.block_ids_size(), " blocks for ", slot->num_computed,
