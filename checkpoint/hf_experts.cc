@@ -83,8 +83,8 @@ absl::Status ReadExperts(const ExpertKeys& keys, JsonFields* fields, ModelConfig
   experts.scale = fields->Double("routed_scaling_factor", keys.default_scale);
   experts.correction = keys.correction;
   if (keys.groups) {
-    experts.num_groups = fields->Size("n_group", 1);
-    experts.top_groups = fields->Size("topk_group", 1);
+    experts.num_groups = fields->Size("n_group", keys.default_groups);
+    experts.top_groups = fields->Size("topk_group", keys.default_top_groups);
   }
   RETURN_IF_ERROR(fields->status());
   ReadShared(keys, fields, &experts);

@@ -42,6 +42,8 @@ struct ExpertKeys {
   int32_t default_shared = 0;  // of the key of `shared`
   bool correction = false;
   bool groups = false;  // n_group, topk_group
+  int32_t default_groups = 1;
+  int32_t default_top_groups = 1;
   double default_scale = 1;
 };
 

@@ -101,6 +101,8 @@ constexpr ExpertKeys kDeepSeekExperts = {.default_experts = 256,
                                          .default_shared = 1,
                                          .correction = true,
                                          .groups = true,
+                                         .default_groups = 8,
+                                         .default_top_groups = 4,
                                          .default_scale = 2.5};
 constexpr LatentKeys kDeepSeekKeys = {129280, 128, 18432, 4096, 1536, 128, 128, 1e-6, kDeepSeekExperts};
 constexpr ExpertKeys GlmExperts() {
@@ -109,6 +111,7 @@ constexpr ExpertKeys GlmExperts() {
   keys.default_per_token = 4;
   keys.default_size = 1536;
   keys.default_dense_layers = 1;
+  keys.default_groups = keys.default_top_groups = 1;
   keys.default_scale = 1.8;
   return keys;
 }

@@ -243,6 +243,11 @@ TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
   EXPECT_EQ(Good(kimi).latent.query_rank, 0);
   kimi.erase("q_lora_rank");
   EXPECT_EQ(Good(kimi).latent.query_rank, 1536);
+  json silent = hub;
+  silent.erase("n_group");
+  silent.erase("topk_group");
+  EXPECT_EQ(Good(silent).experts.num_groups, 8);
+  EXPECT_EQ(Good(silent).experts.top_groups, 4);
   EXPECT_THAT(ErrorOf(With(hub, "qk_rope_head_dim", 63)),
               HasSubstr("qk_rope_head_dim: not a number of pairs"));
 }
