@@ -170,7 +170,7 @@ void ReadLatentSizes(GgufFields* fields, ModelConfig* config) {
   if (config->num_kv_heads != 1) note("attention.head_count_kv", "more than one head of latent attention");
   if (latent.nope <= 0) note("attention.key_length_mla", "no more than rope.dimension_count");
   if (latent.rope % 2 != 0) note("rope.dimension_count", "not a number of pairs");
-  if (config->head_dim != latent.rank + latent.rope)
+  if (config->head_dim != int64_t{latent.rank} + latent.rope)
     note("attention.key_length", "not kv_lora_rank and rope.dimension_count together");
 }
 

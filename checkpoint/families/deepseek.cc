@@ -118,13 +118,17 @@ constexpr ExpertKeys GlmExperts() {
 constexpr LatentKeys kGlmKeys = {154880, 20, 10240, 202752, 768, 192, 256, 1e-5, GlmExperts()};
 
 void ReadLatentSizes(const LatentKeys& keys, JsonFields* fields, LatentConfig* latent) {
-  latent->rank = fields->Size("kv_lora_rank", 512);
+  constexpr int64_t kMost = 1 << 28;  // sums of two sizes fit an int32
+  const auto size = [fields](const char* key, int32_t otherwise) {
+    return static_cast<int32_t>(fields->Int(key, otherwise, 1, kMost));
+  };
+  latent->rank = size("kv_lora_rank", 512);
   // An absent key means the class's rank, null means that there is none.
   const bool without = fields->Find("q_lora_rank") != nullptr && !fields->Has("q_lora_rank");
-  if (!without) latent->query_rank = fields->Size("q_lora_rank", keys.query_rank);
-  latent->nope = fields->Size("qk_nope_head_dim", keys.nope);
-  latent->rope = fields->Size("qk_rope_head_dim", 64);
-  latent->value = fields->Size("v_head_dim", keys.value);
+  if (!without) latent->query_rank = size("q_lora_rank", keys.query_rank);
+  latent->nope = size("qk_nope_head_dim", keys.nope);
+  latent->rope = size("qk_rope_head_dim", 64);
+  latent->value = size("v_head_dim", keys.value);
   latent->interleaved = fields->Bool("rope_interleave", true);
   if (latent->rope % 2 != 0) fields->Note(fields->Bad("qk_rope_head_dim", "not a number of pairs"));
 }
@@ -178,7 +182,7 @@ void FinishGguf(GgufFields* fields, ModelConfig* config) {
   experts.score = RouterScore::kSigmoid;
   experts.correction = true;
   experts.renormalize = fields->Bool("expert_weights_norm", true);
-  experts.shared_size = fields->Size("expert_shared_count", 1) * experts.expert_size;
+  experts.shared_size = fields->SizeTimes("expert_shared_count", 1, experts.expert_size);
   config->num_layers = std::max(1, config->num_layers - fields->SizeOrNone("nextn_predict_layers"));
   const LatentConfig& latent = config->latent;
   config->attention_scale =

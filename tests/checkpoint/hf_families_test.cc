@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -243,6 +244,11 @@ TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
   EXPECT_EQ(Good(kimi).latent.query_rank, 0);
   kimi.erase("q_lora_rank");
   EXPECT_EQ(Good(kimi).latent.query_rank, 1536);
+  for (const char* key :
+       {"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    for (const int32_t size : {-1, 0, std::numeric_limits<int32_t>::max()})
+      EXPECT_THAT(ErrorOf(With(hub, key, size)), HasSubstr(std::string("config.json: ") + key + ": "));
+  }
   json silent = hub;
   silent.erase("n_group");
   silent.erase("topk_group");
