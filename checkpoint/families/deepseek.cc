@@ -83,6 +83,9 @@ constexpr TensorSpec kLayerTensors[] = {
     layer_tensors::kSharedDown,
 };
 
+// Mistral Large 3 has the architecture deepseek2, and queries that grow with the position.
+constexpr char kTemperature[] = "a factor of queries by position";
+
 // Defaults of the configuration classes of `transformers`.
 struct LatentKeys {
   int32_t vocab, heads, intermediate, positions, query_rank, nope, value;
@@ -162,6 +165,7 @@ absl::Status ReadLatentDecoder(const LatentKeys& keys, JsonFields* fields, Model
   RETURN_IF_ERROR(fields->status());
   model->head_dim = model->latent.rope;  // the rotating dimensions
   RETURN_IF_ERROR(ReadRopes({}, fields, model));
+  if (model->query_temperature != 0) return fields->Unsupported("llama_4_scaling_beta", kTemperature);
   ExtendByYarn(model);
   RETURN_IF_ERROR(ReadLatentScale(fields, model));
   // The cache's row is one key and value for all heads.
@@ -179,6 +183,14 @@ absl::Status ReadConfig(JsonFields* fields, ModelConfig* model) {
 // The layers that predict further tokens are counted in GGUF's block_count, and come last.
 void FinishGguf(GgufFields* fields, ModelConfig* config) {
   ExpertsConfig& experts = config->experts;
+  const auto refuse = [fields](const char* key, const char* what) {
+    fields->Fail(fields->gguf().Unsupported(fields->Key(key), what));
+  };
+  if (config->query_temperature != 0) refuse("attention.temperature_scale", kTemperature);
+  // DeepSeek V2's files have the same architecture.
+  constexpr int32_t kSigmoidGating = 2;
+  if (fields->Size("expert_gating_func", kSigmoidGating) != kSigmoidGating)
+    refuse("expert_gating_func", "a router of another kind than sigmoids");
   experts.score = RouterScore::kSigmoid;
   experts.correction = true;
   experts.renormalize = fields->Bool("expert_weights_norm", true);

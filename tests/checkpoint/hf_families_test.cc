@@ -249,6 +249,9 @@ TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
     for (const int32_t size : {-1, 0, std::numeric_limits<int32_t>::max()})
       EXPECT_THAT(ErrorOf(With(hub, key, size)), HasSubstr(std::string("config.json: ") + key + ": "));
   }
+  json scaled = hub;
+  scaled["rope_scaling"]["llama_4_scaling_beta"] = 0.1;
+  EXPECT_THAT(ErrorOf(scaled), HasSubstr("UNIMPLEMENTED: config.json: llama_4_scaling_beta"));
   json silent = hub;
   silent.erase("n_group");
   silent.erase("topk_group");
