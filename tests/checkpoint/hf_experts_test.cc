@@ -65,6 +65,8 @@ TEST(HfExperts, WhichLayersHaveThem) {
   EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse"})), HasSubstr("mlp_layer_types: not a list"));
   EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse", "dense", "odd", "dense"})),
               HasSubstr("UNIMPLEMENTED: config.json: mlp_layer_types: a layer of kind \"odd\""));
+  const json mixtral = Of("Mixtral", R"({"mlp_layer_types":["dense","sparse","sparse","sparse"]})");
+  EXPECT_THAT(ExpertLayersOf(Good(mixtral)), ElementsAre(true, true, true, true)) << "there is no other MLP";
 }
 
 TEST(HfExperts, SharedExpertsAndRouters) {
