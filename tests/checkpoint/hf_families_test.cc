@@ -288,6 +288,7 @@ TEST(HfFamilies, GptOssAsOnTheHub) {
     EXPECT_NEAR(model.rope.attention_factor, 0.1 * std::log(32) + 1, 1e-12);
     EXPECT_EQ(model.quantization.method, QuantizationConfig::Method::kMxfp4);
   }
+  EXPECT_THAT(ErrorOf(With(hub, "rope_scaling", nullptr)), HasSubstr("rope_parameters: missing"));
   EXPECT_THAT(ErrorOf(With(hub, "swiglu_limit", 0)), HasSubstr("swiglu_limit: not above zero"));
 }
 
