@@ -170,7 +170,7 @@ void ReadLatentSizes(GgufFields* fields, ModelConfig* config) {
   if (config->num_kv_heads != 1) note("attention.head_count_kv", "more than one head of latent attention");
   if (latent.nope <= 0) note("attention.key_length_mla", "no more than rope.dimension_count");
   if (latent.rope % 2 != 0) note("rope.dimension_count", "not a number of pairs");
-  if (config->head_dim != latent.rank + latent.rope)
+  if (config->head_dim != int64_t{latent.rank} + latent.rope)
     note("attention.key_length", "not kv_lora_rank and rope.dimension_count together");
 }
 
@@ -224,9 +224,11 @@ absl::Status ReadExperts(const GgufFile& gguf, GgufFields* fields, ModelConfig* 
   return fields->status();
 }
 
-// The layers with experts are those with a router.
+// The layers with experts are those with a router; all layers in a family without another MLP, where a router
+// that is missing is an error.
 void FindExpertLayers(const TensorTable& tensors, ModelConfig* config) {
-  if (config->experts.num_experts == 0) return;
+  const bool has_dense = FindTensor(*config->family, TensorRole::kGate) != nullptr;
+  if (config->experts.num_experts == 0 || !has_dense) return;
   std::vector<uint8_t> layers;
   for (int32_t i = 0; i < config->num_layers; ++i)
     layers.push_back(tensors.Has(TensorName(*config->family, TensorRole::kRouter, i) + ".weight"));

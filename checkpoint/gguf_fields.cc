@@ -42,6 +42,13 @@ int32_t GgufFields::SizeOrNone(absl::string_view key) {
   return value.ok() && *value == 0 ? 0 : Size(key, 0);
 }
 
+int32_t GgufFields::SizeTimes(absl::string_view key, int64_t otherwise, int32_t factor) {
+  constexpr int64_t kMost = 1 << 28;
+  const int64_t product = int64_t{Size(key, otherwise)} * factor;
+  if (product > kMost) return Fail(gguf_.Bad(Key(key), "too many"));
+  return static_cast<int32_t>(product);
+}
+
 bool GgufFields::Bool(absl::string_view key, bool otherwise) {
   const auto value = gguf_.Bool(Key(key), otherwise);
   if (!value.ok()) Fail(value.status());

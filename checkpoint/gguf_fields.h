@@ -26,6 +26,8 @@ class GgufFields {
   int32_t SizePerLayer(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt);
   // As Size, where 0 and an absent key mean none, which is 0.
   int32_t SizeOrNone(absl::string_view key);
+  // The size times `factor`, above zero; an error where the product is out of range.
+  int32_t SizeTimes(absl::string_view key, int64_t otherwise, int32_t factor);
   bool Bool(absl::string_view key, bool otherwise);
   double Double(absl::string_view key, double otherwise);
   // As Double; an error unless the number is above zero.

@@ -109,6 +109,10 @@ absl::Status ValidateConfig(const std::string& file, const ModelConfig& c) {
                              c.head_dim, c.embedding_dim}) {
     if (size <= 0 || size > kMaxSize) return bad("a size of ", size, " is out of range");
   }
+  const LatentConfig& latent = c.latent;
+  for (const int32_t size : {latent.rank, latent.query_rank, latent.nope, latent.rope, latent.value}) {
+    if (size < 0 || size > kMaxSize) return bad("a size of ", size, " of latent attention is out of range");
+  }
   if (c.vocab_size > kMaxVocabSize) return bad("vocab_size: ", c.vocab_size, " is more than ", kMaxVocabSize);
   if (c.num_layers <= 0 || c.num_layers > kMaxLayers)
     return bad("number of layers ", c.num_layers, " is out of range");

@@ -37,7 +37,7 @@ absl::Status ReadExpertLayers(const ExpertKeys& keys, JsonFields* fields, ModelC
   std::vector<uint8_t>& layers = config->experts.layers;
   const auto num_layers = static_cast<size_t>(config->num_layers);
   layers.assign(num_layers, 1);
-  if (fields->Has("mlp_layer_types")) {
+  if (keys.layers != ExpertLayers::kAll && fields->Has("mlp_layer_types")) {
     RETURN_IF_ERROR(ReadListedLayers(*fields->Find("mlp_layer_types"), fields, config));
   } else if (keys.layers == ExpertLayers::kByStep) {
     const int64_t step = fields->Int("decoder_sparse_step", 1, 1, 1 << 20);
@@ -83,8 +83,8 @@ absl::Status ReadExperts(const ExpertKeys& keys, JsonFields* fields, ModelConfig
   experts.scale = fields->Double("routed_scaling_factor", keys.default_scale);
   experts.correction = keys.correction;
   if (keys.groups) {
-    experts.num_groups = fields->Size("n_group", 1);
-    experts.top_groups = fields->Size("topk_group", 1);
+    experts.num_groups = fields->Size("n_group", keys.default_groups);
+    experts.top_groups = fields->Size("topk_group", keys.default_top_groups);
   }
   RETURN_IF_ERROR(fields->status());
   ReadShared(keys, fields, &experts);

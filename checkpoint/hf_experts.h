@@ -11,7 +11,7 @@
 namespace somnus {
 
 // How a family's configuration says which layers have experts. A list mlp_layer_types ("dense", "sparse")
-// wins over the rule.
+// wins over the rule, but for kAll: such a family has no other MLP.
 enum class ExpertLayers {
   kAll,
   kByStep,  // those whose number, from 1 on, divides by decoder_sparse_step, without mlp_only_layers (Qwen)
@@ -42,6 +42,8 @@ struct ExpertKeys {
   int32_t default_shared = 0;  // of the key of `shared`
   bool correction = false;
   bool groups = false;  // n_group, topk_group
+  int32_t default_groups = 1;
+  int32_t default_top_groups = 1;
   double default_scale = 1;
 };
 

@@ -148,8 +148,8 @@ absl::Status ReadQuantization(JsonFields* fields, QuantizationConfig* quantizati
   if (method == "awq") return ReadAwq(&f, quantization);
   if (method == "compressed-tensors") return ReadCompressedTensors(&f, quantization);
   if (method == "fp8") return ReadFp8(&f, quantization);
-  if (method ==
-      "mxfp4") {  // of experts (fused_experts.h); the other keys name modules, which the tensors show
+  if (method == "mxfp4") {
+    // Experts' (fused_experts.h). The other keys name modules, which the tensors show.
     quantization->method = Method::kMxfp4;
     return f.status();
   }

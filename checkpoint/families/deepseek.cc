@@ -83,6 +83,9 @@ constexpr TensorSpec kLayerTensors[] = {
     layer_tensors::kSharedDown,
 };
 
+// Mistral Large 3 has the architecture deepseek2, and queries that grow with the position.
+constexpr char kTemperature[] = "a factor of queries by position";
+
 // Defaults of the configuration classes of `transformers`.
 struct LatentKeys {
   int32_t vocab, heads, intermediate, positions, query_rank, nope, value;
@@ -101,6 +104,8 @@ constexpr ExpertKeys kDeepSeekExperts = {.default_experts = 256,
                                          .default_shared = 1,
                                          .correction = true,
                                          .groups = true,
+                                         .default_groups = 8,
+                                         .default_top_groups = 4,
                                          .default_scale = 2.5};
 constexpr LatentKeys kDeepSeekKeys = {129280, 128, 18432, 4096, 1536, 128, 128, 1e-6, kDeepSeekExperts};
 constexpr ExpertKeys GlmExperts() {
@@ -109,19 +114,24 @@ constexpr ExpertKeys GlmExperts() {
   keys.default_per_token = 4;
   keys.default_size = 1536;
   keys.default_dense_layers = 1;
+  keys.default_groups = keys.default_top_groups = 1;
   keys.default_scale = 1.8;
   return keys;
 }
 constexpr LatentKeys kGlmKeys = {154880, 20, 10240, 202752, 768, 192, 256, 1e-5, GlmExperts()};
 
 void ReadLatentSizes(const LatentKeys& keys, JsonFields* fields, LatentConfig* latent) {
-  latent->rank = fields->Size("kv_lora_rank", 512);
+  constexpr int64_t kMost = 1 << 28;  // sums of two sizes fit an int32
+  const auto size = [fields](const char* key, int32_t otherwise) {
+    return static_cast<int32_t>(fields->Int(key, otherwise, 1, kMost));
+  };
+  latent->rank = size("kv_lora_rank", 512);
   // An absent key means the class's rank, null means that there is none.
   const bool without = fields->Find("q_lora_rank") != nullptr && !fields->Has("q_lora_rank");
-  if (!without) latent->query_rank = fields->Size("q_lora_rank", keys.query_rank);
-  latent->nope = fields->Size("qk_nope_head_dim", keys.nope);
-  latent->rope = fields->Size("qk_rope_head_dim", 64);
-  latent->value = fields->Size("v_head_dim", keys.value);
+  if (!without) latent->query_rank = size("q_lora_rank", keys.query_rank);
+  latent->nope = size("qk_nope_head_dim", keys.nope);
+  latent->rope = size("qk_rope_head_dim", 64);
+  latent->value = size("v_head_dim", keys.value);
   latent->interleaved = fields->Bool("rope_interleave", true);
   if (latent->rope % 2 != 0) fields->Note(fields->Bad("qk_rope_head_dim", "not a number of pairs"));
 }
@@ -155,6 +165,7 @@ absl::Status ReadLatentDecoder(const LatentKeys& keys, JsonFields* fields, Model
   RETURN_IF_ERROR(fields->status());
   model->head_dim = model->latent.rope;  // the rotating dimensions
   RETURN_IF_ERROR(ReadRopes({}, fields, model));
+  if (model->query_temperature != 0) return fields->Unsupported("llama_4_scaling_beta", kTemperature);
   ExtendByYarn(model);
   RETURN_IF_ERROR(ReadLatentScale(fields, model));
   // The cache's row is one key and value for all heads.
@@ -172,10 +183,18 @@ absl::Status ReadConfig(JsonFields* fields, ModelConfig* model) {
 // The layers that predict further tokens are counted in GGUF's block_count, and come last.
 void FinishGguf(GgufFields* fields, ModelConfig* config) {
   ExpertsConfig& experts = config->experts;
+  const auto refuse = [fields](const char* key, const char* what) {
+    fields->Fail(fields->gguf().Unsupported(fields->Key(key), what));
+  };
+  if (config->query_temperature != 0) refuse("attention.temperature_scale", kTemperature);
+  // DeepSeek V2's files have the same architecture.
+  constexpr int32_t kSigmoidGating = 2;
+  if (fields->Size("expert_gating_func", kSigmoidGating) != kSigmoidGating)
+    refuse("expert_gating_func", "a router of another kind than sigmoids");
   experts.score = RouterScore::kSigmoid;
   experts.correction = true;
   experts.renormalize = fields->Bool("expert_weights_norm", true);
-  experts.shared_size = fields->Size("expert_shared_count", 1) * experts.expert_size;
+  experts.shared_size = fields->SizeTimes("expert_shared_count", 1, experts.expert_size);
   config->num_layers = std::max(1, config->num_layers - fields->SizeOrNone("nextn_predict_layers"));
   const LatentConfig& latent = config->latent;
   config->attention_scale =

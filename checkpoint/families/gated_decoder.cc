@@ -20,6 +20,11 @@ absl::Status CheckHeads(const JsonFields& fields, const ModelConfig& model) {
 
 }  // namespace
 
+void NeedRope(JsonFields* fields, ModelConfig*) {
+  if (fields->Has("rope_parameters") || fields->Has("rope_scaling")) return;
+  fields->Note(fields->Bad("rope_parameters", "missing"));
+}
+
 absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* model) {
   if (keys.more != nullptr) keys.more(fields, model);
   ReadCommonKeys({keys.token_ids, keys.default_vocab, keys.default_heads}, fields, model);

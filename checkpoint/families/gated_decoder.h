@@ -37,6 +37,10 @@ struct GatedDecoderKeys {
 
 absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* config);
 
+// GatedDecoderKeys::more of families whose class in `transformers` has a scaled rotary embedding for files
+// without any, which must not become a plain one: an error, as no such file is known.
+void NeedRope(JsonFields* fields, ModelConfig* config);
+
 inline bool HasQkNorm(const ModelConfig& c) { return c.family->qk_norm; }
 
 inline constexpr TensorSpec kGatedDecoderTensors[] = {

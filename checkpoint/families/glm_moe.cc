@@ -39,7 +39,7 @@ void FinishGguf(GgufFields* fields, ModelConfig* config) {
   experts.score = RouterScore::kSigmoid;
   experts.correction = true;
   experts.renormalize = fields->Bool("expert_weights_norm", true);
-  experts.shared_size = fields->Size("expert_shared_count", 1) * experts.expert_size;
+  experts.shared_size = fields->SizeTimes("expert_shared_count", 1, experts.expert_size);
   const int32_t further = fields->SizeOrNone("nextn_predict_layers");
   config->num_layers = std::max(1, config->num_layers - further);
 }

@@ -15,7 +15,8 @@ constexpr GatedDecoderKeys kKeys = {.qkv_bias_by_flag = true,
                                     .default_positions = 131072,
                                     .default_kv_heads = 8,
                                     .default_head_dim = 64,
-                                    .default_eps = 1e-5};
+                                    .default_eps = 1e-5,
+                                    .more = NeedRope};
 constexpr ExpertKeys kExperts = {
     .default_experts = 128, .default_per_token = 4, .size_key = "intermediate_size", .default_size = 2880};
 

@@ -18,12 +18,6 @@ constexpr Family kMinistral =
     GatedDecoder<kMistralKeys>({.model_type = "ministral", .class_name = "Ministral"});
 const FamilyRegistration kMinistralRegistration(&kMinistral);
 
-// transformers has a rotary embedding for files without any; no such file is known.
-void NeedRope(JsonFields* fields, ModelConfig*) {
-  if (fields->Has("rope_parameters") || fields->Has("rope_scaling")) return;
-  fields->Note(fields->Bad("rope_parameters", "missing"));
-}
-
 constexpr GatedDecoderKeys kMinistral3Keys = {
     .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
     .rope = {.theta = 1e6},

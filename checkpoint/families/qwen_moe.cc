@@ -19,6 +19,7 @@ constexpr ExpertKeys kQwen2Experts = {.default_experts = 60,
                                       .shared = SharedExperts::kBySize,
                                       .default_shared = 5632};
 
+// The switch of the window holds for all layers: transformers' class has no max_window_layers.
 constexpr GatedDecoderKeys kQwen3Keys = {.bias_by_flag = true,
                                          .window = {.kind = AttentionWindow::kBySwitch},
                                          .default_positions = 32768,
@@ -36,7 +37,9 @@ absl::Status ReadQwen2(JsonFields* fields, ModelConfig* config) {
 }
 
 absl::Status ReadQwen3(JsonFields* fields, ModelConfig* config) {
-  RETURN_IF_ERROR(ReadGatedDecoder(kQwen3Keys, fields, config));
+  GatedDecoderKeys keys = kQwen3Keys;
+  if (fields->Bool("use_sliding_window", false)) keys.window.kind = AttentionWindow::kAlways;
+  RETURN_IF_ERROR(ReadGatedDecoder(keys, fields, config));
   return ReadExperts(kQwen3Experts, fields, config);
 }
 

@@ -6,13 +6,25 @@
 #include "absl/strings/str_cat.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
+#include "coordinator/block_manager/block_table.h"
 
 namespace somnus {
+namespace {
+
+// How many blocks a sequence of max_model_len has at once.
+int32_t BlocksOfLongest(const SchedulerOptions& options) {
+  BlockManagerOptions blocks = options.blocks;
+  blocks.max_step_tokens = options.max_num_batched_tokens;
+  return TableSize(blocks, options.max_model_len, /*num_given_back=*/0);
+}
+
+}  // namespace
 
 PrefixBook::PrefixBook(const PinLimits& limits, const SchedulerOptions& options, std::function<void()> wake)
     : limits_(limits),
       block_size_(options.blocks.block_size),
       max_model_len_(options.max_model_len),
+      longest_blocks_(BlocksOfLongest(options)),
       has_prefix_cache_(options.blocks.enable_prefix_caching),
       wake_(std::move(wake)),
       total_blocks_(static_cast<int32_t>(TotalBlocks(options.blocks.num_blocks))) {}
@@ -23,9 +35,8 @@ std::deque<PrefixBook::Entry>::iterator PrefixBook::Find(const std::string& id) 
 }
 
 absl::Status PrefixBook::CheckRoom(int64_t num_blocks) const {
-  const int64_t longest = (int64_t{max_model_len_} + block_size_ - 1) / block_size_;
   const auto share = static_cast<int64_t>(limits_.max_share * total_blocks_);
-  const int64_t allowed = std::max<int64_t>(0, std::min(share, total_blocks_ - longest));
+  const int64_t allowed = std::max<int64_t>(0, std::min<int64_t>(share, total_blocks_ - longest_blocks_));
   if (num_blocks_ + num_blocks > allowed) {
     const std::string message = absl::StrCat(num_blocks, " blocks cannot be pinned: ", num_blocks_,
                                              " are, and of the ", total_blocks_, " of the KV cache ", allowed,

@@ -26,8 +26,8 @@ struct PinLimits {
 
 class PrefixBook : public PinnedPrefixes {
  public:
-  // What pins leave must hold one sequence of max_model_len. `wake` is called when the loop has something to
-  // apply; it may come from any thread.
+  // What pins leave must hold the blocks that a sequence of max_model_len has at once. `wake` is called when
+  // the loop has something to apply; it may come from any thread.
   PrefixBook(const PinLimits& limits, const SchedulerOptions& options, std::function<void()> wake);
 
   absl::StatusOr<PinnedPrefix> Pin(const PrefixRequest& request) override;
@@ -60,6 +60,7 @@ class PrefixBook : public PinnedPrefixes {
   const PinLimits limits_;
   const int32_t block_size_;
   const int32_t max_model_len_;
+  const int32_t longest_blocks_;  // of a sequence of max_model_len, at once
   const bool has_prefix_cache_;
   const std::function<void()> wake_;
 

@@ -222,6 +222,7 @@ bool Scheduler::PreemptFor(const SequencePtr& sequence, StepBuilder* builder) {
   if (sequences_.PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
   if (running.size() == 1 && blocks_.pins().GiveWay(blocks_.pins().size()) >= 0) return true;
   const SequencePtr last = running.rbegin()->second;
+  if (builder->HasBeamsOf(*last)) return false;
   std::vector<SequencePtr> victims = Choices::Running(last);
   const bool has_the_cache = victims.size() == running.size();
   if (has_the_cache) victims = {last};
@@ -245,7 +246,7 @@ bool Scheduler::AddRunningPrefills(StepBuilder* builder) {
     while (!is_group && builder->budget > 0 && sequence->state == SequenceState::kRunning &&
            blocks_.BlocksMissingToGrow(sequence->id, sequence->num_computed + 1) > 0) {
       preempted = true;
-      PreemptFor(sequence, builder);
+      if (!PreemptFor(sequence, builder)) break;
     }
     if (sequence->state == SequenceState::kRunning) AddPrefills(sequence, builder);
   }

@@ -147,7 +147,8 @@ class Scheduler {
   // this sequence or another is preempted.
   void AddDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
   // Preempts the last sequence in the order of service with the other choices of its request, or lets a pin
-  // give way where only that sequence runs. False: `sequence` itself was preempted.
+  // give way where only that sequence runs. False: `sequence` itself was preempted, or nothing was, since the
+  // step computes beams of the last sequence already.
   bool PreemptFor(const SequencePtr& sequence, StepBuilder* builder);
   // Adds chunks of running prompts. Returns whether a sequence was preempted, so that a prompt that gives
   // blocks back on the way has one for its next token.

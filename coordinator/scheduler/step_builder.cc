@@ -112,6 +112,12 @@ void StepBuilder::SpendRest() {
   }
 }
 
+bool StepBuilder::HasBeamsOf(const Sequence& leader) const {
+  return leader.beam.group != nullptr &&
+         std::any_of(step.entries.begin(), step.entries.end(),
+                     [&](const ScheduledEntry& entry) { return entry.owner().get() == &leader; });
+}
+
 void StepBuilder::Unschedule(const SequencePtr& sequence) {
   std::vector<ScheduledEntry>& entries = step.entries;
   const auto entry = std::find_if(entries.begin(), entries.end(),

@@ -40,7 +40,10 @@ class StepBuilder {
   void AddPrefill(const SequencePtr& sequence);
   // Gives the rest of the budget to the prompts of the step, the shortest first.
   void SpendRest();
-  // Takes back the entry of a sequence, if there is one.
+  // Whether the step has tokens of beams of the group that the sequence leads. Beams have taken each other's
+  // places then, which cannot be taken back.
+  bool HasBeamsOf(const Sequence& leader) const;
+  // Takes back the entry of a sequence, if there is one; not of a beam.
   void Unschedule(const SequencePtr& sequence);
 
   // Whether the step's messages have room for a sequence that is sent whole, and for its first token.

@@ -2,8 +2,7 @@
 // How a block of the paged cache lies in a device's memory: [num_kv_heads][K, V] runs, a run being the K or
 // the V of one KV head. A run is [block_size][head_dim] elements; in an int8 cache the f32 scales
 // [block_size] lie before the elements, and both parts are padded to 16 bytes. A latent cache has one run a
-// head, which is K and V. Plain numbers of the host; no
-// CUDA here.
+// head, which is K and V. Plain numbers of the host; no CUDA here.
 
 #include <cstdint>
 

@@ -47,6 +47,10 @@ TEST(HfExperts, QwenInTheSpellingsOfTheHubAndOfTransformers) {
     EXPECT_EQ(model.experts.score, RouterScore::kSoftmax);
     EXPECT_FALSE(model.HasDenseLayer());
   }
+  const json windowed =
+      With(With(With(hub, "sliding_window", 8), "use_sliding_window", true), "max_window_layers", 2);
+  EXPECT_EQ(Good(windowed).AttentionReach(), 8) << "of all layers";
+  EXPECT_EQ(Good(With(windowed, "use_sliding_window", false)).AttentionReach(), 0);
   EXPECT_FALSE(Good(With(hub, "norm_topk_prob", nullptr)).experts.renormalize) << "the class's default";
   EXPECT_EQ(Good(With(hub, "num_experts", nullptr)).experts.num_experts, 128) << "null is unset";
 }
@@ -65,6 +69,8 @@ TEST(HfExperts, WhichLayersHaveThem) {
   EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse"})), HasSubstr("mlp_layer_types: not a list"));
   EXPECT_THAT(ErrorOf(With(glm, "mlp_layer_types", {"sparse", "dense", "odd", "dense"})),
               HasSubstr("UNIMPLEMENTED: config.json: mlp_layer_types: a layer of kind \"odd\""));
+  const json mixtral = Of("Mixtral", R"({"mlp_layer_types":["dense","sparse","sparse","sparse"]})");
+  EXPECT_THAT(ExpertLayersOf(Good(mixtral)), ElementsAre(true, true, true, true)) << "there is no other MLP";
 }
 
 TEST(HfExperts, SharedExpertsAndRouters) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -243,6 +244,19 @@ TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
   EXPECT_EQ(Good(kimi).latent.query_rank, 0);
   kimi.erase("q_lora_rank");
   EXPECT_EQ(Good(kimi).latent.query_rank, 1536);
+  for (const char* key :
+       {"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    for (const int32_t size : {-1, 0, std::numeric_limits<int32_t>::max()})
+      EXPECT_THAT(ErrorOf(With(hub, key, size)), HasSubstr(std::string("config.json: ") + key + ": "));
+  }
+  json scaled = hub;
+  scaled["rope_scaling"]["llama_4_scaling_beta"] = 0.1;
+  EXPECT_THAT(ErrorOf(scaled), HasSubstr("UNIMPLEMENTED: config.json: llama_4_scaling_beta"));
+  json silent = hub;
+  silent.erase("n_group");
+  silent.erase("topk_group");
+  EXPECT_EQ(Good(silent).experts.num_groups, 8);
+  EXPECT_EQ(Good(silent).experts.top_groups, 4);
   EXPECT_THAT(ErrorOf(With(hub, "qk_rope_head_dim", 63)),
               HasSubstr("qk_rope_head_dim: not a number of pairs"));
 }
@@ -274,6 +288,7 @@ TEST(HfFamilies, GptOssAsOnTheHub) {
     EXPECT_NEAR(model.rope.attention_factor, 0.1 * std::log(32) + 1, 1e-12);
     EXPECT_EQ(model.quantization.method, QuantizationConfig::Method::kMxfp4);
   }
+  EXPECT_THAT(ErrorOf(With(hub, "rope_scaling", nullptr)), HasSubstr("rope_parameters: missing"));
   EXPECT_THAT(ErrorOf(With(hub, "swiglu_limit", 0)), HasSubstr("swiglu_limit: not above zero"));
 }
 

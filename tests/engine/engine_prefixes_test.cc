@@ -122,6 +122,18 @@ TEST_F(EnginePrefixesTest, OneLongSequenceMustHaveRoomBesideThem) {
   EXPECT_TRUE(pins().Pin(MakePin("a", 12)).ok());
 }
 
+// Where all layers have a window, the cache may be smaller than max_model_len.
+TEST_F(EnginePrefixesTest, ALongSequenceInAWindowNeedsNoRoomForAllOfItsTokens) {
+  EngineOptions options = Options();
+  options.pins.max_share = 1;
+  options.scheduler.max_model_len = 1000;
+  options.scheduler.max_num_batched_tokens = 32;
+  options.scheduler.blocks.attention_reach = 16;  // 14 blocks at once
+  Start(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(pins().Pin(MakePin("a", 200)).status()));
+  EXPECT_TRUE(pins().Pin(MakePin("a", 196)).ok());
+}
+
 TEST_F(EnginePrefixesTest, WithoutAPrefixCacheNothingCanBePinned) {
   EngineOptions options = Options();
   options.scheduler.blocks.enable_prefix_caching = false;

@@ -242,6 +242,9 @@ TEST(DraftModelLoadTest, AnErrorNamesTheFlagAndThePath) {
   options.max_model_len = 300;
   EXPECT_THAT(load(options),
               HasSubstr("--draft-model: tests/data/tiny/opt: max_model_len 300 is more than the 256"));
+  ModelRunnerOptions latent = WithDraftModel("../variants/deepseek-latent");
+  latent.kv_cache_dtype = DataType::kF8E4M3;
+  EXPECT_THAT(load(latent), HasSubstr("--kv-cache-dtype: fp8 and int8 are not for deepseek-latent"));
 }
 
 TEST(DraftModelLoadTest, ProposalsAreOfSequencesThatSampleAndNoMoreThanAreMade) {

@@ -132,6 +132,32 @@ TEST_P(WindowTest, LongPromptsShareASmallCache) {
   }
 }
 
+// A prompt that finds no block for its next token waits while the step computes beams behind it.
+TEST_P(WindowTest, BeamsOfTheStepAreNotPreemptedForAPrompt) {
+  for (int32_t more = 8; more < 20; ++more) {
+    for (const int32_t width : {2, 3}) {
+      SchedulerOptions options = WindowOptions();
+      options.max_model_len = 400;
+      options.max_num_partial_prefills = options.max_long_partial_prefills = 4;
+      options.long_prefill_token_threshold = 5;
+      options.blocks.num_blocks = 1 + AtOnce(options) + more;
+      Harness harness(options, depth());
+      std::vector<EngineRequest> requests;
+      for (int i = 0; i < 4; ++i) {
+        EngineRequest beams = BeamRequest("b" + std::to_string(i), width, 4 + i, 16, 100 * i);
+        ParamsOf(&beams)->ignore_eos = true;
+        if (!Scheduler::Check(options, beams).ok()) continue;
+        requests.push_back(MakeRequest(std::to_string(i), 300, 5, 100 * i));
+        harness.Add(requests.back());
+        harness.Add(beams);
+      }
+      harness.RunToEnd();
+      ASSERT_FALSE(HasFatalFailure()) << more << " " << width;
+      ExpectExact(requests, harness);
+    }
+  }
+}
+
 TEST_P(WindowTest, WithoutAReachNothingIsGivenBack) {
   Harness harness(WindowOptions(64, 0), depth());
   const EngineRequest request = MakeRequest("a", 16, 40);

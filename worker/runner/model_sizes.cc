@@ -11,6 +11,8 @@
 namespace somnus {
 namespace {
 
+bool HasEightBits(DataType cache) { return cache == DataType::kF8E4M3 || cache == DataType::kI8; }
+
 absl::Status CheckQuantization(const ModelRunnerOptions& options, const ModelConfig& config,
                                const Device& device) {
   const std::optional<DataType> type = options.quantize;
@@ -64,6 +66,10 @@ absl::Status CheckModelRuns(const ModelRunnerOptions& options, const ModelConfig
                                                    " is more than the ", config.max_position_embeddings,
                                                    " positions that the model has"));
   }
+  if (config.latent.rank > 0 && HasEightBits(CacheTypeOf(options))) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-cache-dtype: fp8 and int8 are not for ", config.name,
+                                                   ", whose cache holds latent vectors (kv_lora_rank)"));
+  }
   return absl::OkStatus();
 }
 
@@ -79,14 +85,9 @@ absl::Status CheckRunnerOptions(const ModelRunnerOptions& o, const ModelConfig& 
         "--draft-model: is not for a pipeline, whose stages would have to share the draft model's layers");
   }
   const DataType cache = CacheTypeOf(o);
-  const bool eight_bits = cache == DataType::kF8E4M3 || cache == DataType::kI8;
-  if (device.kind() == DeviceKind::kCuda && cache != o.dtype && !eight_bits) {
+  if (device.kind() == DeviceKind::kCuda && cache != o.dtype && !HasEightBits(cache)) {
     return absl::InvalidArgumentError(
         "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype), fp8 or int8");
-  }
-  if (config.latent.rank > 0 && eight_bits) {
-    return absl::InvalidArgumentError(absl::StrCat("--kv-cache-dtype: fp8 and int8 are not for ", config.name,
-                                                   ", whose cache holds latent vectors (kv_lora_rank)"));
   }
   return CheckQuantization(o, config, device);
 }
