@@ -16,7 +16,6 @@ from cluster.harness import BIN, ROOT, expected, free_ports, tiny
 SCRIPT = os.path.join(ROOT, "tools", "package.sh")
 CACHE = os.environ.get("SOMNUS_CACHE", os.path.expanduser("~/.cache/somnus"))
 CHROOT = os.path.join(CACHE, "bookworm-python")
-MIRROR = "http://deb.debian.org/debian"
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 NEEDED = ("patchelf", "strip", "protoc", "grpc_python_plugin", "dpkg-deb", "dpkg-shlibdeps")
@@ -198,7 +197,7 @@ def bare_system():
         raise unittest.SkipTest("a bare system needs root, debootstrap, unshare (util-linux) and ip (iproute2)")
     if not os.path.exists(os.path.join(CHROOT, "made")):
         shutil.rmtree(CHROOT, ignore_errors=True)
-        done = subprocess.run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm", CHROOT, MIRROR],
+        done = subprocess.run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm", CHROOT],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:
             raise unittest.SkipTest(f"debootstrap made no system: {done.stdout[-300:]}")
