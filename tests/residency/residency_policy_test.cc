@@ -279,6 +279,9 @@ TEST(ResidencyPolicyTest, WithoutRoomForItsBackupAModelSleepsAtLevel2) {
   EXPECT_EQ(Decisions(options, models), Only(Action::kSleepIfIdle, Reason::kIdle, 0, 2, 1))
       << "the other's backup was used more recently";
   models[0].held_bytes = 3;
+  EXPECT_EQ(Decisions(options, models), Only(Action::kSleepIfIdle, Reason::kIdle, 0, 2, 1))
+      << "its retained backup lacks a rank's part";
+  models[0].compresses_backup = true;
   EXPECT_EQ(Decisions(options, models), Only(Action::kSleepIfIdle, Reason::kIdle, 0, 1, 1))
       << "its backup has been retained, compressed";
 }
