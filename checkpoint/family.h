@@ -20,7 +20,7 @@ namespace somnus {
 class GgufFields;
 class JsonFields;
 
-// One side of a tensor. Ranks divide four dimensions among themselves (tensor parallelism): a matrix with
+// One side of a tensor. Ranks divide some dimensions among themselves (tensor parallelism): a matrix with
 // divided rows is column-parallel (so is its bias), a matrix with divided columns is row-parallel (its bias
 // is added once), a matrix with neither is replicated.
 enum class Dim {
@@ -33,8 +33,8 @@ enum class Dim {
   kHeads,       // num_heads; divided by query heads
   kQueries,     // num_heads * head_dim; divided by query heads
   kKeysValues,  // num_kv_heads * head_dim; divided by KV heads
-  // Of latent attention (LatentConfig).
-  kQueryRank,
+  // Dimensions of models with latent attention (LatentConfig).
+  kQueryRank,           // latent.query_rank
   kLatent,              // latent.rank
   kLatentRow,           // latent.rank + latent.rope
   kNope,                // latent.nope
@@ -44,7 +44,7 @@ enum class Dim {
   kIntermediate,        // divided
   kVocab,               // divided
   kExperts,             // the number of routed experts; each rank has a router for all
-  kExpertIntermediate,  // of one expert; divided unless whole experts are
+  kExpertIntermediate,  // of an expert; divided, unless ranks divide the number of experts
   kSharedIntermediate,  // of the shared experts together; divided
   // Several of the above, one below the other in one matrix; a rank holds a range of each.
   kQueriesKeysValues,
@@ -70,11 +70,11 @@ enum class TensorRole {
   kValue,
   kQueryNorm,
   kKeyNorm,
-  // Of latent attention, in place of the above.
+  // Latent attention has these tensors in place of queries, keys and values.
   kLatentQueryDown,
   kLatentQueryNorm,
   kLatentQueryUp,
-  kLatentQuery,   // in place of the three above, without a rank of queries
+  kLatentQuery,   // where latent.query_rank is 0: a single matrix for the queries
   kLatentRow,     // a token's row of the cache
   kLatentNorm,    // of the row's latent part
   kLatentKeys,    // for each head [latent.rank, latent.nope]
@@ -88,7 +88,7 @@ enum class TensorRole {
   kUp,
   kDown,
   kMlpPostNorm,  // as kAttentionPostNorm
-  // Of layers with experts. A bias of the router is added to its logits.
+  // Layers with experts have these tensors in place of the MLP's. The router's bias is added to the logits.
   kRouter,
   kRouterCorrection,  // ExpertsConfig::correction
   kExpertGate,
@@ -120,15 +120,15 @@ struct TensorSpec {
   TensorRole role;
   // Hugging Face's, without ".weight" or ".bias" and the layer's prefix; the number of an expert is "*".
   const char* name;
-  // GGUF's, without the same parts; nullptr: none. The tensors of all experts are one there, with the experts
-  // as the first dimension.
+  // GGUF's, without the same parts; nullptr: none. GGUF has the matrices of all experts in a single tensor,
+  // whose first dimension is the experts.
   const char* gguf = nullptr;
   Dim rows = Dim::kHidden;
   Dim cols = Dim::kNone;
   Condition present = Always;
   Condition bias = Never;
   LayerKind layers = LayerKind::kAll;
-  // What follows the name; the correction of a router is a parameter without a name of its own.
+  // The end of the tensor's name; empty for the router's correction, whose name has no ".weight".
   const char* suffix = ".weight";
   const char* gguf_suffix = ".weight";
 };

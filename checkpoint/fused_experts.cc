@@ -16,11 +16,11 @@ namespace {
 
 constexpr int64_t kBlock = 32;
 
-// One tensor of all experts of a layer.
+// A tensor with the matrices of all experts of a layer.
 struct Fused {
   std::string prefix;  // with the tensor's own name: "model.layers.0.mlp.experts."
   const char* name;
-  std::vector<const char*> parts;  // the matrices that alternate in it
+  std::vector<const char*> parts;  // the matrices whose rows alternate
   int64_t experts, rows, cols;     // of the alternating matrices together, for one expert
 };
 

@@ -5,11 +5,11 @@
 
 namespace somnus {
 
-// Plain data. The cache has one row for a token and layer, which all heads share: a latent vector of `rank`
-// numbers, then the `rope` dimensions of a key that have a position.
+// Plain data. All heads share the cache, which has a single row for each token and layer: a latent vector of
+// `rank` numbers, then the `rope` dimensions of a key that have a position.
 struct LatentConfig {
   int32_t rank = 0;         // kv_lora_rank; 0: the model has queries, keys and values of heads
-  int32_t query_rank = 0;   // q_lora_rank; 0: queries are one product
+  int32_t query_rank = 0;   // q_lora_rank; 0: a single matrix makes the queries
   int32_t nope = 0;         // dimensions of a head's query and key without a position
   int32_t rope = 0;         // dimensions of a head's query and key with a position
   int32_t value = 0;        // dimensions of a head's value

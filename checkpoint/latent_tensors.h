@@ -7,11 +7,10 @@
 
 namespace somnus {
 
-// Adds, for each layer of a model with latent attention whose files have kv_b_proj ([heads * (nope + value),
-// rank], for each head the rows of its keys and then of the head's values), the matrices that attention over
-// the latent vectors multiplies by: k_b_proj, each head's keys transposed ([heads * rank, nope]), and
-// v_b_proj
-// ([heads * value, rank]). Matrices that are stored so stay the same.
+// Splits kv_b_proj ([heads * (nope + value), rank]: for each head the rows of keys, then the rows of values)
+// of every layer into the two matrices that attention over the latent vectors multiplies by, and adds these
+// to the table: k_b_proj, each head's keys transposed ([heads * rank, nope]), and v_b_proj ([heads * value,
+// rank]). Files that have k_b_proj and v_b_proj already stay as they are.
 absl::Status AddLatentTensors(const ModelConfig& config, TensorTable* tensors);
 
 }  // namespace somnus

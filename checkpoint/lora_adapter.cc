@@ -56,7 +56,7 @@ absl::Span<const LoraTarget> TargetsOf(TensorRole role) {
 std::string NameOfA(const std::string& module) { return module + ".lora_A.weight"; }
 std::string NameOfB(const std::string& module) { return module + ".lora_B.weight"; }
 
-// Of a tensor that belongs to no matrix of a layer.
+// The error for a tensor that belongs to no matrix of a layer.
 absl::Status Refusal(const std::string& name) {
   const auto unsupported = [&name](absl::string_view what) {
     return absl::UnimplementedError(
@@ -170,7 +170,7 @@ class LoraAdapter::Reader {
     return absl::OkStatus();
   }
 
-  // Of a list of names, each names a module with tensors, and each module with tensors is named.
+  // Where target_modules is a list, every name has a module with tensors, and every such module has a name.
   absl::Status CheckTargets() const {
     const std::vector<std::string>& targets = lora_.targets();
     if (targets.empty()) return absl::OkStatus();

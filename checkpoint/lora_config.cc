@@ -23,7 +23,7 @@ bool IsSet(const json& value) {
   return !value.is_null() && value != json(false) && !(value.is_structured() && value.empty());
 }
 
-// Keys of variants whose matrices would be computed otherwise than x + scale * B * A * x.
+// Refuses the keys of variants that do not compute y + scale * B * A * x.
 absl::Status RefuseVariants(JsonFields* fields) {
   for (const char* key : {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora",
                           "layer_replication", "target_parameters", "trainable_token_indices",

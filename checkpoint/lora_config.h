@@ -25,9 +25,9 @@ class LoraConfig {
   // The rank of the module, by the model's name of the module ("model.layers.0.self_attn.q_proj").
   // InvalidArgument: keys of rank_pattern contradict each other.
   absl::StatusOr<int32_t> RankOf(absl::string_view module) const;
-  // The factor of B * A for a module of that rank; likewise, of alpha_pattern.
+  // The factor of B * A for a module of that rank; the keys of alpha_pattern are matched as in RankOf.
   absl::StatusOr<double> ScaleOf(absl::string_view module, int32_t rank) const;
-  // The entries of target_modules where that is a list; empty where it is "all-linear" or a regular
+  // The entries of target_modules if target_modules is a list; empty where it is "all-linear" or a regular
   // expression, which the tensors then decide.
   const std::vector<std::string>& targets() const { return targets_; }
 

@@ -1,6 +1,6 @@
 #pragma once
-// How a rank joins the others of its model: the group of the ranks that divide its layers, and, in a
-// pipeline, the links to the stages before and behind.
+// Connects a rank with the ranks of the same model: the group of ranks that divide the layers, and, in a
+// pipeline, the ranks of the stages before and behind.
 //
 // Ranks of one host meet in shared memory, ranks of several hosts over TCP, GPUs of a stage as device_group.h
 // says. A stage on one host has shared memory also where other stages are on other hosts.
@@ -26,9 +26,9 @@ struct GroupPorts {
 // Forms a group of ranks on GPUs.
 using JoinDevices = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&)>;
 
-// Blocks until all ranks that this rank talks to are there. `options`: what is the same in all groups of the
-// rank; `parallel` gives the rest. `join_devices`: null for ranks on CPUs. FailedPrecondition: a port is
-// missing; further errors as in JoinHostGroup.
+// Blocks until all ranks that this rank talks to are there. `options` has the settings that hold for all
+// groups of the rank; `parallel` describes this group. `join_devices`: null for ranks on CPUs.
+// FailedPrecondition: a port is missing; further errors as in JoinHostGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const v1::ParallelConfig& parallel,
                                                         const GroupOptions& options, GroupPorts ports,
                                                         const JoinDevices& join_devices);

@@ -224,7 +224,6 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
     RETURN_IF_ERROR(load_.runner()->SetAdapters(adapters));
     v1::SetAdaptersResponse response;
     response.set_weights_version(weights_version());
-    response.set_host_bytes(load_.runner()->adapter_bytes());
     return response;
   });
 }

@@ -61,7 +61,7 @@ inline constexpr TensorSpec kGatedDecoderTensors[] = {
 // The tensors of layers, for families to choose from.
 namespace layer_tensors {
 
-// The entry under another name.
+// The same tensor with a family's own name in Hugging Face's files.
 constexpr TensorSpec Named(TensorSpec spec, const char* name) {
   spec.name = name;
   return spec;

@@ -11,8 +11,8 @@ struct BlockManagerOptions {
   int32_t num_blocks = 0;  // counts the null block
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
-  // With attention_reach: of how many cached blocks that were given to others the prefix cache keeps the
-  // tokens (passed_contents.h), about 250 bytes each; so long a beginning is found by its last blocks alone.
+  // With attention_reach: the number of lost cached blocks whose tokens the prefix cache keeps, about 250
+  // bytes for each (passed_contents.h). A beginning of at most so many blocks is found by its last blocks.
   int32_t max_passed_contents = 1 << 16;
   // The share of the blocks that admission leaves free, so that running sequences can grow.
   double watermark = 0.01;
@@ -30,10 +30,10 @@ struct BlockManagerOptions {
   MonotonicClock residency_clock = MonotonicNow;
 };
 
-// The most blocks that a sequence has at once whose queries attend the last `reach` tokens with their own,
-// and of which a step computes at most `step_tokens` tokens. Those tokens, and the tokens that the first of
-// them attends, may begin and end within a block; one block more has tokens that the coordinator does not
-// know yet.
+// The most blocks that a sequence has at once, where queries attend the last `reach` tokens with their own,
+// and a step computes at most `step_tokens` of the sequence's tokens. The computed tokens, and the tokens
+// that the first computed token attends, may begin and end within a block. A further block is for tokens that
+// the coordinator does not know yet.
 constexpr int64_t WindowBlocks(int64_t reach, int64_t step_tokens, int32_t block_size) {
   return (reach + step_tokens + block_size - 3) / block_size + 2;
 }

@@ -64,7 +64,7 @@ class BlockPool {
  public:
   // `num_blocks` counts the null block. What enters and leaves the cache is noted to `recorder`, which is
   // borrowed; null: nobody wants events. `residency` is borrowed, too; null: nothing is measured. `passed`,
-  // likewise, is told what cached blocks lose that are given out.
+  // borrowed or null, is told of each cached block whose contents are lost.
   BlockPool(int32_t num_blocks, int32_t block_size, BlockEventRecorder* recorder = nullptr,
             BlockResidency* residency = nullptr, PassedContents* passed = nullptr);
   BlockPool(const BlockPool&) = delete;

@@ -8,7 +8,8 @@
 // later blocks name as their parent's. (A hash of the whole beginning would not do: somebody could make a
 // collision.)
 //
-// Bounded: what was used least recently is forgotten first. Not thread safe: owned by the block manager.
+// Bounded: the contents that were used least recently are forgotten first. Not thread safe: owned by the
+// block manager.
 
 #include <cstdint>
 #include <list>
@@ -28,7 +29,7 @@ class PassedContents {
   explicit PassedContents(int32_t most) : most_(most) {}
   PassedContents(const PassedContents&) = delete;
 
-  // The block, whose contents are known, is about to lose these.
+  // To be called before a block with known contents loses the contents.
   void Note(const KvBlock& block);
   // The id of a content that is kept, which counts as a use, or 0.
   uint64_t IdOf(const BlockContent& content);

@@ -65,7 +65,7 @@ BlockTable SwappedSequences::BeginSwapped(const Returning& one, const HostTable&
   const bool use_cache = one.use_cache && !host.is_forgotten;
   BlockTable table = cache_.Begin(one.sequence, one.tokens, one.salt, use_cache, {.whole = one.whole});
   if (table.num_blocks() > host.num_given_back || table.num_blocks() == 0) return table;
-  // No query attends what was found: blocks would be held in vain.
+  // All blocks that were found lie before the window, so no query would attend them.
   cache_.GiveUp(one.sequence, std::move(table));
   return cache_.Begin(one.sequence, one.tokens, one.salt, /*use_cache=*/false, {});
 }

@@ -87,7 +87,7 @@ class SwappedSequences {
     bool is_forgotten = false;    // the contents may not enter the prefix cache any more
   };
 
-  // Begins the table of a swapped sequence with what the prefix cache has beyond the blocks that the sequence
+  // Begins the table of a swapped sequence with the prefix cache's blocks behind the blocks that the sequence
   // has given back.
   BlockTable BeginSwapped(const Returning& one, const HostTable& host);
   // The size of the table once the sequence is back.

@@ -26,8 +26,8 @@ struct PinLimits {
 
 class PrefixBook : public PinnedPrefixes {
  public:
-  // What pins leave must hold the blocks that a sequence of max_model_len has at once. `wake` is called when
-  // the loop has something to apply; it may come from any thread.
+  // The blocks without pins must be enough for a sequence of max_model_len. `wake` is called, by any thread,
+  // when the loop has something to apply.
   PrefixBook(const PinLimits& limits, const SchedulerOptions& options, std::function<void()> wake);
 
   absl::StatusOr<PinnedPrefix> Pin(const PrefixRequest& request) override;

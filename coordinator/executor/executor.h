@@ -58,8 +58,8 @@ class Executor {
   // blocks, whether the cache is resident or sleeps. Otherwise as SleepAsync and WakeUpAsync. `num_before`:
   // how many blocks have memory now. The report for `done` has each rank's resident bytes of the cache.
   virtual void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) = 0;
-  // Every rank holds exactly these adapters afterwards, whatever memory sleeps; `before`: those that the
-  // ranks hold now, and hold again after an error. Otherwise as ResizeKvCacheAsync; the report is empty.
+  // Afterwards every rank holds exactly these adapters, also while memory sleeps. `before`: the adapters that
+  // the ranks hold now, and hold again after an error. Otherwise as ResizeKvCacheAsync; the report is empty.
   virtual void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
                                 const std::vector<HeldAdapter>& before, LifecycleDone done) = 0;
   // Whether the last sleep or wake-up was committed when the group was lost: then the transition has

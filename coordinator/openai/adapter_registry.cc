@@ -81,7 +81,10 @@ absl::Status AdapterRegistry::Unload(const std::string& name) {
   if (Find(name) == nullptr)
     return absl::NotFoundError(absl::StrCat("lora_name: no adapter is named '", name, "'"));
   RETURN_IF_ERROR(Retire(name));
-  return Tell(nullptr);
+  const absl::Status told = Tell(nullptr);
+  if (told.ok()) return told;
+  return absl::Status(told.code(), absl::StrCat("'", name, "' is no longer served, but the workers keep the ",
+                                                "adapter until the next load or unload: ", told.message()));
 }
 
 absl::Status AdapterRegistry::Retire(const std::string& name) {

@@ -45,7 +45,9 @@ class AdapterRegistry {
   // have not ended in time; else the engine's error, which names the tensor or the key. After an error the
   // adapters are those of before.
   absl::Status Load(const std::string& name, const std::string& path, bool in_place);
-  // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays.
+  // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays. After an error of the
+  // engine the name is no longer served, and the workers keep the adapter until the next call of Load or
+  // Unload, which tells the workers all adapters.
   absl::Status Unload(const std::string& name);
 
   // Null: there is no such adapter.

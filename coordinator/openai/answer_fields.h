@@ -29,7 +29,7 @@ ToolChoice ReadToolChoice(FieldReader* fields, const ServedModel& model, const R
 void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const RenderedChat& chat,
                       const ToolChoice& choice, bool legacy_functions, GenerateParams* params);
 
-// What goes before the answer of a model that reasons, without a budget. Nullopt: the model does not reason.
+// The marks around the reasoning before an answer, without a budget. Nullopt: the model does not reason.
 // `is_open`: the prompt ends inside of reasoning.
 std::optional<ReasoningBounds> ReasoningBoundsOf(const ServedModel& model, bool is_open);
 

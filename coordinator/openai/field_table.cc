@@ -78,7 +78,7 @@ constexpr FieldSpec kCommon[] = {
     {"session_id", kString, "has no effect"},
     {"routed_experts_prompt_start", kInteger, "has no effect", R"("minimum": 0)", true},
     {"mm_payload", kString, "has no effect", R"("enum": ["tensors", "none"])", true},
-    // Of other servers.
+    // Fields that only other servers know.
     {"repetition_detection", kOther, ""},
     {"kv_transfer_params", kOther, ""},
     {"ec_transfer_params", kOther, ""},
@@ -194,7 +194,7 @@ constexpr FieldSpec kEmbeddings[] = {
     {"request_id", kString, "the id of the answer"},
     {"cache_salt", kString, "prompts share cached blocks only under the same salt", R"("minLength": 1)"},
     {"user", kString, "whose request it is, under --fairness=user"},
-    // Of other servers.
+    // Fields that only other servers know.
     {"mm_processor_kwargs", kOther, ""},
     {"media_io_kwargs", kOther, ""},
 };

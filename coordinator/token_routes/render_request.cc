@@ -88,7 +88,7 @@ class Renderer {
     return FormOfField(grammar.field, ParseInOrder(body_, {grammar.field}, max_keys)[grammar.field]);
   }
 
-  // What goes before the form.
+  // The reasoning before the form, as the field `reasoning` of /inference/v1/generate takes it.
   OrderedJson Reasoning() const {
     if (!params_.reasoning.has_value()) return nullptr;
     const std::optional<int64_t>& most = params_.reasoning->max_tokens;

@@ -1,5 +1,5 @@
 #pragma once
-// POST /v1/chat/completions/render and /v1/completions/render: what a request would be sent to the engine as,
+// POST /v1/chat/completions/render and /v1/completions/render: the request that would be sent to the engine,
 // without sending it. Pure functions; thread safe.
 
 #include "absl/strings/string_view.h"
@@ -10,8 +10,8 @@
 namespace somnus {
 
 // Returns a request of /inference/v1/generate that is answered with the tokens that the chat request `body`
-// would be answered with. Errors are those of the chat route; and a 400 for what no such request can say: a
-// beam search, and forms or budgets that begin behind reasoning.
+// would be answered with. Errors are those of the chat route, and a 400 for beam searches, which such
+// requests cannot name.
 BodyOrError RenderChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
 
 // The same for a completion request: a list with one request for each prompt.

@@ -45,7 +45,7 @@ void DropGroups(const RouterRule& rule, const float* choice, int64_t num_experts
   for (int64_t e = 0; e < num_experts; ++e) taken[e] = !kept[e / size];
 }
 
-// One token's experts and weights. logits: [E].
+// Chooses the experts of a token, and their weights. logits: [E].
 void RouteToken(const KernelTable& kernels, const float* logits, const float* correction, int64_t num_experts,
                 const RouterRule& rule, int32_t* ids, float* weights) {
   float scores[kMaxExperts], choice[kMaxExperts];

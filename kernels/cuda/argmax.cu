@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32) ArgMaxRows(RowScratch scratch, int32_t id_
   U64 key = kNoScore;
   for (int32_t c = static_cast<int32_t>(threadIdx.x); c < scratch.chunks; c += 32)
     key = MaxOf()(key, scratch.best[int64_t{blockIdx.x} * scratch.chunks + c]);
-  key = WarpReduce(key, MaxOf());
+  key = Butterfly(key, 16, MaxOf());
   if (threadIdx.x != 0) return;
   const float value = key == kNoScore ? kMinusInfinity : ScoreValue(key);
   const bool has_id = key != kNoScore && key != kNanScore;

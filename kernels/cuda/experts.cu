@@ -16,7 +16,7 @@ namespace {
 constexpr int kRouteWarps = 4;  // of a block; each has a token
 constexpr int kLanes = 32;
 
-// Of each warp: [kRouteWarps][experts] scores, then as much of choices, in memory behind this.
+// Behind this struct: [kRouteWarps][experts] scores, a row for each warp, then as many choices.
 struct alignas(128) RouteShared {
   float groups[kRouteWarps][kMaxExperts / 2];
 };
@@ -165,7 +165,7 @@ __device__ __forceinline__ int CountBefore(bool predicate, SortShared& shared, i
 }
 
 // Block e sorts the pairs of the rank's expert e: by token, so that nothing depends on the order of threads.
-// The block behind the last expert's writes what belongs to no expert here.
+// One further block marks the pairs of other ranks' experts, and the tiles that are not needed.
 __global__ void __launch_bounds__(kSortThreads) SortKernel(ExpertRouting routing, int32_t max_tiles) {
   auto& shared = SharedStorage<SortShared>();
   GridDependencyWait();

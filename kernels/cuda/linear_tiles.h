@@ -54,9 +54,9 @@ struct EveryRow {
   __device__ __forceinline__ int operator()(int row) const { return row; }
 };
 
-// Lines of kCount rows on their way into a stage, of which row r is row_of(r) of the matrix. Nobody stores
-// the results of rows beyond the last: these are read as the last row, or, where tiles may have few rows,
-// as zeros. k beyond the end is read as zeros.
+// Lines of kCount rows on their way into a stage, of which row r is row_of(r) of the matrix. The
+// results of rows beyond the last are stored nowhere: such rows are read as the last row, or, where tiles may
+// have few rows, as zeros. k beyond the end is read as zeros.
 template <typename T, int kCount, int kThreads, typename RowOf>
 __device__ __forceinline__ void LoadRows(const T* from, int64_t stride, int first, int end, int k_begin,
                                          int k_end, const RowOf& row_of, char* to) {

@@ -67,16 +67,11 @@ struct SumOf {
   }
 };
 
-template <typename Op, typename T>
-__device__ inline T WarpReduce(T value, const Op& op) {
-  return Butterfly(value, 16, op);
-}
-
 // `partials` belongs to this call until the next barrier.
 template <int kWarps, typename Op, typename T>
 __device__ inline T BlockReduce(T value, T (&partials)[kWarps], const Op& op) {
   static_assert(kWarps <= 32 && (kWarps & (kWarps - 1)) == 0);
-  value = WarpReduce(value, op);
+  value = Butterfly(value, 16, op);
   if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
   __syncthreads();
   return Butterfly(partials[threadIdx.x % kWarps], kWarps / 2, op);
@@ -178,7 +173,7 @@ __device__ inline void StoreGroupMax(const RowScratch& scratch, const ChunkOfRow
     float best = kMinusInfinity;
 #pragma unroll
     for (int i = 0; i < 4; ++i) best = x[j + i] > best ? x[j + i] : best;
-    best = WarpReduce(best, MaxOf());
+    best = Butterfly(best, 16, MaxOf());
     if (threadIdx.x % 32 == 0)
       scratch.group_max[scratch.At(at) * kGroupsPerChunk + j / 4 * kChunkWarps + threadIdx.x / 32] = best;
   }

@@ -46,7 +46,7 @@ std::vector<NeededTensor> NeededTensors(const Checkpoint& checkpoint) {
   return needed;
 }
 
-// What one sequence's step needs of a model's tensors.
+// The tensors that a step of one sequence reads, in bytes and elements.
 struct StepWork {
   int64_t stored_bytes = 0, elements = 0, matrix_elements = 0, head_elements = 0;
 

@@ -17,11 +17,11 @@ struct ModelReport {
   bool is_quantized = false;
   bool multiplies_bytes = false;  // as stored: products are of int8, and of bfloat16 for all other models
   int64_t num_parameters = 0;
-  // Of a mixture of experts: how many there are and how many a token has; 0: none. The work of a step and of
-  // a token is that of the token's experts; all experts have to be in memory.
+  // The number of experts in a layer, and of a token; 0: the model has no experts. A step computes the
+  // experts of its tokens alone, and memory has to hold all experts.
   int32_t num_experts = 0;
   int32_t experts_per_token = 0;
-  int64_t active_parameters = 0;  // of a step of one sequence
+  int64_t active_parameters = 0;  // that a step of one sequence reads
   int64_t stored_bytes = 0;       // of all tensors
   int64_t bf16_bytes = 0;         // of all tensors in bfloat16
   int64_t kv_token_bytes = 0;     // KV cache in bfloat16, for each token

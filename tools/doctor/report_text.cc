@@ -69,7 +69,7 @@ std::string CeilingsText(const HostCeilings& ceilings) {
                          ceilings.read_gbps, ToString(ceilings.peaks));
 }
 
-// What a mixture of experts keeps in memory, and what a step reads.
+// The experts in memory, and the experts that a step reads; empty for a model without experts.
 std::string ExpertsText(const ModelReport& model) {
   if (model.num_experts == 0) return "";
   return absl::StrFormat(
