@@ -287,12 +287,12 @@ void FakeWorker::Pool(int32_t index, int64_t position, uint64_t state, v1::StepR
 absl::Status FakeWorker::Resize(int32_t num_blocks) {
   if (num_blocks < 2 || num_blocks > options_.num_blocks) return Broken(absl::StrCat(num_blocks, " blocks"));
   for (const auto& [id, slot] : slots_) {
-    // Blocks that hold guesses alone may have been given back by now.
+    // Blocks that hold guesses alone, or that no later query attends, may have been given back by now.
     const auto certain = static_cast<size_t>(
         (static_cast<int64_t>(slot.tokens.size()) - slot.num_drafts + options_.block_size - 1) /
         options_.block_size);
     for (size_t i = 0; i < std::min(certain, slot.blocks.size()); ++i) {
-      if (slot.blocks[i] >= num_blocks)
+      if (slot.blocks[i] >= num_blocks && !IsUnseen(static_cast<int64_t>(i), slot.num_computed))
         return Broken(absl::StrCat("slot ", id, " has block ", slot.blocks[i]));
     }
   }
@@ -305,7 +305,7 @@ absl::Status FakeWorker::Resize(int32_t num_blocks) {
 absl::Status FakeWorker::CheckBlocks(const Slot& slot) const {
   for (size_t i = 0; i < slot.blocks.size(); ++i) {
     const int32_t block = slot.blocks[i];
-    if (block == 0 && IsUnseen(static_cast<int64_t>(i), slot.num_computed)) continue;
+    if (IsUnseen(static_cast<int64_t>(i), slot.num_computed)) continue;
     if (block <= 0 || block >= num_blocks_) return Broken(absl::StrCat("block id ", block));
   }
   if (static_cast<int64_t>(slot.blocks.size()) * options_.block_size < slot.num_computed)

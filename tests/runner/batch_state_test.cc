@@ -180,7 +180,6 @@ TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
   EXPECT_EQ(state.scheduled()[0].start, 16);
 }
 
-// Its blocks were kept while it waited.
 // With a reach of 4 tokens the token at position 19 attends nothing of the first block, the token at 18 does.
 TEST(BatchStateTest, OnlyABlockThatNoTokenAttendsMayBeTheNullBlock) {
   for (const int32_t computed : {18, 19}) {
@@ -197,6 +196,22 @@ TEST(BatchStateTest, OnlyABlockThatNoTokenAttendsMayBeTheNullBlock) {
   }
 }
 
+// The coordinator has given the first block back, and may shrink the cache below that block.
+TEST(BatchStateTest, ABlockThatNoTokenAttendsDoesNotKeepTheCacheLarge) {
+  for (const int64_t reach : {0, 4}) {
+    BatchLimits limits = Limits();
+    limits.attention_reach = reach;
+    BatchState state(limits);
+    v1::StepRequest request = Good();
+    request.mutable_new_sequences(0)->set_block_ids(0, 6);
+    request.mutable_new_sequences(0)->set_block_ids(1, 3);
+    ASSERT_TRUE(Apply(state, request).ok());
+    EXPECT_EQ(state.CheckUnused(6).ok(), reach == 4);
+    EXPECT_FALSE(state.CheckUnused(3).ok()) << "the second block is attended";
+  }
+}
+
+// Its blocks were kept while it waited.
 TEST(BatchStateTest, ASequenceGoesOnWithinABlock) {
   BatchState state(Limits());
   v1::StepRequest request = Good();

@@ -55,6 +55,11 @@ absl::Status BatchState::CheckSlot(int32_t slot) const {
   return absl::OkStatus();
 }
 
+size_t BatchState::FirstSeenBlock(const Slot& slot) const {
+  const int64_t first_token = slot.num_computed + 1 - limits_.attention_reach;
+  return limits_.attention_reach == 0 || first_token < 0 ? 0 : first_token / limits_.block_size;
+}
+
 absl::Status BatchState::CheckUnused(int32_t num_blocks) const {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
@@ -62,7 +67,7 @@ absl::Status BatchState::CheckUnused(int32_t num_blocks) const {
     // Blocks that hold guesses alone may have been given back by now.
     const size_t certain =
         (slot.tokens.size() - slot.num_drafts + limits_.block_size - 1) / limits_.block_size;
-    for (size_t b = 0; b < std::min(certain, slot.block_ids.size()); ++b) {
+    for (size_t b = FirstSeenBlock(slot); b < std::min(certain, slot.block_ids.size()); ++b) {
       if (slot.block_ids[b] >= num_blocks)
         return absl::FailedPreconditionError(absl::StrCat("slot ", i, " has block ", slot.block_ids[b]));
     }
@@ -196,10 +201,7 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
     return InvalidStep("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
-    const int64_t end =
-        (static_cast<int64_t>(table.size()) + 1) * limits_.block_size;  // of the block's tokens
-    const bool is_unseen =
-        limits_.attention_reach > 0 && end <= slots_[slot].num_computed + 1 - limits_.attention_reach;
+    const bool is_unseen = table.size() < FirstSeenBlock(slots_[slot]);
     if (block < kNullBlock || (block == kNullBlock && !is_unseen) || block >= limits_.num_blocks)
       return InvalidStep("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});

@@ -94,7 +94,8 @@ class BatchState {
   // [max_adapters]: whether the slot of that number, less 1, has an adapter. New sequences name no other.
   void SetAdapters(std::vector<bool> loaded) { adapters_ = std::move(loaded); }
   // FailedPrecondition unless every block of a sequence is among the first num_blocks. Blocks that hold
-  // guesses of a draft alone do not count, since the coordinator may have given such blocks back.
+  // guesses of a draft alone do not count, nor do blocks that no later query attends, since the coordinator
+  // may have given such blocks back.
   absl::Status CheckUnused(int32_t num_blocks) const;
 
   // The parts of a StepRequest, in the order of their effects: to be called for every step, all parts. After
@@ -133,6 +134,8 @@ class BatchState {
   using StepSamplings = std::vector<absl::StatusOr<std::shared_ptr<const SlotSampling>>>;
 
   absl::Status CheckSlot(int32_t slot) const;
+  // The index of the first block that the slot's next query attends.
+  size_t FirstSeenBlock(const Slot& slot) const;
   absl::Status AddSequence(const v1::NewSequence& sequence, const StepSamplings& samplings);
   absl::Status ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
                             Slot* slot) const;
