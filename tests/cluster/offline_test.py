@@ -71,7 +71,8 @@ class Arguments(unittest.TestCase):
              ["--dtype=float16", "--memory-utilization=0.5", "--swap-space=536870912B", "--graph-sizes=1,2"]),
             ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}, "task": "embed", "seed": 7},
              ["--speculative=ngram", "--num-speculative-tokens=3", "--runner=pooling", "--seed=7"]),
-            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto", "enable_expert_parallel": False}, []),
+            ({"enable_expert_parallel": True}, ["--enable-expert-parallel"]),
+            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto"}, []),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -13,7 +13,8 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 # The tests run every kernel that has a barrier. In kernels of several ranks, accesses of a single rank are compared.
-TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "byte_cache_test", "gemv_test", "linear_test",
+TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "attention_window_test", "byte_cache_test", "experts_test",
+         "gemv_test", "latent_attention_test", "linear_test", "lora_test",
          "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test",
          "all_reduce_test")
 # The detector finds a race in every schedule in which both accesses happen (kernels/emulator/race_detector.h), so a single

@@ -1,0 +1,53 @@
+"""cc_test and group_tests: the tests of a folder, compiled and linked a few files at once.
+
+Most of the time that a small test needs to compile is the time of its headers. `bazel test //...` therefore compiles up
+to GROUP files of a folder as one source (join_tests.py) and links one program of them, in a quarter of the time; the
+test of a single file stays as a target for whoever works on that file:
+
+    bazel test //tests/scheduler:window_test      # one file
+    bazel test //tests/scheduler:all              # the folder, in groups
+
+A test that has data, options, or "alone = True" (a test of what belongs to the process) is a program of its own in both.
+"""
+
+GROUP = 8
+GROUPED = "grouped"
+SIZES = ["small", "medium", "large"]
+PLAIN = ["name", "srcs", "deps", "size", "linkstatic"]
+
+def cc_test(alone = False, **attributes):
+    """native.cc_test, which group_tests() may join with other tests of the folder.
+
+    Args:
+      alone: the test runs in a process of its own.
+      **attributes: those of native.cc_test.
+    """
+    grouped = not alone and not [name for name in attributes if name not in PLAIN]
+    if grouped:
+        attributes["tags"] = ["manual", GROUPED]
+    native.cc_test(**attributes)
+
+def group_tests():
+    """Declares tests_1, tests_2, ... of the tests that this BUILD file declared before, in the order of their names."""
+    tests = [rule for _, rule in sorted(native.existing_rules().items()) if GROUPED in rule.get("tags", [])]
+    for number in range((len(tests) + GROUP - 1) // GROUP):
+        _group("tests_%d" % (number + 1), tests[number * GROUP:(number + 1) * GROUP])
+
+def _group(name, tests):
+    joined = [":%s.cc" % test["name"] for test in tests]
+    others = {source: None for test in tests for source in test["srcs"] if source not in joined}
+    native.genrule(
+        name = name + "_source",
+        testonly = True,
+        srcs = joined,
+        outs = [name + ".cc"],
+        cmd = "$(location //tools/bazel:join_tests.py) $(SRCS) > $@",
+        tools = ["//tools/bazel:join_tests.py"],
+    )
+    native.cc_test(
+        name = name,
+        size = SIZES[max([SIZES.index(test.get("size") or "medium") for test in tests])],
+        srcs = [name + ".cc"] + others.keys(),
+        deps = {label: None for test in tests for label in test["deps"]}.keys(),
+        linkstatic = True,
+    )
