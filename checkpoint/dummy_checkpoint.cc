@@ -8,8 +8,8 @@
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
 #include "checkpoint/hf_config.h"
-#include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
 
 namespace somnus {
 namespace {

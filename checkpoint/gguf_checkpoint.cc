@@ -7,8 +7,8 @@
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_split.h"
 #include "checkpoint/gguf_tensors.h"
-#include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
 
 namespace somnus {
 namespace {

@@ -8,11 +8,11 @@
 #include "checkpoint/family.h"
 #include "checkpoint/fused_experts.h"
 #include "checkpoint/hf_config.h"
-#include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/latent_tensors.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/packed_tensors.h"
 #include "checkpoint/safetensors_directory.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
 
 namespace somnus {
 namespace {

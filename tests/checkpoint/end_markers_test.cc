@@ -1,4 +1,4 @@
-#include "checkpoint/end_markers.h"
+#include "checkpoint/tokenizer/end_markers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/gguf_file.h"
-#include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {

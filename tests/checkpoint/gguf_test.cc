@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_tensors.h"
-#include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/hf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {

@@ -1,4 +1,4 @@
-#include "checkpoint/hf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/gguf_tokenizer.h"
-#include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_file.h"
-#include "checkpoint/sentencepiece_model.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
+#include "checkpoint/tokenizer/sentencepiece_model.h"
 #include "tests/checkpoint/writers.h"
 #include "text/tokenizer/tokenizer.h"
 

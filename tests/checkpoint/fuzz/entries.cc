@@ -9,13 +9,13 @@
 #include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_tensors.h"
-#include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/hf_config.h"
-#include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/sentencepiece_model.h"
 #include "checkpoint/tensor_table.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
+#include "checkpoint/tokenizer/sentencepiece_model.h"
 
 namespace somnus {
 namespace {

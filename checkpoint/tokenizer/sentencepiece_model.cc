@@ -1,4 +1,4 @@
-#include "checkpoint/sentencepiece_model.h"
+#include "checkpoint/tokenizer/sentencepiece_model.h"
 
 #include <cmath>
 #include <cstring>

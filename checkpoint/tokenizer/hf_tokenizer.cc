@@ -1,4 +1,4 @@
-#include "checkpoint/hf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
 
 #include <map>
 #include <optional>
@@ -11,12 +11,12 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
-#include "checkpoint/end_markers.h"
-#include "checkpoint/hf_tokenizer_class.h"
-#include "checkpoint/hf_tokenizer_files.h"
-#include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mapped_file.h"
+#include "checkpoint/tokenizer/end_markers.h"
+#include "checkpoint/tokenizer/hf_tokenizer_class.h"
+#include "checkpoint/tokenizer/hf_tokenizer_files.h"
+#include "checkpoint/tokenizer/hf_tokenizer_steps.h"
 
 namespace somnus {
 namespace {

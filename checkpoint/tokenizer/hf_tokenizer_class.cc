@@ -1,4 +1,4 @@
-#include "checkpoint/hf_tokenizer_class.h"
+#include "checkpoint/tokenizer/hf_tokenizer_class.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "checkpoint/hf_tokenizer.h"
-#include "checkpoint/hf_tokenizer_files.h"
 #include "checkpoint/json_file.h"
-#include "checkpoint/sentencepiece_model.h"
-#include "checkpoint/split_patterns.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer_files.h"
+#include "checkpoint/tokenizer/sentencepiece_model.h"
+#include "checkpoint/tokenizer/split_patterns.h"
 
 namespace somnus {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/hf_tokenizer_steps.h"
+#include "checkpoint/tokenizer/hf_tokenizer_steps.h"
 
 #include <utility>
 

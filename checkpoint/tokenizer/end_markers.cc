@@ -1,4 +1,4 @@
-#include "checkpoint/end_markers.h"
+#include "checkpoint/tokenizer/end_markers.h"
 
 #include <algorithm>
 #include <iterator>

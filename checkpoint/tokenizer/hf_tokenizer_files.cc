@@ -1,4 +1,4 @@
-#include "checkpoint/hf_tokenizer_files.h"
+#include "checkpoint/tokenizer/hf_tokenizer_files.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"

@@ -1,12 +1,12 @@
-#include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/tokenizer/gguf_tokenizer.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/end_markers.h"
-#include "checkpoint/sentence_pieces.h"
-#include "checkpoint/split_patterns.h"
+#include "checkpoint/tokenizer/end_markers.h"
+#include "checkpoint/tokenizer/sentence_pieces.h"
+#include "checkpoint/tokenizer/split_patterns.h"
 
 // GGUF stores no pre-tokenizer, only the name of a pre-tokenizer of llama.cpp. The table below gives the
 // meaning of these names, taken from the Hugging Face files of the models.

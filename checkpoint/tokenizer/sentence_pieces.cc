@@ -1,4 +1,4 @@
-#include "checkpoint/sentence_pieces.h"
+#include "checkpoint/tokenizer/sentence_pieces.h"
 
 #include <cmath>
 #include <utility>

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
-#include "checkpoint/hf_tokenizer.h"
-#include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/tokenizer/hf_tokenizer.h"
+#include "checkpoint/tokenizer/hf_tokenizer_steps.h"
 
 namespace somnus {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "checkpoint/sentence_pieces.h"
+#include "checkpoint/tokenizer/sentence_pieces.h"
 
 namespace somnus {
 
