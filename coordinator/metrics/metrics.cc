@@ -72,6 +72,11 @@ class PrometheusMetrics : public Metrics {
     for (const RankReport& rank : event.report.ranks) {
       for (const PhaseName& phase : kPhases)
         most.*phase.member = std::max(most.*phase.member, rank.seconds.*phase.member);
+      Labels labels = Named(rank.replica, rank.rank);
+      labels["transition"] = event.wakes ? "wake_up" : "sleep";
+      series_
+          .Gauge("somnus:rank_transition_seconds", "What the last sleep or wake-up took on one rank.", labels)
+          .Set(rank.seconds.prepare + rank.seconds.commit);
     }
     PhaseHistogram(event.wakes, "total").Observe(absl::ToDoubleSeconds(event.duration));
     for (const PhaseName& phase : kPhases)
@@ -233,6 +238,7 @@ class PrometheusMetrics : public Metrics {
                  {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
+    for (const RankBytes& rank : stats.rank_bytes) SerializeRank(rank);
     series_.Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.",
                     stats.num_auto_sleeps);
     series_.Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
@@ -320,6 +326,23 @@ class PrometheusMetrics : public Metrics {
         .Gauge("somnus:oldest_wait_seconds",
                "How long the oldest open request has waited for the model to wake up; 0: none waits.")
         .Set(absl::ToDoubleSeconds(stats.oldest_wait));
+  }
+
+  static Labels Named(int replica, int rank) {
+    return {{"replica", absl::StrCat(replica)}, {"rank", absl::StrCat(rank)}};
+  }
+
+  void SerializeRank(const RankBytes& rank) {
+    const auto set = [&](const char* name, const char* help, const TagBytes& by_tag) {
+      for (const auto& [tag, bytes] : by_tag) {
+        Labels labels = Named(rank.replica, rank.rank);
+        labels["tag"] = tag;
+        series_.Gauge(name, help, labels).Set(static_cast<double>(bytes));
+      }
+    };
+    set("somnus:rank_resident_bytes", "Device memory that is resident, of one rank.", rank.resident);
+    set("somnus:rank_host_bytes", "Host memory that backups and kept KV blocks hold, of one rank.",
+        rank.host);
   }
 
   void SerializePins(const EngineStats& stats) {

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/heartbeat.h"
 #include "base/log_writer.h"
+#include "coordinator/metrics/bucket_bounds.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/process_numbers.h"
 #include "coordinator/metrics/series.h"
@@ -46,7 +47,7 @@ class ProcessMetrics {
   // Returns all metrics of the registry as Prometheus' text, with present values for the process.
   std::string Serialize() {
     Update();
-    return prometheus::TextSerializer().Serialize(registry_.Collect());
+    return WithBoundsAsVllm(prometheus::TextSerializer().Serialize(registry_.Collect()));
   }
 
  private:

@@ -19,10 +19,18 @@ inline std::vector<CounterSeries> PromptSourceSeries(const EngineStats& stats) {
   const auto from = [&](const char* source, int64_t count) {
     return CounterSeries{"vllm:prompt_tokens_by_source_total", by_source, {{"source", source}}, count};
   };
+  const auto cached_in = [](const char* tier, int64_t count) {
+    return CounterSeries{"vllm:prompt_tokens_cached_by_source_total",
+                         "Prompt tokens that were not computed, by the memory that had their KV blocks.",
+                         {{"source", tier}},
+                         count};
+  };
   return {from("local_compute", stats.prompt_tokens - cached),
           from("local_cache_hit", cached - external),
           from("external_kv_transfer", external),
           {"vllm:prompt_tokens_cached_total", "Prompt tokens that were not computed.", {}, cached},
+          cached_in("device", cached - external),
+          cached_in("host", external),
           {"vllm:external_prefix_cache_queries_total",
            "Prompt tokens looked up in host memory, because the device's prefix cache lacked them.",
            {},

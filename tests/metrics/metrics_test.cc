@@ -36,6 +36,19 @@ TEST(MetricsTest, EngineNumbersAppearUnderVllmNames) {
   EXPECT_TRUE(Has(text, "# TYPE vllm:time_to_first_token_seconds histogram"));
 }
 
+TEST(MetricsTest, BoundsOfBucketsAreSpelledAsByVllm) {
+  const auto metrics = Metrics::Create("a \",le=\"1\"} ", 2000000);
+  const std::string text = metrics->Serialize(EngineStats());
+  const auto bucket = [&](const std::string& name, const std::string& bound) {
+    return Has(text, absl::StrCat(name, "_bucket{engine=\"0\",model_name=\"a \\\",le=\\\"1\\\"} \",le=\"",
+                                  bound, "\"} 0"));
+  };
+  for (const char* bound : {"0.001", "1.0", "2.5", "640.0", "+Inf"})
+    EXPECT_TRUE(bucket("vllm:time_to_first_token_seconds", bound)) << bound;
+  for (const char* bound : {"1.0", "500000.0", "1e+06", "2e+06"})
+    EXPECT_TRUE(bucket("vllm:request_prompt_tokens", bound)) << bound;
+}
+
 TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
   const auto metrics = Metrics::Create("m", 4096);
   EngineStats stats;
@@ -152,7 +165,7 @@ TEST(MetricsTest, RecoveriesAreCountedAndTimed) {
   EXPECT_TRUE(Has(text, "somnus:group_epoch" + labels + "3"));
   EXPECT_TRUE(Has(text, "somnus:recoveries_total" + labels + "2"));
   EXPECT_TRUE(Has(text, "somnus:recovery_seconds_count" + labels + "2"));
-  EXPECT_TRUE(Has(text, "somnus:recovery_seconds_bucket{engine=\"0\",model_name=\"m\",le=\"1\"} 1"));
+  EXPECT_TRUE(Has(text, "somnus:recovery_seconds_bucket{engine=\"0\",model_name=\"m\",le=\"1.0\"} 1"));
 }
 
 // The survivors' memory is still released.
@@ -236,7 +249,7 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   slept.level = 2;
   slept.duration = absl::Seconds(3);
   slept.report.ranks = {{.rank = 0, .seconds = {.prepare = 1, .release = 0.25}},
-                        {.rank = 1, .seconds = {.prepare = 2, .release = 0.125}}};
+                        {.rank = 1, .seconds = {.prepare = 2, .commit = 0.5, .release = 0.125}}};
   metrics->OnTransition(slept);
   TransitionEvent woken;
   woken.wakes = true;
@@ -245,6 +258,7 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   metrics->OnTransition(woken);
   EngineStats stats;
   stats.resident_bytes = {{"weights", 5}, {"kv_cache", 0}};
+  stats.rank_bytes = {{.replica = 1, .rank = 2, .resident = {{"weights", 3}}, .host = {{"weights", 4}}}};
   stats.num_cache_grows = 3;
   stats.num_cache_shrinks = 4;
   stats.num_auto_sleeps = 2;
@@ -265,6 +279,10 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   EXPECT_TRUE(Has(text, "somnus:kv_cache_resizes_total{direction=\"grow\",engine=\"0\",model_name=\"m\"} 3"));
   EXPECT_TRUE(
       Has(text, "somnus:kv_cache_resizes_total{direction=\"shrink\",engine=\"0\",model_name=\"m\"} 4"));
+  has("somnus:rank_resident_bytes", "model_name=\"m\",rank=\"2\",replica=\"1\",tag=\"weights\"", "3");
+  has("somnus:rank_host_bytes", "model_name=\"m\",rank=\"2\",replica=\"1\",tag=\"weights\"", "4");
+  const std::string rank = "model_name=\"m\",rank=\"1\",replica=\"0\",transition=\"sleep\"";
+  has("somnus:rank_transition_seconds", rank, "2.5");
   has("somnus:auto_sleeps_total", "model_name=\"m\"", "2");
   has("somnus:auto_wake_ups_total", "model_name=\"m\"", "1");
   has("somnus:requests_rejected_total", "model_name=\"m\",reason=\"asleep\"", "0");
@@ -342,6 +360,12 @@ TEST(MetricsTest, TheSourcesOfPromptTokensAddUp) {
   EXPECT_TRUE(Has(text, from("local_compute") + "42"));
   EXPECT_TRUE(Has(text, from("local_cache_hit") + "42"));
   EXPECT_TRUE(Has(text, from("external_kv_transfer") + "16"));
+  const auto cached_in = [](const std::string& tier) {
+    return "vllm:prompt_tokens_cached_by_source_total{engine=\"0\",model_name=\"m\",source=\"" + tier +
+           "\"} ";
+  };
+  EXPECT_TRUE(Has(text, cached_in("device") + "42"));
+  EXPECT_TRUE(Has(text, cached_in("host") + "16"));
   const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
   EXPECT_TRUE(Has(text, "vllm:prompt_tokens_cached_total" + labels + "58"));
   EXPECT_TRUE(Has(text, "vllm:external_prefix_cache_queries_total" + labels + "68"));
