@@ -15,6 +15,7 @@ CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 export SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
 SOMNUS_VENV=$SOMNUS_CACHE/venv
 SOMNUS_HIP=$SOMNUS_CACHE/hip
+SOMNUS_PROMETHEUS=$SOMNUS_CACHE/prometheus
 # The version and the hash also stand in WORKSPACE (tests/tools/docs_test.py compares the two).
 SOMNUS_XGRAMMAR_VERSION=0.2.9
 SOMNUS_XGRAMMAR_SHA256=87b466bca2475e29bb0323abc62c6c33cbcbcff47e5fb800a3e2099ac9620b90

