@@ -14,6 +14,9 @@ import unittest
 from cluster.harness import BIN, ROOT, SMOLLM2, children
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A block, and the comment directly above it that says which test runs it, or why none does.
+MARKED = re.compile(r"(?:^<!-- (run by|not run:) [^\n]*-->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+RUN = ("bash", "python")
 BLOCK_S = 300
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # as in the pages and tools/env.sh
 
@@ -26,6 +29,14 @@ def blocks_of(page, section=None):
         level = section.partition(" ")[0]
         text = re.split(rf"^#{{1,{len(level)}}} ", text.split(f"\n{section}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     return BLOCK.findall(text)
+
+
+def marked_blocks(page, to_run):
+    """(language, text) of the page's blocks of commands and programs: those without a comment of that kind where `to_run`, else
+    those with one."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+        return [(language, text) for mark, language, text in MARKED.findall(file.read())
+                if language in RUN and (mark == "") == to_run]
 
 
 class Machine:

@@ -18,6 +18,12 @@ CELL = re.compile(r"`([\w/]+\.(?:cc|h))`((?:, `\w+`)+)")
 # In a sentence: `Function` in `file`, `Class` (`file`).
 PLACED = re.compile(r"`(\w+)` (?:in|of|\()\s*`([\w/]+\.(?:cc|h))`")
 COMMENT = re.compile(r"//[^\n]*")
+# A block, with the comment that may stand directly above it.
+MARKED_BLOCK = re.compile(r"(?:^<!-- (?:(run by) ([^\s,]+)[^\n]*|(not run): [^\n]{8,})-->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Pages of which a test runs all blocks that have no such comment.
+RUN_BY = {"README.md": "tests/cluster/pages_test.py", "docs/offline.md": "tests/cluster/offline_test.py"}
+RUN_BY_PLACE = {"docs/book/": "tests/cluster/book_test.py", "docs/README.md": "tests/cluster/book_test.py",
+                "docs/measured/": None}  # a diary: how each number was made, on the machine of that day
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # Names of another program; tools/compatibility.py says which of them are ours.
 BESIDE_VLLM = re.compile(r"<!-- tools/compatibility.py -->.*?<!-- end -->", re.DOTALL)
@@ -39,7 +45,7 @@ MAX_COLUMNS = 120
 # Files and flags of other programs, and files that ours write.
 FOREIGN = {"bench.py", "cuda_runtime.h", "day.jsonl", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
 FOREIGN_IN_BLOCKS = {"--rm", "--read-only", "--tmpfs", "--shm-size", "--from-literal", "--no-create-home", "--shell", "--output-format",
-                     "--flag", "--seeds"}  # flags of tests/simulation
+                     "--worker-urls", "--flag", "--seeds"}  # the last two are of tests/simulation
 # Words behind our name that belong to longer names, not to commands.
 NO_COMMANDS = {"cluster", "control", "inference", "is"}
 
@@ -139,6 +145,36 @@ class Docs(unittest.TestCase):
             elif path.startswith("tools/") and path.endswith(".sh"):
                 found += [(path, line) for line in text.splitlines() if not line.lstrip().startswith("#")]
         return found
+
+    def test_every_block_is_run_or_says_why_not(self):
+        """Blocks of commands and programs: by a test that names the page, or with a comment directly above the block."""
+        wrong = []
+        for path in PAGES:
+            page = os.path.relpath(path, ROOT)
+            runner = RUN_BY.get(page) or next((test for place, test in RUN_BY_PLACE.items() if page.startswith(place)), "")
+            for by, test, why_not, language, text in MARKED_BLOCK.findall(read(path)):
+                where = f"{page}: {text.splitlines()[0]}"
+                if by and not (test.startswith("tests/") and exists(test)):
+                    wrong.append(f"{where}: no such test")
+                elif language in ("sh", "shell", "console") or (language == "" and "somnus serve " in text):
+                    wrong.append(f"{where}: ```bash")
+                elif language in ("bash", "python") and runner == "" and not by and not why_not:
+                    wrong.append(f"{where}: neither is it run nor does it say why not")
+        self.assertEqual(wrong, [])
+        for page, test in RUN_BY.items():
+            self.assertIn(f'blocks_of("{page}")', read(os.path.join(ROOT, test)))
+
+    def test_pictures_tell_what_they_show(self):
+        """Each has a title and a description, and is shown on a page that says in words what it shows."""
+        pictures = glob.glob(os.path.join(ROOT, "docs", "book", "*.svg"))
+        self.assertGreater(len(pictures), 3)
+        shown = "".join(read(path) for path in PAGES)
+        for path in pictures:
+            text = read(path)
+            title = re.search(r'<title id="t">(.+?)</title>', text)
+            self.assertIsNotNone(title, path)
+            self.assertRegex(text, r'<desc id="d">.{80,}</desc>')
+            self.assertIn(f"![{title[1]}]({os.path.basename(path)})", shown)
 
     def test_metrics_exist(self):
         metrics = "".join(text for path, text in self.sources.items()
