@@ -58,9 +58,8 @@ struct EngineStats {
   TagBytes resident_bytes;
   TagBytes host_bytes;
   TagBytes sleeping_bytes;
-  std::vector<RankBytes> rank_bytes;  // of each rank, replica after replica; empty before the group is whole
-  std::string error;                  // why the engine is kFailed
-  std::string wake_up_error;          // why the last wake-up for requests failed; empty: no failure
+  std::string error;          // why the engine is kFailed
+  std::string wake_up_error;  // why the last wake-up for requests failed; empty: no failure
   // For engine_report.h.
   StateNote note;
   bool may_revive = false;             // kFailed, and Revive would start new workers

@@ -397,7 +397,6 @@ void StepLoop::PublishStats() {
   stats.resident_bytes = std::move(bytes.resident);
   stats.host_bytes = std::move(bytes.host);
   stats.sleeping_bytes = std::move(bytes.sleeping);
-  stats.rank_bytes = std::move(bytes.ranks);
   stats.num_waiting += held_back_.count();
   stats.keepable_bytes = parts_.kept.KeepableBytes();
   prefixes_.Publish(parts_.scheduler, &stats);

@@ -425,16 +425,14 @@ absl::StatusOr<GroupBytes> GroupEpoch::Bytes() {
   GroupBytes sum;
   int64_t most = 0;
   for (const v1::WorkerStatusResponse& response : responses) {
-    RankBytes rank;
     int64_t resident = 0;
     for (const auto& [tag, bytes] : response.bytes_by_tag()) {
       resident += bytes;
-      rank.resident[tag] = bytes;
+      sum.resident[tag] += bytes;
     }
     most = std::max(most, resident);
-    for (const auto& [tag, bytes] : response.host_bytes_by_tag()) rank.host[tag] = bytes;
+    for (const auto& [tag, bytes] : response.host_bytes_by_tag()) sum.host[tag] += bytes;
     for (const auto& [tag, bytes] : response.sleeping_bytes_by_tag()) sum.sleeping[tag] += bytes;
-    sum.Add(std::move(rank));
   }
   sleep_.NoteHeldBytes(most);
   return sum;

@@ -250,16 +250,14 @@ void GroupSleep::NoteBytes(const TransitionReport& report) {
   GroupBytes sum;
   int64_t most = 0;
   for (const RankReport& rank : report.ranks) {
-    RankBytes held;
     int64_t resident = 0;
     for (const auto& [tag, bytes] : rank.tags) {
       resident += bytes.resident_bytes;
-      held.resident[tag] = bytes.resident_bytes;
-      held.host[tag] = bytes.host_bytes;
+      sum.resident[tag] += bytes.resident_bytes;
+      sum.host[tag] += bytes.host_bytes;
       sum.sleeping[tag] += bytes.sleeping_bytes;
     }
     most = std::max(most, resident);
-    sum.Add(std::move(held));
   }
   held_bytes_ = most;
   committed_bytes_ = std::move(sum);

@@ -72,11 +72,7 @@ class PrometheusMetrics : public Metrics {
     for (const RankReport& rank : event.report.ranks) {
       for (const PhaseName& phase : kPhases)
         most.*phase.member = std::max(most.*phase.member, rank.seconds.*phase.member);
-      Labels labels = Named(rank.replica, rank.rank);
-      labels["transition"] = event.wakes ? "wake_up" : "sleep";
-      series_
-          .Gauge("somnus:rank_transition_seconds", "What the last sleep or wake-up took on one rank.", labels)
-          .Set(rank.seconds.prepare + rank.seconds.commit);
+      SetRank(rank, event.wakes);
     }
     PhaseHistogram(event.wakes, "total").Observe(absl::ToDoubleSeconds(event.duration));
     for (const PhaseName& phase : kPhases)
@@ -238,7 +234,6 @@ class PrometheusMetrics : public Metrics {
                  {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
-    for (const RankBytes& rank : stats.rank_bytes) SerializeRank(rank);
     series_.Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.",
                     stats.num_auto_sleeps);
     series_.Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
@@ -328,21 +323,28 @@ class PrometheusMetrics : public Metrics {
         .Set(absl::ToDoubleSeconds(stats.oldest_wait));
   }
 
-  static Labels Named(int replica, int rank) {
-    return {{"replica", absl::StrCat(replica)}, {"rank", absl::StrCat(rank)}};
-  }
-
-  void SerializeRank(const RankBytes& rank) {
-    const auto set = [&](const char* name, const char* help, const TagBytes& by_tag) {
-      for (const auto& [tag, bytes] : by_tag) {
-        Labels labels = Named(rank.replica, rank.rank);
-        labels["tag"] = tag;
-        series_.Gauge(name, help, labels).Set(static_cast<double>(bytes));
-      }
+  // The memory and the times of one rank, after a sleep or a wake-up.
+  void SetRank(const RankReport& rank, bool wakes) const {
+    const Labels name = {{"replica", absl::StrCat(rank.replica)}, {"rank", absl::StrCat(rank.rank)}};
+    const auto with = [&](const char* label, const std::string& value) {
+      Labels labels = name;
+      labels[label] = value;
+      return labels;
     };
-    set("somnus:rank_resident_bytes", "Device memory that is resident, of one rank.", rank.resident);
-    set("somnus:rank_host_bytes", "Host memory that backups and kept KV blocks hold, of one rank.",
-        rank.host);
+    for (const auto& [tag, report] : rank.tags) {
+      series_
+          .Gauge("somnus:rank_resident_bytes", "Device memory that is resident, of one rank.",
+                 with("tag", tag))
+          .Set(static_cast<double>(report.resident_bytes));
+      series_
+          .Gauge("somnus:rank_host_bytes", "Host memory that backups and kept KV blocks hold, of one rank.",
+                 with("tag", tag))
+          .Set(static_cast<double>(report.host_bytes));
+    }
+    series_
+        .Gauge("somnus:rank_transition_seconds", "What the last sleep or wake-up took on one rank.",
+               with("transition", wakes ? "wake_up" : "sleep"))
+        .Set(rank.seconds.prepare + rank.seconds.commit);
   }
 
   void SerializePins(const EngineStats& stats) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,14 +11,6 @@ namespace {
 
 void AddBytes(const TagBytes& bytes_by_tag, TagBytes* sum) {
   for (const auto& [tag, bytes] : bytes_by_tag) (*sum)[tag] += bytes;
-}
-
-// Adds the ranks of the next replica.
-void AddRanks(const EngineStats& one, EngineStats* sum) {
-  for (RankBytes rank : one.rank_bytes) {
-    rank.replica = static_cast<int>(sum->replicas.size());
-    sum->rank_bytes.push_back(std::move(rank));
-  }
 }
 
 // Adds memory, blocks and requests of this moment.
@@ -139,7 +130,6 @@ EngineStats SumOfReplicas(const std::vector<EngineStats>& replicas, EngineState 
     AddReasons(one, &sum);
     AddHoldings(one, &sum);
     AddCounters(one, &sum);
-    AddRanks(one, &sum);
     sum.replicas.push_back(OfOne(one));
   }
   if (!any_lives || state == EngineState::kFailed) {

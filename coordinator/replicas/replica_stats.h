@@ -6,7 +6,6 @@
 //     requests and bytes
 //   decode_step_time, group_epoch            the largest of the replicas
 //   block_size                               equal on all replicas
-//   rank_bytes                               of all ranks, with the number of their replica
 //   sleep_level, residency                   of the live replica with the shallowest sleep
 //   weights_version, weights_source          the latest version of a live replica
 //   only_copy, needs_weights                 true for a live replica

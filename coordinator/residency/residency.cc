@@ -1,7 +1,6 @@
 #include "coordinator/residency/residency.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/memory_tags.h"
 #include "base/request_bounds.h"
@@ -20,13 +19,6 @@ TagState Target(const std::string& tag, int level) {
 }
 
 }  // namespace
-
-void GroupBytes::Add(RankBytes rank) {
-  rank.rank = static_cast<int>(ranks.size());
-  for (const auto& [tag, bytes] : rank.resident) resident[tag] += bytes;
-  for (const auto& [tag, bytes] : rank.host) host[tag] += bytes;
-  ranks.push_back(std::move(rank));
-}
 
 const char* TagStateName(TagState state) {
   switch (state) {

@@ -12,25 +12,11 @@ namespace somnus {
 // Bytes by tag, summed over the ranks.
 using TagBytes = std::map<std::string, int64_t>;
 
-// The memory that one rank holds, by tag.
-struct RankBytes {
-  int replica = 0;
-  int rank = 0;
-  TagBytes resident;  // of device memory
-  TagBytes host;      // of host memory, as of GroupBytes
-
-  bool operator==(const RankBytes&) const = default;
-};
-
 // The memory that the ranks of a group hold.
 struct GroupBytes {
-  TagBytes resident;             // of device memory
-  TagBytes host;                 // of host memory, for backups and kept blocks, retained memory included
-  TagBytes sleeping;             // of device memory that a wake-up would map
-  std::vector<RankBytes> ranks;  // the first two of each rank, in the ranks' order
-
-  // Adds the memory of the group's next rank, which gets its number here.
-  void Add(RankBytes rank);
+  TagBytes resident;  // of device memory
+  TagBytes host;      // of host memory, for backups and kept blocks, retained memory included
+  TagBytes sleeping;  // of device memory that a wake-up would map
 
   bool operator==(const GroupBytes&) const = default;
 };

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -208,12 +207,13 @@ class Live(unittest.TestCase):
         late = one.request("POST", "/v1/completions", {"model": ONE, "prompt": PROMPT, "max_tokens": 500, "ignore_eos": True},
                            headers={"X-Request-Timeout": "0.001"})
         assert late.status == 504, late.text
-        for _ in range(2):
+        of_one = f'{{instance="127.0.0.1:{one.port}"}}'
+        for count in (1, 2):  # each is seen: a counter's first value is no increase
             one.admin("/sleep?level=1")
             one.admin("/wake_up")
-            time.sleep(2.5)  # two scrapes: a counter's first value is no increase
+            cls.wait_for(f"sum(somnus:wake_ups_total{of_one}) == {count}")
         os.kill(one.worker_pids()[0], signal.SIGKILL)
-        cls.wait_for("sum(somnus:recoveries_total) == 1")
+        cls.wait_for(f"sum(somnus:recoveries_total{of_one}) == 1")
 
     @classmethod
     def wait_for(cls, query):

@@ -254,11 +254,13 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   TransitionEvent woken;
   woken.wakes = true;
   woken.duration = absl::Seconds(4);
-  woken.report.ranks = {{.seconds = {.read = 3}}};
+  woken.report.ranks = {{.replica = 1,
+                         .rank = 2,
+                         .tags = {{"weights", {.resident_bytes = 3, .host_bytes = 4}}},
+                         .seconds = {.read = 3}}};
   metrics->OnTransition(woken);
   EngineStats stats;
   stats.resident_bytes = {{"weights", 5}, {"kv_cache", 0}};
-  stats.rank_bytes = {{.replica = 1, .rank = 2, .resident = {{"weights", 3}}, .host = {{"weights", 4}}}};
   stats.num_cache_grows = 3;
   stats.num_cache_shrinks = 4;
   stats.num_auto_sleeps = 2;

@@ -21,7 +21,7 @@ class SummedNumbers {
  public:
   explicit SummedNumbers(EngineStats* stats) {
     auto& [state, sleep_level, residency, weights_version, weights_source, only_copy, needs_weights, paused,
-           resident_bytes, host_bytes, sleeping_bytes, rank_bytes, error, wake_up_error, note, may_revive,
+           resident_bytes, host_bytes, sleeping_bytes, error, wake_up_error, note, may_revive,
            gave_up_stale_weights, stall, stalled_since, request_wakes, awaits_room_of, model_flag,
            num_running, num_waiting, total_blocks, free_blocks, used_blocks, block_size, mapped_blocks,
            longest_blocks, max_blocks, waiting_tokens, oldest_wait, num_preemptions, preemptions, swaps,
@@ -246,16 +246,6 @@ TEST(ReplicaStatsTest, EachReplicaIsListed) {
   EXPECT_EQ(num_recoveries, 3);
   EXPECT_EQ(group_epoch, 4);
   EXPECT_EQ(sum.replicas[1].error, "lost");
-}
-
-TEST(ReplicaStatsTest, RanksHaveTheNumberOfTheirReplica) {
-  EngineStats one = Awake(), two = Awake();
-  one.rank_bytes = {{.rank = 0}, {.rank = 1, .resident = {{"weights", 7}}}};
-  two.rank_bytes = {{.rank = 0, .host = {{"weights", 5}}}};
-  EXPECT_EQ(Sum({one, Failed("lost"), two}).rank_bytes,
-            (std::vector<RankBytes>{{.replica = 0, .rank = 0},
-                                    {.replica = 0, .rank = 1, .resident = {{"weights", 7}}},
-                                    {.replica = 2, .rank = 0, .host = {{"weights", 5}}}}));
 }
 
 // The set itself, or an engine around the set, knows the rest.
