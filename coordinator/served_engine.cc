@@ -214,6 +214,7 @@ class ServedEngineImpl : public ServedEngine {
     model.dtype = KvCacheDTypeName(dtype);
     model.max_num_seqs = flags_.engine.scheduler.max_num_seqs;
     if (std::filesystem::is_directory(flags_.model)) model.tokenizer_folder = flags_.model;
+    model.chat_template = flags_.chat.chat_template;
     model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,
                                                     .dtype = dtype,
                                                     .max_model_len = max_model_len_,
