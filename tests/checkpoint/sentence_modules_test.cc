@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/fakes/temp_dir.h"
+#include "tests/checkpoint/writers.h"
 
 namespace somnus {
 namespace {
@@ -27,21 +27,21 @@ constexpr char kLast[] = R"({"word_embedding_dimension": 64, "pooling_mode_cls_t
 class SentenceModulesTest : public ::testing::Test {
  protected:
   auto Read(const std::string& modules, const std::string& pooling) {
-    std::filesystem::create_directory(dir_.path() + "/1_Pooling");
-    std::ofstream(dir_.path() + "/modules.json") << modules;
-    std::ofstream(dir_.path() + "/1_Pooling/config.json") << pooling;
-    return ReadSentenceModules(dir_.path());
+    std::filesystem::create_directory(dir_ + "/1_Pooling");
+    std::ofstream(dir_ + "/modules.json") << modules;
+    std::ofstream(dir_ + "/1_Pooling/config.json") << pooling;
+    return ReadSentenceModules(dir_);
   }
   std::string Missing(const std::string& modules, const std::string& pooling) {
     const auto read = Read(modules, pooling);
     return read.ok() && read->has_value() ? (*read)->missing : read.status().ToString();
   }
 
-  const TempDir dir_;
+  const std::string dir_ = MakeTempDir();
 };
 
 TEST_F(SentenceModulesTest, ADirectoryWithoutTheFileSaysNothing) {
-  const auto read = ReadSentenceModules(dir_.path());
+  const auto read = ReadSentenceModules(dir_);
   ASSERT_TRUE(read.ok());
   EXPECT_FALSE(read->has_value());
 }
@@ -84,7 +84,7 @@ TEST_F(SentenceModulesTest, DamagedFilesAreErrorsThatNameTheFile) {
     const absl::Status status = Read(modules, pooling).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << modules << pooling;
     EXPECT_THAT(std::string(status.message()), HasSubstr(".json")) << modules << pooling;
-    EXPECT_EQ(status.message().find(dir_.path()), std::string::npos) << status;
+    EXPECT_EQ(status.message().find(dir_), std::string::npos) << status;
   }
 }
 
