@@ -120,6 +120,17 @@ class ByFiles(EmbeddingCase):
             self.assertEqual(len(self.cluster.tokens("a", max_tokens=2)), 2, "text is served")
 
 
+class Replicas(EmbeddingCase):
+    def test_every_replica_gives_the_same_bits(self):
+        prompts = [[i, *case["prompt"]] for i in range(12) for case in GOLDENS["qwen2"]]
+        with Cluster(tiny("qwen2"), "--dtype=float32", *CHUNKS, workers=1) as self.cluster:
+            wanted = self.embed(prompts)
+        with Cluster(tiny("qwen2"), "--dtype=float32", *CHUNKS, "--data-parallel-size=2", "--max-recoveries=0",
+                     workers=1) as self.cluster:
+            self.assertEqual(self.embed(prompts), wanted)
+            self.assertTrue(all(replica["num_requests"] > 0 for replica in self.cluster.status()["replicas"]), "both have computed")
+
+
 class Faults(EmbeddingCase):
     """A mean takes every row of its prompt: what was computed before a fault must not be forgotten, nor counted twice."""
 
