@@ -84,6 +84,9 @@ class Structured(unittest.TestCase):
         for form, fits in (({"regex": r"[a-z]{3,5}-\d{2}"}, lambda text: re.fullmatch(r"[a-z]{3,5}-\d{2}", text)),
                            ({"choice": ["bright red", "dark blue"]}, lambda text: text in ("bright red", "dark blue")),
                            ({"grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never")),
+                           ({"json": {"type": "object", "properties": {"a": {"enum": [7, 8]}}, "required": ["a"]},
+                             "disable_additional_properties": True}, lambda text: json.loads(text)["a"] in (7, 8)
+                            and set(json.loads(text)) == {"a"}),
                            ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
             with self.subTest(form):
                 reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
