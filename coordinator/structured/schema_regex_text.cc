@@ -19,9 +19,10 @@ using Kind = RegexTerm::Kind;
 // automaton of all others, which accepts texts that the pattern does not match.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
-// The most repetitions of a part whose branches are rows of characters: they become a chain of rules
-// (xgrammar_repetitions.h).
+// The most repetitions of a part whose branches are rows of characters, and the most branches: they become a
+// chain of rules (xgrammar_repetitions.h).
 constexpr int32_t kMaxCount = 1024;
+constexpr size_t kMaxBranches = 32;
 
 // The same of other parts. xgrammar 0.2.9 divides a part that repeats more often in two parts, and a text may
 // cross from one part to the other at each of this many places: masks take a hundred milliseconds and more.
@@ -182,7 +183,7 @@ class PatternWriter {
       }
       return arena_.term(id).kind == Kind::kChars;
     }
-    return term.kind == Kind::kUnion &&
+    return term.kind == Kind::kUnion && term.parts.size() <= kMaxBranches &&
            std::all_of(term.parts.begin(), term.parts.end(), [this](RegexId part) {
              return arena_.term(part).kind != Kind::kUnion && IsFlat(part);
            });

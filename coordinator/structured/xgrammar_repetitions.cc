@@ -19,7 +19,8 @@ constexpr int32_t kNoLimit = -1;
 constexpr int32_t kLongestChain = 1024;
 // Of a class, which xgrammar's unrolling keeps in one rule.
 constexpr int32_t kLongestUnrolled = 128;
-constexpr int32_t kMostRules = 16'384;
+// Of all chains: as many branches get into their rules.
+constexpr int64_t kMostBranches = 65'536;
 
 class RepetitionChains : public xgrammar::GrammarMutator {
  private:
@@ -30,10 +31,11 @@ class RepetitionChains : public xgrammar::GrammarMutator {
     const int32_t rule = repeat[0], min = repeat[1], max = repeat[2];
     const int32_t links = max == kNoLimit ? min : max;
     std::vector<int32_t> content;
-    if (links < 1 || links > kLongestChain || num_rules_ + links > kMostRules ||
-        !ContentOf(rule, links, &content)) {
-      return VisitElement(repeat);
-    }
+    if (links < 1 || links > kLongestChain || !ContentOf(rule, links, &content)) return VisitElement(repeat);
+    const int64_t branches =
+        int64_t{links} * base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
+    if (num_branches_ + branches > kMostBranches) return VisitElement(repeat);
+    num_branches_ += branches;
     return builder_->AddRuleRef(Chain(rule, content, min, max));
   }
 
@@ -62,10 +64,7 @@ class RepetitionChains : public xgrammar::GrammarMutator {
   // The rule of a link, and whether the rule has no body yet.
   std::pair<int32_t, bool> IdOf(const std::vector<int32_t>& content, int32_t min, int32_t max) {
     const auto [at, is_new] = ids_.try_emplace(Link(content, min, max), 0);
-    if (is_new) {
-      ++num_rules_;
-      at->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_chain");
-    }
+    if (is_new) at->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_chain");
     return {at->second, is_new};
   }
 
@@ -110,7 +109,7 @@ class RepetitionChains : public xgrammar::GrammarMutator {
   }
 
   std::map<Link, int32_t> ids_;
-  int32_t num_rules_ = 0;
+  int64_t num_branches_ = 0;
 };
 
 }  // namespace
