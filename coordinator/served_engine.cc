@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
+#include "checkpoint/sentence_modules.h"
 #include "coordinator/draft_model.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
@@ -75,8 +77,32 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   return options;
 }
 
-PoolingOptions PoolingOptionsOf(const PoolingFlags& flags, const ModelConfig& config) {
-  PoolingOptions options{.generates = flags.generates, .type = flags.type};
+Pooling PoolingOf(SentenceModules::Pooling pooling) {
+  switch (pooling) {
+    case SentenceModules::Pooling::kLast:
+      return Pooling::kLast;
+    case SentenceModules::Pooling::kMean:
+      return Pooling::kMean;
+    case SentenceModules::Pooling::kCls:
+      return Pooling::kCls;
+  }
+  return Pooling::kLast;
+}
+
+PoolingOptions PoolingOptionsOf(const PoolingFlags& flags, const ModelConfig& config,
+                                const std::optional<SentenceModules>& modules) {
+  PoolingOptions options{.generates = flags.generates};
+  if (modules.has_value()) {
+    options.type = PoolingOf(modules->pooling);
+    options.normalizes = modules->normalizes;
+    if (!flags.type.has_value() && !modules->missing.empty()) {
+      options.problem =
+          absl::StrCat("the model's embeddings need ", modules->missing,
+                       ", which this server does not have; with --pooling-type=last, mean or cls it "
+                       "makes embeddings without");
+    }
+  }
+  options.type = flags.type.value_or(options.type);
   options.matryoshka = flags.matryoshka.value_or(
       MatryoshkaDimensions{.any = config.is_matryoshka && config.matryoshka_dimensions.empty(),
                            .listed = config.matryoshka_dimensions});
@@ -154,6 +180,9 @@ class ServedEngineImpl : public ServedEngine {
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
+    if (std::filesystem::is_directory(flags_.model)) {
+      ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
+    }
     ChatFlags chat = flags_.chat;
     chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {
       metrics->OnGrammarCompiled(duration);
@@ -199,7 +228,7 @@ class ServedEngineImpl : public ServedEngine {
     model.default_template_kwargs = std::move(parts.default_template_kwargs);
     model.gate = flags_.chat.gate;
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
-    model.pooling = PoolingOptionsOf(flags_.pooling, config);
+    model.pooling = PoolingOptionsOf(flags_.pooling, config, sentence_modules_);
     model.metrics = metrics_;
     model.trace = trace_;
     model.kv_events = kv_events_;
@@ -214,6 +243,7 @@ class ServedEngineImpl : public ServedEngine {
     model.dtype = KvCacheDTypeName(dtype);
     model.max_num_seqs = flags_.engine.scheduler.max_num_seqs;
     if (std::filesystem::is_directory(flags_.model)) model.tokenizer_folder = flags_.model;
+    model.chat_template = flags_.chat.chat_template;
     model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,
                                                     .dtype = dtype,
                                                     .max_model_len = max_model_len_,
@@ -369,6 +399,7 @@ class ServedEngineImpl : public ServedEngine {
   int32_t max_model_len_ = 0;
   int32_t num_layers_ = 0;  // with those of a draft model
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::optional<SentenceModules> sentence_modules_;
   std::shared_ptr<Metrics> metrics_;
   std::unique_ptr<WeightsKeeper> keeper_;        // the engine's observer; tells trace_
   std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells metrics_

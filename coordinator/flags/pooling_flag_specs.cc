@@ -1,5 +1,7 @@
 // The flags of embeddings, for the table of the coordinator's flags.
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,17 @@ namespace somnus {
 namespace {
 
 constexpr size_t kMaxListed = 1024;
+
+absl::Status SetPoolingType(const std::string& value, PoolingFlags* flags) {
+  constexpr std::pair<absl::string_view, std::optional<Pooling>> kTypes[] = {
+      {"auto", std::nullopt}, {"last", Pooling::kLast}, {"mean", Pooling::kMean}, {"cls", Pooling::kCls}};
+  for (const auto& [word, type] : kTypes) {
+    if (value != word) continue;
+    flags->type = type;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("is not one of auto, last, mean, cls");
+}
 
 absl::Status SetMatryoshka(const std::string& value, PoolingFlags* flags) {
   if (value == "auto") {
@@ -40,11 +53,11 @@ FlagGroup EmbeddingFlags(PoolingFlags* p) {
               Flag::OneOf(
                   "runner", &p->generates, {{"generate", true}, {"pooling", false}},
                   "generate: the model gives text and embeddings; pooling: requests for text are refused"),
-              Flag::OneOf(
-                  "pooling-type", &p->type,
-                  {{"last", Pooling::kLast}, {"mean", Pooling::kMean}, {"cls", Pooling::kCls}},
+              Flag::Custom(
+                  "pooling-type", "auto|last|mean|cls", "auto",
+                  [p](const std::string& value) { return SetPoolingType(value, p); },
                   "which of the tokens' final hidden states an embedding is: the last one, the mean of all, "
-                  "or the first one"),
+                  "or the first one; auto: as 1_Pooling/config.json says, else the last one"),
               Flag::Custom(
                   "matryoshka-dimensions", "auto|none|any|N,N,...", "auto",
                   [p](const std::string& value) { return SetMatryoshka(value, p); },

@@ -9,7 +9,7 @@ namespace somnus {
 
 struct PoolingFlags {
   bool generates = true;  // --runner
-  Pooling type = Pooling::kLast;
+  std::optional<Pooling> type;  // not set: as the checkpoint says, else the last token's
   std::optional<MatryoshkaDimensions> matryoshka;  // not set: as the checkpoint says
 };
 

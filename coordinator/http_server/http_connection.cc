@@ -372,6 +372,7 @@ void HttpConnection::Record(const Request& request, const RouteMatch& match, int
   record.client = peer_;
   record.request_id = request.id;
   record.traceparent = request.traceparent;
+  record.tracestate = request.tracestate;
   record.method = MethodLabel(request.method);
   record.route = match.spec == nullptr ? "" : match.spec->path;
   record.of_operators = admin_;

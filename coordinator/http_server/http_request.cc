@@ -41,6 +41,7 @@ void ReadHead(const http::request_header<>& head, HttpRequest* request) {
   }
   request->id = std::string(head["X-Request-Id"]);
   request->traceparent = FieldValue(head, "traceparent").value_or("");
+  request->tracestate = FieldValue(head, "tracestate").value_or("");
   request->last_event_id = std::string(head["Last-Event-ID"]);
   request->timeout = FieldValue(head, kTimeoutHeader);
   request->ttft = FieldValue(head, kTtftHeader);

@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string method;
   std::string target;  // path and query, for MatchRoute of routes.h
   std::string host;    // with the port; empty: an HTTP/1.0 client sent no Host
-  std::string content_type, content_encoding, authorization, id, traceparent;
+  std::string content_type, content_encoding, authorization, id, traceparent, tracestate;
   std::string api_key;        // of the Messages routes: the header x-api-key as a bearer's Authorization
   std::string last_event_id;  // of a client that comes back to a stream of events
   std::optional<std::string> timeout, ttft;  // headers of request_times.h

@@ -60,12 +60,12 @@ void ReadDimensions(FieldReader* fields, const ServedModel& model, EmbeddingOpti
 }
 
 // vLLM 0.33 has `use_activation` in the place of `normalize`.
-void ReadNormalize(FieldReader* fields, EmbeddingOptions* options) {
+void ReadNormalize(FieldReader* fields, bool by_default, EmbeddingOptions* options) {
   const std::optional<bool> normalize = fields->Bool("normalize");
   const std::optional<bool> activation = fields->Bool("use_activation");
   if (normalize.has_value() && activation.has_value() && *normalize != *activation)
     return fields->Fail("normalize", "normalize and use_activation mean the same, and differ");
-  options->normalize = normalize.value_or(activation.value_or(true));
+  options->normalize = normalize.value_or(activation.value_or(by_default));
 }
 
 void ReadOptions(FieldReader* fields, const ServedModel& model, EmbeddingOptions* options) {
@@ -87,7 +87,8 @@ void ReadOptions(FieldReader* fields, const ServedModel& model, EmbeddingOptions
       fields->Fail(name, absl::StrCat(name, " is not supported"));
   }
   ReadDimensions(fields, model, options);
-  ReadNormalize(fields, options);
+  ReadNormalize(fields, model.pooling.normalizes, options);
+  if (!model.pooling.problem.empty()) fields->Fail("model", model.pooling.problem);
 }
 
 // `field`: the name of the text in the request.

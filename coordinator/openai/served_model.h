@@ -86,6 +86,7 @@ struct ServedModel {
   int32_t max_num_seqs = 0;                         // that run at once in each replica
   // The directory with the tokenizer's files, for gateways; empty: the model is one file.
   std::string tokenizer_folder;
+  std::string chat_template;  // in place of the files' own, for gateways; empty: the files' own
   std::string engine_config;  // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;     // of each replica
   // Where several models are served, for ListModelStatus. Targets: 0 is none.

@@ -153,6 +153,8 @@ class FormReader {
       if (value.is_null() || value == false) continue;
       if (key == "disable_any_whitespace") {
         layout.any_whitespace = false;
+      } else if (key == "disable_additional_properties") {
+        layout.only_named_properties = true;
       } else if (key == "json" || key == "regex" || key == "choice" || key == "grammar" ||
                  key == "json_object" || key == "structural_tag") {
         forms.push_back(key);
@@ -170,6 +172,7 @@ class FormReader {
     if (form == "choice") return SetChoice(field, given["choice"]);
     if (form == "grammar") return SetEbnf(field, given["grammar"]);
     if (form == "structural_tag") return SetTag(field, InOrder(field)["structural_tag"]);
+    layout.only_named_properties = false;  // the form names none
     Set(field, {.kind = GrammarKind::kJsonObject, .layout = layout});
   }
 

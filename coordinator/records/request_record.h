@@ -14,6 +14,7 @@ struct RequestRecord {
   std::string client;         // its address and port
   std::string request_id;     // of X-Request-Id: any bytes; empty: there is none
   std::string traceparent;    // of W3C Trace Context: any bytes; empty: there is none
+  std::string tracestate;     // likewise
   std::string method;         // of HTTP, or of the gRPC service
   std::string route;          // as the table of routes has it, or the gRPC service; never a client's own path
   bool of_operators = false;  // on operators' listener

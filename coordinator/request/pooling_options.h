@@ -2,6 +2,7 @@
 // How a served model makes embeddings. Plain data.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "coordinator/request/request.h"
@@ -18,6 +19,9 @@ struct MatryoshkaDimensions {
 struct PoolingOptions {
   bool generates = true;  // --runner=generate; false: requests for text are refused
   Pooling type = Pooling::kLast;
+  bool normalizes = true;  // unless a request says otherwise
+  // Why the model's embeddings cannot be made, for clients; empty: they can.
+  std::string problem;
   MatryoshkaDimensions matryoshka;
 };
 

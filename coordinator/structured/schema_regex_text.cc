@@ -19,9 +19,20 @@ using Kind = RegexTerm::Kind;
 // automaton of all others, which accepts texts that the pattern does not match.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
-// xgrammar 0.2.9 divides a part that repeats more often in two parts, and a text may cross from one part to
-// the other at each of this many places: masks take a hundred milliseconds and more.
-constexpr int32_t kMaxCount = 128;
+// The most repetitions of a part whose branches are rows of characters, and the most branches: they become a
+// chain of rules (xgrammar_repetitions.h).
+constexpr int32_t kMaxCount = 1024;
+constexpr size_t kMaxBranches = 32;
+
+// The same of other parts. xgrammar 0.2.9 divides a part that repeats more often in two parts, and a text may
+// cross from one part to the other at each of this many places: masks take a hundred milliseconds and more.
+constexpr int32_t kMaxCountOfOthers = 128;
+
+// Where a count is larger: the repetitions of a block. Where a block ends, a mask takes as many milliseconds.
+constexpr int32_t kBlock = 48;
+// By how much the part behind the blocks is longer than a block, at least: within it a text may end anywhere
+// while the block ends.
+constexpr int32_t kBehindBlocks = 32;
 
 const CodePointSet& Escaped() {
   static const auto* set = new CodePointSet(CodePointSet::Of({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
@@ -99,7 +110,8 @@ class PatternWriter {
         const size_t begin = out_.size();
         AppendAtom(term.parts[0]);
         const std::string atom = out_.substr(begin);
-        out_.replace(begin, std::string::npos, RepeatText(atom, term.min, term.max));
+        const int32_t most = IsFlat(term.parts[0]) ? kMaxCount : kMaxCountOfOthers;
+        out_.replace(begin, std::string::npos, RepeatText(atom, most, term.min, term.max));
         return;
       }
       case Kind::kEmpty:
@@ -134,31 +146,47 @@ class PatternWriter {
     if (optional) out_ += "?";
   }
 
-  // `atom` repeated, without any count above kMaxCount. A text goes on in at most a few ways at once.
-  static std::string RepeatText(const std::string& atom, int32_t min, int32_t max) {
-    if ((max == kNoLimit ? min : max) <= kMaxCount) return absl::StrCat(atom, CountText(min, max));
-    if (max == kNoLimit) return absl::StrCat(Exactly(atom, min), atom, "*");
-    return absl::StrCat(Exactly(atom, min), UpTo(atom, max - min));
+  // `atom` repeated, without any count above `most`. A text goes on in at most a few ways at once.
+  static std::string RepeatText(const std::string& atom, int32_t most, int32_t min, int32_t max) {
+    if ((max == kNoLimit ? min : max) <= most) return absl::StrCat(atom, CountText(min, max));
+    if (max == kNoLimit) return absl::StrCat(Exactly(atom, most, min), atom, "*");
+    return absl::StrCat(Exactly(atom, most, min), UpTo(atom, most, max - min));
   }
 
-  static std::string Exactly(const std::string& atom, int32_t count) {
+  static std::string Exactly(const std::string& atom, int32_t most, int32_t count) {
     if (count == 0) return "";
-    if (count <= kMaxCount) return absl::StrCat(atom, CountText(count, count));
-    return absl::StrCat(Exactly(BlockOf(atom), count / kMaxCount), Exactly(atom, count % kMaxCount));
+    if (count <= most) return absl::StrCat(atom, CountText(count, count));
+    return absl::StrCat(Exactly(BlockOf(atom), kMaxCountOfOthers, count / kBlock),
+                        Exactly(atom, most, count % kBlock));
   }
 
-  // Either the last block is missing, or all blocks are there.
-  static std::string UpTo(const std::string& atom, int32_t count) {
+  // Any number of whole blocks, and behind them at least as many single ones as a block has.
+  static std::string UpTo(const std::string& atom, int32_t most, int32_t count) {
     if (count == 0) return "";
-    if (count <= kMaxCount) return absl::StrCat(atom, CountText(0, count));
-    const std::string block = BlockOf(atom);
-    const int32_t blocks = count / kMaxCount;
-    return absl::StrCat("(?:", UpTo(block, blocks - 1), UpTo(atom, kMaxCount - 1), "|",
-                        Exactly(block, blocks), UpTo(atom, count % kMaxCount), ")");
+    if (count <= most) return absl::StrCat(atom, CountText(0, count));
+    const int32_t blocks = (count - kBlock - kBehindBlocks) / kBlock;
+    return absl::StrCat(UpTo(BlockOf(atom), kMaxCountOfOthers, blocks), atom,
+                        CountText(0, count - blocks * kBlock));
   }
 
   static std::string BlockOf(const std::string& atom) {
-    return absl::StrCat("(?:", atom, CountText(kMaxCount, kMaxCount), ")");
+    return absl::StrCat("(?:", atom, CountText(kBlock, kBlock), ")");
+  }
+
+  // Whether the text of a part has no groups within.
+  bool IsFlat(RegexId id) const {
+    const RegexTerm& term = arena_.term(id);
+    if (term.kind == Kind::kChars) return true;
+    if (term.kind == Kind::kConcat) {
+      for (; arena_.term(id).kind == Kind::kConcat; id = arena_.term(id).parts[1]) {
+        if (arena_.term(arena_.term(id).parts[0]).kind != Kind::kChars) return false;
+      }
+      return arena_.term(id).kind == Kind::kChars;
+    }
+    return term.kind == Kind::kUnion && term.parts.size() <= kMaxBranches &&
+           std::all_of(term.parts.begin(), term.parts.end(), [this](RegexId part) {
+             return arena_.term(part).kind != Kind::kUnion && IsFlat(part);
+           });
   }
 
   static std::string CountText(int32_t min, int32_t max) {

@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "coordinator/structured/work_meter.h"
 #include "coordinator/structured/xgrammar_log.h"
+#include "coordinator/structured/xgrammar_repetitions.h"
 #include "coordinator/structured/xgrammar_warnings.h"
 // Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/compiled_grammar_impl.h"
@@ -304,7 +305,8 @@ class XgrammarCompiler : public GrammarCompiler {
                    const XgrammarOptions& options)
       // One thread, as exceptions and meters belong to the caller's. Masks are made after the compile: a
       // grammar's first text waits for few of them.
-      : compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
+      : tokenizer_(info),
+        compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
                   /*enable_dynamic_compilation=*/true),
         shared_(std::make_shared<const Shared>(
             Shared{options.limits, vocabulary.rows, FirstBytesOf(vocabulary)})) {}
@@ -315,7 +317,8 @@ class XgrammarCompiler : public GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> result;
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
-      result = std::make_shared<XgrammarGrammar>(CompileAs(source), shared_);
+      result = std::make_shared<XgrammarGrammar>(compiler_.CompileGrammar(ChainRepetitions(Parse(source))),
+                                                 shared_);
       return absl::OkStatus();
     }));
     if (!warnings.messages().empty()) {
@@ -336,34 +339,42 @@ class XgrammarCompiler : public GrammarCompiler {
     return first_bytes;
   }
 
-  xgrammar::CompiledGrammar CompileAs(const GrammarSource& source) {
-    const JsonLayout& layout = source.layout;
+  xgrammar::Grammar Parse(const GrammarSource& source) const {
     switch (source.kind) {
       case GrammarKind::kJsonSchema:
-        return CompileSchema(source.text, layout);
+        return ParseSchema(source.text, source.layout);
       case GrammarKind::kJsonObject:
-        return CompileSchema(R"({"type": "object"})", layout);
+        return ParseSchema(R"({"type": "object"})", source.layout);
       case GrammarKind::kRegex:
-        return compiler_.CompileRegex(source.text);
+        return xgrammar::Grammar::FromRegex(source.text);
       case GrammarKind::kChoice:
-        return compiler_.CompileGrammar(EbnfOfChoices(source.choices));
+        return xgrammar::Grammar::FromEBNF(EbnfOfChoices(source.choices));
       case GrammarKind::kEbnf:
-        return compiler_.CompileGrammar(source.text);
+        return xgrammar::Grammar::FromEBNF(source.text);
       case GrammarKind::kStructuralTag:
-        return compiler_.CompileStructuralTag(WithMaxWhitespace(source.text, shared_->limits.max_whitespace));
+        return ParseStructuralTag(source.text);
     }
     throw std::invalid_argument("a grammar of an unknown kind");
   }
 
-  xgrammar::CompiledGrammar CompileSchema(const std::string& schema, const JsonLayout& layout) {
+  xgrammar::Grammar ParseSchema(const std::string& schema, const JsonLayout& layout) const {
     std::optional<int32_t> max_whitespace = layout.max_whitespace;
     if (!max_whitespace.has_value() && shared_->limits.max_whitespace > 0)
       max_whitespace = shared_->limits.max_whitespace;
-    return compiler_.CompileJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
-                                       /*separators=*/std::nullopt,
-                                       /*strict_mode=*/layout.only_named_properties, max_whitespace);
+    return xgrammar::Grammar::FromJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
+                                             /*separators=*/std::nullopt,
+                                             /*strict_mode=*/layout.only_named_properties, max_whitespace);
   }
 
+  xgrammar::Grammar ParseStructuralTag(const std::string& text) const {
+    const auto result = xgrammar::Grammar::FromStructuralTag(
+        WithMaxWhitespace(text, shared_->limits.max_whitespace), tokenizer_);
+    if (const auto* error = std::get_if<xgrammar::StructuralTagError>(&result))
+      throw std::invalid_argument(xgrammar::GetMessageFromVariantError(*error));
+    return std::get<xgrammar::Grammar>(result);
+  }
+
+  const xgrammar::TokenizerInfo tokenizer_;
   xgrammar::GrammarCompiler compiler_;
   const SharedPtr shared_;
 };

@@ -98,6 +98,7 @@ class Phases {
       phase.trace_id = request.trace_id;
       phase.span_id = NewSpanId();
       phase.parent_id = request.span_id;
+      phase.state = request.state;
     }
     spans->insert(spans->end(), std::make_move_iterator(phases_.begin()),
                   std::make_move_iterator(phases_.end()));
@@ -130,6 +131,7 @@ std::vector<Span> SpansOf(const RequestRecord& record, const TraceContext& conte
   request.trace_id = context.trace_id;
   request.span_id = NewSpanId();
   request.parent_id = context.parent_id;
+  request.state = context.state;
   request.name = "llm_request";
   request.kind = SpanKind::kServer;
   request.begin = record.begin;

@@ -24,7 +24,9 @@ bool IsSampled(const std::string& trace_id, double share) {
 void RequestTracer::Record(const RequestRecord& record) {
   if (!record.generates) return;
   std::optional<TraceContext> context = ParseTraceparent(record.traceparent);
-  if (!context.has_value()) {
+  if (context.has_value()) {
+    context->state = ParseTracestate(record.tracestate);
+  } else {
     context.emplace().trace_id = NewTraceId();
     context->sampled = IsSampled(context->trace_id, sample_);
   }

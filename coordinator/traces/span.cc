@@ -27,6 +27,7 @@ Json AttributeJson(const std::string& key, const Span::Value& value) {
 
 Json SpanJson(const Span& span) {
   Json json = {{"traceId", span.trace_id}, {"spanId", span.span_id}};
+  if (!span.state.empty()) json["traceState"] = span.state;
   if (!span.parent_id.empty()) json["parentSpanId"] = span.parent_id;
   json["name"] = span.name;
   json["kind"] = static_cast<int>(span.kind);

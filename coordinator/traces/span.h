@@ -18,6 +18,7 @@ struct Span {
   std::string trace_id;  // as of TraceContext
   std::string span_id;
   std::string parent_id;  // empty: the root of the trace
+  std::string state;      // as of TraceContext
   std::string name;
   SpanKind kind = SpanKind::kInternal;
   absl::Time begin, end;  // by the wall clock

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace somnus {
 namespace {
@@ -13,6 +17,8 @@ namespace {
 // The places of the fields in version 00, and the length.
 constexpr size_t kVersionDigits = 2, kTraceAt = 3, kTraceDigits = 32, kParentAt = 36, kParentDigits = 16,
                  kFlagsAt = 53, kFlagsDigits = 2, kLength = 55;
+
+constexpr size_t kMaxStateBytes = 512, kMaxStateMembers = 32;
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -24,6 +30,21 @@ bool IsId(absl::string_view text) {
 }
 
 bool IsOdd(char digit) { return absl::string_view("13579bdf").find(digit) != absl::string_view::npos; }
+
+// A key of lower-case letters, digits and "_-*/@", and a value of printable characters.
+bool IsStateMember(absl::string_view member) {
+  const size_t equals = member.find('=');
+  if (equals == 0 || equals == absl::string_view::npos) return false;
+  const absl::string_view key = member.substr(0, equals), value = member.substr(equals + 1);
+  return std::all_of(key.begin(), key.end(),
+                     [](char c) {
+                       return absl::ascii_islower(c) || absl::ascii_isdigit(c) ||
+                              absl::StrContains("_-*/@", c);
+                     }) &&
+         !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
+           return absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '=';
+         });
+}
 
 // Not 0, which stands for no id.
 uint64_t NewNumber() {
@@ -49,6 +70,18 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view text) {
   const absl::string_view flags = text.substr(kFlagsAt, kFlagsDigits);
   if (!IsId(trace) || !IsId(parent) || !IsHex(flags)) return std::nullopt;
   return TraceContext{std::string(trace), std::string(parent), IsOdd(flags[1])};
+}
+
+std::string ParseTracestate(absl::string_view text) {
+  if (text.size() > kMaxStateBytes) return "";
+  std::vector<absl::string_view> members;
+  for (absl::string_view member : absl::StrSplit(text, ',')) {
+    member = absl::StripAsciiWhitespace(member);
+    if (member.empty()) continue;
+    if (!IsStateMember(member)) return "";
+    members.push_back(member);
+  }
+  return members.size() <= kMaxStateMembers ? absl::StrJoin(members, ",") : "";
 }
 
 std::string NewTraceId() {

@@ -204,6 +204,22 @@ TEST_F(EmbeddingsTest, EnginesErrorsAndAborts) {
   EXPECT_EQ(client.ReadReply().status, 503) << "there is no half of a vector";
 }
 
+TEST_F(EmbeddingsTest, TheModelSaysWhetherVectorsAreNormalized) {
+  ServeModel({.normalizes = false});
+  const auto vector = [&](const char* fields) { return Embed(fields)["data"][0]["embedding"]; };
+  EXPECT_EQ(vector(R"("input": "abc")"), (std::vector<float>{97, 99, 3, 1}));
+  EXPECT_NE(vector(R"("input": "abc", "normalize": true)"), vector(R"("input": "abc")"));
+}
+
+TEST_F(EmbeddingsTest, AModelWhoseEmbeddingsCannotBeMadeSaysWhy) {
+  ServeModel({.problem = "the model's embeddings need the module Dense"});
+  for (const char* path : {"/v1/embeddings", "/pooling"}) {
+    const HttpReply reply = Send("POST", path, R"({"input": "a"})");
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_NE(reply.body.find("the module Dense"), std::string::npos) << reply.body;
+  }
+}
+
 TEST_F(EmbeddingsTest, TheRunnerForPoolingAnswersWithNoText) {
   ServeModel({.generates = false});
   EXPECT_EQ(Vectors(R"("input": "abc")"), (Floats{{97, 99, 3, 1}}));

@@ -23,7 +23,7 @@ TEST(TokenizerArchiveTest, ChunksAreBoundedAndTheLastHasTheHash) {
   WriteFile(dir.path() + "/tokenizer_config.json", "{}");
   WriteFile(dir.path() + "/model.safetensors", "weights");
   std::vector<common::GetTokenizerChunk> chunks;
-  ASSERT_TRUE(WriteTokenizer(dir.path(), [&](const common::GetTokenizerChunk& chunk) {
+  ASSERT_TRUE(WriteTokenizer(dir.path(), "", [&](const common::GetTokenizerChunk& chunk) {
                 chunks.push_back(chunk);
                 return true;
               }).ok());
@@ -43,13 +43,35 @@ TEST(TokenizerArchiveTest, ChunksAreBoundedAndTheLastHasTheHash) {
 TEST(TokenizerArchiveTest, NoTokenizerAndNoReader) {
   const TempDir dir;
   const auto take = [](const common::GetTokenizerChunk&) { return true; };
-  EXPECT_TRUE(absl::IsNotFound(WriteTokenizer(dir.path(), take)));
+  EXPECT_TRUE(absl::IsNotFound(WriteTokenizer(dir.path(), "", take)));
   WriteFile(dir.path() + "/config.json", "{}");
-  EXPECT_TRUE(absl::IsNotFound(WriteTokenizer(dir.path(), take)));
+  EXPECT_TRUE(absl::IsNotFound(WriteTokenizer(dir.path(), "", take)));
   WriteFile(dir.path() + "/tokenizer.json", "{}");
-  EXPECT_TRUE(WriteTokenizer(dir.path(), take).ok());
-  EXPECT_TRUE(
-      absl::IsCancelled(WriteTokenizer(dir.path(), [](const common::GetTokenizerChunk&) { return false; })));
+  EXPECT_TRUE(WriteTokenizer(dir.path(), "", take).ok());
+  EXPECT_TRUE(absl::IsCancelled(
+      WriteTokenizer(dir.path(), "", [](const common::GetTokenizerChunk&) { return false; })));
+}
+
+TEST(TokenizerArchiveTest, AChatTemplateTakesThePlaceOfTheFiles) {
+  const TempDir dir;
+  WriteFile(dir.path() + "/tokenizer.json", "{}");
+  WriteFile(dir.path() + "/chat_template.jinja", "the file's own");
+  WriteFile(dir.path() + "/chat_template.json", "the other file's own");
+  const auto archive = [&](const std::string& chat_template) {
+    std::string bytes;
+    EXPECT_TRUE(WriteTokenizer(dir.path(), chat_template, [&](const common::GetTokenizerChunk& chunk) {
+                  bytes += chunk.data();
+                  return true;
+                }).ok());
+    return bytes;
+  };
+  EXPECT_NE(archive("").find("the file's own"), std::string::npos);
+  EXPECT_NE(archive("").find("chat_template.json"), std::string::npos);
+  const std::string replaced = archive("{{ messages }}");
+  EXPECT_NE(replaced.find("{{ messages }}"), std::string::npos);
+  EXPECT_NE(replaced.find("chat_template.jinja"), std::string::npos);
+  EXPECT_EQ(replaced.find("file's own"), std::string::npos);
+  EXPECT_EQ(replaced.find("chat_template.json"), std::string::npos);
 }
 
 TEST(RateMeterTest, TheRateIsOfTheTimeBetweenLooks) {

@@ -4,8 +4,10 @@ import base64
 import json
 import math
 import os
+import shutil
 import signal
 import struct
+import tempfile
 import threading
 import unittest
 
@@ -85,6 +87,48 @@ class Vectors(EmbeddingCase):
             self.assertEqual(list(stream.events())[-1]["choices"][0]["finish_reason"], "length")
             stream.close()
         self.cluster.wait_idle()
+
+
+class ByFiles(EmbeddingCase):
+    """Without --pooling-type the files of sentence-transformers count."""
+
+    def serve(self, pooling, *modules, flags=()):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in os.listdir(tiny("qwen2")):
+            shutil.copyfile(os.path.join(tiny("qwen2"), name), os.path.join(folder.name, name))
+        os.mkdir(os.path.join(folder.name, "1_Pooling"))
+        with open(os.path.join(folder.name, "1_Pooling", "config.json"), "w", encoding="utf-8") as file:
+            json.dump({pooling: True}, file)
+        with open(os.path.join(folder.name, "modules.json"), "w", encoding="utf-8") as file:
+            json.dump([{"path": "1_Pooling", "type": f"sentence_transformers.models.{name}"} for name in modules], file)
+        return Cluster(folder.name, "--dtype=float32", *flags, workers=1)
+
+    def test_pooling_and_length(self):
+        case = GOLDENS["qwen2"][0]
+        with self.serve("pooling_mode_mean_tokens", "Transformer", "Pooling") as self.cluster:
+            self.assert_close(self.embed(case["prompt"])[0], case["mean"])
+            self.assert_close(self.embed(case["prompt"], normalize=True)[0], unit(case["mean"]))
+        with self.serve("pooling_mode_mean_tokens", "Pooling", "Normalize", flags=("--pooling-type=last",)) as self.cluster:
+            self.assert_close(self.embed(case["prompt"])[0], unit(case["last"]))
+
+    def test_a_module_that_is_missing(self):
+        with self.serve("pooling_mode_mean_tokens", "Pooling", "Dense") as self.cluster:
+            error = self.post("/v1/embeddings", 400, input="a")["error"]
+            self.assertIn("the module Dense", error["message"])
+            self.assertIn("--pooling-type", error["message"])
+            self.assertEqual(len(self.cluster.tokens("a", max_tokens=2)), 2, "text is served")
+
+
+class Replicas(EmbeddingCase):
+    def test_every_replica_gives_the_same_bits(self):
+        prompts = [[i, *case["prompt"]] for i in range(12) for case in GOLDENS["qwen2"]]
+        with Cluster(tiny("qwen2"), "--dtype=float32", *CHUNKS, workers=1) as self.cluster:
+            wanted = self.embed(prompts)
+        with Cluster(tiny("qwen2"), "--dtype=float32", *CHUNKS, "--data-parallel-size=2", "--max-recoveries=0",
+                     workers=1) as self.cluster:
+            self.assertEqual(self.embed(prompts), wanted)
+            self.assertTrue(all(replica["num_requests"] > 0 for replica in self.cluster.status()["replicas"]), "both have computed")
 
 
 class Faults(EmbeddingCase):

@@ -213,6 +213,21 @@ class DraftModel(WithoutDrafts):
             self.assertEqual(info.json["vllm_config"]["speculative_config"],
                              {"method": "draft", "num_speculative_tokens": 6, "model": tiny(MODEL)})
 
+    def test_checks_of_the_weights_include_the_draft_model(self):
+        def check(action):
+            response = cluster.request("POST", f"/weight_checker?action={action}&tensors=true", port=cluster.admin_port)
+            self.assertEqual(response.status, 200, response.text)
+            return response.json["ranks"][0]["tensors"]
+
+        with Cluster(tiny(MODEL), *SAME, *draft("llama-rope3"), workers=1) as cluster:
+            sums = check("snapshot")
+            drafts = [name for name in sums if name.startswith("draft_model:")]
+            self.assertTrue(any("layers.1" in name for name in drafts), drafts)
+            self.assertLess({name.removeprefix("draft_model:") for name in drafts}, set(sums), "named as the model's own")
+            self.assertNotEqual(sums["draft_model:model.norm.weight"], sums["model.norm.weight"])
+            self.sleep_and_wake(cluster, 2)
+            self.assertEqual(check("compare"), sums)
+
     def test_a_model_that_cannot_guess_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             other = os.path.join(folder, "other")

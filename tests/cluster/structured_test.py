@@ -7,7 +7,8 @@ import signal
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, wait_until
+from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
+from cluster.together import Together, complete, prompt
 
 CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Describe a person in JSON."}]
@@ -83,6 +84,9 @@ class Structured(unittest.TestCase):
         for form, fits in (({"regex": r"[a-z]{3,5}-\d{2}"}, lambda text: re.fullmatch(r"[a-z]{3,5}-\d{2}", text)),
                            ({"choice": ["bright red", "dark blue"]}, lambda text: text in ("bright red", "dark blue")),
                            ({"grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never")),
+                           ({"json": {"type": "object", "properties": {"a": {"enum": [7, 8]}}, "required": ["a"]},
+                             "disable_additional_properties": True}, lambda text: json.loads(text)["a"] in (7, 8)
+                            and set(json.loads(text)) == {"a"}),
                            ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
             with self.subTest(form):
                 reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
@@ -168,6 +172,29 @@ class Structured(unittest.TestCase):
         other = {"type": "function", "function": {"name": "other"}}
         self.assertEqual(self.refused(tools=[WEATHER], tool_choice=other)["param"], "tool_choice")
 
+    def test_answers_that_are_searched_for_calls_are_counted(self):
+        def count(mode, outcome, request_type="chat_completions"):
+            return self.cluster.metric("vllm:tool_call_parser_invocations_total", mode=mode, outcome=outcome,
+                                       request_type=request_type) or 0
+
+        def counts():
+            return [count("non_streaming", "tool_call"), count("non_streaming", "no_tool_call"), count("streaming", "tool_call"),
+                    count("non_streaming", "tool_call", "responses")]
+
+        before = counts()
+        forced = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+        self.chat(**forced)
+        self.chat(tools=[WEATHER], tool_choice="none")
+        self.chat()
+        body = {"messages": QUESTION, "max_tokens": 120, "temperature": 0, "stream": True, **forced}
+        self.assertEqual(self.cluster.request("POST", CHAT, body).status, 200)
+        flat = {"type": "function", **WEATHER["function"]}
+        body = {"input": "The weather?", "max_output_tokens": 120, "temperature": 0, **forced, "tools": [flat]}
+        self.assertEqual(self.cluster.request("POST", "/v1/responses", body).status, 200)
+        self.assertEqual([now - then for now, then in zip(counts(), before)], [1, 0, 1, 1])
+        self.chat(tools=[WEATHER], structured_outputs={"choice": ["Hello."]})
+        self.assertEqual(count("non_streaming", "no_tool_call"), before[1] + 1)
+
     def test_neighbours_have_their_tokens(self):
         alone = self.cluster.tokens("Once upon a time", max_tokens=48, ignore_eos=True)
         results = []
@@ -204,6 +231,58 @@ class StructuredElsewhere(unittest.TestCase):
             for ask in asks:
                 ask.join()
             self.assertEqual(results, [whole] * 3)
+            self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
+
+
+class SameTokens(unittest.TestCase):
+    """Greedy answers under grammars, alone and undisturbed, are what any disturbance gives; in float32, as ranks add up
+    differently."""
+
+    MODEL = "qwen3"
+    FORMS = ({"regex": "(ab|[c-f]|[0-9]){100}"}, {"json": SHORT}, {"json": {"type": "string", "minLength": 30, "maxLength": 90}},
+             {"choice": ["Anna Karenina", "Animal Farm", "Ana"]}, {"json_object": True, "disable_any_whitespace": True},
+             {"grammar": 'root ::= "[" item ("," item)* "]"\nitem ::= [a-z]{2,9} | "(" item ")"'})
+    REQUESTS = [{"prompt": prompt(7 * index + copy, 20), "max_tokens": 150, "temperature": 0, "structured_outputs": form}
+                for index, form in enumerate(FORMS) for copy in (0, 1)]
+
+    @classmethod
+    def setUpClass(cls):
+        with Cluster(tiny(cls.MODEL), "--dtype=float32", workers=1) as cluster:
+            cls.wanted = [cls.answer(cluster, body) for body in cls.REQUESTS]
+
+    @staticmethod
+    def answer(cluster, body):
+        return [(choice["token_ids"], choice["finish_reason"]) for choice in complete(cluster, body)]
+
+    def cluster(self, *flags):
+        return Cluster(tiny(self.MODEL), "--dtype=float32", "--max-num-seqs=16", *flags, workers=2)
+
+    def disturbed(self, cluster, disturb=lambda: None):
+        asked = Together(cluster, self.REQUESTS, self.answer)
+        disturb()
+        self.assertEqual(asked.join(), self.wanted)
+
+    def test_batches_preemption_and_drafts(self):
+        for flags in ((), ("--num-speculative-tokens=4", "--no-drafts-must-pay")):
+            with self.subTest(flags=flags), self.cluster(f"--kv-cache-memory-bytes={40 * 2 * 8192}", *flags) as cluster:
+                self.disturbed(cluster)
+                self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
+
+    def test_a_sleep_that_keeps_requests(self):
+        for flags in ((), ("--keep-kv-on-sleep",)):
+            with self.subTest(flags=flags), self.cluster(*flags) as cluster:
+                def sleep():
+                    wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 20, 60, "requests run")
+                    for path in ("/sleep?level=1&mode=keep", "/wake_up"):
+                        cluster.admin(path)
+                self.disturbed(cluster, sleep)
+
+    def test_a_killed_worker(self):
+        with self.cluster("--max-recoveries=100") as cluster:
+            def kill():
+                wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 20, 60, "requests run")
+                os.kill(cluster.worker_pids()[1], signal.SIGKILL)
+            self.disturbed(cluster, kill)
             self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
 
 

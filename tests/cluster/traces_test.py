@@ -79,13 +79,14 @@ class Traces(unittest.TestCase):
     def test_a_request_is_a_span_with_its_phases_within_its_clients_trace(self):
         with Collector() as collector, Cluster(tiny(MODEL), f"--otlp-traces-endpoint=http://127.0.0.1:{collector.port}",
                                                env={"OTEL_SERVICE_NAME": "chat"}) as cluster:
-            header = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
+            header = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "congo=t61, rojo=1", "X-Request-Id": "mine"}
             body = {"model": cluster.name, "prompt": PROMPT, "max_tokens": 5, "ignore_eos": True}
             self.assertEqual(cluster.request("POST", "/v1/completions", body, header).status, 200)
             spans = {span["name"]: span for span in collector.wait_for(4)}
             self.assertEqual(set(spans), {"llm_request", "queue", "prefill", "decode"})
             request = spans["llm_request"]
             self.assertEqual((request["traceId"], request["parentSpanId"], request["kind"]), (TRACE, PARENT, 2))
+            self.assertEqual({span["traceState"] for span in spans.values()}, {"congo=t61,rojo=1"})
             for name in ("queue", "prefill", "decode"):
                 self.assertEqual((spans[name]["traceId"], spans[name]["parentSpanId"]), (TRACE, request["spanId"]))
                 self.assertGreaterEqual(int(spans[name]["startTimeUnixNano"]), int(request["startTimeUnixNano"]))
@@ -148,11 +149,12 @@ class Traces(unittest.TestCase):
                     request = pb.GenerateRequest(request_id="a\nb", token_ids=pb.TokenIds(ids=PROMPT),
                                                  sampling=pb.SamplingParams(max_tokens=3))
                     call = rpc.InferenceServiceStub(channel).Generate(
-                        request, metadata=(("traceparent", f"00-{TRACE}-{PARENT}-01"),), timeout=60)
+                        request, metadata=(("traceparent", f"00-{TRACE}-{PARENT}-01"), ("tracestate", "congo=t61")), timeout=60)
                     self.assertTrue(list(call))
                 spans = collector.wait_for(4)
                 self.assertEqual({span["traceId"] for span in spans}, {TRACE})
                 root, = [span for span in spans if span["name"] == "llm_request"]
+                self.assertEqual(root["traceState"], "congo=t61")
                 self.assertEqual(root["attributes"]["rpc.grpc.status_code"], "0")
                 wait_until(lambda: any(line["protocol"] == "grpc" for line in lines_of(path)), 30, "the line of the call")
                 line, = [line for line in lines_of(path) if line["protocol"] == "grpc"]

@@ -65,7 +65,7 @@ TEST(FlagsTest, Embeddings) {
   auto flags = ParseFlags({"m"});
   ASSERT_TRUE(flags.ok());
   EXPECT_TRUE(flags->pooling.generates);
-  EXPECT_EQ(flags->pooling.type, Pooling::kLast);
+  EXPECT_FALSE(flags->pooling.type.has_value());
   EXPECT_FALSE(flags->pooling.matryoshka.has_value());
   flags = ParseFlags({"m", "--runner=pooling", "--pooling-type=mean", "--matryoshka-dimensions=64,128"});
   ASSERT_TRUE(flags.ok()) << flags.status();
@@ -412,7 +412,7 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--max-tune-time=-1"}, "--max-tune-time: '-1'"},
       {{"m", "--max-num-seqs=600"}, "--max-num-batched-tokens: 512 is less than --max-num-seqs (600)"},
       {{"m", "--runner=both"}, "--runner: 'both' is not one of generate, pooling"},
-      {{"m", "--pooling-type=max"}, "--pooling-type: 'max' is not one of last, mean, cls"},
+      {{"m", "--pooling-type=max"}, "--pooling-type: 'max' is not one of auto, last, mean, cls"},
       {{"m", "--matryoshka-dimensions=64,0"},
        "--matryoshka-dimensions: '64,0' is not auto, none, any or numbers"},
       {{"m", "--log-level=loud"}, "--log-level: 'loud' is not one of debug, info, warning, error"},

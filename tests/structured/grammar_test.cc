@@ -106,6 +106,11 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       {GrammarKind::kRegex, "(ab)*c?[0-9]{2,4}"},
       {GrammarKind::kRegex, "x(a|b.*)"},
       {GrammarKind::kRegex, "[^a-z]+"},
+      {GrammarKind::kRegex, "x(a|bc){2,5}(a|b){0,130}[ab]{0,140}"},
+      {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
+      {GrammarKind::kRegex, "(a*|b){1,4}c"},
+      {GrammarKind::kJsonSchema,
+       R"({"type": "string", "pattern": "^(?:[^\"\\\\\u0000-\u001f]|\\\\[\"nt]){2,9}$"})"},
       {GrammarKind::kEbnf,
        "root ::= expression\nexpression ::= [0-9]+ | \"-\" expression | \"[\" expression \"]\""},
       {GrammarKind::kEbnf, "root ::= \"a\" root \"b\" | \"\""},
@@ -123,6 +128,33 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
     for (uint32_t seed = 0; seed < 3; ++seed) Walk(*grammar, seed);
     EXPECT_EQ(grammar->bytes(), bytes) << "a mask was missing";
   }
+}
+
+TEST_F(Grammars, RepetitionsAreCounted) {
+  const auto times = [](int count, const std::string& text) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  for (const std::string part : {"a", "bc"}) {
+    for (const auto& [min, max] : {std::pair{0, 1}, {1, 1}, {2, 7}, {0, 200}, {130, 131}, {1000, 1024}}) {
+      SCOPED_TRACE(absl::StrCat(part, " ", min, " to ", max));
+      const auto grammar = Compile(GrammarKind::kRegex, absl::StrCat("x(a|bc){", min, ",", max, "}y"));
+      ASSERT_NE(grammar, nullptr);
+      if (min > 0) EXPECT_FALSE(Matches(*grammar, "x" + times(min - 1, part) + "y"));
+      EXPECT_TRUE(Matches(*grammar, "x" + times(min, part) + "y"));
+      EXPECT_TRUE(Matches(*grammar, "x" + times(max, part) + "y"));
+      EXPECT_FALSE(Matches(*grammar, "x" + times(max + 1, part) + "y"));
+    }
+  }
+  const auto several = Compile(GrammarKind::kRegex, "(a|bc){0,3}x(a|bc){1,2}y(a|bc){2,}z(a|cb){0,3}");
+  ASSERT_NE(several, nullptr);
+  EXPECT_TRUE(Matches(*several, "aaaxbcayaaaaaaazcbcba"));
+  EXPECT_FALSE(Matches(*several, "aaaaxayaaz"));
+  EXPECT_FALSE(Matches(*several, "xyaaz"));
+  EXPECT_FALSE(Matches(*several, "xaaayaaz"));
+  EXPECT_FALSE(Matches(*several, "xayaz"));
+  EXPECT_FALSE(Matches(*several, "xayaazbc"));
 }
 
 TEST_F(Grammars, WithAnyWhitespaceAndWithout) {

@@ -30,9 +30,12 @@ class Xgrammar:
                                       vocab_size=257, stop_token_ids=[END])
         self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
+    def compile(self, schema):
+        return self.compiler.compile_json_schema(json.dumps(schema), any_whitespace=True, strict_mode=False)
+
     def prepare(self, schema):
         """Returns the schema that is compiled, and a function that recognises texts."""
-        grammar = self.compiler.compile_json_schema(json.dumps(schema), any_whitespace=True, strict_mode=False)
+        grammar = self.compile(schema)
 
         def accepts(text):
             matcher = self.xgrammar.GrammarMatcher(grammar)
@@ -46,13 +49,16 @@ class Gate(Xgrammar):
         super().__init__()
         self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def prepare(self, schema):
+    def gated(self, schema):
         self.process.stdin.write(json.dumps(schema) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
         if "refusal" in answer:
             raise ValueError(answer["refusal"])
-        return super().prepare(answer["schema"])
+        return answer["schema"]
+
+    def prepare(self, schema):
+        return super().prepare(self.gated(schema))
 
 
 class Llguidance:

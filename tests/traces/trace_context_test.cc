@@ -47,6 +47,22 @@ TEST(TraceContextTest, AnythingElseIsNoContext) {
   }
 }
 
+TEST(TraceContextTest, TheStateIsAListOfMembers) {
+  EXPECT_EQ(ParseTracestate("congo=t61rcWkgMzE"), "congo=t61rcWkgMzE");
+  EXPECT_EQ(ParseTracestate("rojo=00f067aa0ba902b7 , fw529a3039@dt=FfAABB;a:1, ,x_*-/=y z"),
+            "rojo=00f067aa0ba902b7,fw529a3039@dt=FfAABB;a:1,x_*-/=y z");
+  EXPECT_EQ(ParseTracestate(""), "");
+  for (const std::string text :
+       {"congo", "=x", "congo=", "Congo=x", "congo=x,rojo", "congo=a=b", "congo=a\nb"})
+    EXPECT_EQ(ParseTracestate(text), "") << text;
+  std::string members;
+  for (int i = 0; i < 32; ++i) members += "k" + std::to_string(i) + "=v,";
+  EXPECT_NE(ParseTracestate(members), "");
+  EXPECT_EQ(ParseTracestate(members + "last=v"), "");
+  EXPECT_NE(ParseTracestate("k=" + std::string(510, 'v')), "");
+  EXPECT_EQ(ParseTracestate("k=" + std::string(511, 'v')), "");
+}
+
 TEST(TraceContextTest, NewIdsAreDifferentAndValid) {
   std::set<std::string> ids;
   for (int i = 0; i < 100; ++i) {

@@ -51,6 +51,7 @@ class DraftModel {
   // After Load and any sleep, once all memory is there: computes the small tables.
   absl::Status BindWorkspace();
   std::string weight_types() const { return model_.weights().DescribeTypes(); }
+  const std::vector<WeightPiece>& weight_pieces() const { return model_.weights().pieces(); }
   // The bytes of workspace that ops need, which is the device's and shared.
   int64_t ops_workspace_bytes() const { return model_.ops_workspace_bytes(); }
 

@@ -136,6 +136,14 @@ std::string ModelRunnerImpl::weight_types() const {
   return drafts_ == nullptr ? own : absl::StrCat(own, "; draft model: ", drafts_->model().weight_types());
 }
 
+std::vector<WeightPiece> ModelRunnerImpl::weight_pieces() const {
+  std::vector<WeightPiece> pieces = model_.weights().pieces();
+  if (drafts_ == nullptr) return pieces;
+  for (const WeightPiece& piece : drafts_->model().weight_pieces())
+    pieces.push_back({absl::StrCat("draft_model:", piece.name), piece.data, piece.bytes});
+  return pieces;
+}
+
 int64_t ModelRunnerImpl::kv_block_bytes() const {
   return model_.cache().block_bytes() + (drafts_ == nullptr ? 0 : drafts_->model().kv_block_bytes());
 }

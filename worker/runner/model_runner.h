@@ -168,8 +168,8 @@ class ModelRunner {
   // again. Drops the backups of weights. Errors of CheckReload have changed nothing; after further errors the
   // contents are undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
-  // The weights of the model, without a draft model's. The addresses are those of every time at which the
-  // memory is mapped.
+  // The weights of the model, and behind them a draft model's, whose names begin with "draft_model:". The
+  // addresses are those of every time at which the memory is mapped.
   virtual std::vector<WeightPiece> weight_pieces() const { return {}; }
   // Weights that come by chunks, each weight written over the old weight as soon as the new weight is whole,
   // while no step is under way. Drops backups of old weights. New weights are quantized as at the load.

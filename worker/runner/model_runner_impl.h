@@ -42,7 +42,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<uint64_t> SelfCheck() override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& checkpoint) const override;
-  std::vector<WeightPiece> weight_pieces() const override { return model_.weights().pieces(); }
+  std::vector<WeightPiece> weight_pieces() const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;

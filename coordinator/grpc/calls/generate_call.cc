@@ -71,6 +71,7 @@ grpc::Status GenerateCalls::Record(grpc::ServerContext* context, const char* met
   record.client = PeerOf(*context);
   record.request_id = MetadataOf(*context, "x-request-id");
   record.traceparent = MetadataOf(*context, "traceparent");
+  record.tracestate = MetadataOf(*context, "tracestate");
   record.method = method;
   record.route = service;
   record.generates = true;

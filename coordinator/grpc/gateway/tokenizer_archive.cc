@@ -21,15 +21,11 @@ constexpr size_t kChunkBytes = 1 << 20;
 
 // The first three are each enough for a tokenizer.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
-constexpr const char* kOtherFiles[] = {"merges.txt",
-                                       "vocab.txt",
-                                       "tokenizer_config.json",
-                                       "special_tokens_map.json",
-                                       "added_tokens.json",
-                                       "chat_template.jinja",
-                                       "chat_template.json",
-                                       "config.json",
-                                       "generation_config.json"};
+constexpr const char* kOtherFiles[] = {
+    "merges.txt",        "vocab.txt",   "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "config.json", "generation_config.json"};
+constexpr const char kTemplateFile[] = "chat_template.jinja";
+constexpr const char* kTemplateFiles[] = {kTemplateFile, "chat_template.json"};
 
 using Files = std::vector<std::unique_ptr<MappedFile>>;
 
@@ -81,11 +77,14 @@ absl::Status Open(const std::string& folder, const char* name, Files* files) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Files> OpenAll(const std::string& folder) {
+absl::StatusOr<Files> OpenAll(const std::string& folder, bool with_templates) {
   Files files;
   for (const char* name : kTokenizerFiles) RETURN_IF_ERROR(Open(folder, name, &files));
   if (files.empty()) return absl::NotFoundError("the model's directory has no tokenizer any more");
   for (const char* name : kOtherFiles) RETURN_IF_ERROR(Open(folder, name, &files));
+  if (with_templates) {
+    for (const char* name : kTemplateFiles) RETURN_IF_ERROR(Open(folder, name, &files));
+  }
   int64_t bytes = 0;
   for (const auto& file : files) bytes += static_cast<int64_t>(file->size());
   if (bytes > kMaxArchivedBytes) {
@@ -97,15 +96,17 @@ absl::StatusOr<Files> OpenAll(const std::string& folder) {
 
 }  // namespace
 
-absl::Status WriteTokenizer(const std::string& folder,
+absl::Status WriteTokenizer(const std::string& folder, const std::string& chat_template,
                             const std::function<bool(const common::GetTokenizerChunk&)>& write) {
-  ASSIGN_OR_RETURN(const Files files, OpenAll(folder));
+  ASSIGN_OR_RETURN(const Files files, OpenAll(folder, /*with_templates=*/chat_template.empty()));
   Chunks chunks(write);
   StoredZip zip([&](absl::string_view bytes) { return chunks.Add(bytes); });
   for (const auto& file : files) {
     if (!zip.Add(file->name(), file->text())) return absl::CancelledError("the client has left");
     RETURN_IF_ERROR(file->CheckWhole());
   }
+  if (!chat_template.empty() && !zip.Add(kTemplateFile, chat_template))
+    return absl::CancelledError("the client has left");
   if (!zip.Finish() || !chunks.Finish()) return absl::CancelledError("the client has left");
   return absl::OkStatus();
 }

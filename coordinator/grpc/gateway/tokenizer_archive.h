@@ -14,9 +14,10 @@ namespace somnus::gateway {
 inline constexpr int64_t kMaxArchivedBytes = int64_t{256} << 20;
 
 // Gives the archive of the tokenizer's files in `folder` to `write`, chunk by chunk, the last chunk with the
-// hash; the files are mapped, not copied. Cancelled: `write` has returned false. NotFound: `folder` has no
-// tokenizer. FailedPrecondition: the files are larger than kMaxArchivedBytes. Messages have no paths.
-absl::Status WriteTokenizer(const std::string& folder,
+// hash; the files are mapped, not copied. A `chat_template` that is not empty takes the place of the files
+// with templates. Cancelled: `write` has returned false. NotFound: `folder` has no tokenizer.
+// FailedPrecondition: the files are larger than kMaxArchivedBytes. Messages have no paths.
+absl::Status WriteTokenizer(const std::string& folder, const std::string& chat_template,
                             const std::function<bool(const common::GetTokenizerChunk&)>& write);
 
 }  // namespace somnus::gateway

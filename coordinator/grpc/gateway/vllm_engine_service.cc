@@ -207,8 +207,8 @@ grpc::Status VllmEngineService::GetTokenizer(grpc::ServerContext* context,
         "the model is one file, which has no files of a tokenizer: the gateway needs the tokenizer's files "
         "from elsewhere"};
   }
-  const absl::Status written =
-      gateway::WriteTokenizer(model->tokenizer_folder, [&](const gateway::common::GetTokenizerChunk& chunk) {
+  const absl::Status written = gateway::WriteTokenizer(
+      model->tokenizer_folder, model->chat_template, [&](const gateway::common::GetTokenizerChunk& chunk) {
         const WriteWatch::Write write(generate_calls_->write_watch, context, nullptr);
         return writer->Write(chunk) && !write.cancelled();
       });

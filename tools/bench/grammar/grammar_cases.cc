@@ -1,8 +1,10 @@
 #include "tools/bench/grammar/grammar_cases.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/structured/schema_gate.h"
 
 namespace somnus {
 namespace {
@@ -59,21 +61,52 @@ std::string LargeText() {
   return text + "}";
 }
 
+constexpr char kLengths[] = R"({
+  "type": "object",
+  "properties": {
+    "title": {"type": "string", "minLength": 1, "maxLength": 60},
+    "comment": {"type": "string", "maxLength": 255},
+    "body": {"type": "string", "minLength": 20, "maxLength": 5000}
+  },
+  "required": ["title", "comment", "body"],
+  "additionalProperties": false
+})";
+
+std::string TextOfLengths() {
+  std::string body;
+  for (int i = 0; i < 30; ++i) {
+    absl::StrAppend(&body, "Line ", i, " of a \\\"longer\\\" text that somebody reads.\\n");
+  }
+  return absl::StrCat(
+      R"({"title": "The quick brown fox", "comment": "It jumps over the lazy dog,\nand \"runs\" )",
+      R"(away from home because the weather is cold.", "body": ")", body, R"("})");
+}
+
 constexpr char kFreeText[] =
     R"({"summary": "The quick brown fox jumps over the lazy dog, and 12 others follow.", "parts": [{"a": 1, "b": [true, null]}, )"
     R"("text with \"quotes\" and a \u00e9"], "nested": {"deep": {"deeper": {"x": -1.5e3}}}})";
+
+// The source that a server compiles: what the gate makes of a client's schema or pattern.
+std::string Gated(GrammarKind kind, const std::string& text) {
+  if (kind == GrammarKind::kJsonSchema)
+    return std::get<nlohmann::ordered_json>(GateSchemaText(text, {})).dump();
+  if (kind == GrammarKind::kRegex) return std::get<std::string>(GateRegex(text, {}));
+  return text;
+}
 
 }  // namespace
 
 std::vector<GrammarCase> GrammarCases() {
   std::vector<GrammarCase> cases;
-  const auto add = [&cases](const char* name, GrammarKind kind, std::string text, std::string written) {
+  const auto add = [&cases](const char* name, GrammarKind kind, const std::string& text,
+                            std::string written) {
     cases.push_back(
-        {name, {.kind = kind, .text = std::move(text), .choices = {}, .layout = {}}, std::move(written)});
+        {name, {.kind = kind, .text = Gated(kind, text), .choices = {}, .layout = {}}, std::move(written)});
   };
   add("any JSON object", GrammarKind::kJsonObject, "", kFreeText);
   add("a tool's arguments", GrammarKind::kJsonSchema, kToolCall, kToolCallText);
   add("a schema of 10 kB", GrammarKind::kJsonSchema, LargeSchema(), LargeText());
+  add("strings with lengths", GrammarKind::kJsonSchema, kLengths, TextOfLengths());
   add("a date by pattern", GrammarKind::kRegex, "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
       "2026-11-29T13:00:00Z");
   return cases;
