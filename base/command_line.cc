@@ -80,7 +80,10 @@ absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& a
       return absl::InvalidArgumentError(
           absl::StrCat("--", flag->name, ": has no value; ", flag->value_name, " is wanted"));
     }
-    return Set(*flag, args[++*at]);
+    std::string value = args[++*at];
+    while (flag->takes_more && *at + 1 < args.size() && !LooksLikeFlag(args[*at + 1]))
+      absl::StrAppend(&value, "\n", args[++*at]);
+    return Set(*flag, value);
   }
   if (absl::StartsWith(name, "no-") && equals == arg.size()) {
     flag = Find(table, name.substr(3));

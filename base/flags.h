@@ -17,7 +17,7 @@
 //
 // A command line may say --name=value or --name value, and --name or --no-name for a switch. '-' and '_' are
 // the same in names. "--" ends the flags. An argument that is no flag is positional. A flag that is given
-// twice has its last value.
+// twice has its last value. A flag that takes more values takes the words that follow: --name A B.
 //
 // Ownership: a table borrows the variables that its flags set. A variable's value when its flag is made is
 // the default, which --help prints. A std::optional variable tells "not given" from any value. Thread
@@ -49,6 +49,8 @@ struct Flag {
   std::string default_text;          // for --help; empty: no default is shown
   std::string bounds;                // for --help; empty: no bounds are shown
   std::vector<std::string> aliases;  // other spellings, which --help does not show
+  // The words after "--name VALUE" are further values, and the setter gets all of them, joined by '\n'.
+  bool takes_more = false;
   Setter set;
 
   // V is the type below or std::optional of it; bounds are inclusive.
@@ -85,6 +87,7 @@ struct Flag {
   Flag Shows(std::string text) &&;
   Flag Default(std::string text) &&;
   Flag Alias(std::string other_name) &&;
+  Flag TakesMore() &&;
 };
 
 struct FlagGroup {

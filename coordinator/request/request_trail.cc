@@ -89,9 +89,9 @@ void RequestTrail::NoteEnd(absl::string_view finish_reason, absl::string_view er
   view_.state = State::kEnded;
   view_.ended = now;
   view_.finish_reason = std::string(finish_reason);
-  const std::string detail =
-      error.empty() ? view_.finish_reason
-                    : absl::StrCat(finish_reason, ": ", error.substr(0, kMaxDetailBytes));
+  const std::string detail = error.empty()
+                                 ? view_.finish_reason
+                                 : absl::StrCat(finish_reason, ": ", error.substr(0, kMaxDetailBytes));
   view_.entries.push_back({.event = TrailEvent::kEnded, .at = now, .detail = detail});
 }
 
