@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -35,10 +36,14 @@ struct Row {
 // What the query asks for.
 struct Question {
   std::string state = "open";
-  std::string user;
+  std::string match;  // a part of the id, or of the model's or the user's name; empty: all match
   std::string sort = "age";
   size_t limit = kDefaultLimit;
 
+  bool Matches(const RequestTrail::Facts& facts) const {
+    return match.empty() || absl::StrContains(facts.id, match) || absl::StrContains(facts.model, match) ||
+           absl::StrContains(facts.user, match);
+  }
   bool Wants(State one) const {
     if (state == "all") return true;
     if (state == "open") return one != State::kEnded;
@@ -61,7 +66,7 @@ std::optional<ApiError> ReadQuestion(absl::string_view query, Question* question
     return BadRequest("state", "state must be open, waiting, running, preempted, ended or all");
   question->sort = LastOf(query, "sort", question->sort);
   if (!known(kSorts, question->sort)) return BadRequest("sort", "sort must be age, tokens or wait");
-  question->user = LastOf(query, "user", "");
+  question->match = LastOf(query, "match", "");
   const std::string limit = LastOf(query, "limit", "");
   if (limit.empty()) return std::nullopt;
   int64_t number;
@@ -141,7 +146,7 @@ std::vector<Row> RowsOf(const std::vector<SharedModel>& models, const Question& 
   std::vector<Row> rows;
   const auto add = [&](const std::vector<SharedTrail>& trails) {
     for (const SharedTrail& trail : trails) {
-      if (!question.user.empty() && trail->facts().user != question.user) continue;
+      if (!question.Matches(trail->facts())) continue;
       rows.push_back({trail, trail->Look(/*with_entries=*/false)});
     }
   };

@@ -2,7 +2,8 @@
 // GET /requests and GET /requests/{id} on operators' port: what requests there are, and what has happened to
 // one. No prompt and no output is shown. Pure but for the time; for threads that may take a while.
 //
-// GET /requests?state=open|waiting|running|preempted|ended|all&model=NAME&user=NAME&sort=age|tokens|wait&limit=N
+// GET /requests?state=open|waiting|running|preempted|ended|all&model=NAME&match=TEXT&sort=age|tokens|wait
+//     &limit=N        match: a part of the id, or of the model's or the user's name
 //   {"object": "list", "now": 1764460800.5,
 //    "counts": {"waiting": 1, "running": 2, "preempted": 0, "ended": 40},
 //    "users": [{"user": "ann", "open": 2, "output_tokens": 40}, ...],      of the open ones, 20 at most

@@ -27,11 +27,16 @@ struct Entry {
 
 constexpr Entry kEntries[] = {
     {"serve", "serve a model: one coordinator, N workers", RunServe},
+    {"run", "one answer or one conversation, with a server of its own", RunRun},
+    {"list", "the models that have a name", RunList},
     {"chat", "talk to the served model", RunChat},
     {"generate", "continue a text", RunGenerate},
     {"status", "what the server and its workers are doing", RunStatus},
-    {"models", "which models are served, and what each is doing", RunModels},
+    {"models", "which models are served, and what each is doing; add, remove: names of models", RunModels},
     {"top", "the same again and again, with tokens per second", RunTop},
+    {"logs", "the requests that ended last", RunLogs},
+    {"explain", "what has happened to a request", RunExplain},
+    {"bench", "load on a server, and what its clients see", RunBench},
     {"sleep", "give the device memory back, keep the processes", RunSleep},
     {"wake-up", "take the memory again and serve", RunWakeUp},
     {"pause", "compute nothing, keep the memory", RunPause},

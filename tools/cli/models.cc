@@ -78,10 +78,15 @@ absl::StatusOr<int> Watch(const ModelsOptions& options) {
 }  // namespace
 
 int RunModels(const std::vector<std::string>& args) {
+  if (!args.empty() && args[0] == "add") return RunModelsAdd({args.begin() + 1, args.end()});
+  if (!args.empty() && (args[0] == "remove" || args[0] == "rm"))
+    return RunModelsRemove({args.begin() + 1, args.end()});
   ModelsOptions o;
   const FlagTable table = {
       .program = "somnus models",
-      .usage = "somnus models [flags]",
+      .usage =
+          "somnus models [flags]\n"
+          "       somnus models add PATH [--name=NAME] | models remove NAME...    (see their --help)",
       .about =
           "Lists the models that are served: the state of each, the device memory that it holds, the host "
           "memory\n"
