@@ -91,7 +91,7 @@ Json RequestJson(const Row& row, absl::Time now) {
   const RequestTrail::Facts& facts = row.trail->facts();
   const RequestTrail::View& view = row.view;
   const absl::Time arrival = row.trail->arrival();
-  return {{"id", facts.id},
+  return {{"request_id", facts.id},
           {"model", facts.model},
           {"user", facts.user},
           {"state", TrailStateName(view.state)},
@@ -100,12 +100,12 @@ Json RequestJson(const Row& row, absl::Time now) {
           {"age_s", Seconds((view.state == State::kEnded ? view.ended : now) - arrival)},
           {"queue_s", Since(arrival, view.scheduled)},
           {"ttft_s", Since(arrival, view.first_token)},
-          {"choices", facts.num_choices},
+          {"num_choices", facts.num_choices},
           {"priority", facts.priority},
-          {"prompt_tokens", facts.prompt_tokens},
-          {"output_tokens", view.output_tokens},
+          {"num_prompt_tokens", facts.prompt_tokens},
+          {"num_output_tokens", view.output_tokens},
           {"max_tokens", facts.max_tokens},
-          {"preemptions", view.num_preemptions}};
+          {"num_preemptions", view.num_preemptions}};
 }
 
 // The longest first. Waiting times are those of requests that are not scheduled yet.
@@ -138,7 +138,7 @@ Json UsersJson(const std::vector<Row>& rows) {
   if (sorted.size() > kMaxUsers) sorted.resize(kMaxUsers);
   Json users = Json::array();
   for (const auto& [user, account] : sorted)
-    users.push_back({{"user", user}, {"open", account.open}, {"output_tokens", account.tokens}});
+    users.push_back({{"user", user}, {"num_open", account.open}, {"num_output_tokens", account.tokens}});
   return users;
 }
 
@@ -190,7 +190,7 @@ HttpResponse One(const std::vector<SharedModel>& models, const std::string& id) 
                         {"detail", entry.detail}});
     }
     request["events"] = std::move(events);
-    request["dropped_events"] = row.view.num_dropped;
+    request["num_dropped_events"] = row.view.num_dropped;
     return Dumped(request);
   }
   return ErrorResponse(

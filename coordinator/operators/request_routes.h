@@ -6,14 +6,15 @@
 //     &limit=N        match: a part of the id, or of the model's or the user's name
 //   {"object": "list", "now": 1764460800.5,
 //    "counts": {"waiting": 1, "running": 2, "preempted": 0, "ended": 40},
-//    "users": [{"user": "ann", "open": 2, "output_tokens": 40}, ...],      of the open ones, 20 at most
-//    "data": [REQUEST, ...]}                                              `limit` at most
+//    "users": [{"user": "ann", "num_open": 2, "num_output_tokens": 40}, ...],    of open ones, 20 at most
+//    "data": [REQUEST, ...]}                                                    `limit` at most
 // GET /requests/{id}
 //   REQUEST with "events": [{"event": "queued", "at": 1764460800.0, "count": 1, "detail": ""}, ...] and
-//   "dropped_events": 0
-// REQUEST: {"id": "cmpl-1", "model": "smollm2", "user": "ann", "state": "running", "finish_reason": null,
-//   "received": 1764460799.9, "age_s": 0.6, "queue_s": 0.1, "ttft_s": 0.2, "choices": 1, "priority": 0,
-//   "prompt_tokens": 5, "output_tokens": 12, "max_tokens": 64, "preemptions": 0}
+//   "num_dropped_events": 0
+// REQUEST: {"request_id": "cmpl-1", "model": "smollm2", "user": "ann", "state": "running",
+//   "finish_reason": null, "received": 1764460799.9, "age_s": 0.6, "queue_s": 0.1, "ttft_s": 0.2,
+//   "num_choices": 1, "priority": 0, "num_prompt_tokens": 5, "num_output_tokens": 12, "max_tokens": 64,
+//   "num_preemptions": 0}
 // Times of day are Unix seconds; a moment that has not come is null. age_s is from the arrival to now, or to
 // the end.
 

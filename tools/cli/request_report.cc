@@ -65,7 +65,7 @@ absl::StatusOr<Json> Read(const Server& server, const absl::StatusOr<HttpRespons
 
 RequestRow ReadRow(const Json& json) {
   RequestRow row;
-  row.id = StringAt(json, "id");
+  row.id = StringAt(json, "request_id");
   row.model = StringAt(json, "model");
   row.user = StringAt(json, "user");
   row.state = StringAt(json, "state");
@@ -74,11 +74,11 @@ RequestRow ReadRow(const Json& json) {
   row.age_s = NumberAt(json, "age_s", 0);
   row.queue_s = NumberAt(json, "queue_s", -1);
   row.ttft_s = NumberAt(json, "ttft_s", -1);
-  row.choices = CountAt(json, "choices");
-  row.prompt_tokens = CountAt(json, "prompt_tokens");
-  row.output_tokens = CountAt(json, "output_tokens");
+  row.choices = CountAt(json, "num_choices");
+  row.prompt_tokens = CountAt(json, "num_prompt_tokens");
+  row.output_tokens = CountAt(json, "num_output_tokens");
   row.max_tokens = CountAt(json, "max_tokens");
-  row.preemptions = CountAt(json, "preemptions");
+  row.preemptions = CountAt(json, "num_preemptions");
   return row;
 }
 
@@ -158,7 +158,7 @@ RequestList ReadRequestList(const Json& json) {
     for (const auto& [state, count] : counts->items()) list.counts[state] = CountAt(*counts, state.c_str());
   }
   for (const Json& user : ListAt(json, "users"))
-    list.users.push_back({StringAt(user, "user"), CountAt(user, "open"), CountAt(user, "output_tokens")});
+    list.users.push_back({StringAt(user, "user"), CountAt(user, "num_open"), CountAt(user, "num_output_tokens")});
   for (const Json& row : ListAt(json, "data")) list.rows.push_back(ReadRow(row));
   return list;
 }
@@ -170,7 +170,7 @@ RequestStory ReadRequestStory(const Json& json) {
     story.events.push_back({StringAt(event, "event"), StringAt(event, "detail"), NumberAt(event, "at", 0),
                             std::max<int64_t>(1, CountAt(event, "count"))});
   }
-  story.dropped_events = CountAt(json, "dropped_events");
+  story.dropped_events = CountAt(json, "num_dropped_events");
   return story;
 }
 
