@@ -33,7 +33,7 @@ constexpr Entry kEntries[] = {
     {"generate", "continue a text", RunGenerate},
     {"status", "what the server and its workers are doing", RunStatus},
     {"models", "which models are served, and what each is doing; add, remove: names of models", RunModels},
-    {"top", "the same again and again, with tokens per second", RunTop},
+    {"top", "a screen of models, ranks and requests, with keys to act", RunTop},
     {"logs", "the requests that ended last", RunLogs},
     {"explain", "what has happened to a request", RunExplain},
     {"bench", "load on a server, and what its clients see", RunBench},

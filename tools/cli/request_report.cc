@@ -158,7 +158,8 @@ RequestList ReadRequestList(const Json& json) {
     for (const auto& [state, count] : counts->items()) list.counts[state] = CountAt(*counts, state.c_str());
   }
   for (const Json& user : ListAt(json, "users"))
-    list.users.push_back({StringAt(user, "user"), CountAt(user, "num_open"), CountAt(user, "num_output_tokens")});
+    list.users.push_back(
+        {StringAt(user, "user"), CountAt(user, "num_open"), CountAt(user, "num_output_tokens")});
   for (const Json& row : ListAt(json, "data")) list.rows.push_back(ReadRow(row));
   return list;
 }
