@@ -179,8 +179,12 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
         return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arg, "'"));
       }
       parsed.positional.push_back(arg);
-    } else if (arg == "--help" || arg == "-h" || arg == "--help=all" || arg == "--version") {
-      (arg == "--version" ? parsed.version : arg == "--help=all" ? parsed.help_all : parsed.help) = true;
+    } else if (arg == "--help" || arg == "-h" || arg == "--help=all" || arg == "--help=flags" ||
+               arg == "--version") {
+      (arg == "--version"      ? parsed.version
+       : arg == "--help=all"   ? parsed.help_all
+       : arg == "--help=flags" ? parsed.help_flags
+                               : parsed.help) = true;
       return parsed;
     } else if (const absl::Status status = ParseFlag(table, args, &i); !status.ok()) {
       return status;
@@ -200,6 +204,14 @@ std::string HelpText(const FlagTable& table) {
   });
 }
 
+std::string FlagListText(const FlagTable& table) {
+  std::string text;
+  ForEach(table, [&](const Flag& flag) {
+    absl::StrAppend(&text, "--", flag.name, "\t", flag.value_name, "\t", flag.help, "\n");
+  });
+  return text;
+}
+
 std::string VersionText(const FlagTable& table) {
   return absl::StrCat(absl::StartsWith(table.program, "somnus") ? "" : "somnus ", table.program, " ",
                       kVersion);
@@ -213,6 +225,7 @@ std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char
     const std::string text = parsed->help_all ? FullHelpText(table) : HelpText(table);
     return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
   }
+  if (parsed->help_flags) return std::fputs(FlagListText(table).c_str(), stdout) < 0 ? 1 : 0;
   if (parsed->version) return std::printf("%s\n", VersionText(table).c_str()) < 0 ? 1 : 0;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;

@@ -95,7 +95,8 @@ struct FlagGroup {
   std::vector<Flag> flags;
 };
 
-// Every table has --help (-h), --help=all and --version without rows for them.
+// Every table has --help (-h), --help=all, --help=flags (for shells that complete words) and --version
+// without rows for them.
 struct FlagTable {
   std::string program;  // "coordinator"
   std::string usage;    // "coordinator [--model] PATH [flags]"
@@ -108,9 +109,10 @@ struct FlagTable {
 };
 
 struct ParsedArgs {
-  // Parsing stops at help, help_all or version.
+  // Parsing stops at help, help_all, help_flags or version.
   bool help = false;
   bool help_all = false;
+  bool help_flags = false;
   bool version = false;
   std::vector<std::string> positional;
 };
@@ -124,6 +126,9 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
 std::string FullHelpText(const FlagTable& table);
 // Returns what --help prints: the same with the rows of table.common alone, and the number of all flags.
 std::string HelpText(const FlagTable& table);
+
+// Returns what --help=flags prints: "--name\tVALUE\thelp" in a line for each flag; a switch has no VALUE.
+std::string FlagListText(const FlagTable& table);
 
 // Returns "somnus coordinator 0.1.0".
 std::string VersionText(const FlagTable& table);

@@ -36,6 +36,7 @@ int RunRevive(const std::vector<std::string>& args);
 int RunAbortCall(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
+int RunCompletions(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);
 
 // Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,

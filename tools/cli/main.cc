@@ -48,7 +48,14 @@ constexpr Entry kEntries[] = {
     {"revive", "bring up new workers for a model that has failed", RunRevive},
     {"roll", "restart the workers, one replica at a time", RunRoll},
     {"stop", "end the server and its workers", RunStop},
-    {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor}};
+    {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor},
+    {"completions", "words for bash, zsh or fish to complete", RunCompletions}};
+
+std::string Names() {
+  std::string text;
+  for (const Entry& entry : kEntries) absl::StrAppend(&text, entry.name, "\t", entry.summary, "\n");
+  return text;
+}
 
 std::string Help() {
   std::string text =
@@ -88,6 +95,10 @@ int Main(std::vector<std::string> args) {
     printf("somnus %s\n", kVersion);
     return kOk;
   }
+  if (args[0] == "--help=commands") {  // for completions and the man page
+    fputs(Names().c_str(), stdout);
+    return kOk;
+  }
   if (help && args.size() == 1) {
     fputs(Help().c_str(), stdout);
     return kOk;
@@ -109,6 +120,7 @@ std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::s
   if (!parsed.ok()) return Fail(parsed.status());
   if (parsed->help || parsed->help_all)
     return fputs(HelpText(table).c_str(), stdout) < 0 ? kServerError : kOk;
+  if (parsed->help_flags) return fputs(FlagListText(table).c_str(), stdout) < 0 ? kServerError : kOk;
   if (parsed->version) return printf("somnus %s\n", kVersion) < 0 ? kServerError : kOk;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;
