@@ -1,4 +1,5 @@
 """The terminal: names of models, a server for one answer, the screen of `somnus top`, what has happened to a request, completions."""
+import concurrent.futures
 import json
 import os
 import re
@@ -10,10 +11,10 @@ import unittest
 
 from cluster.harness import SOMNUS, Cluster, expected, free_ports, tiny, wait_until
 from cluster.on_a_terminal import Terminal
+from cluster.poison_test import FaultyCluster
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
-ESCAPES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 
 
 def run(*arguments, code=0, **changes):
@@ -101,7 +102,7 @@ def is_free(port):
 class Screen(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--max-model-len=2048", workers=2)
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def top(self, **size):
@@ -109,64 +110,64 @@ class Screen(unittest.TestCase):
         self.addCleanup(terminal.kill)
         return terminal
 
-    def stream(self, **fields):
-        stream = self.cluster.open_stream(CASE["prompt"], max_tokens=1900, **fields)
-        self.addCleanup(stream.close)
-        return stream
+    def hold(self, *names):
+        """Requests of these users, which a pause keeps open; a future of each one's answer."""
+        pool = concurrent.futures.ThreadPoolExecutor(len(names))
+        self.addCleanup(pool.shutdown)
+        self.cluster.cli("pause")
+        self.addCleanup(self.cluster.cli, "resume")
+        futures = [pool.submit(self.cluster.complete, CASE["prompt"], request_id=name, user=name, max_tokens=4) for name in names]
+        wait_until(lambda: len(self.stories("")["data"]) == len(names), 60, "the requests")
+        return futures
 
     def stories(self, query):
         return self.cluster.request("GET", f"/requests{query}", port=self.cluster.admin_port).json
 
     def test_a_request_is_ended_and_a_model_put_to_sleep(self):
-        stream = self.stream(request_id="to-end", user="ann")
+        ended, = self.hold("ann")
         top = self.top(rows=30, columns=60)
-        top.read_until("cmpl-to-end")
+        top.read_until("cmpl-ann")
         top.type("x")
         top.read_until("(y/n)")
         top.type("n")
         top.read_until("q ends")
-        self.assertEqual(self.stories("?state=ended&match=to-end")["data"], [], "no is no")
+        self.assertEqual(self.stories("")["counts"]["waiting"], 1, "no is no")
         top.type("x")
         top.read_until("(y/n)")
         top.type("y")
         top.read_until("is ended")
-        last = [event["choices"][0]["finish_reason"] for event in stream.events() if event.get("choices")][-1]
-        self.assertEqual(last, "abort")
-        top.type("\tz")
-        top.read_until("put to sleep")
-        top.type("y")
-        top.read_until("done")
-        wait_until(lambda: self.cluster.status()["state"] == "ENGINE_STATE_ASLEEP", 60, "the sleep")
-        top.read_until("asleep")
-        top.type("z")
-        top.read_until("wake ")
-        top.type("y")
-        top.read_until("done")
-        wait_until(lambda: self.cluster.status()["state"] == "ENGINE_STATE_AWAKE", 60, "the wake-up")
+        self.assertEqual(ended.result(60)["choices"][0]["finish_reason"], "abort")
+        for key, question, state in (("\tp", "resume test-model?", "AWAKE"), ("z", "put to sleep (level 1) test-model?", "ASLEEP"),
+                                     ("z", "wake test-model?", "AWAKE")):
+            top.type(key)
+            top.read_until(question)
+            top.type("y")
+            top.read_until("done")
+            wait_until(lambda state=state: self.cluster.status()["state"] == f"ENGINE_STATE_{state}", 60, state)
+            top.read_until(state.lower())
         top.type("q")
         self.assertEqual(top.wait(), 0)
 
     def test_filter_sort_and_explanation(self):
-        self.stream(request_id="alpha", user="ann")
-        self.stream(request_id="beta", user="bob")
+        self.hold("ann", "bob")
         top = self.top(rows=30, columns=110)
-        top.read_until("cmpl-beta")
+        top.read_until("users: ")
         top.type("/bob\r")
         top.read_until("with 'bob'")
-        top.read_until("cmpl-beta")
-        self.assertNotIn("cmpl-alpha", top.read_until("q ends"))
+        top.read_until("cmpl-bob")
+        self.assertNotIn("cmpl-ann", top.read_until("q ends"))
         top.type("\r")
-        top.read_until("first token")
+        top.read_until("not scheduled yet")
         top.type(" s")
         top.read_until("by tokens")
         top.type("q")
         self.assertEqual(top.wait(), 0)
 
     def test_without_a_screen_it_is_text(self):
-        self.stream(request_id="gamma")
+        self.hold("ann")
         text = self.cluster.cli("top", "--once").stdout
-        self.assertIn("cmpl-gamma", text)
-        self.assertNotRegex(text, ESCAPES)
+        self.assertIn("cmpl-ann", text)
+        self.assertNotIn("\x1b", text)
 
     def test_a_server_that_is_gone_does_not_hold_the_screen(self):
         with Cluster(tiny(MODEL), "--dtype=float32", workers=1) as other:
@@ -178,28 +179,30 @@ class Screen(unittest.TestCase):
             top.type("q")
             self.assertEqual(top.wait(), 0)
 
-    def test_a_failure_of_a_worker_is_in_the_story(self):
-        stream = self.stream(request_id="struck")
-        wait_until(lambda: self.stories("?match=struck")["data"][0]["num_output_tokens"] > 0, 60, "a token")
-        os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
-        wait_until(lambda: "resumed" in [one["event"] for one in self.stories("/cmpl-struck")["events"]], 60, "the recovery")
-        stream.close()
-        text = self.cluster.cli("explain", "cmpl-struck").stdout
-        for words in ("queued", "scheduled", "first token", "interrupted: ", "preempted: failure", "resumed"):
-            self.assertIn(words, text)
-
     def test_requests_that_have_ended_are_logged(self):
         self.cluster.complete(CASE["prompt"], request_id="logged", max_tokens=4)
         self.assertRegex(self.cluster.cli("logs", "--limit=5").stdout, r"(?m)^\d\d:\d\d:\d\d\.\d+  cmpl-logged  test-model  length  \d+\+4 tokens")
-        self.assertIn("ended: length", self.cluster.cli("explain", "cmpl-logged").stdout)
+        story = self.cluster.cli("explain", "cmpl-logged").stdout
+        self.assertEqual(re.findall(r"(?m)^  \S+  \+ *\S+ s  ([a-z ]+)", story), ["queued", "scheduled", "first token", "ended"])
         unknown = self.cluster.cli("explain", "cmpl-nobody", check=False)
         self.assertEqual(unknown.returncode, 1)
         self.assertIn("--request-history", unknown.stderr)
 
     def test_a_bench_finds_the_server_as_all_commands_do(self):
-        report = self.cluster.cli("bench", "--num-requests=3", "--input-len=8", "--output-len=4", "--vocab-high=200", "--vocab-low=1",
+        report = self.cluster.cli("bench", "--num-requests=3", "--input-len=8", "--output-len=4", "--vocab-low=1", "--vocab-high=200",
                                   "--no-probe").stdout
         self.assertIn("TTFT", report)
+
+
+class Failures(unittest.TestCase):
+    def test_a_failure_of_the_workers_is_in_the_story(self):
+        poison = [201, 202, 203]
+        with FaultyCluster(f"abort@0 {','.join(map(str, poison))}") as cluster:
+            body = {"model": cluster.name, "prompt": poison, "max_tokens": 4, "request_id": "struck"}
+            self.assertNotEqual(cluster.request("POST", "/v1/completions", body).status, 200)
+            text = cluster.cli("explain", "cmpl-struck").stdout
+        for words in ("scheduled", "interrupted: ", "preempted: failure", "resumed", "ended: error: "):
+            self.assertIn(words, text)
 
 
 class Completions(unittest.TestCase):

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace somnus::cli {
 namespace {
@@ -30,7 +31,7 @@ TEST(RequestReportTest, AStoryIsReadAndTold) {
       "  and 7 further events\n"
       "5 tokens of prompt, 31 of at most 64 of output, 0.250 s in the queue, first token after 0.500 s, then "
       "10.0 tokens a second, preempted 1 time\n");
-  for (const std::string line : absl::StrSplit(StoryText(story, absl::UTCTimeZone(), 60), '\n'))
+  for (const absl::string_view line : absl::StrSplit(StoryText(story, absl::UTCTimeZone(), 60), '\n'))
     EXPECT_LE(line.size(), 60) << line;
 }
 
