@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "tools/cli/commands.h"
@@ -26,7 +27,7 @@ std::vector<std::string> Translated(const std::vector<std::string>& args) {
     const bool is_url = absl::ConsumePrefix(&arg, "--url");
     const bool is_port = !is_url && absl::ConsumePrefix(&arg, "--port");
     const bool has_value = absl::ConsumePrefix(&arg, "=");
-    has_url |= absl::StartsWith(args[i], "--base-url") || absl::StartsWith(args[i], "--base_url");
+    has_url |= absl::StartsWith(absl::StrReplaceAll(args[i], {{"_", "-"}}), "--base-url");
     if ((!is_url && !is_port) || (!has_value && !arg.empty())) {
       out.push_back(args[i]);
       continue;
