@@ -1,25 +1,9 @@
 #include "coordinator/http/no_route.h"
 
-#include <string>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "base/flags.h"
 #include "coordinator/http/shown_text.h"
 
 namespace somnus {
-
-namespace {
-
-// ": did you mean /v1/models?", or nothing where no route is near.
-std::string Suggestion(bool admin, const std::string& path) {
-  std::vector<std::string> paths;
-  for (const RouteSpec* spec : RoutesOf(admin)) paths.emplace_back(spec->path);
-  const std::string nearest = NearestName(path, paths);
-  return nearest.empty() || nearest == path ? "." : absl::StrCat(": did you mean ", nearest, "?");
-}
-
-}  // namespace
 
 HttpResponse NoRoute(bool admin, uint16_t admin_port, absl::string_view method, absl::string_view target,
                      const RouteMatch& match) {
@@ -33,11 +17,9 @@ HttpResponse NoRoute(bool admin, uint16_t admin_port, absl::string_view method, 
     return response;
   }
   std::string message = absl::StrCat("There is no route ", ShownText(method), " ", path);
-  const bool is_operators = !admin && MatchRoute(true, method, target).status != 404;
-  absl::StrAppend(&message, is_operators ? absl::StrCat(" here: it is one of operators, on their port ",
-                                                        admin_port, " (--admin-port).")
-                                         : Suggestion(admin, path));
-  return ErrorResponse({404, message, ""});
+  if (!admin && MatchRoute(true, method, target).status != 404)
+    absl::StrAppend(&message, " here: it is one of operators, on their port ", admin_port, " (--admin-port)");
+  return ErrorResponse({404, absl::StrCat(message, "."), ""});
 }
 
 }  // namespace somnus

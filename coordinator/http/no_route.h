@@ -10,7 +10,7 @@
 namespace somnus {
 
 // `match`: the result of MatchRoute(admin, method, target), without a spec. An error names method and path,
-// and the operators' port where the path is a route of operators, or a route that the path resembles.
+// and the operators' port where the path is a route of operators.
 HttpResponse NoRoute(bool admin, uint16_t admin_port, absl::string_view method, absl::string_view target,
                      const RouteMatch& match);
 

@@ -16,8 +16,8 @@ absl::StatusOr<std::string> CoordinatorPath();
 // The path of this program itself.
 absl::StatusOr<std::string> OwnPath();
 
-// The program's standard output once the program has ended, whatever its exit code; of its error output nothing
-// is shown. An error: it cannot be started.
+// The program's standard output once the program has ended, whatever its exit code; of its error output
+// nothing is shown. An error: it cannot be started.
 absl::StatusOr<std::string> OutputOf(const std::string& path, const std::vector<std::string>& args);
 
 // Becomes the program, and does not return unless that fails; then returns the exit code, after an error on
