@@ -64,7 +64,9 @@ std::string NameFor(const std::string& model_name) {
 
 absl::StatusOr<int> Add(const FolderOptions& options, const std::string& path) {
   // A model that cannot be read gets no name.
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+  const absl::StatusOr<std::unique_ptr<Checkpoint>> opened = Checkpoint::Open(path);
+  if (!opened.ok()) return absl::FailedPreconditionError(absl::StrCat(path, ": ", opened.status().message()));
+  const std::unique_ptr<Checkpoint>& checkpoint = *opened;
   const std::string name = options.name.empty() ? NameFor(checkpoint->config().name) : options.name;
   RETURN_IF_ERROR(AddToFolder(Folder(), name, path));
   printf("%s stands for %s now: somnus serve %s\n", name.c_str(), path.c_str(), name.c_str());
