@@ -140,8 +140,10 @@ std::vector<KeyPress> RawTerminal::Wait(int wakes, int timeout_ms, bool* gone) {
       *gone = !(n < 0 && errno == EINTR);
       return keys;
     }
+    // A sequence may come in pieces.
+    const absl::string_view end = absl::string_view(buffer, n).substr(n < 3 ? 0 : n - 3);
     pollfd next{STDIN_FILENO, POLLIN, 0};
-    more = poll(&next, 1, buffer[n - 1] == kEscapeByte || n < 3 ? kSequenceMs : 0) > 0;
+    more = poll(&next, 1, absl::StrContains(end, kEscapeByte) ? kSequenceMs : 0) > 0;
     for (const KeyPress& key : keys_.Read({buffer, static_cast<size_t>(n)}, !more)) keys.push_back(key);
   }
   return keys;
