@@ -94,62 +94,61 @@ std::string FlagNames(const Command& command) {
                        [](std::string* out, const FlagWords& one) { absl::StrAppend(out, one.name); });
 }
 
+// The words of flags that take one of several: lines of a case statement.
+std::string BashChoices(const Command& command) {
+  std::string lines;
+  for (const FlagWords& flag : command.flags) {
+    if (!flag.Choices().empty())
+      absl::StrAppend(&lines, "    '", command.name, " ", flag.name, "') values='",
+                      absl::StrJoin(flag.Choices(), " "), "' ;;\n");
+  }
+  return lines;
+}
+
+// bash takes the '=' of --flag=value for a word of its own.
+constexpr char kBash[] = R"(# Made by: somnus completions bash
+_somnus() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
+  local flags='' values=''
+  COMPREPLY=()
+  if ((COMP_CWORD == 1)); then
+    COMPREPLY=($(compgen -W '@COMMANDS@' -- "$word"))
+    return
+  fi
+  if [[ $word == '=' ]]; then
+    word=''
+  elif [[ $before == '=' ]]; then
+    before=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+  case "$command $before" in
+@CHOICES@  esac
+  if [[ -n $values ]]; then
+    COMPREPLY=($(compgen -W "$values" -- "$word"))
+    return
+  fi
+  case $command in
+@FLAGS@  esac
+  if [[ $word == -* ]]; then
+    COMPREPLY=($(compgen -W "$flags" -- "$word"))
+  elif [[ $command == models && $COMP_CWORD == 2 ]]; then
+    COMPREPLY=($(compgen -W 'add remove' -- "$word"))
+  elif [[ ' @TAKE_MODELS@ ' == *" $command "* ]]; then
+    COMPREPLY=($(compgen -W "$(@NAMES@)" -- "$word"))
+  elif [[ $command == completions ]];
+then COMPREPLY = ($(compgen - W 'bash zsh fish' --"$word")) fi
+}
+complete -o default -F _somnus somnus
+)";
+
 std::string Bash(const std::vector<Command>& commands) {
   const std::string flags = Joined(commands, [](const Command& one) {
     return absl::StrCat("    ", one.name, ") flags='", FlagNames(one), "' ;;\n");
   });
-  const std::string choices = Joined(commands, [](const Command& one) {
-    std::string lines;
-    for (const FlagWords& flag : one.flags) {
-      if (!flag.Choices().empty())
-        absl::StrAppend(&lines, "    '", one.name, " ", flag.name, "') values='",
-                        absl::StrJoin(flag.Choices(), " "), "' ;;\n");
-    }
-    return lines;
-  });
-  return absl::StrCat(
-      "# Made by: somnus completions bash\n"
-      "_somnus() {\n"
-      "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}\n"
-      "  local flags='' values=''\n"
-      "  COMPREPLY=()\n"
-      "  if ((COMP_CWORD == 1)); then\n"
-      "    COMPREPLY=($(compgen -W '",
-      Words(commands),
-      "' -- \"$word\"))\n"
-      "    return\n"
-      "  fi\n"
-      "  # bash takes the '=' of --flag=value for a word of its own.\n"
-      "  if [[ $word == '=' ]]; then\n"
-      "    word=''\n"
-      "  elif [[ $before == '=' ]]; then\n"
-      "    before=${COMP_WORDS[COMP_CWORD - 2]}\n"
-      "  fi\n"
-      "  case \"$command $before\" in\n",
-      choices,
-      "  esac\n"
-      "  if [[ -n $values ]]; then\n"
-      "    COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
-      "    return\n"
-      "  fi\n"
-      "  case $command in\n",
-      flags,
-      "  esac\n"
-      "  if [[ $word == -* ]]; then\n"
-      "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
-      "  elif [[ $command == models && $COMP_CWORD == 2 ]]; then\n"
-      "    COMPREPLY=($(compgen -W 'add remove' -- \"$word\"))\n"
-      "  elif [[ ' ",
-      absl::StrJoin(kTakeModels, " "),
-      " ' == *\" $command \"* ]]; then\n"
-      "    COMPREPLY=($(compgen -W \"$(",
-      kNamesOfModels,
-      ")\" -- \"$word\"))\n"
-      "  elif [[ $command == completions ]]; then\n"
-      "    COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\"))\n"
-      "  fi\n"
-      "}\n"
-      "complete -o default -F _somnus somnus\n");
+  return absl::StrReplaceAll(kBash, {{"@COMMANDS@", Words(commands)},
+                                     {"@CHOICES@", Joined(commands, BashChoices)},
+                                     {"@FLAGS@", flags},
+                                     {"@TAKE_MODELS@", absl::StrJoin(kTakeModels, " ")},
+                                     {"@NAMES@", kNamesOfModels}});
 }
 
 // Within single quotes of zsh: "name:help".
@@ -158,54 +157,53 @@ std::string ZshEntry(const std::string& name, const std::string& help) {
                       absl::StrReplaceAll(Short(help), {{"'", "'\\''"}}), "'");
 }
 
+// The flags of a command: a branch of a case statement.
+std::string ZshFlags(const Command& command) {
+  std::string lines = absl::StrCat("    ", command.name, ")\n      flags=(\n");
+  for (const FlagWords& flag : command.flags)
+    absl::StrAppend(&lines, "        ", ZshEntry(flag.name, flag.help), "\n");
+  return absl::StrCat(lines, "      ) ;;\n");
+}
+
+constexpr char kZsh[] = R"(#compdef somnus
+# Made by: somnus completions zsh
+_somnus() {
+  local -a commands flags names
+  commands=(
+@COMMANDS@  )
+  if ((CURRENT == 2)); then
+    _describe command commands
+    return
+  fi
+  case $words[2] in
+@FLAGS@  esac
+  if [[ $PREFIX == -* ]]; then
+    _describe -o flag flags
+  elif [[ $words[2] == models && $CURRENT -eq 3 ]]; then
+    compadd add remove
+  elif [[ $words[2] == completions ]]; then
+    compadd bash zsh fish
+  elif [[ ' @TAKE_MODELS@ ' == *" $words[2] "* ]]; then
+    names=(${(f)" $(@NAMES @) "})
+                        compadd -
+                        a names _files else _files fi
+}
+if
+  [[${zsh_eval_context[-1]} == loadautofunc]]; then
+  _somnus "$@"
+else
+  compdef _somnus somnus
+fi
+)";
+
 std::string Zsh(const std::vector<Command>& commands) {
   const std::string names = Joined(commands, [](const Command& one) {
     return absl::StrCat("    ", ZshEntry(one.name, one.summary), "\n");
   });
-  const std::string flags = Joined(commands, [](const Command& one) {
-    std::string lines = absl::StrCat("    ", one.name, ")\n      flags=(\n");
-    for (const FlagWords& flag : one.flags)
-      absl::StrAppend(&lines, "        ", ZshEntry(flag.name, flag.help), "\n");
-    return absl::StrCat(lines, "      ) ;;\n");
-  });
-  return absl::StrCat(
-      "#compdef somnus\n"
-      "# Made by: somnus completions zsh\n"
-      "_somnus() {\n"
-      "  local -a commands flags names\n"
-      "  commands=(\n",
-      names,
-      "  )\n"
-      "  if ((CURRENT == 2)); then\n"
-      "    _describe command commands\n"
-      "    return\n"
-      "  fi\n"
-      "  case $words[2] in\n",
-      flags,
-      "  esac\n"
-      "  if [[ $PREFIX == -* ]]; then\n"
-      "    _describe -o flag flags\n"
-      "  elif [[ $words[2] == models && $CURRENT -eq 3 ]]; then\n"
-      "    compadd add remove\n"
-      "  elif [[ $words[2] == completions ]]; then\n"
-      "    compadd bash zsh fish\n"
-      "  elif [[ ' ",
-      absl::StrJoin(kTakeModels, " "),
-      " ' == *\" $words[2] \"* ]]; then\n"
-      "    names=(${(f)\"$(",
-      kNamesOfModels,
-      ")\"})\n"
-      "    compadd -a names\n"
-      "    _files\n"
-      "  else\n"
-      "    _files\n"
-      "  fi\n"
-      "}\n"
-      "if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then\n"
-      "  _somnus \"$@\"\n"
-      "else\n"
-      "  compdef _somnus somnus\n"
-      "fi\n");
+  return absl::StrReplaceAll(kZsh, {{"@COMMANDS@", names},
+                                    {"@FLAGS@", Joined(commands, ZshFlags)},
+                                    {"@TAKE_MODELS@", absl::StrJoin(kTakeModels, " ")},
+                                    {"@NAMES@", kNamesOfModels}});
 }
 
 std::string FishQuoted(const std::string& text) {
