@@ -106,7 +106,7 @@ std::string BashChoices(const Command& command) {
 }
 
 // bash takes the '=' of --flag=value for a word of its own.
-constexpr char kBash[] = R"(# Made by: somnus completions bash
+constexpr char kBash[] = R"sh(# Made by: somnus completions bash
 _somnus() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
   local flags='' values=''
@@ -134,11 +134,12 @@ _somnus() {
     COMPREPLY=($(compgen -W 'add remove' -- "$word"))
   elif [[ ' @TAKE_MODELS@ ' == *" $command "* ]]; then
     COMPREPLY=($(compgen -W "$(@NAMES@)" -- "$word"))
-  elif [[ $command == completions ]];
-then COMPREPLY = ($(compgen - W 'bash zsh fish' --"$word")) fi
+  elif [[ $command == completions ]]; then
+    COMPREPLY=($(compgen -W 'bash zsh fish' -- "$word"))
+  fi
 }
 complete -o default -F _somnus somnus
-)";
+)sh";
 
 std::string Bash(const std::vector<Command>& commands) {
   const std::string flags = Joined(commands, [](const Command& one) {
@@ -165,7 +166,7 @@ std::string ZshFlags(const Command& command) {
   return absl::StrCat(lines, "      ) ;;\n");
 }
 
-constexpr char kZsh[] = R"(#compdef somnus
+constexpr char kZsh[] = R"sh(#compdef somnus
 # Made by: somnus completions zsh
 _somnus() {
   local -a commands flags names
@@ -184,17 +185,19 @@ _somnus() {
   elif [[ $words[2] == completions ]]; then
     compadd bash zsh fish
   elif [[ ' @TAKE_MODELS@ ' == *" $words[2] "* ]]; then
-    names=(${(f)" $(@NAMES @) "})
-                        compadd -
-                        a names _files else _files fi
+    names=(${(f)"$(@NAMES@)"})
+    compadd -a names
+    _files
+  else
+    _files
+  fi
 }
-if
-  [[${zsh_eval_context[-1]} == loadautofunc]]; then
+if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then
   _somnus "$@"
 else
   compdef _somnus somnus
 fi
-)";
+)sh";
 
 std::string Zsh(const std::vector<Command>& commands) {
   const std::string names = Joined(commands, [](const Command& one) {
