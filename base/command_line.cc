@@ -80,7 +80,10 @@ absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& a
       return absl::InvalidArgumentError(
           absl::StrCat("--", flag->name, ": has no value; ", flag->value_name, " is wanted"));
     }
-    return Set(*flag, args[++*at]);
+    std::string value = args[++*at];
+    while (flag->takes_more && *at + 1 < args.size() && !LooksLikeFlag(args[*at + 1]))
+      absl::StrAppend(&value, "\n", args[++*at]);
+    return Set(*flag, value);
   }
   if (absl::StartsWith(name, "no-") && equals == arg.size()) {
     flag = Find(table, name.substr(3));
@@ -176,8 +179,12 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
         return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arg, "'"));
       }
       parsed.positional.push_back(arg);
-    } else if (arg == "--help" || arg == "-h" || arg == "--help=all" || arg == "--version") {
-      (arg == "--version" ? parsed.version : arg == "--help=all" ? parsed.help_all : parsed.help) = true;
+    } else if (arg == "--help" || arg == "-h" || arg == "--help=all" || arg == "--help=flags" ||
+               arg == "--version") {
+      (arg == "--version"      ? parsed.version
+       : arg == "--help=all"   ? parsed.help_all
+       : arg == "--help=flags" ? parsed.help_flags
+                               : parsed.help) = true;
       return parsed;
     } else if (const absl::Status status = ParseFlag(table, args, &i); !status.ok()) {
       return status;
@@ -197,6 +204,14 @@ std::string HelpText(const FlagTable& table) {
   });
 }
 
+std::string FlagListText(const FlagTable& table) {
+  std::string text;
+  ForEach(table, [&](const Flag& flag) {
+    absl::StrAppend(&text, "--", flag.name, "\t", flag.value_name, "\t", flag.help, "\n");
+  });
+  return text;
+}
+
 std::string VersionText(const FlagTable& table) {
   return absl::StrCat(absl::StartsWith(table.program, "somnus") ? "" : "somnus ", table.program, " ",
                       kVersion);
@@ -210,6 +225,7 @@ std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char
     const std::string text = parsed->help_all ? FullHelpText(table) : HelpText(table);
     return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
   }
+  if (parsed->help_flags) return std::fputs(FlagListText(table).c_str(), stdout) < 0 ? 1 : 0;
   if (parsed->version) return std::printf("%s\n", VersionText(table).c_str()) < 0 ? 1 : 0;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;

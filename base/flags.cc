@@ -219,4 +219,9 @@ Flag Flag::Alias(std::string other_name) && {
   return std::move(*this);
 }
 
+Flag Flag::TakesMore() && {
+  takes_more = true;
+  return std::move(*this);
+}
+
 }  // namespace somnus

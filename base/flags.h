@@ -17,7 +17,7 @@
 //
 // A command line may say --name=value or --name value, and --name or --no-name for a switch. '-' and '_' are
 // the same in names. "--" ends the flags. An argument that is no flag is positional. A flag that is given
-// twice has its last value.
+// twice has its last value. A flag that takes more values takes the words that follow: --name A B.
 //
 // Ownership: a table borrows the variables that its flags set. A variable's value when its flag is made is
 // the default, which --help prints. A std::optional variable tells "not given" from any value. Thread
@@ -49,6 +49,8 @@ struct Flag {
   std::string default_text;          // for --help; empty: no default is shown
   std::string bounds;                // for --help; empty: no bounds are shown
   std::vector<std::string> aliases;  // other spellings, which --help does not show
+  // The words after "--name VALUE" are further values, and the setter gets all of them, joined by '\n'.
+  bool takes_more = false;
   Setter set;
 
   // V is the type below or std::optional of it; bounds are inclusive.
@@ -85,6 +87,7 @@ struct Flag {
   Flag Shows(std::string text) &&;
   Flag Default(std::string text) &&;
   Flag Alias(std::string other_name) &&;
+  Flag TakesMore() &&;
 };
 
 struct FlagGroup {
@@ -92,7 +95,8 @@ struct FlagGroup {
   std::vector<Flag> flags;
 };
 
-// Every table has --help (-h), --help=all and --version without rows for them.
+// Every table has --help (-h), --help=all, --help=flags (for shells that complete words) and --version
+// without rows for them.
 struct FlagTable {
   std::string program;  // "coordinator"
   std::string usage;    // "coordinator [--model] PATH [flags]"
@@ -105,9 +109,10 @@ struct FlagTable {
 };
 
 struct ParsedArgs {
-  // Parsing stops at help, help_all or version.
+  // Parsing stops at help, help_all, help_flags or version.
   bool help = false;
   bool help_all = false;
+  bool help_flags = false;
   bool version = false;
   std::vector<std::string> positional;
 };
@@ -121,6 +126,9 @@ absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<s
 std::string FullHelpText(const FlagTable& table);
 // Returns what --help prints: the same with the rows of table.common alone, and the number of all flags.
 std::string HelpText(const FlagTable& table);
+
+// Returns what --help=flags prints: "--name\tVALUE\thelp" in a line for each flag; a switch has no VALUE.
+std::string FlagListText(const FlagTable& table);
 
 // Returns "somnus coordinator 0.1.0".
 std::string VersionText(const FlagTable& table);

@@ -30,6 +30,7 @@
 namespace somnus {
 namespace {
 
+constexpr char kDefaultUrl[] = "http://127.0.0.1:8000";  // where commands look for a server
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(500);
 constexpr absl::Duration kRecordsGrace = absl::Seconds(2);          // for spans that wait at the end
 constexpr absl::Duration kCertificateInterval = absl::Seconds(10);  // between two looks at the files
@@ -45,6 +46,8 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& tls) {
   if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
   return TlsListener(WatchTlsFiles(tls, kCertificateInterval), /*require_client=*/!tls.authority.empty());
 }
+
+bool IsAnyHost(const std::string& host) { return host == "0.0.0.0" || host == "::" || host == "[::]"; }
 
 bool IsLoopback(const std::string& host) {
   return absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" || host == "[::1]";
@@ -112,6 +115,14 @@ class FrontImpl : public Front {
                         Scheme(flags_.admin_tls), HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
                         HostPort(flags_.host, inference_->port()), ", admin gRPC ",
                         HostPort(flags_.admin_host, control_->port()));
+  }
+
+  std::vector<std::string> FirstSteps() const override {
+    const std::string url = absl::StrCat(
+        Scheme(flags_.tls), HostPort(IsAnyHost(flags_.host) ? "127.0.0.1" : flags_.host, http_->port()));
+    const bool is_default = url == kDefaultUrl;
+    return {absl::StrCat("the API:  ", url, "/v1"),
+            absl::StrCat("to talk:  somnus chat", is_default ? "" : absl::StrCat(" --url=", url))};
   }
 
   int admin_port() const override { return http_->admin_port(); }

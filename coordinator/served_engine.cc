@@ -212,6 +212,8 @@ class ServedEngineImpl : public ServedEngine {
     RETURN_IF_ERROR(LoadAdapters());
     ServedModel model;
     model.name = name_;
+    model.aliases = flags_.model_aliases;
+    model.history = std::make_shared<RequestHistory>(static_cast<size_t>(flags_.request_history));
     model.pinned = sharing.pinned;
     model.priority = sharing.priority;
     model.ttft_target = sharing.targets.ttft;

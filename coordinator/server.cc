@@ -70,6 +70,7 @@ class ServerImpl : public Server {
       engine->OnStateChange([this, engine = engine.get()] { OnStateChange(*engine); });
     LogInfo("serving {} on {}; ready after {:.2f} s", Names(), front_->Addresses(),
             absl::ToDoubleSeconds(MonotonicNow() - start));
+    for (const std::string& line : front_->FirstSteps()) LogInfo("{}", line);
     return absl::OkStatus();
   }
 

@@ -71,9 +71,9 @@ absl::Status CheckPortsAreFree(const Flags& flags) {
       somnus_port == 0
           ? ""
           : absl::StrCat(" (by a Somnus server, it seems: see somnus status --port ", somnus_port, ")");
-  return absl::UnavailableError(absl::StrCat(absl::StrJoin(taken, ", "), taken.size() > 1 ? " are" : " is",
-                                             " in use", who,
-                                             "; --port 0 takes free ones for all that are not given"));
+  return absl::UnavailableError(
+      absl::StrCat(absl::StrJoin(taken, ", "), taken.size() > 1 ? " are" : " is", " in use", who,
+                   "; another --port moves all that are not given, and --port 0 takes free ones"));
 }
 
 }  // namespace somnus

@@ -25,7 +25,7 @@ for program in patchelf strip protoc grpc_python_plugin dpkg-deb; do
 done
 if [[ -z $bin ]]; then
   say "building"
-  run_bazel build //coordinator //worker //tools:somnus
+  run_bazel build //coordinator //worker //tools:somnus //tools/bench:serving_bench
   bin=$SOMNUS_ROOT/bazel-bin
 fi
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$SOMNUS_ROOT" log -1 --format=%ct)}

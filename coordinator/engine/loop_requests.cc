@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "coordinator/engine/recovery_book.h"
+#include "coordinator/request/request_trail.h"
 
 namespace somnus {
 
@@ -66,6 +67,10 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
   const bool is_first = has_tokens && sequence.moments.first_token == absl::InfinitePast();
   if (is_first) sequence.moments.first_token = now;
+  if (RequestTrail* const trail = sequence.request.trail.get(); trail != nullptr) {
+    trail->AddTokens(static_cast<int64_t>(output.output.token_ids.size()));
+    if (is_first) trail->Note(TrailEvent::kFirstToken);
+  }
   const FinishReason reason = output.output.finish_reason;
   if (is_first || reason != FinishReason::kNone)
     output.output.moments = std::make_shared<const RequestMoments>(sequence.moments);
@@ -100,6 +105,9 @@ void LoopRequests::HandOver() {
   requests.insert(requests.end(), std::make_move_iterator(arrived.begin()),
                   std::make_move_iterator(arrived.end()));
   publish_();
+  for (const EngineRequest& request : requests) {
+    if (request.trail != nullptr) request.trail->Note(TrailEvent::kMoved);
+  }
   if (!requests.empty()) parts_.options.hand_over(std::move(requests));
 }
 

@@ -7,6 +7,7 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "coordinator/engine/commands/self_check_command.h"
+#include "coordinator/request/request_trail.h"
 
 namespace somnus {
 
@@ -236,6 +237,8 @@ void StepLoop::Lose(const absl::Status& reason) {
 
 void StepLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
   for (const SequencePtr& sequence : suspects) {
+    if (RequestTrail* const trail = sequence->request.trail.get(); trail != nullptr)
+      trail->Note(TrailEvent::kInterrupted, reason.message());
     if (!parts_.recovery.Suspect(sequence.get())) continue;
     parts_.scheduler.Abort(sequence->request.id);
     requests_.End(

@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/flag_values.h"
 #include "base/numa.h"
@@ -24,6 +25,19 @@ absl::Status SetWorkers(const std::string& value, Flags* flags) {
   }
   flags->local_workers = !remote;
   flags->world_size = count;
+  return absl::OkStatus();
+}
+
+absl::Status SetServedNames(const std::string& value, Flags* flags) {
+  constexpr size_t kMaxNames = 64;
+  std::vector<std::string> names = absl::StrSplit(value, '\n');
+  if (names.size() > kMaxNames)
+    return absl::InvalidArgumentError(absl::StrCat("are more than ", kMaxNames, " names"));
+  for (const std::string& name : names) {
+    if (name.empty()) return absl::InvalidArgumentError("is empty");
+  }
+  flags->served_model_name = names.front();
+  flags->model_aliases.assign(names.begin() + 1, names.end());
   return absl::OkStatus();
 }
 

@@ -11,6 +11,8 @@ namespace somnus {
 
 // "local:N", "remote:N", "auto", or N, which means local:N.
 absl::Status SetWorkers(const std::string& value, Flags* flags);
+// Names, one in a line: the model's name, then its aliases.
+absl::Status SetServedNames(const std::string& value, Flags* flags);
 absl::Status SetKvCacheDType(const std::string& value, Flags* flags);
 // "auto", "off" or a node's number.
 absl::Status SetNuma(const std::string& value, Flags* flags);

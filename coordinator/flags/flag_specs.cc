@@ -18,9 +18,12 @@ FlagGroup ModelFlags(Flags* f) {
                      "text file that lists models, each with flags of its own (docs/models.textproto); the "
                      "command line goes before what it says of all models")
               .Shows("FILE"),
-          Flag::Text("served-model-name", &f->served_model_name, "what clients call the model")
-              .Shows("NAME")
-              .Default("its directory or file name"),
+          Flag::Custom(
+              "served-model-name", "NAME [NAME...]", "its directory or file name",
+              [f](const std::string& names) { return SetServedNames(names, f); },
+              "what clients call the model; responses have the first name, and the others are as good in "
+              "requests")
+              .TakesMore(),
           Flag::OneOf(
               "load-format", &f->load_format,
               {{"auto", v1::LOAD_FORMAT_AUTO}, {"dummy", v1::LOAD_FORMAT_DUMMY}},
@@ -80,8 +83,8 @@ FlagGroup ListenerFlags(Flags* f) {
           Flag::Text("host", &f->host, "listen address of the OpenAI HTTP API and of gRPC for clients")
               .Shows("ADDR"),
           Flag::Int("port", &f->port, 0, 65535,
-                    "port of the OpenAI HTTP API; 0: any, also for those of the next three that are not "
-                    "given"),
+                    "port of the OpenAI HTTP API; those of the next three that are not given have the ports "
+                    "after it, or any, as this one, where it is 0"),
           Flag::Text("admin-host", &f->admin_host, "listen address of the operators' HTTP API and gRPC")
               .Shows("ADDR"),
           PortFlag("admin-port", &f->admin_port, f, "port of the operators' HTTP API; 0: any"),

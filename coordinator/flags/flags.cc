@@ -31,11 +31,24 @@ absl::Status FillKeys(const char* flag, const std::string& file, const Environme
   return keys->Add("", found->second);
 }
 
-void TakeAnyPorts(Flags* flags) {
-  if (flags->port != 0) return;
-  if (flags->given_ports.count("admin-port") == 0) flags->admin_port = 0;
-  if (flags->given_ports.count("grpc-port") == 0) flags->grpc_port = 0;
-  if (flags->given_ports.count("control-port") == 0) flags->control_port = 0;
+// The ports that are not given follow --port: each takes the next number that no flag has given, or any port
+// where --port says any. At the default of --port they keep defaults of their own.
+void FollowPort(Flags* flags) {
+  if (flags->port == Flags().port) return;
+  const std::pair<const char*, int32_t Flags::*> followers[] = {{"admin-port", &Flags::admin_port},
+                                                                {"grpc-port", &Flags::grpc_port},
+                                                                {"control-port", &Flags::control_port}};
+  std::set<int32_t> taken = {flags->port};
+  for (const auto& [name, port] : followers) {
+    if (flags->given_ports.count(name) > 0) taken.insert(flags->*port);
+  }
+  for (const auto& [name, port] : followers) {
+    if (flags->given_ports.count(name) > 0) continue;
+    int32_t next = flags->port;
+    while (flags->port != 0 && taken.count(next) > 0) ++next;
+    taken.insert(next);
+    flags->*port = next;
+  }
 }
 
 // Listeners on the same address need different ports. Port 0 is the system's choice.
@@ -56,6 +69,9 @@ absl::Status CheckPorts(const Flags& flags) {
     listeners.push_back({"--cluster-port", flags.cluster_host, port});
   }
   for (size_t i = 0; i < listeners.size(); ++i) {
+    if (listeners[i].port > 65535)
+      return absl::InvalidArgumentError(
+          absl::StrCat("--port: ", flags.port, " leaves no number for ", listeners[i].flag));
     for (size_t j = 0; j < i; ++j) {
       if (listeners[i].port == 0 || listeners[i].port != listeners[j].port) continue;
       if (listeners[i].host != listeners[j].host) continue;
@@ -164,7 +180,10 @@ absl::Status CheckAdapters(const Flags& flags) {
 // Names of models and of adapters are one space of names: a request names either.
 absl::Status CheckAdapterNames(const std::vector<Flags>& each) {
   std::set<std::string> names;
-  for (const Flags& model : each) names.insert(model.served_model_name);
+  for (const Flags& model : each) {
+    names.insert(model.served_model_name);
+    names.insert(model.model_aliases.begin(), model.model_aliases.end());
+  }
   for (const Flags& model : each) {
     for (const LoraModule& module : model.lora.modules) {
       if (names.insert(module.name).second) continue;
@@ -242,8 +261,8 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
     flags->model = model;
   }
-  TakeAnyPorts(flags);
-  RETURN_IF_ERROR(FinishModels(flags));
+  FollowPort(flags);
+  RETURN_IF_ERROR(FinishModels(environment, flags));
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
   if (flags->models.empty()) CountWorkers(flags);  // else OfEachModel does
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";

@@ -49,6 +49,7 @@ struct Flags {
   std::vector<ModelPath> models;  // after FinishFlags: empty unless there are several
   std::string config;             // file with models and flags (serve_config.h); empty: none
   std::string served_model_name;  // empty: the model's directory or file name
+  std::vector<std::string> model_aliases;  // further names, under which clients may ask for the model
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   bool expert_parallel = false;
@@ -66,7 +67,7 @@ struct Flags {
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
   int32_t control_port = 50054;       // on admin_host
-  std::set<std::string> given_ports;  // flags given for the last three; with `port` 0 ports not given are 0
+  std::set<std::string> given_ports;  // flags given for the last three; the others follow `port`
   TlsFiles tls;                       // of clients' HTTP and gRPC; empty: no TLS
   TlsFiles admin_tls;                 // of operators' HTTP and gRPC, without an authority; empty: no TLS
   ApiKeys api_keys;                   // of clients; empty: no key is required
@@ -80,7 +81,8 @@ struct Flags {
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;
   // Observation.
-  std::string access_log;  // file for a JSON line of each request; "-": stdout; empty: there is none
+  std::string access_log;          // file for a JSON line of each request; "-": stdout; empty: there is none
+  int32_t request_history = 1000;  // ended requests of each model that GET /requests remembers
   bool kv_cache_metrics = false;
   double kv_cache_metrics_sample = 0.01;  // of the blocks
   TraceExportOptions traces;
@@ -206,8 +208,8 @@ absl::Status CheckStages(const Flags& flags, int32_t num_layers);
 // The part of the table in model_flags.cc: --model, and flags about several models.
 Flag ModelFlag(Flags* flags);
 FlagGroup SeveralModelsFlags(Flags* flags);
-// The part of FinishFlags that is about models.
-absl::Status FinishModels(Flags* flags);
+// The part of FinishFlags that is about models: names of the models folder become paths.
+absl::Status FinishModels(const Environment& environment, Flags* flags);
 
 // Returns the table of all flags (flag_specs.h). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);

@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/flag_values.h"
 #include "base/run_dir.h"
+#include "base/status_macros.h"
+#include "checkpoint/models_folder.h"
 #include "coordinator/flags/flags.h"
 
 namespace somnus {
@@ -70,6 +72,8 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
   if (!flags.local_workers || flags.discover_workers)
     return refuse("--workers", "several models need workers of this host: local:N");
+  if (!flags.model_aliases.empty())
+    return refuse("--served-model-name", "further names are for one model alone");
   const bool slo = flags.devices.residency.policy == ResidencyPolicy::kSlo;
   if (!slo && !flags.model_ttft_targets.empty())
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
@@ -106,12 +110,35 @@ absl::Status CheckOne(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// A name of the models folder becomes the path that it stands for. `given`: what clients call the model then
+// where no flag says so.
+absl::Status FindModel(const Environment& environment, std::string* path, std::string* given = nullptr) {
+  ASSIGN_OR_RETURN(const std::string found, FindModelPath(ModelsFolder(environment), *path));
+  if (found != *path && given != nullptr && given->empty()) *given = *path;
+  *path = found;
+  return absl::OkStatus();
+}
+
+// "--served-model-name NAME PATH": the path is among the names where there is no other.
+void TakePathFromNames(Flags* flags) {
+  if (!flags->models.empty() || !flags->model.empty() || flags->model_aliases.empty()) return;
+  flags->model = flags->model_aliases.back();
+  flags->model_aliases.pop_back();
+}
+
+absl::Status FindModels(const Environment& environment, Flags* flags) {
+  for (ModelPath& model : flags->models) RETURN_IF_ERROR(FindModel(environment, &model.path, &model.name));
+  RETURN_IF_ERROR(FindModel(environment, &flags->model, &flags->served_model_name));
+  return FindModel(environment, &flags->draft_model);
+}
+
 }  // namespace
 
 Flag ModelFlag(Flags* flags) {
   return Flag::Custom(
       "model", "[NAME=]PATH", "", [flags](const std::string& value) { return SetModel(value, flags); },
-      "Hugging Face directory or GGUF file; may be given without --model. --model=NAME=PATH may be repeated: "
+      "Hugging Face directory, GGUF file, or a name of the models folder (somnus models add); may be given "
+      "without --model. --model=NAME=PATH may be repeated: "
       "clients call each model by its name, and those that do not fit into memory together take turns");
 }
 
@@ -170,9 +197,11 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
            "and each further one within another such time: turns become as short as that asks for")}};
 }
 
-absl::Status FinishModels(Flags* flags) {
+absl::Status FinishModels(const Environment& environment, Flags* flags) {
+  TakePathFromNames(flags);
   if (flags->models.empty() && flags->model.empty())
     return absl::InvalidArgumentError("--model: no model was given; see --help");
+  RETURN_IF_ERROR(FindModels(environment, flags));
   if (flags->models.size() == 1 && flags->model.empty()) {
     flags->model = flags->models[0].path;
     if (flags->served_model_name.empty()) flags->served_model_name = flags->models[0].name;

@@ -46,6 +46,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kCollectiveRpc, "/collective_rpc", false, true, false, RouteKey::kListeners, false, true},
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, RouteKey::kListeners, false, true},
     {Route::kTrace, "/trace", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kRequests, "/requests", true, false, false, RouteKey::kListeners, false, false},
     {Route::kKvEvents, "/kv_events", true, false, false, RouteKey::kListeners, false, false},
     {Route::kRevive, "/revive", false, true, false, RouteKey::kListeners, false, true},
     {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
@@ -87,6 +88,10 @@ constexpr RouteSpec kDeleteResponse = {
     Route::kDeleteResponse, "/v1/responses/{id}", false, false, true, RouteKey::kClients, false, true};
 constexpr RouteSpec kCancelResponse = {
     Route::kCancelResponse, "/v1/responses/{id}/cancel", false, true, true, RouteKey::kClients, false, true};
+
+constexpr absl::string_view kRequestPrefix = "/requests/";
+constexpr RouteSpec kRequest = {Route::kRequest, "/requests/{id}",     true,  false,
+                                false,           RouteKey::kListeners, false, false};
 
 // The response to HEAD is the response to GET without the body.
 bool IsGet(absl::string_view method) { return method == "GET" || method == "HEAD"; }
@@ -140,6 +145,7 @@ std::vector<const RouteSpec*> RoutesOf(bool admin) {
   for (const RouteSpec* spec : {&kModelRoute, &kListPrefixes, &kPinPrefix, &kGetPrefix, &kUnpinPrefix,
                                 &kGetResponse, &kDeleteResponse, &kCancelResponse})
     routes.push_back(spec);
+  if (admin) routes.push_back(&kRequest);
   return routes;
 }
 
@@ -163,6 +169,8 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
     return MatchPrefix(method, path.substr(kPrefixesPath.size() + 1));
   if (absl::StartsWith(path, kResponsesPath))
     return MatchResponse(method, path.substr(kResponsesPath.size()));
+  if (admin && absl::StartsWith(path, kRequestPrefix) && path.size() > kRequestPrefix.size())
+    return MatchSpec(kRequest, method, DecodePath(path.substr(kRequestPrefix.size())));
   return {404, nullptr, ""};
 }
 

@@ -48,6 +48,8 @@ enum class Route {
   kIsPaused,
   kResetPrefixCache,
   kTrace,
+  kRequests,
+  kRequest,
   kKvEvents,
   kAbortRequests,
   kCollectiveRpc,
@@ -123,14 +125,15 @@ inline bool IsLifecycle(Route route) {
 // Routes that take too long for the I/O thread, but wait for no call.
 inline bool WaitsForNobody(Route route) {
   return route == Route::kAbortRequests || route == Route::kTrace || route == Route::kUpdateWeightVersion ||
-         route == Route::kMetrics;
+         route == Route::kMetrics || route == Route::kRequests || route == Route::kRequest;
 }
 
 struct RouteMatch {
   int status = 404;                 // 200, 204 (OPTIONS), 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
   // 307: the location, with the query; 204 and 405: the allowed methods; kModel: the model's name; kPrefix
-  // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse and kCancelResponse: the response's id.
+  // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse, kCancelResponse and kRequest: the response's
+  // id.
   std::string detail;
 };
 

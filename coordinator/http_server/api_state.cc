@@ -14,6 +14,7 @@
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
+#include "coordinator/operators/request_routes.h"
 #include "coordinator/responses/stored_routes.h"
 #include "coordinator/token_routes/tokenizer_info.h"
 
@@ -155,6 +156,7 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   };
   for (const SharedModel& model : models) {
     add(*model, model->name, model->name, nullptr);
+    for (const std::string& alias : model->aliases) add(*model, alias, model->name, nullptr);
     if (model->adapters == nullptr) continue;
     for (const std::shared_ptr<const RequestAdapter>& adapter : model->adapters->List())
       add(*model, adapter->name, adapter->path, model->name);
@@ -260,6 +262,10 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kDeleteResponse:
     case Route::kCancelResponse:
       return AnswerStoredResponse(models_.All(), match, query, responses.get());
+    case Route::kRequests:
+    case Route::kRequest:
+      if (loading()) return LoadingResponse();
+      return AnswerRequests(models_.All(), match, query);
     case Route::kHealth:
     case Route::kReadyz:
     case Route::kPing:

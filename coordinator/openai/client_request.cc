@@ -8,6 +8,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/best_of.h"
 #include "coordinator/openai/response_json.h"
+#include "coordinator/request/request_trail.h"
 
 namespace somnus {
 namespace {
@@ -116,6 +117,7 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
 int64_t ClientRequest::held_bytes() const { return best_of_ == nullptr ? 0 : best_of_->held_bytes(); }
 
 ClientRequest::~ClientRequest() {
+  if (trail_ != nullptr && open_ > 0) trail_->NoteEnd("abort", "the client has left");
   LeaveOpenRequests();
   if (open_ == 0) return;
   Abort();
@@ -125,7 +127,10 @@ ClientRequest::~ClientRequest() {
 }
 
 void ClientRequest::LeaveOpenRequests() {
-  if (const int64_t key = std::exchange(open_request_, 0); key != 0) model_->open_requests->Remove(key);
+  if (const int64_t key = std::exchange(open_request_, 0); key != 0) {
+    model_->open_requests->Remove(key);
+    model_->history->End(trail_);
+  }
 }
 
 EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
@@ -149,6 +154,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   request.user = params_->user;
   if (candidate > 0) request.fork_of = choices_[index - candidate].engine_id;
   request.priority = params_->priority;
+  request.trail = trail_;
   request.deadline = params_->times.deadline;
   request.first_token_by = params_->times.first_token_by;
   request.sink = HasBeams()
@@ -161,6 +167,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
   arrival_ = now;
+  trail_ = NewTrail();
   auto sampling = std::make_shared<SamplingParams>(params_->sampling);
   if (best_of_ != nullptr) sampling->num_logprobs = std::max(0, sampling->num_logprobs);
   const auto num_choices = static_cast<int32_t>(choices_.size());
@@ -179,9 +186,11 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     requests.push_back(std::move(request));
   }
   open_request_ = model_->open_requests->Add(params_->response_id, std::move(engine_ids));
+  model_->history->Add(trail_);
   const absl::Status status = model_->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     open_ = 0;
+    model_->history->Forget(trail_);
     LeaveOpenRequests();
     return status;
   }
@@ -247,12 +256,25 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
     const bool is_call = choice.has_calls && delta.finish_reason == FinishReason::kStop;
     if (index == 0) finish_reason_ = is_call ? "tool_calls" : FinishReasonName(delta.finish_reason);
     if (--open_ == 0) {
+      trail_->NoteEnd(FinishReasonName(delta.finish_reason), delta.error.message());
       LeaveOpenRequests();
       ended_ = absl::Now();
     }
     CountEnd(choice, delta.finish_reason);
   }
   return update;
+}
+
+std::shared_ptr<RequestTrail> ClientRequest::NewTrail() const {
+  RequestTrail::Facts facts;
+  facts.id = params_->response_id;
+  facts.model = model_->name;
+  facts.user = params_->user;
+  facts.num_choices = static_cast<int32_t>(choices_.size());
+  facts.max_tokens = params_->prompts.empty() ? 0 : params_->prompts.front().max_tokens;
+  facts.priority = params_->priority;
+  facts.prompt_tokens = prompt_tokens_;
+  return std::make_shared<RequestTrail>(std::move(facts), arrival_);
 }
 
 void ClientRequest::NoteMoments(const RequestMoments& moments) {

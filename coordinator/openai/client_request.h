@@ -88,6 +88,7 @@ class ClientRequest {
   void CountEnd(const Choice& choice, FinishReason reason);
   void NoteMoments(const RequestMoments& moments);
   void LeaveOpenRequests();
+  std::shared_ptr<RequestTrail> NewTrail() const;
 
   const std::shared_ptr<const ServedModel> model_;
   const GenerateParams* const params_;
@@ -97,7 +98,8 @@ class ClientRequest {
   std::vector<Choice> choices_;
   std::unique_ptr<BestOf> best_of_;  // null: every candidate is a choice
   int32_t open_ = 0;
-  int64_t open_request_ = 0;  // the key among the model's open requests; 0: not there
+  int64_t open_request_ = 0;             // the key among the model's open requests; 0: not there
+  std::shared_ptr<RequestTrail> trail_;  // null before Submit
   std::atomic<bool> aborted_{false};
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;

@@ -32,7 +32,10 @@ StateReport ModelTable::Starting() const {
 
 void ModelTable::Set(std::vector<ServedModel> models) {
   std::vector<std::string> all_names;
-  for (const ServedModel& model : models) all_names.push_back(model.name);
+  for (const ServedModel& model : models) {
+    all_names.push_back(model.name);
+    all_names.insert(all_names.end(), model.aliases.begin(), model.aliases.end());
+  }
   const std::string listed = JoinNames(all_names);
   std::vector<SharedModel> shared;
   for (ServedModel& model : models) {
@@ -53,7 +56,7 @@ SharedModel ModelTable::Get() const {
 SharedModel ModelTable::Find(absl::string_view name) const {
   const std::vector<SharedModel> models = All();
   for (const SharedModel& model : models) {
-    if (model->name == name) return model;
+    if (model->HasName(name)) return model;
   }
   for (const SharedModel& model : models) {
     if (model->adapters == nullptr) continue;
@@ -61,6 +64,7 @@ SharedModel ModelTable::Find(absl::string_view name) const {
     if (adapter == nullptr) continue;
     auto named = std::make_shared<ServedModel>(*model);
     named->name = std::string(name);
+    named->aliases.clear();
     named->parent = model->name;
     named->adapter = std::move(adapter);
     return named;

@@ -257,7 +257,7 @@ std::optional<ApiError> CheckGenerates(const ServedModel& model) {
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
   const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
   if (!fields->ok()) return fields->error();
-  if (!name.has_value() || *name == model.name) return std::nullopt;
+  if (!name.has_value() || model.HasName(*name)) return std::nullopt;
   return UnknownModel(*name, model.all_names.empty() ? model.name : model.all_names);
 }
 

@@ -2,6 +2,7 @@
 // The parts and facts of a served model that the APIs need. Plain data; the pointees are shared and thread
 // safe.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,11 +11,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "checkpoint/model_config.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/openai/answer_format.h"
 #include "coordinator/openai/open_requests.h"
+#include "coordinator/openai/request_history.h"
 #include "coordinator/request/pooling_options.h"
 #include "coordinator/residency/rank_checksums.h"
 #include "coordinator/structured/gate_options.h"
@@ -44,14 +47,16 @@ struct ModelTemplates {
 };
 
 struct ServedModel {
-  std::string name;       // the name that clients use (--served-model-name)
-  std::string all_names;  // of all served models, for messages; set by ModelTable
+  std::string name;                  // the name that clients use (--served-model-name)
+  std::vector<std::string> aliases;  // further names, under which clients may ask for the model
+  std::string all_names;             // of all served models, for messages; set by ModelTable
   std::shared_ptr<Engine> engine;
   std::shared_ptr<AdapterRegistry> adapters;  // null: the model takes no adapters
   // Of an adapter that clients name like a model (ModelTable::Find): the adapter, and the model's name.
   std::shared_ptr<const RequestAdapter> adapter;
   std::string parent;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
+  std::shared_ptr<RequestHistory> history = std::make_shared<RequestHistory>();    // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
   TurnFormat turn_format;  // of chat answers, by the template and by flags
@@ -95,6 +100,10 @@ struct ServedModel {
   absl::Duration ttft_target, tpot_target;
   bool generation_defaults =
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
+
+  bool HasName(absl::string_view asked) const {
+    return asked == name || std::find(aliases.begin(), aliases.end(), asked) != aliases.end();
+  }
 };
 
 // Returns the most bytes of text that one token can stand for; the number bounds a prompt before the prompt

@@ -28,7 +28,7 @@ HttpResponse AnswerPrefixes(std::vector<SharedModel> models, const RouteMatch& m
                             absl::string_view query) {
   if (const std::vector<std::string> names = QueryValues(query, "model"); !names.empty()) {
     const std::vector<SharedModel> all = models;
-    std::erase_if(models, [&](const SharedModel& model) { return model->name != names.back(); });
+    std::erase_if(models, [&](const SharedModel& model) { return !model->HasName(names.back()); });
     if (models.empty()) return ErrorResponse(UnknownModel(names.back(), ModelNames(all)));
   }
   const std::string& id = match.detail;

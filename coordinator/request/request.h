@@ -17,6 +17,8 @@
 
 namespace somnus {
 
+class RequestTrail;  // request_trail.h
+
 // When a beam search ends before its last step.
 enum class EarlyStopping {
   kNever,      // where the answers are certain; vLLM goes on, and ends with the same answers
@@ -188,6 +190,7 @@ struct EngineRequest {
   int64_t held_bytes = 0;    // of memory that the sender keeps until the request ends, beside the request
   int64_t queued_bytes = 0;  // the request's bytes in the queue (request_bytes.h); set by the engine
   std::shared_ptr<const RequestProgress> progress;  // null: no engine has worked on the request
+  std::shared_ptr<RequestTrail> trail;              // of the client's request; null: nobody will ask
 };
 
 }  // namespace somnus

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "coordinator/request/request_trail.h"
 #include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/drafts.h"
 #include "coordinator/scheduler/request_progress.h"
@@ -19,6 +20,17 @@ void CountRunning(const Sequence& sequence, int32_t by) {
 }
 void CountWaiting(const Sequence& sequence, int32_t by) {
   if (sequence.request.adapter != nullptr) sequence.request.adapter->num_waiting += by;
+}
+
+void NoteInTrail(const Sequence& sequence, TrailEvent event, absl::string_view detail = "") {
+  if (sequence.request.trail != nullptr) sequence.request.trail->Note(event, detail);
+}
+
+// "no_blocks, swap"
+void NotePreempted(const Sequence& sequence, PreemptionCause cause, bool swaps) {
+  if (sequence.request.trail == nullptr) return;
+  NoteInTrail(sequence, TrailEvent::kPreempted,
+              absl::StrCat(kPreemptionCauses[static_cast<size_t>(cause)], swaps ? ", swap" : ", recompute"));
 }
 
 }  // namespace
@@ -90,6 +102,7 @@ void LiveSequences::Start(const SequencePtr& sequence, int64_t num_computed) {
   sequence->slot = slots_.Take();
   if (sequence->beam.group != nullptr) beams_.OnStart(sequence);
   num_preempted_ -= sequence->was_scheduled ? 1 : 0;
+  NoteInTrail(*sequence, sequence->was_scheduled ? TrailEvent::kResumed : TrailEvent::kScheduled);
 }
 
 void LiveSequences::NoteScheduled(const SequencePtr& sequence) {
@@ -119,6 +132,7 @@ void LiveSequences::Preempt(const std::vector<SequencePtr>& all, PreemptionCause
     InsertWaiting(sequence);
     ++num_preempted_;
     ++sequence->num_preemptions;
+    NotePreempted(*sequence, cause, swaps);
   }
   counts_.Add(cause, swaps);
 }
@@ -131,6 +145,7 @@ void LiveSequences::PreemptSuspended(const std::vector<SequencePtr>& all, Preemp
     sequence->held.is_suspended = sequence->held.is_kept = false;
     --num_suspended_;
     ++sequence->num_preemptions;
+    NotePreempted(*sequence, cause, swaps);
   }
   host_tier_.ForgetUnusedSwapIns();
   counts_.Add(cause, swaps);
@@ -167,6 +182,7 @@ void LiveSequences::Suspend(SequencePtr sequence) {
   InsertWaiting(sequence);
   ++num_preempted_;
   ++num_suspended_;
+  NoteInTrail(*sequence, TrailEvent::kSuspended);
 }
 
 void LiveSequences::SuspendAll() {

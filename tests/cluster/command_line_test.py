@@ -108,13 +108,14 @@ class CommandLine(unittest.TestCase):
             line, = done.stderr.splitlines()
             return line
         self.assertEqual(refused({}), "coordinator: " + ", ".join(f"{flag} {port}" for flag, port in ports.items()) + " are in use (by a "
-                         f"Somnus server, it seems: see somnus status --port {self.cluster.port}); --port 0 takes free ones for all "
-                         "that are not given")
+                         f"Somnus server, it seems: see somnus status --port {self.cluster.port}); another --port moves all "
+                         "that are not given, and --port 0 takes free ones")
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             free, other, third = free_ports(3)
             port = stranger.getsockname()[1]
             self.assertEqual(refused({"--port": free, "--admin-port": port, "--grpc-port": other, "--control-port": third}),
-                             f"coordinator: --admin-port {port} is in use; --port 0 takes free ones for all that are not given")
+                             f"coordinator: --admin-port {port} is in use; another --port moves all that are not given, and "
+                             "--port 0 takes free ones")
 
     def test_any_port_is_for_all_listeners(self):
         with subprocess.Popen([SOMNUS, "serve", tiny("qwen3"), "--dtype=float32", "--port=0"], stdin=subprocess.DEVNULL,

@@ -25,7 +25,42 @@ TEST(FlagsTest, AnyPortIsForAllListenersThatAreNotGivenOne) {
   const auto one = ParseFlags({"m", "--admin-port=0", "--port=9000"});
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_EQ((std::vector<int32_t>{one->port, one->admin_port, one->grpc_port, one->control_port}),
-            (std::vector<int32_t>{9000, 0, 50051, 50054}));
+            (std::vector<int32_t>{9000, 0, 9001, 9002}));
+}
+
+TEST(FlagsTest, OnePortMovesAllThatAreNotGiven) {
+  const auto ports_of = [](const std::vector<std::string>& args) {
+    const absl::StatusOr<Flags> flags = ParseFlags(args);
+    EXPECT_TRUE(flags.ok()) << flags.status();
+    return std::vector<int32_t>{flags->port, flags->admin_port, flags->grpc_port, flags->control_port};
+  };
+  EXPECT_EQ(ports_of({"m"}), (std::vector<int32_t>{8000, 8001, 50051, 50054}));
+  EXPECT_EQ(ports_of({"m", "--port=8000"}), (std::vector<int32_t>{8000, 8001, 50051, 50054}));
+  EXPECT_EQ(ports_of({"m", "--port=9000"}), (std::vector<int32_t>{9000, 9001, 9002, 9003}));
+  EXPECT_EQ(ports_of({"m", "--port=9000", "--control-port=9001"}),
+            (std::vector<int32_t>{9000, 9002, 9003, 9001}))
+      << "a port that is given is nobody else's";
+  EXPECT_EQ(ParseFlags({"m", "--port=65534"}).status().message(),
+            "--port: 65534 leaves no number for --grpc-port");
+}
+
+TEST(FlagsTest, AModelMayHaveSeveralNames) {
+  const auto names_of = [](const std::vector<std::string>& args) {
+    const absl::StatusOr<Flags> flags = ParseFlags(args);
+    EXPECT_TRUE(flags.ok()) << flags.status();
+    std::vector<std::string> names = {flags->model, flags->served_model_name};
+    names.insert(names.end(), flags->model_aliases.begin(), flags->model_aliases.end());
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names_of({"m", "--served-model-name", "a", "b", "c", "--port=0"}), (Names{"m", "a", "b", "c"}));
+  EXPECT_EQ(names_of({"--served-model-name", "a", "m"}), (Names{"m", "a"}));
+  EXPECT_EQ(names_of({"--served-model-name=a", "m"}), (Names{"m", "a"}));
+  EXPECT_EQ(names_of({"m", "--served-model-name", "a", "b", "--served-model-name", "c"}), (Names{"m", "c"}));
+  EXPECT_FALSE(ParseFlags({"--model=x=m", "--model=y=m", "--model=z", "--served-model-name", "a", "b"}).ok());
+  EXPECT_FALSE(
+      ParseFlags({"m", "--enable-lora", "--lora-modules=b=/p", "--served-model-name", "a", "b"}).ok())
+      << "an adapter and an alias are asked for in the same way";
 }
 
 TEST(FlagsTest, OneModelHoweverItIsGiven) {

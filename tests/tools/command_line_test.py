@@ -1,97 +1,22 @@
 """`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a fake server."""
-import codecs
 import contextlib
 import http.server
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import stat
 import subprocess
 import tempfile
-import termios
 import threading
-import time
 import unittest
 
 from cluster.harness import SOMNUS
+from cluster.on_a_terminal import Terminal
 from tools.fake_chat_server import HOLD, FakeServer
 
 # Ctrl-U, which empties the line, and Ctrl-D.
 END_OF_INPUT = "\x15\x04"
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, arguments, environment):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            try:
-                termios.tcsetwinsize(0, (24, 80))
-                os.execve(SOMNUS, [SOMNUS, *arguments], environment)
-            finally:
-                os._exit(127)
-        self.seen = self.raw = ""
-        self.code = None
-        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
-
-    def type(self, text):
-        os.write(self.fd, text.encode())
-
-    def type_all(self, text):
-        data = text.encode()
-        while data:
-            data = data[os.write(self.fd, data[:1024]):]
-
-    def read_until(self, words, again=""):
-        """The output since the last call, up to and with `words`, without escape sequences. Types `again` while nothing
-        comes, as wait does."""
-        while words not in self.seen:
-            for _ in range(120):
-                if self.readable(0.5):
-                    break
-                self.type(again)
-            try:
-                piece = os.read(self.fd, 4096) if self.readable(0) else b""
-            except OSError:
-                piece = b""
-            if not piece:
-                raise AssertionError(f"{words!r} never came; there was {self.seen!r}")
-            text = self.decoder.decode(piece)
-            self.raw += text
-            self.seen = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", self.seen + text)
-        text, _, self.seen = self.seen.partition(words)
-        return text + words
-
-    def readable(self, seconds):
-        return bool(select.select([self.fd], [], [], seconds)[0])
-
-    def wait(self, again=""):
-        """The exit code once the command has ended. `again` is typed every half second until then: a key that is typed
-        while the prompt is being set up is lost, or becomes a part of the line."""
-        deadline = time.monotonic() + 60
-        try:
-            while time.monotonic() < deadline:
-                if not self.readable(0.5):
-                    self.type(again)
-                elif not os.read(self.fd, 4096):
-                    break
-            else:
-                os.kill(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        self.code = os.waitstatus_to_exitcode(status)
-        return self.code
-
-    def kill(self):
-        if self.code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.wait()
 
 
 class CommandLine(unittest.TestCase):

@@ -47,7 +47,7 @@ class StandIns(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = temporary.name
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus"):
+        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
             path = os.path.join(cls.folder, "bin", name)
             os.makedirs(os.path.dirname(path))
             # A program of Debian's with a library beside the C library.
@@ -83,7 +83,7 @@ class StandIns(unittest.TestCase):
             listed = [line.split(",")[0] for line in wheel.read(record).decode().splitlines()]
             metadata = wheel.read(record.replace("RECORD", "METADATA")).decode()
         self.assertEqual(sorted(listed), sorted(names))
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus"):
+        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
             self.assertEqual(modes[f"somnus/_programs/{name}"], 0o755)
         for name in ("somnus/llm.py", "somnus/py.typed", "somnus/v1/control_pb2_grpc.py", "somnus/_programs/lib/libcrypto.so.3",
                      "somnus/_programs/licenses/libssl3.txt"):
@@ -105,7 +105,9 @@ class StandIns(unittest.TestCase):
         self.assertRegex(depends, r"libssl3 \(>= .*\)")
         listed = subprocess.run(["dpkg-deb", "-c", deb], check=True, capture_output=True, text=True).stdout
         for name in ("./usr/bin/somnus -> ../../opt/somnus/tools/somnus", "./lib/systemd/system/somnus-coordinator.service",
-                     "./usr/share/man/man1/somnus.1.gz", "./usr/share/doc/somnus/docs/install.md"):
+                     "./usr/share/man/man1/somnus.1.gz", "./usr/share/doc/somnus/docs/install.md",
+                     "./usr/share/bash-completion/completions/somnus", "./usr/share/zsh/vendor-completions/_somnus",
+                     "./usr/share/fish/vendor_completions.d/somnus.fish"):
             self.assertIn(name, listed)
 
     def test_programs_that_are_not_there(self):
@@ -143,7 +145,7 @@ class Wheel(unittest.TestCase):
 
         run(os.path.join(venv, "bin", "pip"), "install", "-q", "--no-index", "--disable-pip-version-check", self.wheel)
         programs, = glob.glob(os.path.join(venv, "lib", "python3*", "site-packages", "somnus", "_programs"))
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus"):
+        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
             found = dict(re.findall(r"^\s*(\S+) => (\S+)", run("ldd", os.path.join(programs, name)), re.MULTILINE))
             self.assertGreater(len(found), 10)
             elsewhere = {library for library, path in found.items() if os.path.dirname(os.path.realpath(path)) != os.path.join(

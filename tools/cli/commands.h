@@ -12,6 +12,14 @@ namespace somnus::cli {
 
 // Does not return on success: the process becomes the coordinator and keeps the process id.
 int RunServe(const std::vector<std::string>& args);
+int RunRun(const std::vector<std::string>& args);
+int RunList(const std::vector<std::string>& args);
+int RunModelsAdd(const std::vector<std::string>& args);
+int RunModelsRemove(const std::vector<std::string>& args);
+int RunLogs(const std::vector<std::string>& args);
+int RunExplain(const std::vector<std::string>& args);
+// Does not return on success, either: the process becomes serving_bench.
+int RunBench(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
@@ -28,6 +36,7 @@ int RunRevive(const std::vector<std::string>& args);
 int RunAbortCall(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
+int RunCompletions(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);
 
 // Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,

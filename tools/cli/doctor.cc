@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/discovery.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/models_folder.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/terminal.h"
 #include "tools/cli/text_table.h"
@@ -29,7 +31,8 @@ absl::StatusOr<int> Examine(const DoctorOptions& options, const std::vector<std:
   DoctorReport report;
   ASSIGN_OR_RETURN(report.host, ReportHost(options.workers));
   if (!models.empty()) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(models[0]));
+    ASSIGN_OR_RETURN(const std::string path, FindModelPath(ModelsFolder(ProcessEnvironment()), models[0]));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
     report.model = ReportModel(*checkpoint);
   }
   if (options.measure) report.ceilings = MeasureCeilings(report.host);

@@ -27,11 +27,16 @@ struct Entry {
 
 constexpr Entry kEntries[] = {
     {"serve", "serve a model: one coordinator, N workers", RunServe},
+    {"run", "one answer or one conversation, with a server of its own", RunRun},
+    {"list", "the models that have a name", RunList},
     {"chat", "talk to the served model", RunChat},
     {"generate", "continue a text", RunGenerate},
     {"status", "what the server and its workers are doing", RunStatus},
-    {"models", "which models are served, and what each is doing", RunModels},
-    {"top", "the same again and again, with tokens per second", RunTop},
+    {"models", "which models are served, and what each is doing; add, remove: names of models", RunModels},
+    {"top", "a screen of models, ranks and requests, with keys to act", RunTop},
+    {"logs", "the requests that ended last", RunLogs},
+    {"explain", "what has happened to a request", RunExplain},
+    {"bench", "load on a server, and what its clients see", RunBench},
     {"sleep", "give the device memory back, keep the processes", RunSleep},
     {"wake-up", "take the memory again and serve", RunWakeUp},
     {"pause", "compute nothing, keep the memory", RunPause},
@@ -43,7 +48,14 @@ constexpr Entry kEntries[] = {
     {"revive", "bring up new workers for a model that has failed", RunRevive},
     {"roll", "restart the workers, one replica at a time", RunRoll},
     {"stop", "end the server and its workers", RunStop},
-    {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor}};
+    {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor},
+    {"completions", "words for bash, zsh or fish to complete", RunCompletions}};
+
+std::string Names() {
+  std::string text;
+  for (const Entry& entry : kEntries) absl::StrAppend(&text, entry.name, "\t", entry.summary, "\n");
+  return text;
+}
 
 std::string Help() {
   std::string text =
@@ -83,6 +95,10 @@ int Main(std::vector<std::string> args) {
     printf("somnus %s\n", kVersion);
     return kOk;
   }
+  if (args[0] == "--help=commands") {  // for completions and the man page
+    fputs(Names().c_str(), stdout);
+    return kOk;
+  }
   if (help && args.size() == 1) {
     fputs(Help().c_str(), stdout);
     return kOk;
@@ -104,6 +120,7 @@ std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::s
   if (!parsed.ok()) return Fail(parsed.status());
   if (parsed->help || parsed->help_all)
     return fputs(HelpText(table).c_str(), stdout) < 0 ? kServerError : kOk;
+  if (parsed->help_flags) return fputs(FlagListText(table).c_str(), stdout) < 0 ? kServerError : kOk;
   if (parsed->version) return printf("somnus %s\n", kVersion) < 0 ? kServerError : kOk;
   if (positional != nullptr) *positional = std::move(parsed->positional);
   return std::nullopt;

@@ -20,6 +20,9 @@ import wheel
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLIENT = os.path.join(ROOT, "clients", "python")
 DOCS = ("README.md", "CHANGELOG.md")
+# Where shells look in /usr/share.
+COMPLETIONS = {"bash": "bash-completion/completions/somnus", "zsh": "zsh/vendor-completions/_somnus",
+               "fish": "fish/vendor_completions.d/somnus.fish"}
 
 
 def read(*path):
@@ -114,8 +117,10 @@ def make_debian_package(source, out, work, times):
             target = os.path.join(folder, "lib", "systemd", "system", name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copyfile(os.path.join(units, name), target)
+    for shell, name in COMPLETIONS.items():
+        write(os.path.join(shared, name), programs.output(os.path.join(source, "tools", "somnus"), "completions", shell))
     help_text = programs.output(os.path.join(source, "coordinator", "coordinator"), "--help=all")
-    page = man_page.roff("somnus", version(), help_text, times)
+    page = man_page.roff("somnus", version(), help_text, commands_of(source), times)
     os.makedirs(os.path.join(shared, "man", "man1"))
     with open(os.path.join(shared, "man", "man1", "somnus.1.gz"), "wb") as file:
         file.write(gzip.compress(page.encode(), mtime=0))
@@ -125,6 +130,13 @@ def make_debian_package(source, out, work, times):
     path = os.path.join(out, f"somnus_{version()}_{machine}.deb")
     archives.debian_package(folder, path, times)
     return path
+
+
+def commands_of(source):
+    """(name, help text) of each command but serve, whose flags are the server's."""
+    somnus = os.path.join(source, "tools", "somnus")
+    names = [line.split("\t")[0] for line in programs.output(somnus, "--help=commands").splitlines()]
+    return [(name, programs.output(somnus, name, "--help")) for name in names if name != "serve"]
 
 
 MAKERS = {"wheel": make_wheel, "tarball": make_tarball, "deb": make_debian_package}

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 
-PROGRAMS = ("coordinator/coordinator", "worker/worker", "tools/somnus")
+PROGRAMS = ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench")
 # Part of every system that can run the programs: the C library, and what a GPU's driver or pip brings.
 _OF_THE_SYSTEM = re.compile(r"^(?:libc|libm|libdl|librt|libpthread|libresolv|ld-linux.*|libcuda|libcublas.*|libnccl)\.so")
 _VERSION = re.compile(r"\bGLIBC_(\d+)\.(\d+)")
@@ -40,7 +40,8 @@ def stage(source, target, with_libraries):
         if with_libraries:
             found.update(libraries_of(path))
             # RPATH and not RUNPATH: it holds for the libraries' own libraries, too.
-            output("patchelf", "--force-rpath", "--set-rpath", "$ORIGIN/../lib", os.path.join(target, program))
+            libraries = os.path.join("$ORIGIN", os.path.relpath("lib", os.path.dirname(program)))
+            output("patchelf", "--force-rpath", "--set-rpath", libraries, os.path.join(target, program))
     for name, path in sorted(found.items()):
         copy(path, os.path.join(target, "lib", name), 0o644)
         copy_licence(path, os.path.join(target, "licenses"))

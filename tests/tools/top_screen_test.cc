@@ -1,0 +1,116 @@
+#include "tools/cli/top_screen.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/cli/raw_terminal.h"
+
+namespace somnus::cli {
+namespace {
+
+TopFacts Facts(int num_models, int num_requests) {
+  TopFacts facts;
+  facts.url = "http://127.0.0.1:8000";
+  for (int i = 0; i < num_models; ++i) {
+    v1::ModelStatus* model = facts.models.add_models();
+    model->set_model(absl::StrCat("a-model-with-a-rather-long-name-", i));
+    model->set_state(v1::ENGINE_STATE_AWAKE);
+    model->set_resident_bytes(int64_t{123} << 30);
+    model->set_generation_tokens(1000);
+  }
+  facts.before = facts.models;
+  if (num_models > 0) facts.models.mutable_models(0)->set_generation_tokens(1500);
+  facts.passed = absl::Seconds(2);
+  for (int i = 0; i < 8; ++i) {
+    v1::RankStatus* rank = facts.status.add_ranks();
+    rank->set_rank(i);
+    rank->set_device(absl::StrCat("cuda:", i));
+    (*rank->mutable_bytes_by_tag())["weights"] = int64_t{70} << 30;
+  }
+  for (int i = 0; i < num_requests; ++i) {
+    RequestRow row;
+    row.id = absl::StrCat("cmpl-0123456789abcdef0123456789abcdef-", i);
+    row.state = "running";
+    row.age_s = i;
+    row.output_tokens = i;
+    facts.requests.rows.push_back(row);
+  }
+  facts.requests.counts["running"] = num_requests;
+  return facts;
+}
+
+void ExpectFits(const std::vector<std::string>& lines, int rows, int columns) {
+  EXPECT_LE(lines.size(), static_cast<size_t>(rows));
+  for (const std::string& line : lines) EXPECT_LE(line.size(), static_cast<size_t>(columns)) << line;
+}
+
+std::string Text(const std::vector<std::string>& lines) { return absl::StrJoin(lines, "\n"); }
+
+TEST(TopScreenTest, FitsAnyTerminal) {
+  const TopFacts facts = Facts(/*num_models=*/40, /*num_requests=*/1000);
+  for (const int rows : {1, 5, 24, 60}) {
+    for (const int columns : {20, 60, 80, 200}) {
+      TopView view;
+      ExpectFits(DrawTop(facts, view, rows, columns), rows, columns);
+      view.shows_help = true;
+      EXPECT_LE(DrawTop(facts, view, rows, columns).size(), static_cast<size_t>(rows));
+    }
+  }
+}
+
+TEST(TopScreenTest, SixtyColumnsHaveWhatMatters) {
+  const std::string text = Text(DrawTop(Facts(1, 3), {}, 24, 60));
+  for (const char* words :
+       {"awake", "123.00 GiB", "250.0", "70.00 GiB", "3 run", "running", "cmpl-0123456789abc"})
+    EXPECT_TRUE(absl::StrContains(text, words)) << words << "\n" << text;
+}
+
+TEST(TopScreenTest, TheSelectedRowIsAlwaysSeen) {
+  const TopFacts facts = Facts(1, 1000);
+  TopView view;
+  for (const size_t selected : {size_t{0}, size_t{10}, size_t{999}}) {
+    view.request = selected;
+    const std::vector<std::string> lines = DrawTop(facts, view, 24, 100);
+    const auto marked = std::find_if(lines.begin(), lines.end(),
+                                     [](const std::string& line) { return absl::StartsWith(line, "> "); });
+    ASSERT_NE(marked, lines.end()) << selected;
+    EXPECT_TRUE(absl::StrContains(*marked, absl::StrCat(" ", selected, " "))) << *marked;
+  }
+}
+
+TEST(TopScreenTest, TextsOfClientsCannotMoveTheCursor) {
+  TopFacts facts = Facts(1, 1);
+  facts.requests.rows[0].id = "a\033[2Jb\r\n";
+  facts.requests.rows[0].user = "\x9b";
+  facts.requests.users.push_back({"u\033]0;x\a", 1, 1});
+  facts.error = "e\033[1m";
+  TopView view;
+  view.question.match = "\033c";
+  view.note = "\033d";
+  const std::string text = Text(DrawTop(facts, view, 24, 120));
+  EXPECT_FALSE(absl::StrContains(text, "\033")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "\r"));
+  EXPECT_TRUE(absl::StrContains(text, "a?[2Jb??"));
+}
+
+TEST(KeyReaderTest, SequencesMayBeSplit) {
+  KeyReader reader;
+  EXPECT_TRUE(reader.Read("\033", false).empty());
+  EXPECT_TRUE(reader.Read("[", false).empty());
+  std::vector<KeyPress> keys = reader.Read("Aq\033[6~", false);
+  ASSERT_EQ(keys.size(), 3);
+  EXPECT_EQ(keys[0].key, Key::kUp);
+  EXPECT_EQ(keys[1].character, 'q');
+  EXPECT_EQ(keys[2].key, Key::kPageDown);
+  keys = reader.Read("\033", true);
+  ASSERT_EQ(keys.size(), 1);
+  EXPECT_EQ(keys[0].key, Key::kEscape) << "nothing follows";
+  EXPECT_TRUE(reader.Read("\033[99;5u\x01\xc3\xa9", true).empty()) << "no keys of ours";
+}
+
+}  // namespace
+}  // namespace somnus::cli

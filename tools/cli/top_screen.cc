@@ -1,0 +1,277 @@
+#include "tools/cli/top_screen.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/bytes_text.h"
+#include "base/counted.h"
+#include "tools/cli/model_list.h"
+#include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
+
+namespace somnus::cli {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+constexpr size_t kMostRanks = 4, kMostUsers = 4, kMostModels = 8;
+
+constexpr char kHelp[] =
+    "Keys:\n"
+    "  q          ends; so does Ctrl-C\n"
+    "  Tab        goes between requests and models\n"
+    "  arrows     select a row; also j and k, page up and down\n"
+    "  Enter      explains the selected request\n"
+    "  s          sorts requests: by age, by output tokens, by the time they wait\n"
+    "  a          shows open requests, those that wait, that run, or all that are known\n"
+    "  /          filters requests by a part of the id, the model's or the user's name\n"
+    "  x          ends the selected request\n"
+    "  z          puts the selected model to sleep, or wakes it\n"
+    "  p          pauses the selected model, or ends its pause\n"
+    "Any key goes back.";
+
+// A column of a table: a title, a width that is kept, and whether it is a number.
+struct Column {
+  const char* title;
+  int width;
+  bool is_number;
+  int from_columns;  // the width of terminals that have room for it
+};
+
+std::string Cell(std::string text, int width, bool is_number) {
+  if (static_cast<int>(text.size()) > width) text = text.substr(0, std::max(0, width - 1)) + "~";
+  return is_number ? absl::StrFormat("%*s", width, text) : absl::StrFormat("%-*s", width, text);
+}
+
+// The first column takes what the others leave.
+template <size_t n>
+std::string Row(const Column (&columns)[n], const std::vector<std::string>& cells, bool selected, int width) {
+  int left = width - 2;
+  for (size_t i = 1; i < n; ++i) left -= width >= columns[i].from_columns ? columns[i].width + 1 : 0;
+  std::string line = absl::StrCat(selected ? "> " : "  ", Cell(cells[0], std::max(4, left), false));
+  for (size_t i = 1; i < n; ++i) {
+    if (width >= columns[i].from_columns)
+      absl::StrAppend(&line, " ", Cell(cells[i], columns[i].width, columns[i].is_number));
+  }
+  absl::StripTrailingAsciiWhitespace(&line);
+  return line.substr(0, static_cast<size_t>(std::max(0, width)));
+}
+
+template <size_t n>
+std::string Titles(const Column (&columns)[n], int width) {
+  std::vector<std::string> titles;
+  for (const Column& column : columns) titles.emplace_back(column.title);
+  return Styled(STDOUT_FILENO, Style::kBold, Row(columns, titles, false, width));
+}
+
+std::string Marked(std::string line, bool selected) {
+  return selected ? Styled(STDOUT_FILENO, Style::kBold, line) : line;
+}
+
+std::string Cut(absl::string_view text, int columns) {
+  return std::string(text.substr(0, static_cast<size_t>(std::max(0, columns))));
+}
+
+// ---- Models
+
+constexpr Column kModelColumns[] = {
+    {"model", 0, false, 0}, {"state", 10, false, 0},   {"memory", 10, true, 0},
+    {"run", 5, true, 0},    {"wait", 5, true, 0},      {"KV", 4, true, 56},
+    {"out/s", 7, true, 60}, {"prompt/s", 8, true, 76}, {"host", 10, true, 88}};
+
+std::string Rate(int64_t now, int64_t then, absl::Duration passed) {
+  if (passed <= absl::ZeroDuration() || now < then) return "-";
+  return absl::StrFormat("%.1f", static_cast<double>(now - then) / absl::ToDoubleSeconds(passed));
+}
+
+std::string Used(const v1::ModelStatus& model) {
+  if (model.total_blocks() == 0) return "-";
+  return absl::StrFormat("%.0f%%",
+                         100.0 * (model.total_blocks() - model.free_blocks()) / model.total_blocks());
+}
+
+std::string StateOf(const v1::ModelStatus& model) {
+  std::string state = StateName(model.state());
+  if (model.sleep_level() > 0) absl::StrAppend(&state, " ", model.sleep_level());
+  return state;
+}
+
+Lines ModelLines(const TopFacts& facts, const TopView& view, size_t most, int columns) {
+  std::map<std::string, const v1::ModelStatus*> earlier;
+  for (const v1::ModelStatus& model : facts.before.models()) earlier[model.model()] = &model;
+  const bool is_pane = view.pane == TopPane::kModels;
+  const size_t count = static_cast<size_t>(facts.models.models_size());
+  const size_t first = view.model >= most ? view.model - most + 1 : 0;
+  Lines lines = {Titles(kModelColumns, columns)};
+  for (size_t i = first; i < std::min(count, first + most); ++i) {
+    const v1::ModelStatus& model = facts.models.models(static_cast<int>(i));
+    const auto found = earlier.find(model.model());
+    const v1::ModelStatus& then = found == earlier.end() ? model : *found->second;
+    const absl::Duration passed = found == earlier.end() ? absl::ZeroDuration() : facts.passed;
+    const bool selected = is_pane && i == view.model;
+    lines.push_back(
+        Marked(Row(kModelColumns,
+                   {Printable(model.model()), StateOf(model), BytesText(model.resident_bytes()),
+                    absl::StrCat(model.num_requests_running()), absl::StrCat(model.num_requests_waiting()),
+                    Used(model), Rate(model.generation_tokens(), then.generation_tokens(), passed),
+                    Rate(model.prompt_tokens(), then.prompt_tokens(), passed), BytesText(model.host_bytes())},
+                   selected, columns),
+               selected));
+  }
+  if (count > most) lines.push_back(absl::StrCat("  ", count - most, " more"));
+  return lines;
+}
+
+// ---- Ranks
+
+constexpr Column kRankColumns[] = {{"rank", 0, false, 0},     {"weights", 10, true, 0},
+                                   {"KV cache", 10, true, 0}, {"workspace", 10, true, 0},
+                                   {"pid", 8, true, 66},      {"host", 16, false, 88}};
+
+std::string TagBytes(const v1::RankStatus& rank, const char* tag) {
+  const auto found = rank.bytes_by_tag().find(tag);
+  return BytesText(found == rank.bytes_by_tag().end() ? 0 : found->second);
+}
+
+Lines RankLines(const v1::GetStatusResponse& status, int columns) {
+  if (status.ranks().empty()) return {};
+  Lines lines = {Titles(kRankColumns, columns)};
+  for (const v1::RankStatus& rank : status.ranks()) {
+    if (lines.size() > kMostRanks) {
+      lines.push_back(absl::StrCat("  ", status.ranks_size() - static_cast<int>(kMostRanks), " more"));
+      break;
+    }
+    const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
+                                                       : absl::StrCat(rank.replica(), ".", rank.rank());
+    lines.push_back(Row(kRankColumns,
+                        {absl::StrCat(name, " ", Printable(rank.device())), TagBytes(rank, "weights"),
+                         TagBytes(rank, "kv_cache"), TagBytes(rank, "workspace"), absl::StrCat(rank.pid()),
+                         Printable(rank.host())},
+                        false, columns));
+  }
+  return lines;
+}
+
+// ---- Requests
+
+constexpr Column kRequestColumns[] = {
+    {"request", 0, false, 0}, {"state", 9, false, 0},   {"age", 8, true, 0},    {"prompt", 6, true, 0},
+    {"output", 6, true, 0},   {"user", 10, false, 72},  {"first", 8, true, 84}, {"queue", 8, true, 94},
+    {"pre", 3, true, 98},     {"model", 16, false, 116}};
+
+std::string Short(double seconds) {
+  if (seconds < 0) return "-";
+  if (seconds < 100) return absl::StrFormat("%.1fs", seconds);
+  if (seconds < 6000) return absl::StrFormat("%.0fm", seconds / 60);
+  return absl::StrFormat("%.0fh", seconds / 3600);
+}
+
+std::string RequestLine(const RequestRow& row, bool selected, int columns) {
+  const std::string state = row.state == "ended" ? row.finish_reason : row.state;
+  return Marked(Row(kRequestColumns,
+                    {Printable(row.id), Printable(state), Short(row.age_s), absl::StrCat(row.prompt_tokens),
+                     absl::StrCat(row.output_tokens), Printable(row.user), Short(row.ttft_s),
+                     Short(row.queue_s), absl::StrCat(row.preemptions), Printable(row.model)},
+                    selected, columns),
+                selected);
+}
+
+std::string RequestsHeadline(const TopFacts& facts, const TopView& view, int columns) {
+  const auto count = [&](const char* state) {
+    const auto found = facts.requests.counts.find(state);
+    return found == facts.requests.counts.end() ? 0 : found->second;
+  };
+  std::string text =
+      absl::StrCat("requests (", view.question.state, ", by ", view.question.sort, "): ", count("running"),
+                   " run, ", count("waiting"), " wait, ", count("preempted"), " preempted");
+  if (!view.question.match.empty() && !view.types_filter)
+    absl::StrAppend(&text, ", with '", Printable(view.question.match), "'");
+  return Cut(text, columns);
+}
+
+// The users with the most open requests, in one line.
+std::string UsersLine(const TopFacts& facts, int columns) {
+  std::vector<std::string> parts;
+  for (const UserRow& user : facts.requests.users) {
+    if (parts.size() == kMostUsers) break;
+    if (!user.user.empty()) parts.push_back(absl::StrCat(Printable(user.user), " ", user.open));
+  }
+  return parts.empty() ? "" : Cut(absl::StrCat("users: ", absl::StrJoin(parts, ", ")), columns);
+}
+
+// ---- The whole
+
+std::string Footer(const TopView& view, int columns) {
+  if (view.types_filter) return Cut(absl::StrCat("filter: ", Printable(view.question.match), "_"), columns);
+  if (!view.asks.empty()) return Cut(absl::StrCat(Printable(view.asks), " (y/n)"), columns);
+  if (!view.note.empty()) return Cut(Printable(view.note), columns);
+  return Cut("q ends, ? helps, Tab, Enter explains, x ends a request, z sleeps, s sorts, / filters", columns);
+}
+
+Lines TextLines(absl::string_view text, int rows, int columns) {
+  Lines lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (static_cast<int>(lines.size()) < rows) lines.push_back(Cut(line, columns));
+  }
+  return lines;
+}
+
+std::string Headline(const TopFacts& facts, int columns) {
+  const double uptime = facts.status.uptime_s();
+  return Cut(absl::StrCat("somnus top  ", facts.url, "  up ",
+                          absl::FormatDuration(absl::Seconds(static_cast<int64_t>(uptime))), "  ",
+                          Counted(facts.models.models_size(), "model")),
+             columns);
+}
+
+void Append(const Lines& more, Lines* lines) { lines->insert(lines->end(), more.begin(), more.end()); }
+
+// The rows of requests that there is room for, with the selected one among them.
+Lines RequestRows(const TopFacts& facts, const TopView& view, int room, int columns) {
+  Lines lines = {Titles(kRequestColumns, columns)};
+  const std::vector<RequestRow>& rows = facts.requests.rows;
+  const auto most = static_cast<size_t>(std::max(0, room - 1));
+  const size_t first = view.request >= most && most > 0 ? view.request - most + 1 : 0;
+  for (size_t i = first; i < std::min(rows.size(), first + most); ++i)
+    lines.push_back(RequestLine(rows[i], view.pane == TopPane::kRequests && i == view.request, columns));
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> RequestLines(const std::vector<RequestRow>& rows, int selected, int columns) {
+  Lines lines = {Titles(kRequestColumns, columns)};
+  for (size_t i = 0; i < rows.size(); ++i)
+    lines.push_back(RequestLine(rows[i], static_cast<int>(i) == selected, columns));
+  return lines;
+}
+
+std::vector<std::string> DrawTop(const TopFacts& facts, const TopView& view, int rows, int columns) {
+  if (view.shows_help) return TextLines(kHelp, rows, columns);
+  if (view.story.has_value())
+    return TextLines(StoryText(*view.story, absl::LocalTimeZone(), columns), rows, columns);
+  Lines lines = {Styled(STDOUT_FILENO, Style::kBold, Headline(facts, columns))};
+  if (!facts.error.empty())
+    lines.push_back(Styled(STDOUT_FILENO, Style::kRed, Cut(Printable(facts.error), columns)));
+  Append(ModelLines(facts, view, std::min<size_t>(kMostModels, static_cast<size_t>(std::max(1, rows / 4))),
+                    columns),
+         &lines);
+  const Lines ranks = RankLines(facts.status, columns);
+  if (rows - static_cast<int>(lines.size() + ranks.size()) >= 8) Append(ranks, &lines);
+  if (const std::string users = UsersLine(facts, columns); !users.empty()) lines.push_back(users);
+  lines.push_back(RequestsHeadline(facts, view, columns));
+  Append(RequestRows(facts, view, rows - 1 - static_cast<int>(lines.size()), columns), &lines);
+  lines.resize(static_cast<size_t>(std::max(0, rows - 1)));
+  lines.push_back(Footer(view, columns));
+  return lines;
+}
+
+}  // namespace somnus::cli
