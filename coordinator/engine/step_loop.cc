@@ -7,6 +7,7 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "coordinator/engine/commands/self_check_command.h"
+#include "coordinator/engine/loop_view.h"
 
 namespace somnus {
 
@@ -16,6 +17,7 @@ StepLoop::StepLoop(const EngineOptions& options, Executor* executor, EngineObser
       mail_(*shared.mail),
       board_(*shared.board),
       prefixes_(*shared.prefixes),
+      views_(*shared.views),
       events_(std::move(shared.events)),
       steps_(options, executor, &parts_.scheduler, shared.board),
       requests_({options, parts_.scheduler, parts_.holdings, parts_.observer, board_, mail_},
@@ -32,6 +34,7 @@ void StepLoop::Run() {
     heartbeat.Beat();
     const bool worked = Step();
     PublishStats();
+    if (views_.wanted()) ShowView();
     if (!worked) WaitForMail();
   }
   mail_.Stop();
@@ -40,6 +43,11 @@ void StepLoop::Run() {
   // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
   // caller go on.
   ProcessMail();
+}
+
+void StepLoop::ShowView() {
+  const EngineOptions& options = parts_.options;
+  views_.Show(DrawView(parts_.scheduler, options.data_parallel_rank, options.monotonic_now()));
 }
 
 bool StepLoop::ProcessMail() {

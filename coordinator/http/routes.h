@@ -63,6 +63,9 @@ enum class Route {
   kReleaseKvCache,
   kResumeKvCache,
   kGetWorldSize,
+  kStatus,
+  kRoot,
+  kConsoleFile,
   kResetOtherCache,  // of a cache that vLLM has, and this server does not
 };
 
@@ -115,6 +118,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kReleaseKvCache:
     case Route::kResumeKvCache:
     case Route::kTrace:
+    case Route::kStatus:
       return true;
     default:
       return false;
@@ -130,7 +134,8 @@ struct RouteMatch {
   int status = 404;                 // 200, 204 (OPTIONS), 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
   // 307: the location, with the query; 204 and 405: the allowed methods; kModel: the model's name; kPrefix
-  // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse and kCancelResponse: the response's id.
+  // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse and kCancelResponse: the response's id;
+  // kConsoleFile: the file's name.
   std::string detail;
 };
 
