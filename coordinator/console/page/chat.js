@@ -26,7 +26,8 @@ function wire(message) {
 
 function body() {
   const system = systemPrompt();
-  const turns = messages.map(wire);
+  const isEmpty = (message) => message.role === "assistant" && !message.content && message.tools.length === 0;
+  const turns = messages.filter((message) => !isEmpty(message)).map(wire);
   if (system) turns.unshift({ role: "system", content: system });
   return { model: byId("model").value, messages: turns, stream: true, stream_options: { include_usage: true }, ...requestFields() };
 }
@@ -154,6 +155,7 @@ function showView(name) {
     byId(`view-${view}`).hidden = view !== name;
     byId(`tab-${view}`).setAttribute("aria-current", view === name ? "page" : "false");
   }
+  if (name === "models") refresh();
 }
 
 // Operators' page has a port of its own.

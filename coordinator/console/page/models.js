@@ -1,4 +1,5 @@
-// The models of this server: what the chat may choose from, and whether each serves now.
+// The models of this server: what the chat may choose from, and whether each serves now. The list is read when the page
+// is opened or seen again; from then on the chosen model alone is asked for its health.
 import { json, request } from "./api.js";
 import { byId, el, fill, keyed, setText } from "./dom.js";
 import { count } from "./format.js";
@@ -66,31 +67,40 @@ function showTable() {
   );
 }
 
-let error = "";
-export const modelsError = () => error;
+function show() {
+  showChoice();
+  showState();
+  showTable();
+}
 
 export async function refresh() {
+  let error = "";
   try {
     await load();
-    error = "";
   } catch (problem) {
     error = problem.message;
     models = [];
   }
-  showChoice();
-  showState();
-  showTable();
+  show();
   const note = byId("connection");
   note.hidden = !error;
   setText(note, error ? `The server does not say which models it has: ${error}` : "");
 }
 
+async function look() {
+  const model = models.find((one) => one.id === byId("model").value);
+  if (!model) return refresh();
+  Object.assign(model, await stateOf(model));
+  show();
+}
+
 export function watchModels() {
-  byId("model").addEventListener("change", showState);
-  const next = async () => {
-    if (!document.hidden) await refresh();
-    setTimeout(next, INTERVAL_MS);
-  };
+  byId("model").addEventListener("change", look);
   document.addEventListener("visibilitychange", () => !document.hidden && refresh());
-  return next();
+  const watch = async () => {
+    if (!document.hidden) await look();
+    setTimeout(watch, INTERVAL_MS);
+  };
+  setTimeout(watch, INTERVAL_MS);
+  return refresh();
 }
