@@ -151,6 +151,7 @@ function openDrawer() {
 }
 
 function showView(name) {
+  document.body.dataset.view = name;
   for (const view of ["chat", "models"]) {
     byId(`view-${view}`).hidden = view !== name;
     byId(`tab-${view}`).setAttribute("aria-current", view === name ? "page" : "false");

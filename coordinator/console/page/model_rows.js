@@ -36,8 +36,8 @@ function phases(ranks) {
 
 function outcomeOf(action, model, answer) {
   const moved = answer.freed_bytes ? `, freed ${bytes(sum(answer.freed_bytes))}` : answer.mapped_bytes ? `, mapped ${bytes(sum(answer.mapped_bytes))}` : "";
-  const time = answer.seconds === undefined ? "" : ` in ${seconds(answer.seconds)}`;
-  return `${model}: ${answer.status ?? "done"}${time}${moved}.${phases(answer.ranks)}`;
+  const time = answer.seconds === undefined ? " is done" : ` took ${seconds(answer.seconds)}`;
+  return `${model}: ${action.name.toLowerCase()}${time}${moved}.${phases(answer.ranks)}`;
 }
 
 async function act(action, model, look) {

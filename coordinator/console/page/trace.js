@@ -47,7 +47,7 @@ function summary() {
   const steps = rows.flatMap((row) => row.events).filter((event) => event.args);
   if (steps.length === 0) return "No steps in this time.";
   const kinds = ["decode", "prefill", "mixed"].map((kind) => ({ kind, list: steps.filter((step) => step.name === kind) }));
-  const parts = kinds.filter(({ list }) => list.length > 0).map(({ kind, list }) => `${count(list.length)} ${kind}, ${seconds(median(list.map((step) => step.end - step.begin)))} in the middle`);
+  const parts = kinds.filter(({ list }) => list.length > 0).map(({ kind, list }) => `${count(list.length)} ${kind}, median ${seconds(median(list.map((step) => step.end - step.begin)))}`);
   const busy = steps.reduce((total, step) => total + step.end - step.begin, 0);
   return `${count(steps.length)} steps: ${parts.join("; ")}. Steps took ${percent(busy, extent * Math.max(1, rows.filter((row) => row.events[0]?.args).length))} of the time.`;
 }
