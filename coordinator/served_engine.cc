@@ -25,6 +25,7 @@
 #include "coordinator/group/replica_groups.h"
 #include "coordinator/group/run_state.h"
 #include "coordinator/group/served_weights.h"
+#include "coordinator/metrics/latency_sums.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/openai/adapter_registry.h"
@@ -164,7 +165,8 @@ class ServedEngineImpl : public ServedEngine {
     }
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
-    trace_ = std::make_shared<StepTrace>(metrics_.get(), flags_.trace);
+    latencies_ = std::make_shared<LatencySums>(metrics_.get());
+    trace_ = std::make_shared<StepTrace>(latencies_.get(), flags_.trace);
     return absl::OkStatus();
   }
 
@@ -233,6 +235,7 @@ class ServedEngineImpl : public ServedEngine {
     model.pooling = PoolingOptionsOf(flags_.pooling, config, sentence_modules_);
     model.metrics = metrics_;
     model.trace = trace_;
+    model.latencies = latencies_;
     model.kv_events = kv_events_;
     NoteWeights(&model);
     model.rank_status = [this] { return RankStatuses(); };
@@ -404,7 +407,8 @@ class ServedEngineImpl : public ServedEngine {
   std::optional<SentenceModules> sentence_modules_;
   std::shared_ptr<Metrics> metrics_;
   std::unique_ptr<WeightsKeeper> keeper_;        // the engine's observer; tells trace_
-  std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells metrics_
+  std::shared_ptr<LatencySums> latencies_;       // tells metrics_
+  std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells latencies_
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
   ReplicaGroups workers_;
   std::vector<KvPlan> plans_;

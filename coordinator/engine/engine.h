@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/engine_stats.h"
+#include "coordinator/engine/engine_view.h"
 #include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/engine/pinned_prefixes.h"
 #include "coordinator/engine/weight_update.h"
@@ -52,6 +53,9 @@ class Engine {
   // reads state() itself and must not block. An empty one removes it: none runs afterwards.
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
+  // The last pictures of the loops, for people who watch, at once; asks the loops for newer ones
+  // (view_board.h).
+  virtual EngineViews View() = 0;
 
   // Carries a lifecycle request out, and blocks the caller until the result is known. lifecycle_requests.h
   // says what each kind does.

@@ -44,7 +44,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       mail_(options_.queue, &board_, events_.get()),
       prefixes_(options_.pins, options_.scheduler, [events = events_] { events->Wake(); }),
       loop_(options_, executor, observer,
-            {.mail = &mail_, .board = &board_, .prefixes = &prefixes_, .events = events_}) {
+            {.mail = &mail_, .board = &board_, .prefixes = &prefixes_, .views = &views_, .events = events_}) {
   {
     absl::MutexLock lock(&join_mu_);
     thread_ = std::thread([this] { loop_.Run(); });
@@ -99,6 +99,13 @@ EngineStats EngineLoop::Stats() const {
   stats.waiting_tokens = queue.waiting_tokens;
   stats.oldest_wait = board_.OldestWait(queue.oldest_arrival);
   return stats;
+}
+
+EngineViews EngineLoop::View() {
+  bool wakes = false;
+  std::shared_ptr<const EngineView> view = views_.Look(options_.monotonic_now(), &wakes);
+  if (wakes) events_->Wake();
+  return view == nullptr ? EngineViews() : EngineViews{std::move(view)};
 }
 
 // ---- Lifecycle calls

@@ -26,6 +26,7 @@
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/step_loop.h"
+#include "coordinator/engine/view_board.h"
 #include "coordinator/executor/executor.h"
 
 namespace somnus {
@@ -43,6 +44,7 @@ class EngineLoop : public Engine {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override { board_.OnStateChange(std::move(callback)); }
   EngineStats Stats() const override;
+  EngineViews View() override;
   LifecycleResult Run(const LifecycleRequest& request) override;
   // Undoes a sleep: as WakeUpRequest with these tags, which are not empty, but a pause goes on.
   absl::StatusOr<TransitionReport> UndoSleep(const std::vector<std::string>& tags);
@@ -123,6 +125,7 @@ class EngineLoop : public Engine {
   EngineBoard board_;
   CallersMail mail_;
   PrefixBook prefixes_;
+  ViewBoard views_;
   StepLoop loop_;
 
   absl::Mutex join_mu_;

@@ -7,6 +7,7 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "coordinator/engine/commands/self_check_command.h"
+#include "coordinator/engine/loop_view.h"
 #include "coordinator/request/request_trail.h"
 
 namespace somnus {
@@ -17,6 +18,7 @@ StepLoop::StepLoop(const EngineOptions& options, Executor* executor, EngineObser
       mail_(*shared.mail),
       board_(*shared.board),
       prefixes_(*shared.prefixes),
+      views_(*shared.views),
       events_(std::move(shared.events)),
       steps_(options, executor, &parts_.scheduler, shared.board),
       requests_({options, parts_.scheduler, parts_.holdings, parts_.observer, board_, mail_},
@@ -33,6 +35,7 @@ void StepLoop::Run() {
     heartbeat.Beat();
     const bool worked = Step();
     PublishStats();
+    if (views_.wanted()) ShowView();
     if (!worked) WaitForMail();
   }
   mail_.Stop();
@@ -41,6 +44,11 @@ void StepLoop::Run() {
   // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
   // caller go on.
   ProcessMail();
+}
+
+void StepLoop::ShowView() {
+  const EngineOptions& options = parts_.options;
+  views_.Show(DrawView(parts_.scheduler, options.data_parallel_rank, options.monotonic_now()));
 }
 
 bool StepLoop::ProcessMail() {

@@ -35,6 +35,7 @@
 #include "coordinator/engine/loop_requests.h"
 #include "coordinator/engine/prefix_book.h"
 #include "coordinator/engine/steps_in_flight.h"
+#include "coordinator/engine/view_board.h"
 
 namespace somnus {
 
@@ -46,6 +47,7 @@ class StepLoop : private LoopAccess {
     CallersMail* mail;
     EngineBoard* board;
     PrefixBook* prefixes;
+    ViewBoard* views;
     std::shared_ptr<LoopMail> events;
   };
 
@@ -64,6 +66,7 @@ class StepLoop : private LoopAccess {
   void CheckStaleWeights();
   bool DrainIsOver();
   bool Step();  // false: nothing to do
+  void ShowView();
   void CheckIdle();
   void WaitForMail();
   // When requests that wait for weights are refused.
@@ -115,6 +118,7 @@ class StepLoop : private LoopAccess {
   CallersMail& mail_;
   EngineBoard& board_;
   PrefixBook& prefixes_;
+  ViewBoard& views_;
   const std::shared_ptr<LoopMail> events_;
   StepsInFlight steps_;
   LoopRequests requests_;

@@ -80,6 +80,8 @@ FlagGroup BrowserFlags(Flags* f) {
                 "names of this server under which operators' HTTP API may be called where it has no key, "
                 "besides "
                 "addresses, --admin-host, localhost and local names; *: any"),
+          Flag::Switch("console", &f->console,
+                       "pages for browsers: chat at / of clients' HTTP port, operations at / of operators'"),
           Flag::Switch(
               "enable-request-id-headers", &f->request_id_headers,
               "a response to a request without X-Request-Id has a new one; one that a client sends always "

@@ -77,6 +77,7 @@ struct Flags {
   bool trust_gateways = false;                   // clients' gRPC has gateways alone as clients
   CorsOptions cors;                              // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
+  bool console = true;                           // pages for browsers
   bool request_id_headers = false;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;

@@ -140,6 +140,8 @@ const char* StatusPhrase(int http_status) {
       return "OK";
     case 204:
       return "No Content";
+    case 304:
+      return "Not Modified";
     case 307:
       return "Temporary Redirect";
     case 400:

@@ -61,10 +61,16 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kReleaseKvCache, "/release_kv_cache_memory", false, true, false, RouteKey::kListeners, false,
      true},
     {Route::kResumeKvCache, "/resume_kv_cache_memory", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kStatus, "/status", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kRoot, "/", true, false, true, RouteKey::kNone, false, false},
     {Route::kGetWorldSize, "/get_world_size", true, false, false, RouteKey::kListeners, false, false},
     {Route::kResetOtherCache, "/reset_mm_cache", false, true, false, RouteKey::kListeners, false, true},
     {Route::kResetOtherCache, "/reset_encoder_cache", false, true, false, RouteKey::kListeners, false, true},
 };
+// The page of people who come with a browser, and its files.
+constexpr RouteSpec kConsoleRoute = {
+    Route::kConsoleFile, "/console/{file}", true, false, true, RouteKey::kNone, false, false};
+constexpr absl::string_view kConsolePath = "/console/";
 constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true,  false,
                                    true,          RouteKey::kClients,   false, true};
 constexpr absl::string_view kModelPrefix = "/v1/models/";
@@ -142,8 +148,8 @@ std::vector<const RouteSpec*> RoutesOf(bool admin) {
   for (const RouteSpec& spec : kRoutes) {
     if (admin || spec.is_public) routes.push_back(&spec);
   }
-  for (const RouteSpec* spec : {&kModelRoute, &kListPrefixes, &kPinPrefix, &kGetPrefix, &kUnpinPrefix,
-                                &kGetResponse, &kDeleteResponse, &kCancelResponse})
+  for (const RouteSpec* spec : {&kConsoleRoute, &kModelRoute, &kListPrefixes, &kPinPrefix, &kGetPrefix,
+                                &kUnpinPrefix, &kGetResponse, &kDeleteResponse, &kCancelResponse})
     routes.push_back(spec);
   if (admin) routes.push_back(&kRequest);
   return routes;
@@ -167,6 +173,8 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
   }
   if (absl::StartsWith(path, kPrefixesPath) && path[kPrefixesPath.size()] == '/')
     return MatchPrefix(method, path.substr(kPrefixesPath.size() + 1));
+  if (absl::StartsWith(path, kConsolePath))
+    return MatchSpec(kConsoleRoute, method, std::string(path.substr(kConsolePath.size())));
   if (absl::StartsWith(path, kResponsesPath))
     return MatchResponse(method, path.substr(kResponsesPath.size()));
   if (admin && absl::StartsWith(path, kRequestPrefix) && path.size() > kRequestPrefix.size())

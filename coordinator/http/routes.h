@@ -65,6 +65,9 @@ enum class Route {
   kReleaseKvCache,
   kResumeKvCache,
   kGetWorldSize,
+  kStatus,
+  kRoot,
+  kConsoleFile,
   kResetOtherCache,  // of a cache that vLLM has, and this server does not
 };
 
@@ -117,6 +120,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kReleaseKvCache:
     case Route::kResumeKvCache:
     case Route::kTrace:
+    case Route::kStatus:
       return true;
     default:
       return false;
@@ -133,7 +137,7 @@ struct RouteMatch {
   const RouteSpec* spec = nullptr;  // with 200
   // 307: the location, with the query; 204 and 405: the allowed methods; kModel: the model's name; kPrefix
   // and kUnpinPrefix: the pin's id; kResponse, kDeleteResponse, kCancelResponse and kRequest: the response's
-  // id.
+  // or the request's id; kConsoleFile: the file's name.
   std::string detail;
 };
 

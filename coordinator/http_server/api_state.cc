@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/console/console.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/http/query_string.h"
 #include "coordinator/http_server/openapi.h"
@@ -87,7 +88,8 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
                                                 options.limits.max_stored_response_bytes)),
       guard_(OwnNames(options)),
       models_(options.starting),
-      call_bounds_(options.limits.max_lifecycle_calls) {}
+      call_bounds_(options.limits.max_lifecycle_calls),
+      status_(&models_, options.version) {}
 
 const ApiKeys& ApiState::KeysOf(bool admin, RouteKey key) const {
   const bool operators = admin && (key == RouteKey::kListeners || !options.admin_api_keys.empty());
@@ -311,6 +313,18 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
   }
 }
 
+HttpResponse ApiState::AnswerConsole(bool admin, const RouteMatch& match, absl::string_view accept,
+                                     absl::string_view if_none_match) const {
+  if (match.spec->route == Route::kRoot) {
+    if (options.console && PrefersPage(accept)) return ConsolePage(admin, if_none_match);
+    return RootPointer(admin, options.console);
+  }
+  if (options.console) {
+    if (std::optional<HttpResponse> file = ConsoleFile(admin, match.detail, if_none_match)) return *file;
+  }
+  return ErrorResponse({404, "The console has no such file.", ""});
+}
+
 HttpResponse ApiState::WorldSize(const RouteSpec& spec, absl::string_view query) const {
   const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, "");
   if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
@@ -326,6 +340,10 @@ HttpResponse ApiState::WorldSize(const RouteSpec& spec, absl::string_view query)
 
 HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view query,
                                        absl::string_view body) const {
+  if (spec.route == Route::kStatus) {
+    const std::vector<std::string> names = QueryValues(query, "model");
+    return status_.Respond(names.empty() ? "" : names.back());
+  }
   if (loading()) return LoadingResponse();
   const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, body);
   if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);

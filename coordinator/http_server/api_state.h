@@ -21,6 +21,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/model_table.h"
 #include "coordinator/operators/call_bounds.h"
+#include "coordinator/operators/status_route.h"
 #include "coordinator/responses/response_store.h"
 
 namespace somnus {
@@ -66,7 +67,11 @@ class ApiState {
   // The response of a route that does not block: all routes except completions, chat, (de)tokenize and the
   // routes of IsLifecycle. `admin`: on operators' listener.
   HttpResponse Answer(bool admin, const RouteMatch& match, absl::string_view query) const;
-  // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
+  // The response of "/" or of a file of the console. The strings are values of request headers.
+  HttpResponse AnswerConsole(bool admin, const RouteMatch& match, absl::string_view accept,
+                             absl::string_view if_none_match) const;
+  // Calls AnswerLifecycle of lifecycle_routes.h or the route of the status, which block. Lifecycle calls get
+  // a 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
  private:
@@ -92,6 +97,7 @@ class ApiState {
   const WebPageGuard guard_;
   ModelTable models_;
   mutable CallBounds call_bounds_;
+  mutable StatusRoute status_;
 };
 
 }  // namespace somnus

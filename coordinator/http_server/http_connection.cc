@@ -153,9 +153,10 @@ asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpR
   if (response.error.has_value() && IsMessagesTarget(request.target))
     response.body = MessagesErrorBody(*response.error);
   for (const auto& header : request.response_headers) response.headers.push_back(header);
-  // A response with status 204 has no body and no Content-Length.
+  // Neither a response with status 204 nor one with 304 has a body or a Content-Length.
+  const bool has_no_body = response.status == 204 || response.status == 304;
   const std::string framing =
-      response.status == 204 ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
+      has_no_body ? "" : absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
   const std::string head = ResponseHead(response, request.keep_alive, framing.c_str());
   if (request.method == "HEAD") response.body.clear();
   // Within the body's own string: a large response must not be in memory twice while a slow client reads it.
@@ -327,6 +328,8 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     };
     co_return co_await OnPool(context_->request_pool, work);
   }
+  if (route == Route::kRoot || route == Route::kConsoleFile)
+    co_return context_->state->AnswerConsole(admin_, match, request->accept, request->if_none_match);
   const size_t mark = request->target.find('?');
   const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
   if (IsLifecycle(route) && !WaitsForNobody(route)) co_return co_await CallLifecycle(*request, match, query);

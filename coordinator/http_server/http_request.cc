@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/console/console.h"
 #include "coordinator/http/api_key.h"
 #include "coordinator/http/request_target.h"
 #include "coordinator/messages/messages_error.h"
@@ -49,6 +50,10 @@ void ReadHead(const http::request_header<>& head, HttpRequest* request) {
   request->fetch_site = FieldValue(head, "Sec-Fetch-Site").value_or("");
   request->preflight_method = std::string(head["Access-Control-Request-Method"]);
   request->preflight_headers = FieldValue(head, "Access-Control-Request-Headers").value_or("");
+  if (IsConsoleTarget(request->target)) {
+    request->accept = FieldValue(head, "Accept").value_or("");
+    request->if_none_match = FieldValue(head, "If-None-Match").value_or("");
+  }
   request->expects_continue = absl::EqualsIgnoreCase(std::string(head[http::field::expect]), "100-continue");
   request->num_fields = std::distance(head.begin(), head.end());
   request->num_hosts = static_cast<int64_t>(head.count(http::field::host));

@@ -54,4 +54,12 @@ Trace StepTrace::Last(absl::Duration duration) const {
   return trace;
 }
 
+std::vector<TraceSpan> StepTrace::LastSpans(absl::Duration duration, size_t most) const {
+  const MonotonicTime since = now_() - duration;
+  absl::MutexLock lock(&mu_);
+  auto first = spans_.end() - static_cast<ptrdiff_t>(std::min(most, spans_.size()));
+  while (first != spans_.end() && first->begin + first->duration < since) ++first;
+  return {first, spans_.end()};
+}
+
 }  // namespace somnus

@@ -51,6 +51,8 @@ class StepTrace : public PassingObserver {
 
   // The steps and spans that ended within the last `duration`.
   Trace Last(absl::Duration duration) const;
+  // The spans alone, the last `most` of them.
+  std::vector<TraceSpan> LastSpans(absl::Duration duration, size_t most) const;
 
  private:
   void AddSpan(absl::string_view name, absl::Duration duration);

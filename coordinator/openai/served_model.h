@@ -31,6 +31,7 @@ class ChatTemplate;
 class ForcedTokenizer;
 class GrammarCache;
 class KvEventLog;
+class LatencySums;
 class Metrics;
 class StepTrace;
 class WordSpeller;
@@ -72,6 +73,7 @@ struct ServedModel {
   GateOptions gate;                                         // of the schemas of structured outputs
   std::shared_ptr<Metrics> metrics;                         // null: the API's own metrics
   std::shared_ptr<const StepTrace> trace;                   // of the engine's steps; null: no trace
+  std::shared_ptr<const LatencySums> latencies;             // of the engine; null: nobody adds up
   std::shared_ptr<KvEventLog> kv_events;                    // of the prefix caches; null: events are off
   // The note of GetStatus as long as the weights have first_weights_version (served_weights.h); or empty.
   std::string weights_note;

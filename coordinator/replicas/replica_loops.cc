@@ -79,6 +79,14 @@ std::vector<EngineStats> ReplicaLoops::Stats() const {
   return stats;
 }
 
+EngineViews ReplicaLoops::View() const {
+  EngineViews views;
+  for (const Replica& replica : replicas_) {
+    for (std::shared_ptr<const EngineView>& view : replica.loop->View()) views.push_back(std::move(view));
+  }
+  return views;
+}
+
 std::vector<Residency> ReplicaLoops::Residencies() const {
   std::vector<Residency> residencies;
   for (const Replica& replica : replicas_) residencies.push_back(replica.loop->Stats().residency);

@@ -51,6 +51,7 @@ class ReplicaLoops {
 
   std::vector<EngineState> States() const;
   std::vector<EngineStats> Stats() const;
+  EngineViews View() const;
   std::vector<Residency> Residencies() const;
   // Every replica that has not failed refuses requests because of stale weights, and there is such a replica.
   bool GaveUpStaleWeights() const;

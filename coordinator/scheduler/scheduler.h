@@ -129,6 +129,7 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
   const SpeculationCounts& speculation() const { return drafts_.counts(); }
   const BlockManager& blocks() const { return blocks_; }
+  const LiveSequences& sequences() const { return sequences_; }
 
   // Internal unless blocks add up, tables belong to running and suspended sequences, and every slot is used
   // once.

@@ -34,6 +34,7 @@ class SharingEngine : public Engine {
     });
   }
   EngineStats Stats() const override { return calls_.stats(); }
+  EngineViews View() override { return engine_->View(); }
   LifecycleResult Run(const LifecycleRequest& request) override {
     if (const auto* const sleep = std::get_if<SleepRequest>(&request)) return calls_.sleep(*sleep);
     if (const auto* const wake_up = std::get_if<WakeUpRequest>(&request); wake_up && WakesMemory(*wake_up))

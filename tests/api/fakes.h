@@ -89,6 +89,15 @@ class FakeEngine : public Engine {
     if (state_ == EngineState::kAsleep) stats.oldest_wait = absl::Seconds(3);
     return stats;
   }
+  // One running request that shares a block.
+  EngineViews View() override {
+    auto view = std::make_shared<EngineView>();
+    view->taken = MonotonicNow();
+    view->blocks = "12c.";
+    view->requests.push_back(
+        {.id = "chat-1", .state = "running", .arrival = absl::Now(), .num_prompt_tokens = 7});
+    return {view};
+  }
   LifecycleResult Run(const LifecycleRequest& request) override {
     return VisitRequest(request, [this](const auto& one) { return Do(one); });
   }

@@ -89,7 +89,7 @@ class HttpClient {
     reply.head = Take(end);
     if (!absl::SimpleAtoi(reply.head.substr(9, 3), &reply.status)) return reply;
     if (reply.status == 100) return ReadReply();
-    if (reply.status == 204) return reply;
+    if (reply.status == 204 || reply.status == 304) return reply;
     size_t length = 0;
     if (const size_t at = reply.head.find("Content-Length: "); at != std::string::npos) {
       length = std::strtoul(reply.head.c_str() + at + 16, nullptr, 10);

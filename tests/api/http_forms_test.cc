@@ -90,12 +90,20 @@ TEST_F(HttpFormsTest, ErrorsNameWhatIsMissing) {
   const auto message = [](const HttpReply& reply) -> std::string {
     return Json::parse(reply.body)["error"]["message"];
   };
-  EXPECT_EQ(message(Send("POST", "/v1/nope?key=secret", "{}")), "There is no route POST /v1/nope.");
-  EXPECT_EQ(message(Send("GET", "/a%00b\xff")), "There is no route GET /a%00b%FF.");
+  EXPECT_EQ(message(Send("POST", "/v1/nope?key=secret", "{}")),
+            "There is no route POST /v1/nope. GET /openapi.json lists the routes.");
+  EXPECT_EQ(message(Send("POST", "/chat/completions", "{}")),
+            "There is no route POST /chat/completions; there is /v1/chat/completions.");
+  EXPECT_EQ(message(Send("POST", "/v1/v1/completions", "{}")),
+            "There is no route POST /v1/v1/completions; there is /v1/completions.");
+  EXPECT_EQ(message(Send("GET", "/v1/version")), "There is no route GET /v1/version; there is /version.");
+  EXPECT_EQ(message(Send("GET", "/a%00b\xff")),
+            "There is no route GET /a%00b%FF. GET /openapi.json lists the routes.");
   EXPECT_EQ(message(Send("POST", "/sleep?level=1")),
             absl::StrCat("There is no route POST /sleep here: it is one of operators, on their port ",
                          server_->admin_port(), " (--admin-port)."));
-  EXPECT_EQ(message(Admin("POST", "/sleeep")), "There is no route POST /sleeep.");
+  EXPECT_EQ(message(Admin("POST", "/sleeep")),
+            "There is no route POST /sleeep. GET /openapi.json lists the routes.");
   const std::string missing = "The model `other` does not exist. The server has: fake.";
   EXPECT_EQ(message(Complete(R"({"prompt": "a", "model": "other"})")), missing);
   for (const char* target : {"/v1/models/other", "/v1/prefixes?model=other", "/health?model=other",

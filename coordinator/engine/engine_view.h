@@ -1,0 +1,45 @@
+#pragma once
+// A picture of one engine loop for people who watch: the first open requests, and who holds which block of
+// the KV cache. Plain values.
+//
+// Bounded: kMaxViewedRequests requests, kMaxViewedBlocks cells.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+
+namespace somnus {
+
+inline constexpr size_t kMaxViewedRequests = 200;
+inline constexpr int32_t kMaxViewedBlocks = 4096;
+
+struct RequestView {
+  std::string id;          // as the client knows the request
+  const char* state = "";  // "running", "waiting", "preempted", "suspended" or "swapped"
+  absl::Time arrival;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_computed_tokens = 0;
+  int64_t num_output_tokens = 0;
+  int64_t num_blocks = 0;  // with those that the sequence has given back
+  int32_t num_preemptions = 0;
+};
+
+struct EngineView {
+  MonotonicTime taken;
+  int32_t replica = 0;
+  // A letter for each block, or for one block of blocks_per_cell, in the order of ids, without the null
+  // block:
+  // '.' free, 'c' free with cached contents, '1' to '9' so many holders, '+' more, 'x' out of use.
+  std::string blocks;
+  int32_t blocks_per_cell = 1;
+  std::vector<RequestView> requests;  // running ones first, then waiting ones, in the order of service
+};
+
+// The pictures of all loops of an engine; a loop that has not drawn one yet is left out.
+using EngineViews = std::vector<std::shared_ptr<const EngineView>>;
+
+}  // namespace somnus
