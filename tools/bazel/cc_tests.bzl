@@ -7,13 +7,13 @@ test of a single file stays as a target for whoever works on that file:
     bazel test //tests/scheduler:window_test      # one file
     bazel test //tests/scheduler:all              # the folder, in groups
 
-A test that has data, options, or "alone = True" (a test of what belongs to the process) is a program of its own in both.
+A test that has options, or "alone = True" (a test of what belongs to the process), is a program of its own in both.
 """
 
 GROUP = 8
 GROUPED = "grouped"
 SIZES = ["small", "medium", "large"]
-PLAIN = ["name", "srcs", "deps", "size", "linkstatic"]
+JOINED = ["name", "srcs", "deps", "data", "size", "linkstatic"]
 
 def cc_test(alone = False, **attributes):
     """native.cc_test, which group_tests() may join with other tests of the folder.
@@ -22,7 +22,7 @@ def cc_test(alone = False, **attributes):
       alone: the test runs in a process of its own.
       **attributes: those of native.cc_test.
     """
-    grouped = not alone and not [name for name in attributes if name not in PLAIN]
+    grouped = not alone and not [name for name in attributes if name not in JOINED]
     if grouped:
         attributes["tags"] = ["manual", GROUPED]
     native.cc_test(**attributes)
@@ -49,5 +49,6 @@ def _group(name, tests):
         size = SIZES[max([SIZES.index(test.get("size") or "medium") for test in tests])],
         srcs = [name + ".cc"] + others.keys(),
         deps = {label: None for test in tests for label in test["deps"]}.keys(),
+        data = {label: None for test in tests for label in test.get("data") or []}.keys(),
         linkstatic = True,
     )
