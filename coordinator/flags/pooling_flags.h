@@ -8,8 +8,8 @@
 namespace somnus {
 
 struct PoolingFlags {
-  bool generates = true;  // --runner
-  std::optional<Pooling> type;  // not set: as the checkpoint says, else the last token's
+  bool generates = true;                           // --runner
+  std::optional<Pooling> type;                     // not set: as the checkpoint says, else the last token's
   std::optional<MatryoshkaDimensions> matryoshka;  // not set: as the checkpoint says
 };
 

@@ -186,7 +186,7 @@ class RandomSwaps {
       manager_.cache().Withdraw(it->first);
       live_.erase(it);
     } else if (sequence.is_swapped) {
-      SwapIn(it->first, &sequence);
+      SwapInOne(it->first, &sequence);
     } else if (manager_.host().CanTake(manager_.BlocksFor(Size(sequence))) == AllocStatus::kOk) {
       Copies copies;
       manager_.swapped().SwapOut({{{it->first, Size(sequence)}}}, &copies);
@@ -221,14 +221,13 @@ class RandomSwaps {
       device_[table[i]].assign(tokens.begin(), tokens.begin() + std::min(tokens.size(), 4 * (i + 1)));
     manager_.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
   }
-  void SwapIn(int64_t id, Live* sequence) {
+  void SwapInOne(int64_t id, Live* sequence) {
     const int32_t used = manager_.pool().num_used(), on_host = manager_.host().pool().num_used();
     const int64_t size = Size(*sequence);
     sequence->tokens.push_back(7);  // sampled while it was swapped out
     Copies copies;
     int64_t adopted = 0;
-    if (::somnus::SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) !=
-        AllocStatus::kOk) {
+    if (SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) != AllocStatus::kOk) {
       sequence->tokens.pop_back();
       ASSERT_EQ(manager_.pool().num_used(), used);
       ASSERT_EQ(manager_.host().pool().num_used(), on_host);

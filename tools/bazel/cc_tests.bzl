@@ -34,7 +34,7 @@ def group_tests():
         _group("tests_%d" % (number + 1), tests[number * GROUP:(number + 1) * GROUP])
 
 def _group(name, tests):
-    joined = [":%s.cc" % test["name"] for test in tests]
+    joined = [source for test in tests for source in test["srcs"] if source.endswith("_test.cc")]
     others = {source: None for test in tests for source in test["srcs"] if source not in joined}
     native.genrule(
         name = name + "_source",
