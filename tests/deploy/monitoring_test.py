@@ -182,7 +182,7 @@ class Traffic:
     def _run(self):
         while not self._over.is_set():
             for model in self._models:
-                body = {"model": model, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "ignore_eos": True}
+                body = {"model": model, "prompt": PROMPT, "temperature": 0, "max_tokens": 64, "ignore_eos": True}
                 response = self._cluster.request("POST", "/v1/completions", body)
                 if response.status != 200:
                     self.errors.append(response.text)
