@@ -16,7 +16,7 @@ SAID = {
     "getting_started": (r"awake", "Paris", r'"finish_reason":"', "Paris"),
     "serving": (r"data: \{.*Paris", r"data: \[DONE\]", r'"logprobs":\{', r'"embedding":"', r'"param":"temperature"', r'"text":"'),
     "sleep": (r"freed", r"asleep", r"mapped", r'"status":"sleeping"', r'\{"is_sleeping":true\}', r'"status":"awake"', "Paris"),
-    "many_models": (r"(?m)^small .*\n.*\n?^chat|small", r"(?m)^code"),
+    "many_models": (r"(?m)^small .*pinned", r"(?m)^code ", r"(?m)^small .*pinned", r"(?m)^code ", "asleep at level 1", "mapped"),
     "reinforcement_learning": (r'"status":"sleeping"', r'"status":"reloaded"', r'"status":"awake"', r'"weight_version":7',
                                r'"weight_versions":\[7,', r'\{"is_paused":true\}', r'"status":"resumed"'),
     "structured_output_and_tools": (r'\\"population\\": ?\d', r'"text":"(yes|no)"', r'"text":"\d{4}-\d\d-\d\d"',

@@ -183,9 +183,12 @@ class Traffic:
         while not self._over.is_set():
             for model in self._models:
                 body = {"model": model, "prompt": PROMPT, "temperature": 0, "max_tokens": 64, "ignore_eos": True}
-                response = self._cluster.request("POST", "/v1/completions", body)
-                if response.status != 200:
-                    self.errors.append(response.text)
+                try:
+                    response = self._cluster.request("POST", "/v1/completions", body)
+                    error = "" if response.status == 200 else response.text
+                except OSError as failed:
+                    error = repr(failed)
+                self.errors += [error] if error else []
             self._over.wait(0.1)
 
 
