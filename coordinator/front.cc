@@ -49,6 +49,11 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& tls) {
 
 bool IsAnyHost(const std::string& host) { return host == "0.0.0.0" || host == "::" || host == "[::]"; }
 
+// For a program or a browser of this host.
+std::string UrlOf(const TlsFiles& tls, const std::string& host, int port) {
+  return absl::StrCat(Scheme(tls), HostPort(IsAnyHost(host) ? "127.0.0.1" : host, port));
+}
+
 bool IsLoopback(const std::string& host) {
   return absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" || host == "[::1]";
 }
@@ -119,11 +124,15 @@ class FrontImpl : public Front {
   }
 
   std::vector<std::string> FirstSteps() const override {
-    const std::string url = absl::StrCat(
-        Scheme(flags_.tls), HostPort(IsAnyHost(flags_.host) ? "127.0.0.1" : flags_.host, http_->port()));
-    const bool is_default = url == kDefaultUrl;
-    return {absl::StrCat("the API:  ", url, "/v1"),
-            absl::StrCat("to talk:  somnus chat", is_default ? "" : absl::StrCat(" --url=", url))};
+    const std::string url = UrlOf(flags_.tls, flags_.host, http_->port());
+    std::vector<std::string> steps = {absl::StrCat("the API:  ", url, "/v1")};
+    if (flags_.console)
+      steps.push_back(absl::StrCat("pages:    ", url, "/ to chat, ",
+                                   UrlOf(flags_.admin_tls, flags_.admin_host, http_->admin_port()),
+                                   "/ to operate"));
+    steps.push_back(
+        absl::StrCat("to talk:  somnus chat", url == kDefaultUrl ? "" : absl::StrCat(" --url=", url)));
+    return steps;
   }
 
   int admin_port() const override { return http_->admin_port(); }

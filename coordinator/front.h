@@ -34,7 +34,7 @@ class Front {
   // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051, admin gRPC
   // 127.0.0.1:50054"
   virtual std::string Addresses() const = 0;
-  // How to reach the server first, each a line: the API's URL, and the command for a conversation.
+  // How to reach the server first, each a line: the API's URL, the pages, and the command for a conversation.
   virtual std::vector<std::string> FirstSteps() const = 0;
   // The operators' port that was bound.
   virtual int admin_port() const = 0;

@@ -22,7 +22,7 @@ PATIENCE_S = 60
 pb, rpc = None, None
 LINE = re.compile(r"^(?P<what>.+?[.]) Why: (?P<why>.+)[.] Since: (?P<since>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)[.] Way out: (?P<way_out>.+)[.]$")
 # Lines of a server with several models that are about the server as a whole, or about all models.
-OF_THE_SERVER = (r"serving .* on http", r"stopping", r"--[a-z-]+: ", r"The model is loading", r"all threads that serve give signs of life")
+OF_THE_SERVER = (r"serving .* on http", r"the API: ", r"pages: ", r"to talk: ", r"stopping", r"--[a-z-]+: ", r"The model is loading", r"all threads that serve give signs of life")
 
 
 def setUpModule():

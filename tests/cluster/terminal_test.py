@@ -206,9 +206,12 @@ class Failures(unittest.TestCase):
 
 
 class Completions(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.bash = run("completions", "bash").stdout
+
     def complete(self, *words):
-        script = run("completions", "bash").stdout
-        done = subprocess.run(["bash", "-c", f'{script}\nCOMP_WORDS=("$@")\nCOMP_CWORD=$(($# - 1))\n_somnus\nprintf "%s\\n" "${{COMPREPLY[@]}}"', "-",
+        done = subprocess.run(["bash", "-c", f'{self.bash}\nCOMP_WORDS=("$@")\nCOMP_CWORD=$(($# - 1))\n_somnus\nprintf "%s\\n" "${{COMPREPLY[@]}}"', "-",
                                "somnus", *words], capture_output=True, text=True, check=True,
                               env={**os.environ, "PATH": f"{os.path.dirname(SOMNUS)}:{os.environ['PATH']}"})
         return done.stdout.split()
@@ -223,8 +226,7 @@ class Completions(unittest.TestCase):
     def test_every_command_is_in_all_three(self):
         names = [line.split("\t")[0] for line in run("--help=commands").stdout.splitlines()]
         self.assertGreater(len(names), 20)
-        for shell in ("bash", "zsh", "fish"):
-            script = run("completions", shell).stdout
+        for script in (self.bash, run("completions", "zsh").stdout, run("completions", "fish").stdout):
             for name in names:
                 self.assertRegex(script, rf"\b{name}\b")
             self.assertIn("max-num-seqs", script)

@@ -39,6 +39,11 @@ int RunStop(const std::vector<std::string>& args);
 int RunCompletions(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);
 
+// Runs the command of this name: -1 where there is none.
+int RunCommand(const std::string& name, const std::vector<std::string>& args);
+// "NAME\tSUMMARY" in a line for each command.
+std::string CommandNames();
+
 // Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,
 // --version, or a wrong flag, which is reported on stderr.
 std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::string>& args,

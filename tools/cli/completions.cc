@@ -1,5 +1,9 @@
 // The command completions: scripts for shells, made from the commands' own tables of flags.
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -53,9 +57,31 @@ std::string Short(const std::string& help) {
   return text;
 }
 
-// The flags of `somnus COMMAND`, as its table has them.
+// What the command prints, which is run within this process: a process for each command would take seconds.
+absl::StatusOr<std::string> OutputWithin(const std::string& command, const std::vector<std::string>& args) {
+  const int file = memfd_create("somnus-completions", MFD_CLOEXEC);
+  if (file < 0) return absl::InternalError(absl::StrCat("memfd_create: ", strerror(errno)));
+  fflush(stdout);
+  const int before = dup(STDOUT_FILENO);
+  dup2(file, STDOUT_FILENO);
+  RunCommand(command, args);
+  fflush(stdout);
+  dup2(before, STDOUT_FILENO);
+  close(before);
+  std::string output;
+  char buffer[16384];
+  lseek(file, 0, SEEK_SET);
+  for (ssize_t n; (n = read(file, buffer, sizeof(buffer))) > 0;) output.append(buffer, n);
+  close(file);
+  return output;
+}
+
+// The flags of `somnus COMMAND`, as its table has them. Two commands become other programs.
 absl::StatusOr<std::vector<FlagWords>> FlagsOf(const std::string& self, const std::string& command) {
-  ASSIGN_OR_RETURN(const std::string listed, OutputOf(self, {command, "--help=flags"}));
+  const std::vector<std::string> args = {"--help=flags"};
+  const bool leaves = command == "serve" || command == "bench";
+  ASSIGN_OR_RETURN(const std::string listed,
+                   leaves ? OutputOf(self, {command, args[0]}) : OutputWithin(command, args));
   std::vector<FlagWords> flags = {{"--help", "", "explains the command"}};
   for (const absl::string_view line : absl::StrSplit(listed, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits('\t', 2));
@@ -67,9 +93,9 @@ absl::StatusOr<std::vector<FlagWords>> FlagsOf(const std::string& self, const st
 
 absl::StatusOr<std::vector<Command>> Commands() {
   ASSIGN_OR_RETURN(const std::string self, OwnPath());
-  ASSIGN_OR_RETURN(const std::string listed, OutputOf(self, {"--help=commands"}));
+  const std::string names = CommandNames();
   std::vector<Command> commands;
-  for (const absl::string_view line : absl::StrSplit(listed, '\n', absl::SkipEmpty())) {
+  for (const absl::string_view line : absl::StrSplit(names, '\n', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(line, absl::MaxSplits('\t', 1));
     Command command = {parts.first, parts.second, {}};
     ASSIGN_OR_RETURN(command.flags, FlagsOf(self, command.name));

@@ -51,12 +51,6 @@ constexpr Entry kEntries[] = {
     {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor},
     {"completions", "words for bash, zsh or fish to complete", RunCompletions}};
 
-std::string Names() {
-  std::string text;
-  for (const Entry& entry : kEntries) absl::StrAppend(&text, entry.name, "\t", entry.summary, "\n");
-  return text;
-}
-
 std::string Help() {
   std::string text =
       "somnus: serves large language models with one coordinator and N workers.\n\nusage: somnus COMMAND "
@@ -96,7 +90,7 @@ int Main(std::vector<std::string> args) {
     return kOk;
   }
   if (args[0] == "--help=commands") {  // for completions and the man page
-    fputs(Names().c_str(), stdout);
+    fputs(CommandNames().c_str(), stdout);
     return kOk;
   }
   if (help && args.size() == 1) {
@@ -106,13 +100,24 @@ int Main(std::vector<std::string> args) {
   // `somnus help chat` is `somnus chat --help`.
   if (help) args = {args[1], "--help"};
   const std::string name = absl::StrReplaceAll(args[0], {{"_", "-"}});
-  for (const Entry& entry : kEntries) {
-    if (entry.name == name) return entry.run({args.begin() + 1, args.end()});
-  }
-  return UnknownCommand(name);
+  const int code = RunCommand(name, {args.begin() + 1, args.end()});
+  return code < 0 ? UnknownCommand(name) : code;
 }
 
 }  // namespace
+
+int RunCommand(const std::string& name, const std::vector<std::string>& args) {
+  for (const Entry& entry : kEntries) {
+    if (entry.name == name) return entry.run(args);
+  }
+  return -1;
+}
+
+std::string CommandNames() {
+  std::string text;
+  for (const Entry& entry : kEntries) absl::StrAppend(&text, entry.name, "\t", entry.summary, "\n");
+  return text;
+}
 
 std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::string>& args,
                                 std::vector<std::string>* positional) {
