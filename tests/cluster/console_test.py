@@ -167,13 +167,14 @@ class Console(unittest.TestCase):
 
     def test_requests_blocks_and_steps_are_shown(self):
         self.open_operations()
-        stream = {"model": self.cluster.name, "prompt": list(range(1, 40)), "max_tokens": 400, "ignore_eos": True, "stream": True}
+        stream = {"model": self.cluster.name, "prompt": list(range(1, 40)), "max_tokens": 400, "ignore_eos": True, "n": 2, "stream": True}
         connection = self.cluster.connection(self.cluster.port)
         self.operator("/pause")
         try:
             connection.request("POST", "/v1/completions", body=json.dumps(stream),
                                headers={"Content-Type": "application/json", "X-Request-Id": "watched", **self.authorization})
-            self.browser.wait("/watched/.test(document.querySelector('#request-rows th')?.textContent)", "the request that waits")
+            self.browser.wait("[...document.querySelectorAll('#request-rows th')].filter((cell) => /watched/.test(cell.textContent)).length === 2",
+                              "both choices of the request that waits")
             self.operator("/resume")
             connection.getresponse().read()
         finally:
