@@ -4,15 +4,25 @@ import { count, seconds } from "./format.js";
 
 const KINDS = { running: "good", waiting: "wait", suspended: "warn", swapped: "warn", preempted: "warn" };
 
+// Choices of one request have one id.
+function numbered(requests) {
+  const counts = new Map();
+  return requests.map((one) => {
+    const name = `${one.replica} ${one.request_id}`;
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+    return { ...one, key: `${name} ${counts.get(name)}` };
+  });
+}
+
 export function showRequests(model, detail) {
-  const { requests } = detail;
+  const requests = numbered(detail.requests);
   const open = model.num_requests_running + model.num_requests_waiting;
   const shown = requests.length < open ? `; the first ${count(requests.length)} are shown` : "";
   setText(byId("requests-hint"), `${count(model.num_requests_running)} run, ${count(model.num_requests_waiting)} wait${shown}`);
   keyed(
     byId("request-rows"),
     requests,
-    (one) => `${one.replica} ${one.request_id}`,
+    (one) => one.key,
     (one) => el("tr", {}, el("th", { scope: "row", class: "mono" }, one.request_id), el("td"), Array.from({ length: 6 }, () => el("td", { class: "number" }))),
     (row, one) => {
       const [, state, prompt, computed, output, blocks, preempted, age] = row.children;
