@@ -31,7 +31,8 @@ class RepetitionChains : public xgrammar::GrammarMutator {
     const int32_t rule = repeat[0], min = repeat[1], max = repeat[2];
     const int32_t links = max == kNoLimit ? min : max;
     std::vector<int32_t> content;
-    if (links < 1 || links > kLongestChain || !ContentOf(rule, links, &content)) return VisitElement(repeat);
+    if (links < std::max(min, 1) || links > kLongestChain || !ContentOf(rule, links, &content))
+      return VisitElement(repeat);
     const int64_t branches =
         int64_t{links} * base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
     if (num_branches_ + branches > kMostBranches) return VisitElement(repeat);

@@ -11,7 +11,7 @@ from clients.servers import KEY, Qwen3, SmolLm2
 QUESTION = [{"role": "user", "content": "An apple, please."}]
 
 
-class Order(BaseModel):
+class Order(BaseModel, extra="forbid"):  # a small model would make up further members, and find no end
     """An order of fruit."""
     fruit: Literal["apple", "pear"]
     count: Literal[1, 2, 3]

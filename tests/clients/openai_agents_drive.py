@@ -1,5 +1,6 @@
 """OpenAI's Agents SDK over chat and over Responses: text, tools, output types, hand-offs, streams."""
 import asyncio
+import contextlib
 from typing import Literal
 
 from agents import (Agent, MaxTurnsExceeded, ModelBehaviorError, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel,
@@ -33,14 +34,23 @@ class Agents:
             with self.subTest(kind.__name__):
                 asyncio.run(run(kind))
 
+    @contextlib.contextmanager
+    def maybe_cut(self):
+        """Random weights find no end, and this library takes a response that is cut for an error of the model."""
+        try:
+            yield
+        except ModelBehaviorError as error:
+            self.assertIn("response.incomplete", str(error))
+
     def settings(self, **fields):
         return ModelSettings(max_tokens=self.room, **fields)
 
     def test_text(self):
         async def check(model):
             agent = Agent("Tester", model=model, instructions="Be brief.", model_settings=self.settings())
-            result = await Runner.run(agent, "Hello!")
-            self.assertGreater(result.context_wrapper.usage.output_tokens, 0)
+            with self.maybe_cut():
+                result = await Runner.run(agent, "Hello!")
+                self.assertGreater(result.context_wrapper.usage.output_tokens, 0)
         self.on_each_route(check)
 
     def test_a_tool_is_called(self):
@@ -74,7 +84,11 @@ class Agents:
     def test_stream(self):
         async def check(model):
             result = Runner.run_streamed(Agent("Tester", model=model, model_settings=self.settings()), "Hello!")
-            kinds = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
+            kinds = []
+            with self.maybe_cut():
+                async for event in result.stream_events():
+                    if event.type == "raw_response_event":
+                        kinds.append(event.data.type)
             self.assertEqual(kinds[0], "response.created")
             self.assertIn(kinds[-1], ("response.completed", "response.incomplete"))
         self.on_each_route(check)

@@ -24,13 +24,31 @@ TEST(ForcedCallsTagTest, Required) {
   EXPECT_EQ(*tag,
             Json::parse(R"({"type": "structural_tag", "format": {"type": "tags_with_separator", "tags": [
     {"type": "tag", "begin": "<tool_call>\n{\"name\": \"f\", \"arguments\": ",
-     "content": {"type": "json_schema", "json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+     "content": {"type": "json_schema", "json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": false}},
      "end": "}\n</tool_call>"},
     {"type": "tag", "begin": "<tool_call>\n{\"name\": \"g\", \"arguments\": ",
      "content": {"type": "json_schema",
                  "json_schema": {"type": "object", "properties": {}, "additionalProperties": false}},
      "end": "}\n</tool_call>"}],
     "separator": "\n", "at_least_one": true, "stop_after_first": false}})"));
+}
+
+TEST(ForcedCallsTagTest, AFunctionHasTheParametersThatItNames) {
+  const auto schema_of = [](const char* parameters) {
+    const std::vector<ToolSpec> tools = {{"f", Json::parse(parameters), true}};
+    return (*ForcedCallsTag(*FindToolFormat("hermes"), tools,
+                            {.kind = Kind::kRequired}))["format"]["tags"][0]["content"]["json_schema"];
+  };
+  EXPECT_EQ(
+      schema_of(R"({"type": "object", "properties": {"a": {}}, "required": ["a"]})"),
+      Json::parse(
+          R"({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": false})"));
+  for (const char* same :
+       {R"({"type": "object"})", R"({"properties": {"a": {}}, "additionalProperties": {"type": "string"}})",
+        R"({"properties": {"a": {}}, "required": ["b"]})",
+        R"({"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}]})",
+        R"({"properties": {"a": {}}, "patternProperties": {"^x": {}}})"})
+    EXPECT_EQ(schema_of(same), Json::parse(same)) << same;
 }
 
 TEST(ForcedCallsTagTest, NamedIsOneCallOfOneTool) {

@@ -22,12 +22,32 @@ Json Sequence(std::vector<Json> elements) {
   return {{"type", "sequence"}, {"elements", std::move(elements)}};
 }
 
+// A function has the parameters that it names: where its schema says nothing of further members there are
+// none, which a weak model would make up.
+Json NamedParameters(const Json& schema) {
+  const auto properties = schema.find("properties");
+  if (properties == schema.end() || !properties->is_object()) return schema;
+  for (const char* key : {"additionalProperties", "unevaluatedProperties", "patternProperties",
+                          "propertyNames", "minProperties", "allOf", "anyOf", "oneOf", "not", "if", "$ref",
+                          "dependencies", "dependentRequired", "dependentSchemas"}) {
+    if (schema.contains(key)) return schema;
+  }
+  if (const auto required = schema.find("required"); required != schema.end() && required->is_array()) {
+    for (const Json& name : *required) {
+      if (!name.is_string() || !properties->contains(name.get_ref<const std::string&>())) return schema;
+    }
+  }
+  Json closed = schema;
+  closed["additionalProperties"] = false;
+  return closed;
+}
+
 // With kAuto, tools that are not strict take any object.
 Json SchemaOf(const ToolSpec& tool, const ForcedChoice& choice) {
   if (choice.kind == Kind::kAuto && !tool.strict) return {{"type", "object"}};
   if (!tool.parameters.is_object())
     return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
-  return tool.parameters;
+  return NamedParameters(tool.parameters);
 }
 
 // The tag of one tool's call.
