@@ -24,13 +24,13 @@ json Minimal() {
     "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"],"ignore_merges":true,"unk_token":null}})");
 }
 
-class TokenizerDirectory : public ::testing::Test {
+class TokenizerFiles : public ::testing::Test {
  protected:
   void Write(const std::string& name, const std::string& text) { WriteFile(directory_ + "/" + name, text); }
   std::string directory_ = MakeTempDir();
 };
 
-TEST_F(TokenizerDirectory, TheTokenizersEosEndsAnswers) {
+TEST_F(TokenizerFiles, TheTokenizersEosEndsAnswers) {
   Write("tokenizer.json", Minimal().dump());
   const auto ends = [this] { return ReadHfTokenizer(directory_)->end_token_ids; };
   EXPECT_THAT(ends(), IsEmpty());
@@ -49,7 +49,7 @@ TEST_F(TokenizerDirectory, TheTokenizersEosEndsAnswers) {
   EXPECT_THAT(ends(), ElementsAre(4));
 }
 
-TEST_F(TokenizerDirectory, NamedTemplates) {
+TEST_F(TokenizerFiles, NamedTemplates) {
   Write("tokenizer.json", Minimal().dump());
   Write("tokenizer_config.json", R"({"chat_template":[{"name":"tool_use","template":"T"},
                                                       {"name":"default","template":"D"},
@@ -80,7 +80,7 @@ TEST_F(TokenizerDirectory, NamedTemplates) {
   EXPECT_EQ(ReadHfTokenizer(directory_)->tool_template, "JT");
 }
 
-TEST_F(TokenizerDirectory, GitLfsPointersAndByteOrderMarks) {
+TEST_F(TokenizerFiles, GitLfsPointersAndByteOrderMarks) {
   Write("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n");
   EXPECT_THAT(ReadHfTokenizer(directory_).status().ToString(),
               HasSubstr("INVALID_ARGUMENT: tokenizer.json: a Git LFS pointer in place of the file"));

@@ -123,21 +123,21 @@ int RunAllCalls(const GroupOptions& options) {
   return 0;
 }
 
-class EveryWorldSize : public testing::TestWithParam<int> {};
+class ShmEveryWorldSize : public testing::TestWithParam<int> {};
 
-TEST_P(EveryWorldSize, ResultsAreBitwiseInRankOrder) {
+TEST_P(ShmEveryWorldSize, ResultsAreBitwiseInRankOrder) {
   const std::string group = UniqueName();
   const int world_size = GetParam();
   RankProcesses ranks(world_size, [&](int r) { return RunAllCalls(Options(group, r, world_size)); });
   for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
-TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
+TEST_P(ShmEveryWorldSize, HalfTypesAreRoundedOnce) {
   const std::string group = UniqueName();
   const int world_size = GetParam();
   RankProcesses ranks(world_size, [&](int r) { return RunHalfTypes(Options(group, r, world_size)); });
   for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
-INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Comm, ShmEveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
   const std::string group = UniqueName();

@@ -65,21 +65,21 @@ int CompareWithSharedMemory(TcpGroup& group, int rank) {
   return 0;
 }
 
-class EveryWorldSize : public testing::TestWithParam<int> {};
+class TcpEveryWorldSize : public testing::TestWithParam<int> {};
 
-TEST_P(EveryWorldSize, ResultsAreBitwiseThoseOfSharedMemory) {
+TEST_P(TcpEveryWorldSize, ResultsAreBitwiseThoseOfSharedMemory) {
   TcpGroup group(GetParam());
   RankProcesses ranks(GetParam(), [&](int r) { return CompareWithSharedMemory(group, r); });
   for (int r = 0; r < GetParam(); ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
-TEST_P(EveryWorldSize, ASmallBufferChangesNothing) {
+TEST_P(TcpEveryWorldSize, ASmallBufferChangesNothing) {
   TcpGroup group(GetParam());
   group.options().buffer_bytes = 4096;
   group.options().spin_time = absl::ZeroDuration();
   RankProcesses ranks(GetParam(), [&](int r) { return CompareWithSharedMemory(group, r); });
   for (int r = 0; r < GetParam(); ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
-INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Comm, TcpEveryWorldSize, testing::Values(1, 2, 3, 4, 5));
 
 // More than sockets buffer: every rank must receive while it sends.
 TEST(TcpCommunicator, ManyMebibytes) {
