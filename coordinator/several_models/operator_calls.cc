@@ -108,12 +108,17 @@ absl::StatusOr<TransitionReport> OperatorCalls::Sleep(ModelRecord* model, const 
   return report;
 }
 
-absl::Status OperatorCalls::NoRoomError(const ModelRecord& model) {
+absl::Status OperatorCalls::LateWakeError(const ModelRecord& model) {
   const std::vector<ModelView> views = models_.Views();
   const ModelView& view = views[model.index];
+  const std::string wait = absl::FormatDuration(models_.options().operator_wait);
+  const int64_t lacking = view.device_bytes - view.resident_bytes;
+  if (lacking <= 0) {  // the model has its memory, and recovers or waits for another call
+    return absl::UnavailableError(absl::StrCat(model.options.name, " is not awake within ", wait,
+                                               ": its state is ", EngineStateName(model.engine->state())));
+  }
   return absl::UnavailableError(absl::StrCat(
-      "no room within ", absl::FormatDuration(models_.options().operator_wait), ": ", model.options.name,
-      " needs ", std::max<int64_t>(0, view.device_bytes - view.resident_bytes),
+      "no room within ", wait, ": ", model.options.name, " needs ", lacking,
       " bytes of --device-memory-budget, and ", FreeDeviceBytes(models_.options().residency, views),
       " are free; other models are awake, and are pinned, held by an operator, or have requests"));
 }
@@ -125,7 +130,7 @@ absl::Status OperatorCalls::AwaitTurn(const ModelRecord& model, const OperatorDe
   AwaitForCaller(&models_.mu, is_next);
   if (models_.stopped()) return AboutToEndError();
   RETURN_IF_ERROR(CheckCaller());
-  return model.operators.wanted() == nullptr ? absl::OkStatus() : NoRoomError(model);
+  return model.operators.wanted() == nullptr ? absl::OkStatus() : LateWakeError(model);
 }
 
 bool OperatorCalls::AwaitWakeUp(const ModelRecord& model, const OperatorDeadline& deadline) {
@@ -146,7 +151,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::TakeResult(
   const OperatorWake& wake = *model->operators.wanted();
   if (wake.result.has_value()) return *wake.result;
   if (models_.stopped()) return AboutToEndError();
-  if (deadline.has_passed() && !IsResident(model->engine->state())) return NoRoomError(*model);
+  if (deadline.has_passed() && !IsResident(model->engine->state())) return LateWakeError(*model);
   // The model was awake already. The engine's WakeUp ends a pause, and reports that all is resident; the
   // model's marks hold its memory meanwhile.
   const WakeUpCall call = wake.call;

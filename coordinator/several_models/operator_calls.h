@@ -56,7 +56,7 @@ class OperatorCalls {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   absl::StatusOr<TransitionReport> TakeResult(ModelRecord* model, const OperatorDeadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  absl::Status NoRoomError(const ModelRecord& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  absl::Status LateWakeError(const ModelRecord& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
   ModelRecords& models_;
   Transitions& transitions_;

@@ -121,7 +121,9 @@ void SimulatedModel::Note(const std::string& what, const absl::Status& status) {
 
 bool SimulatedModel::MayFail(const std::string& what, const absl::Status& status) const {
   if (parts_.errors_of_faults->Explain(status)) return true;
-  if (absl::IsUnavailable(status) && absl::StrContains(status.message(), "no room within"))
+  const bool is_late = absl::StrContains(status.message(), "no room within") ||
+                       absl::StrContains(status.message(), "is not awake within");
+  if (absl::IsUnavailable(status) && is_late)
     return parts_.others_stay(number_) || parts_.faults->num_struck() > 0;
   if (absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "--host-memory-budget"))
     return options_.residency.host_memory_budget < kNoBudget;
