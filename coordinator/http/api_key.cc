@@ -6,8 +6,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace somnus {
+namespace {
+
+constexpr absl::string_view kOfField = "user:";
+
+}  // namespace
 
 bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
   volatile unsigned char difference = a.size() == b.size() ? 0 : 1;
@@ -33,12 +39,18 @@ std::string NamedClient(absl::string_view key_name, absl::string_view address) {
 
 std::string UserOfField(absl::string_view user) {
   constexpr size_t kMaxNameBytes = 64;
-  if (user.size() <= kMaxNameBytes) return absl::StrCat("user:", user);
+  if (user.size() <= kMaxNameBytes) return absl::StrCat(kOfField, user);
   return absl::StrCat("long user:", absl::Hex(absl::HashOf(user)));
 }
 
 std::string UserOfKey(absl::string_view authorization) {
   return authorization.empty() ? "" : absl::StrCat("key:", absl::Hex(absl::HashOf(authorization)));
+}
+
+std::string ShownUser(absl::string_view name) {
+  absl::string_view text = name;
+  const bool is_field = absl::ConsumePrefix(&text, kOfField);
+  return std::string(is_field && !absl::StrContains(text, ':') ? text : name);
 }
 
 }  // namespace somnus

@@ -25,5 +25,7 @@ std::string NamedClient(absl::string_view key_name, absl::string_view address);
 // of a key, which is empty where no key is shown, tells nothing of the key. No field makes the name of a key.
 std::string UserOfField(absl::string_view user);
 std::string UserOfKey(absl::string_view authorization);
+// Returns a user's name for people: a field's own text, unless the text could be taken for another name.
+std::string ShownUser(absl::string_view name);
 
 }  // namespace somnus

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/http/api_key.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/best_of.h"
 #include "coordinator/openai/response_json.h"
@@ -269,7 +270,7 @@ std::shared_ptr<RequestTrail> ClientRequest::NewTrail() const {
   RequestTrail::Facts facts;
   facts.id = params_->response_id;
   facts.model = model_->name;
-  facts.user = params_->user;
+  facts.user = ShownUser(params_->user);
   facts.num_choices = static_cast<int32_t>(choices_.size());
   facts.max_tokens = params_->prompts.empty() ? 0 : params_->prompts.front().max_tokens;
   facts.priority = params_->priority;

@@ -44,7 +44,7 @@ class RequestTrail {
   struct Facts {
     std::string id;     // as in the response: "cmpl-..."
     std::string model;  // as clients call it
-    std::string user;   // empty: nobody is named
+    std::string user;   // for people; empty: nobody is named
     int32_t num_choices = 1;
     int32_t max_tokens = 0;  // of the first prompt
     int32_t priority = 0;

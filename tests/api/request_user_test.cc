@@ -40,5 +40,13 @@ TEST(UserNames, AreShortAndTellUsersApart) {
   EXPECT_NE(UserOfField("a"), UserOfField("b"));
 }
 
+TEST(UserNames, PeopleReadTheFieldAndNoFieldLooksLikeAKey) {
+  EXPECT_EQ(ShownUser(UserOfField("ann")), "ann");
+  EXPECT_EQ(ShownUser(""), "");
+  const std::string key = UserOfKey("Bearer one");
+  EXPECT_EQ(ShownUser(key), key);
+  EXPECT_NE(ShownUser(UserOfField(key)), key);
+}
+
 }  // namespace
 }  // namespace somnus

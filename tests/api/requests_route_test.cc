@@ -40,7 +40,7 @@ TEST_F(RequestsRouteTest, OpenOnesAndEndedOnesAreListed) {
   EXPECT_EQ(open["users"].size(), 3);
   const Json& first = open["data"][0];
   EXPECT_EQ(first["state"], "waiting");
-  EXPECT_EQ(first["user"], "user:one") << "as for fair sharing";
+  EXPECT_EQ(first["user"], "one");
   EXPECT_EQ(first["num_prompt_tokens"], 2);
   EXPECT_EQ(first["max_tokens"], 4);
   EXPECT_TRUE(first["queue_s"].is_null()) << "it is not scheduled";
