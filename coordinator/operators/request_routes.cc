@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -113,11 +114,18 @@ void Sort(const std::string& by, std::vector<Row>* rows) {
   const auto weight = [&by](const Row& row) -> double {
     if (by == "tokens") return static_cast<double>(row.view.output_tokens);
     const double age = -absl::ToDoubleSeconds(row.trail->arrival() - absl::UnixEpoch());
-    const bool waits = by == "wait" && row.view.scheduled == absl::InfinitePast();
+    const bool waits =
+        by == "wait" && row.view.scheduled == absl::InfinitePast() && row.view.state != State::kEnded;
     return waits ? age + 1e12 : age;
   };
   std::stable_sort(rows->begin(), rows->end(),
                    [&](const Row& a, const Row& b) { return weight(a) > weight(b); });
+}
+
+// The one that ended last comes first, of whichever model it is.
+void SortByEnd(std::vector<Row>* rows) {
+  std::stable_sort(rows->begin(), rows->end(),
+                   [](const Row& a, const Row& b) { return a.view.ended > b.view.ended; });
 }
 
 // Of open requests, those with the most first.
@@ -144,9 +152,10 @@ Json UsersJson(const std::vector<Row>& rows) {
 
 std::vector<Row> RowsOf(const std::vector<SharedModel>& models, const Question& question) {
   std::vector<Row> rows;
+  absl::flat_hash_set<const RequestTrail*> seen;  // a request may end between the two looks at a history
   const auto add = [&](const std::vector<SharedTrail>& trails) {
     for (const SharedTrail& trail : trails) {
-      if (!question.Matches(trail->facts())) continue;
+      if (!seen.insert(trail.get()).second || !question.Matches(trail->facts())) continue;
       rows.push_back({trail, trail->Look(/*with_entries=*/false)});
     }
   };
@@ -164,8 +173,7 @@ HttpResponse List(const std::vector<SharedModel>& models, const Question& questi
   for (const Row& row : rows) ++counts[row.view.state];
   Json users = UsersJson(rows);
   std::erase_if(rows, [&](const Row& row) { return !question.Wants(row.view.state); });
-  // Ended ones come in the order of their ends, the latest first.
-  if (question.state != "ended") Sort(question.sort, &rows);
+  question.state == "ended" ? SortByEnd(&rows) : Sort(question.sort, &rows);
   if (rows.size() > question.limit) rows.resize(question.limit);
   Json named = Json::object(), data = Json::array();
   for (const State state : kStates) named[TrailStateName(state)] = counts[state];

@@ -3,7 +3,8 @@
 // one. No prompt and no output is shown. Pure but for the time; for threads that may take a while.
 //
 // GET /requests?state=open|waiting|running|preempted|ended|all&model=NAME&match=TEXT&sort=age|tokens|wait
-//     &limit=N        match: a part of the id, or of the model's or the user's name
+//     &limit=N        match: a part of the id, or of the model's or the user's name; with state=ended the one
+//                     that ended last comes first, and sort says nothing
 //   {"object": "list", "now": 1764460800.5,
 //    "counts": {"waiting": 1, "running": 2, "preempted": 0, "ended": 40},
 //    "users": [{"user": "ann", "num_open": 2, "num_output_tokens": 40}, ...],    of open ones, 20 at most

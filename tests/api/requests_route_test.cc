@@ -67,6 +67,20 @@ TEST_F(RequestsRouteTest, OneIsExplainedFromItsArrivalToItsEnd) {
   EXPECT_EQ(Admin("GET", "/requests/cmpl-none").status, 404);
 }
 
+TEST_F(RequestsRouteTest, TheEndedOnesOfSeveralModelsAreInOneOrder) {
+  Start();
+  std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(engine_)};
+  models[1].name = "second";
+  server_->SetModels(std::move(models));
+  const std::vector<std::string> names = {"fake", "second", "fake", "second"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string body = absl::StrCat(R"({"prompt": "ab", "max_tokens": 1, "model": ")", names[i],
+                                          R"(", "request_id": ")", i, R"("})");
+    ASSERT_EQ(Complete(body).status, 200);
+  }
+  EXPECT_EQ(Ids(List("?state=ended&limit=3")), (std::vector<std::string>{"cmpl-3", "cmpl-2", "cmpl-1"}));
+}
+
 TEST_F(RequestsRouteTest, ARequestThatTheEngineRefusesIsNotAmongThem) {
   Serve();
   engine_->set_submit_status(absl::ResourceExhaustedError("the queue is full"));
