@@ -73,7 +73,7 @@ void RequestTrail::Note(TrailEvent event, absl::string_view detail) {
     case TrailEvent::kSuspended:
     case TrailEvent::kInterrupted:
     case TrailEvent::kMoved:
-      view_.state = State::kPreempted;
+      if (view_.state == State::kRunning) view_.state = State::kPreempted;
       break;
     case TrailEvent::kQueued:
     case TrailEvent::kEnded:

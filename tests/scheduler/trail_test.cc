@@ -54,6 +54,15 @@ TEST(TrailTest, ASuspensionIsNoPreemption) {
   EXPECT_EQ(trail->Look(false).num_preemptions, 0);
 }
 
+TEST(TrailTest, ARequestThatMovesBeforeItIsScheduledStillWaits) {
+  RequestTrail trail({}, absl::Now());
+  trail.Note(TrailEvent::kMoved);
+  EXPECT_EQ(trail.Look(false).state, RequestTrail::State::kWaiting);
+  trail.Note(TrailEvent::kScheduled);
+  trail.Note(TrailEvent::kMoved);
+  EXPECT_EQ(trail.Look(false).state, RequestTrail::State::kPreempted);
+}
+
 TEST(TrailTest, ATrailIsBoundedAndItsEndIsAlwaysTold) {
   RequestTrail trail({}, absl::Now());
   const auto count = static_cast<int64_t>(RequestTrail::kMaxEntries);
