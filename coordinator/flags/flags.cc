@@ -31,14 +31,17 @@ absl::Status FillKeys(const char* flag, const std::string& file, const Environme
   return keys->Add("", found->second);
 }
 
-// The ports that are not given follow --port: each takes the next number that no flag has given, or any port
-// where --port says any. At the default of --port they keep defaults of their own.
+// The ports that are not given follow --port: each takes the next number that no flag has given and at which
+// no remote workers register, or any port where --port says any. At the default of --port they keep defaults
+// of their own.
 void FollowPort(Flags* flags) {
   if (flags->port == Flags().port) return;
   const std::pair<const char*, int32_t Flags::*> followers[] = {{"admin-port", &Flags::admin_port},
                                                                 {"grpc-port", &Flags::grpc_port},
                                                                 {"control-port", &Flags::control_port}};
   std::set<int32_t> taken = {flags->port};
+  for (int32_t i = 0; !flags->local_workers && i < flags->data_parallel_size; ++i)
+    taken.insert(OfReplica(*flags, i).cluster_port);
   for (const auto& [name, port] : followers) {
     if (flags->given_ports.count(name) > 0) taken.insert(flags->*port);
   }
@@ -261,12 +264,12 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
     flags->model = model;
   }
-  FollowPort(flags);
   RETURN_IF_ERROR(FinishModels(environment, flags));
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
   if (flags->models.empty()) CountWorkers(flags);  // else OfEachModel does
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
+  FollowPort(flags);
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
   RETURN_IF_ERROR(CheckTlsFiles(flags->tls, {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"}));
   RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));

@@ -40,6 +40,9 @@ TEST(FlagsTest, OnePortMovesAllThatAreNotGiven) {
   EXPECT_EQ(ports_of({"m", "--port=9000", "--control-port=9001"}),
             (std::vector<int32_t>{9000, 9002, 9003, 9001}))
       << "a port that is given is nobody else's";
+  EXPECT_EQ(ports_of({"m", "--port=50050", "--workers=remote:2"}),
+            (std::vector<int32_t>{50050, 50051, 50053, 50054}))
+      << "remote workers register at 50052";
   EXPECT_EQ(ParseFlags({"m", "--port=65534"}).status().message(),
             "--port: 65534 leaves no number for --grpc-port");
 }
