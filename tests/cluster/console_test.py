@@ -188,6 +188,16 @@ class Console(unittest.TestCase):
         self.browser.click("#trace-in")
         self.browser.wait(f"document.getElementById('trace').getAttribute('aria-label') !== '{whole}'", "a part of the time")
 
+    def test_a_reader_who_gives_no_key_is_asked_once(self):
+        self.open_operations()
+        self.browser.script("sessionStorage.clear()")
+        self.browser.open(f"http://127.0.0.1:{self.cluster.admin_port}/")
+        self.browser.wait("document.querySelector('dialog[open]') && true", "the page asks for the key")
+        self.browser.click("#key-cancel")
+        self.browser.wait("performance.getEntriesByType('resource').filter(({name}) => name.endsWith('/status')).length > 3",
+                          "looks that go on")
+        self.assertFalse(self.browser.script("return Boolean(document.querySelector('dialog[open]'))"))
+
     def test_axe_finds_nothing_serious(self):
         axe = axe_source()
         if axe is None:

@@ -32,6 +32,7 @@ function setKey(value) {
 }
 
 let asking = null;  // the promise of the dialog that is open
+let declined = false;  // the reader has closed the dialog without a key, so looks that repeat open it no more
 
 // Resolves to whether a key was given.
 export function askForKey(reason = "") {
@@ -52,6 +53,7 @@ export function askForKey(reason = "") {
     const submit = (event) => {
       event.preventDefault();
       setKey(input.value.trim());
+      declined = false;
       done(true);
     };
     const cancel = () => done(false);
@@ -80,7 +82,8 @@ async function errorOf(response) {
   }
 }
 
-// Returns a response with status 200; throws an ApiError for any other. A 401 asks for the key, once.
+// Returns a response with status 200; throws an ApiError for any other. A 401 asks for the key; once the reader has
+// declined, only for what the reader does (POST), not for looks.
 export async function request(path, { method = "GET", body = undefined, signal = undefined, asks = true } = {}) {
   const headers = {};
   if (key()) headers.Authorization = `Bearer ${key()}`;
@@ -95,8 +98,9 @@ export async function request(path, { method = "GET", body = undefined, signal =
     redirect: "error",
   });
   if (response.ok) return response;
-  if (response.status === 401 && asks) {
+  if (response.status === 401 && asks && !(declined && method === "GET")) {
     const again = await askForKey(key() ? "The server does not accept this key." : "The server asks for its key.");
+    declined = !again;
     if (again) return request(path, { method, body, signal, asks });
   }
   throw await errorOf(response);

@@ -33,7 +33,7 @@ function parse(trace) {
     name: names.get(id) ?? `row ${id}`,
     events: byRow.get(id).sort((a, b) => a.begin - b.begin),
   }));
-  extent = Math.max(1e-6, ...rows.flatMap((row) => row.events.map((event) => event.end)));
+  extent = rows.flatMap((row) => row.events).reduce((most, event) => Math.max(most, event.end), 1e-6);
   view = { begin: 0, end: extent };
   chosen = null;
 }
