@@ -44,6 +44,12 @@ TEST(RequestReportTest, AnythingMayBeMissing) {
   }
 }
 
+TEST(RequestReportTest, AStoryCannotMoveTheCursor) {
+  RequestStory story = ReadRequestStory(nlohmann::json::parse(kStory));
+  story.row.user = story.events[0].event = story.events[2].detail = "\033[2J";
+  EXPECT_EQ(StoryText(story, absl::UTCTimeZone(), 80).find('\033'), std::string::npos);
+}
+
 TEST(RequestReportTest, ALogLineIsOneLine) {
   RequestRow row = ReadRequestStory(nlohmann::json::parse(kStory)).row;
   row.id = "a\nb\033";

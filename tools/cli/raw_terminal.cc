@@ -101,7 +101,8 @@ RawTerminal::RawTerminal() {
   raw.c_iflag &= ~static_cast<tcflag_t>(IXON | ICRNL);
   raw.c_cc[VMIN] = 1;
   raw.c_cc[VTIME] = 0;
-  raw.c_cc[VSUSP] = _POSIX_VDISABLE;  // a stopped program would leave the terminal as it is
+  // A program that is stopped, or ended by Ctrl-\ at once, would leave the terminal as it is.
+  raw.c_cc[VSUSP] = raw.c_cc[VQUIT] = _POSIX_VDISABLE;
   tcsetattr(STDIN_FILENO, TCSANOW, &raw);
   SetAction(SIGTERM, OnEnd, &term_);
   SetAction(SIGHUP, OnEnd, &hangup_);

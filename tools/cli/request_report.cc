@@ -19,6 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kUnauthorized = 401;
+constexpr absl::Duration kReadTimeout = absl::Seconds(10);  // these answers wait for nobody
 
 double NumberAt(const Json& object, const char* key, double otherwise) {
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -88,7 +89,7 @@ std::string TimeText(double unix_s, absl::TimeZone zone) {
 
 // The words of an event for people.
 std::string EventText(const RequestEvent& event) {
-  std::string text = absl::StrCat(event.event);
+  std::string text = Printable(event.event);
   std::replace(text.begin(), text.end(), '_', ' ');
   if (event.count > 1) absl::StrAppend(&text, " (", event.count, " times)");
   if (!event.detail.empty()) absl::StrAppend(&text, ": ", Printable(event.detail));
@@ -135,12 +136,12 @@ absl::StatusOr<RequestList> FetchRequests(const Server& server, const RequestQue
       absl::StrCat("/requests?state=", question.state, "&sort=", question.sort, "&limit=", question.limit);
   if (!question.match.empty()) absl::StrAppend(&path, "&match=", Escaped(question.match));
   if (!question.model.empty()) absl::StrAppend(&path, "&model=", Escaped(question.model));
-  ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient().Get(path)));
+  ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient(kReadTimeout).Get(path)));
   return ReadRequestList(json);
 }
 
 absl::StatusOr<Json> FetchRequest(const Server& server, const std::string& id) {
-  return Read(server, server.AdminClient().Get(absl::StrCat("/requests/", Escaped(id))));
+  return Read(server, server.AdminClient(kReadTimeout).Get(absl::StrCat("/requests/", Escaped(id))));
 }
 
 absl::StatusOr<int> AbortRequests(const Server& server, const std::string& model,
@@ -148,7 +149,7 @@ absl::StatusOr<int> AbortRequests(const Server& server, const std::string& model
   std::string path = "/abort_requests";
   if (!model.empty()) absl::StrAppend(&path, "?model=", Escaped(model));
   const std::string body = Json{{"request_ids", ids}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-  ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient().Post(path, body)));
+  ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient(kReadTimeout).Post(path, body)));
   return IntAt(json, "aborted");
 }
 

@@ -26,8 +26,10 @@ absl::Status BadUrl(const std::string& url) {
       "'", url, "' is not an address of the form http://HOST:PORT or https://HOST:PORT (--url, SOMNUS_URL)"));
 }
 
-HttpClient ClientOf(const Address& address, const std::string& api_key, const TlsClientOptions& trust) {
+HttpClient ClientOf(const Address& address, const std::string& api_key, const TlsClientOptions& trust,
+                    absl::Duration read_timeout = HttpClientOptions().read_timeout) {
   HttpClientOptions options;
+  options.read_timeout = read_timeout;
   options.host = address.host;
   options.port = address.port;
   options.api_key = api_key;
@@ -166,7 +168,9 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
 
 HttpClient Server::Client() const { return ClientOf(http, api_key, trust); }
 
-HttpClient Server::AdminClient() const { return ClientOf(admin, admin_api_key, trust); }
+HttpClient Server::AdminClient(absl::Duration read_timeout) const {
+  return ClientOf(admin, admin_api_key, trust, read_timeout);
+}
 
 absl::StatusOr<Server> FindServer(const ServerOptions& options) {
   ASSIGN_OR_RETURN(const Address address,

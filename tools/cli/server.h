@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/flags.h"
 #include "base/tls_client.h"
 #include "tools/http/client.h"
@@ -49,8 +50,9 @@ struct Server {
   std::string url_flag;    // " --url=URL" where the command was given a URL: a further command needs the
                            // flag, too
 
-  HttpClient Client() const;       // of the public port
-  HttpClient AdminClient() const;  // of operators' port
+  HttpClient Client() const;  // of the public port
+  // Of operators' port.
+  HttpClient AdminClient(absl::Duration read_timeout = HttpClientOptions().read_timeout) const;
 };
 
 // Asks the server for its ports. Unavailable: nothing listens there, or the listener is not a Somnus server;
