@@ -40,8 +40,8 @@ class Names(unittest.TestCase):
         self.assertIn("llama", run("doctor", "uneven", "--no-measure", **self.folder).stdout.lower())
         # The answer of a server of its own is that of any server, and nothing is left of it.
         said = run("run", "uneven", "--raw", "--max-tokens=8", "--temperature=0", "a b c", "--", "--dtype=float32", **self.folder)
-        self.assertEqual(run("run", tiny(MODEL), "--raw", "--max-tokens=8", "--temperature=0", "a b c", "--", "--dtype=float32").stdout,
-                         said.stdout)
+        self.assertEqual(run("run", tiny(MODEL), "--raw", "--max-tokens=8", "--temperature=0", "a b c", "--", "--dtype=float32",
+                             "--host=0.0.0.0").stdout, said.stdout)
         self.assertGreater(len(said.stdout), 1)
         self.assertIn("did you mean uneven?", run("run", "unevn", "x", code=1, **self.folder).stderr)
         run("models", "remove", "uneven", **self.folder)
@@ -55,6 +55,7 @@ class Names(unittest.TestCase):
     def test_a_server_that_cannot_start_says_why(self):
         said = run("run", tiny(MODEL), "x", "--", "--max-num-seqs=0", code=1).stderr
         self.assertIn("--max-num-seqs", said)
+        self.assertIn("--ssl", run("run", tiny(MODEL), "x", "--", "--ssl-certfile=x", code=2).stderr)
 
     def test_one_port_moves_all_and_a_second_server_starts(self):
         run("models", "add", tiny(MODEL), "--name", "uneven", **self.folder)
@@ -152,7 +153,7 @@ class Screen(unittest.TestCase):
         self.hold("ann", "bob")
         top = self.top(rows=30, columns=110)
         top.read_until("users: ")
-        top.type("/bob\r")
+        top.type("\x1c/bob\r")  # Ctrl-\ is no key, and does not end a screen that nobody would restore
         top.read_until("with 'bob'")
         top.read_until("cmpl-bob")
         self.assertNotIn("cmpl-ann", top.read_until("q ends"))

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/monotonic.h"
@@ -124,6 +125,11 @@ int RunRun(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   if (const auto code = ParseCommand(RunFlags(&options, &sampling, &forwarded), own, &words)) return *code;
   if (words.empty()) return Fail(absl::InvalidArgumentError("which model? usage: somnus run MODEL [PROMPT]"));
+  for (const std::string& flag : server_flags) {
+    if (absl::StartsWith(flag, "--ssl"))
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat(flag.substr(0, flag.find('=')), ": a server of this command's own has no TLS")));
+  }
   if (options.raw && !options.system.empty())
     return Fail(absl::InvalidArgumentError("--system: is for conversations, and --raw has none"));
   return ExitCode(RunModel(options, words, server_flags, forwarded.args()));

@@ -75,9 +75,10 @@ ServerProcess::ServerProcess() : api_key_(RandomHex(kKeyBytes)), admin_api_key_(
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::string& coordinator,
                                                                     const std::vector<std::string>& args) {
   std::unique_ptr<ServerProcess> process(new ServerProcess());
-  std::vector<std::string> command = {coordinator, "--host=127.0.0.1", "--admin-host=127.0.0.1", "--port=0",
-                                      "--shutdown-timeout=1s"};
+  std::vector<std::string> command = {coordinator, "--port=0", "--shutdown-timeout=1s"};
   command.insert(command.end(), args.begin(), args.end());
+  // The last value of a flag holds: the server is on this host alone, where PortOf looks for it.
+  command.insert(command.end(), {"--host=127.0.0.1", "--admin-host=127.0.0.1"});
   const std::vector<std::string> variables = EnvironmentWith(process->api_key_, process->admin_api_key_);
   const std::vector<char*> argv = Pointers(command), environment = Pointers(variables);
   int ends[2];
