@@ -206,6 +206,14 @@ class Failures(unittest.TestCase):
             self.assertIn(words, text)
 
 
+class Errors(unittest.TestCase):
+    def test_an_error_moves_no_cursor(self):
+        logs = Terminal(["logs", "\x1b[2Jx"], {**os.environ, "TERM": "dumb"})
+        self.addCleanup(logs.kill)
+        logs.read_until("unexpected argument '[2Jx'")
+        self.assertEqual(logs.wait(), 2)
+
+
 class Completions(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

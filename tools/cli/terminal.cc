@@ -30,6 +30,12 @@ const char* Code(Style style) {
   return "";
 }
 
+// Whether a terminal only shows the character: no cursor moves, and no window changes.
+bool IsHarmless(char c) {
+  const unsigned char byte = static_cast<unsigned char>(c);
+  return byte >= 0x20 ? byte != 0x7f : (c == '\n' || c == '\t');
+}
+
 }  // namespace
 
 bool IsTerminal(int fd) { return isatty(fd) == 1; }
@@ -59,16 +65,16 @@ void WriteModelText(absl::string_view text) {
     fwrite(text.data(), 1, text.size(), stdout);
   } else {
     for (const char c : text) {
-      const unsigned char byte = static_cast<unsigned char>(c);
-      if (byte >= 0x20 ? byte != 0x7f : (c == '\n' || c == '\t')) fputc(c, stdout);
+      if (IsHarmless(c)) fputc(c, stdout);
     }
   }
   fflush(stdout);
 }
 
 int Fail(const absl::Status& status) {
-  const std::string line =
-      absl::StrCat(Styled(STDERR_FILENO, Style::kRed, "error"), ": ", status.message(), "\n");
+  std::string message(status.message());
+  if (IsTerminal(STDERR_FILENO)) std::erase_if(message, [](char c) { return !IsHarmless(c); });
+  const std::string line = absl::StrCat(Styled(STDERR_FILENO, Style::kRed, "error"), ": ", message, "\n");
   fputs(line.c_str(), stderr);
   if (absl::IsInvalidArgument(status)) return kUsage;
   return absl::IsUnavailable(status) ? kCannotConnect : kServerError;

@@ -34,7 +34,8 @@ std::string Styled(int fd, Style style, absl::string_view text);
 // left out, so that text cannot move the cursor or change the window.
 void WriteModelText(absl::string_view text);
 
-// Writes "error: ..." to stderr; returns the exit code for the status.
+// Writes "error: ..." to stderr, on a terminal as WriteModelText writes, since servers' words may be in the
+// message; returns the exit code for the status.
 int Fail(const absl::Status& status);
 int ExitCode(const absl::StatusOr<int>& code);
 
