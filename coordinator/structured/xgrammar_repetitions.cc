@@ -1,6 +1,7 @@
 #include "coordinator/structured/xgrammar_repetitions.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -19,7 +20,7 @@ constexpr int32_t kNoLimit = -1;
 constexpr int32_t kLongestChain = 1024;
 // Of a class, which xgrammar's unrolling keeps in one rule.
 constexpr int32_t kLongestUnrolled = 128;
-// Of all chains: as many branches get into their rules.
+// Of all chains together: as many branches get into their rules. Shared rules count once.
 constexpr int64_t kMostBranches = 65'536;
 
 class RepetitionChains : public xgrammar::GrammarMutator {
@@ -33,11 +34,14 @@ class RepetitionChains : public xgrammar::GrammarMutator {
     std::vector<int32_t> content;
     if (links < std::max(min, 1) || links > kLongestChain || !ContentOf(rule, links, &content))
       return VisitElement(repeat);
-    const int64_t branches =
-        int64_t{links} * base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
-    if (num_branches_ + branches > kMostBranches) return VisitElement(repeat);
-    num_branches_ += branches;
-    return builder_->AddRuleRef(Chain(rule, content, min, max));
+    if (const auto known = ids_.find(Link(content, min, max)); known != ids_.end())
+      return builder_->AddRuleRef(known->second);
+    const int64_t branches = base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
+    if (num_branches_ + links * branches > kMostBranches) return VisitElement(repeat);
+    const size_t num_known = ids_.size();
+    const int32_t first = Chain(rule, content, min, max);
+    num_branches_ += static_cast<int64_t>(ids_.size() - num_known) * branches;
+    return builder_->AddRuleRef(first);
   }
 
   // The first rule of a chain. Rules in front come first: masks are made ahead in this order.
