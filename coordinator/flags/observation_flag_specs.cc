@@ -13,7 +13,7 @@ FlagGroup ObservationFlags(Flags* f) {
           Flag::Int(
               "request-history", &f->request_history, 0, 1 << 17,
               "ended requests of each model of which the server tells what has happened (GET /requests, "
-              "somnus explain); each takes about a KiB"),
+              "somnus explain); each takes about a KiB, 25 KiB at most"),
           Flag::Switch("kv-cache-metrics", &f->kv_cache_metrics,
                        "/metrics says how long blocks stay in the KV cache (vllm:kv_block_*)"),
           Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0, 1,
