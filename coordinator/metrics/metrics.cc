@@ -61,7 +61,7 @@ class PrometheusMetrics : public Metrics {
   void OnTransition(const TransitionEvent& event) override {
     const std::string level = absl::StrCat(event.level);
     if (event.wakes) {
-      series_.Count("somnus:wake_ups_total", "Wake-ups that changed something, by the level that is left.",
+      series_.Count("somnus:wake_ups_total", "Wake-ups that changed something, by the level after them.",
                     {{"level", level}});
     } else {
       series_.Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
