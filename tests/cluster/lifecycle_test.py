@@ -143,7 +143,9 @@ class Refusals(unittest.TestCase):
     """A single clear line that names the mistake, and a non-zero exit."""
 
     def refuse(self, *args, names):
-        done = subprocess.run([SOMNUS, "serve", *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        # A port that another suite has at the moment would be the mistake that is named.
+        ports = [] if any(arg.startswith("--p") for arg in args) else ["--port=0"]
+        done = subprocess.run([SOMNUS, "serve", *args, *ports], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)
         lines = [line for line in done.stderr.splitlines() if any(name in line for name in names)]
         self.assertTrue(lines, f"{names} not in {done.stderr!r}")
