@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/structured/schema_named_members.h"
 
 namespace somnus {
 namespace {
@@ -55,10 +56,14 @@ class FormReader {
 
   // A schema is an object, a boolean, or a string with the schema's text.
   void SetSchema(const char* field, const OrderedJson& schema, JsonLayout layout = {}) {
-    SetGated(field, GrammarKind::kJsonSchema,
-             schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), gate_)
-                                : GateSchema(schema, gate_),
-             layout);
+    SchemaOrRefusal gated = schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), gate_)
+                                               : GateSchema(schema, gate_);
+    if (layout.only_named_properties && std::holds_alternative<OrderedJson>(gated)) {
+      const OrderedJson given =
+          schema.is_string() ? OrderedJson::parse(schema.get_ref<const std::string&>()) : schema;
+      gated = GateSchema(WithNamedMembersOnly(given), gate_);
+    }
+    SetGated(field, GrammarKind::kJsonSchema, gated, layout);
   }
   void SetRegex(const char* field, const Json& pattern) {
     if (!pattern.is_string()) return fields_->Fail(field, "a regular expression must be a string");

@@ -144,7 +144,7 @@ class Refusals(unittest.TestCase):
 
     def refuse(self, *args, names):
         # A port that another suite has at the moment would be the mistake that is named.
-        ports = [] if any(arg.startswith("--p") for arg in args) else ["--port=0"]
+        ports = [] if not args or any(arg.startswith("--p") for arg in args) else ["--port=0"]
         done = subprocess.run([SOMNUS, "serve", *args, *ports], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)
         lines = [line for line in done.stderr.splitlines() if any(name in line for name in names)]

@@ -223,7 +223,6 @@ class DraftModel(WithoutDrafts):
             sums = check("snapshot")
             drafts = [name for name in sums if name.startswith("draft_model:")]
             self.assertTrue(any("layers.1" in name for name in drafts), drafts)
-            self.assertLess({name.removeprefix("draft_model:") for name in drafts}, set(sums), "named as the model's own")
             self.assertNotEqual(sums["draft_model:model.norm.weight"], sums["model.norm.weight"])
             self.sleep_and_wake(cluster, 2)
             self.assertEqual(check("compare"), sums)

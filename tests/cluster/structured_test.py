@@ -85,8 +85,8 @@ class Structured(unittest.TestCase):
                            ({"choice": ["bright red", "dark blue"]}, lambda text: text in ("bright red", "dark blue")),
                            ({"grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never")),
                            ({"json": {"type": "object", "properties": {"a": {"enum": [7, 8]}}, "required": ["a"]},
-                             "disable_additional_properties": True}, lambda text: json.loads(text)["a"] in (7, 8)
-                            and set(json.loads(text)) == {"a"}),
+                             "disable_additional_properties": True, "disable_any_whitespace": True},
+                            lambda text: json.loads(text) in ({"a": 7}, {"a": 8})),
                            ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
             with self.subTest(form):
                 reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
@@ -192,8 +192,8 @@ class Structured(unittest.TestCase):
         body = {"input": "The weather?", "max_output_tokens": 120, "temperature": 0, **forced, "tools": [flat]}
         self.assertEqual(self.cluster.request("POST", "/v1/responses", body).status, 200)
         self.assertEqual([now - then for now, then in zip(counts(), before)], [1, 0, 1, 1])
-        self.chat(tools=[WEATHER], structured_outputs={"choice": ["Hello."]})
-        self.assertEqual(count("non_streaming", "no_tool_call"), before[1] + 1)
+        self.chat(tools=[WEATHER])
+        self.assertEqual(count("non_streaming", "no_tool_call"), before[1], "SmolLM2's template has no form for calls")
 
     def test_neighbours_have_their_tokens(self):
         alone = self.cluster.tokens("Once upon a time", max_tokens=48, ignore_eos=True)
@@ -264,7 +264,7 @@ class SameTokens(unittest.TestCase):
 
     def test_batches_preemption_and_drafts(self):
         for flags in ((), ("--num-speculative-tokens=4", "--no-drafts-must-pay")):
-            with self.subTest(flags=flags), self.cluster(f"--kv-cache-memory-bytes={40 * 2 * 8192}", *flags) as cluster:
+            with self.subTest(flags=flags), self.cluster(f"--kv-cache-memory-bytes={20 * 2 * 8192}", *flags) as cluster:
                 self.disturbed(cluster)
                 self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
 

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "coordinator/structured/schema_named_members.h"
 #include "gtest/gtest.h"
 
 namespace somnus {
@@ -297,6 +298,21 @@ TEST(GateTest, NoCountOfAPatternIsAboveWhatItsPartTakes) {
   EXPECT_EQ(counts("a{1025,}"), "^(?:(?:a{48}){21}a{17}a*)");
   EXPECT_EQ(counts("(a(b|c)d){0,128}"), "^(?:(?:a[bc]d){0,128})");
   EXPECT_EQ(counts("(a(b|cd)e){0,130}"), "^(?:(?:(?:a(?:b|cd)e){48})?(?:a(?:b|cd)e){0,82})");
+}
+
+TEST(GateTest, NamedMembersAreTheOnlyOnes) {
+  const auto closed = [](const char* schema) { return WithNamedMembersOnly(Json::parse(schema)).dump(); };
+  EXPECT_EQ(closed(R"({"properties":{"a":{"properties":{"b":{}}}}})"),
+            R"({"properties":{"a":{"properties":{"b":{}},"additionalProperties":false}},)"
+            R"("additionalProperties":false})");
+  EXPECT_EQ(closed(R"({"$defs":{"properties":{"patternProperties":{"x":true}}}})"),
+            R"({"$defs":{"properties":{"patternProperties":{"x":true},"additionalProperties":false}}})");
+  EXPECT_EQ(closed(R"({"anyOf":[{"prefixItems":[{"properties":{}}]}]})"),
+            R"({"anyOf":[{"prefixItems":[{"properties":{},"additionalProperties":false}],"items":false}]})");
+  for (const char* same :
+       {R"({"type":"object"})", R"({"properties":{},"additionalProperties":{"type":"null"}})",
+        R"({"enum":[{"properties":1}],"const":{"properties":{}}})", "true"})
+    EXPECT_EQ(closed(same), same);
 }
 
 TEST(GateTest, RegexMatchesTheWholeText) {
