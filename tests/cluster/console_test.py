@@ -114,10 +114,12 @@ class Console(unittest.TestCase):
         self.open_chat()
         self.browser.set("#set-max_tokens", "")
         self.browser.set("#set-more", '{"ignore_eos": true}')
+        self.operator("/pause")  # a tiny model would have ended before the test looks
         self.browser.type("#prompt", "Go on" + ENTER)
         self.browser.wait("!document.getElementById('stop').hidden", "the answer is under way")
         self.browser.type("#prompt", ESCAPE)
         self.assertIn("stopped", self.browser.wait(ENDED, "the answer has stopped"))
+        self.operator("/resume")
         self.cluster.wait_idle()
 
     def test_tokens_are_shaded_by_their_probabilities(self):
