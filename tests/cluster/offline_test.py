@@ -39,8 +39,10 @@ def engine_pids(pid):
 
 
 def run_program(text, *arguments, path=PACKAGE):
-    """A Python process that runs the text, with pipes."""
+    """A Python process that runs the text, with pipes. Ctrl-C reaches the process also where the tests run in the background of
+    a shell, which ignores it."""
     return subprocess.Popen([sys.executable, "-c", text, *arguments], env={**os.environ, "PYTHONPATH": path},
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
