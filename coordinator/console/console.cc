@@ -80,8 +80,14 @@ std::optional<HttpResponse> ConsoleFile(bool admin, absl::string_view name, absl
 }
 
 HttpResponse RootPointer(bool admin, bool has_console) {
-  Json pointer = {
-      {"server", "Somnus"}, {"routes", "/openapi.json"}, {"models", "/v1/models"}, {"health", "/health"}};
+  // A 404, as vLLM answers, which has nothing there.
+  HttpResponse response =
+      ErrorResponse({404, "/ is no route for programs; this body names some routes.", ""});
+  Json pointer = Json::parse(response.body);
+  pointer["server"] = "Somnus";
+  pointer["routes"] = "/openapi.json";
+  pointer["models"] = "/v1/models";
+  pointer["health"] = "/health";
   if (admin) {
     pointer["status"] = "/status";
   } else {
@@ -89,7 +95,7 @@ HttpResponse RootPointer(bool admin, bool has_console) {
     pointer["completions"] = "/v1/completions";
   }
   if (has_console) pointer["page"] = "/, with Accept: text/html, as browsers send it";
-  HttpResponse response = JsonResponse(pointer);
+  response.body = pointer.dump();
   response.headers.emplace_back("Vary", "Accept");
   return response;
 }

@@ -24,7 +24,7 @@ bool PrefersPage(absl::string_view accept);
 HttpResponse ConsolePage(bool admin, absl::string_view if_none_match);
 // A file that a page names; nullopt: the listener has no such file.
 std::optional<HttpResponse> ConsoleFile(bool admin, absl::string_view name, absl::string_view if_none_match);
-// The response of "/" to programs: the routes with which they may begin, as JSON.
+// The response of "/" to programs: a 404 whose JSON also has the routes with which they may begin.
 HttpResponse RootPointer(bool admin, bool has_console);
 
 }  // namespace somnus

@@ -328,8 +328,6 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     };
     co_return co_await OnPool(context_->request_pool, work);
   }
-  if (route == Route::kRoot && request->names_two_hosts)
-    co_return ErrorResponse({421, "The request is for another host, and this server is no proxy.", ""});
   if (route == Route::kRoot || route == Route::kConsoleFile)
     co_return context_->state->AnswerConsole(admin_, match, request->accept, request->if_none_match);
   const size_t mark = request->target.find('?');

@@ -32,9 +32,7 @@ void ReadHead(const http::request_header<>& head, HttpRequest* request) {
   request->method = std::string(head.method_string());  // empty while the first line is not complete
   RequestTarget target = ParseTarget({head.target().data(), head.target().size()});
   request->target = std::move(target.path_and_query);
-  const std::string host(head[http::field::host]);
-  request->names_two_hosts = !target.authority.empty() && !absl::EqualsIgnoreCase(target.authority, host);
-  request->host = target.authority.empty() ? host : target.authority;
+  request->host = target.authority.empty() ? std::string(head[http::field::host]) : target.authority;
   request->content_type = std::string(head[http::field::content_type]);
   request->content_encoding = FieldValue(head, "Content-Encoding").value_or("");
   request->authorization = std::string(head[http::field::authorization]);

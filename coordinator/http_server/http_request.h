@@ -33,7 +33,6 @@ struct HttpRequest {
   std::string body;
   bool keep_alive = false;
   bool http_1_0 = false;
-  bool names_two_hosts = false;  // one in an absolute target, another one in the header Host
   HttpHeaders response_headers;  // of every response to the request, also of errors and streams
 };
 

@@ -81,18 +81,16 @@ __device__ __forceinline__ void DropGroups(const RouteArgs& args, float* choice,
     }
     sums[g] = best + second;
   }
-  SyncWarp();
-  // The sum of a group that is kept becomes -inf, so that the next best is found.
+  // The sum of a group that is kept becomes -inf, so that the next best is found. A lane reads and writes the
+  // sums of its own groups alone, here and in WarpBest.
   uint32_t kept[kMaxExperts / 2 / kLanes] = {};
   for (int i = 0; i < args.top_groups; ++i) {
     const int group = WarpBest(sums, args.num_groups, i).index;
-    SyncWarp();
     if (group % kLanes == LaneId()) sums[group] = -INFINITY;
 #pragma unroll
     for (int part = 0; part < kMaxExperts / 2 / kLanes; ++part) {
       if (group / kLanes == part && group % kLanes == LaneId()) kept[part] = 1;
     }
-    SyncWarp();
   }
 #pragma unroll
   for (int part = 0; part < kMaxExperts / 2 / kLanes; ++part) {

@@ -110,7 +110,8 @@ TEST_F(ConsoleTest, AProgramIsToldWhereToBegin) {
   Start();
   for (const char* accept : {"", "Accept: */*\r\n", "Accept: application/json\r\n"}) {
     const HttpReply reply = Send("GET", "/", "", accept);
-    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.status, 404);
+    EXPECT_EQ(Json::parse(reply.body)["error"]["code"], 404);
     EXPECT_EQ(Json::parse(reply.body)["chat"], "/v1/chat/completions") << reply.body;
   }
   EXPECT_EQ(Json::parse(Admin("GET", "/").body)["status"], "/status");

@@ -120,8 +120,7 @@ TEST_F(HttpFormsTest, TargetsInTheirOtherForms) {
   Serve();
   for (const char* target : {"http://test/v1/models", "HTTPS://user@test:1234/v1/models", "/v1/%6dodel%73"})
     EXPECT_EQ(Send("GET", target).status, 200) << target;
-  EXPECT_EQ(Send("GET", "http://test").status, 200) << "as for /";
-  EXPECT_EQ(Send("GET", "http://other.example/").status, 421);
+  EXPECT_EQ(Send("GET", "http://test").status, 404);
   EXPECT_EQ(Text(Send("POST", "http://test/v1/completions?x=http://y/z", kCompletion)), "ab");
   const std::pair<const char*, std::pair<const char*, const char*>> cases[] = {
       {"/a?b=%41", {"", "/a?b=%41"}},

@@ -93,7 +93,7 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
 
 TEST_F(ApiServerTest, RoutesAndMethods) {
   Serve();
-  EXPECT_EQ(Send("GET", "/").status, 200) << "the routes to begin with";
+  EXPECT_EQ(Send("GET", "/").status, 404) << "as of vLLM; the body has the routes to begin with";
   EXPECT_EQ(Send("POST", "/v1/nope", "{}").status, 404);
   EXPECT_EQ(Send("POST", "/v1/models", "{}").status, 405);
   EXPECT_EQ(Send("PUT", "/v1/completions", "{}").status, 405);
