@@ -55,10 +55,11 @@ class FormReader {
   }
 
   // A schema is an object, a boolean, or a string with the schema's text.
-  void SetSchema(const char* field, const OrderedJson& schema, JsonLayout layout = {}) {
+  void SetSchema(const char* field, const OrderedJson& schema, JsonLayout layout = {},
+                 bool only_named_members = false) {
     SchemaOrRefusal gated = schema.is_string() ? GateSchemaText(schema.get_ref<const std::string&>(), gate_)
                                                : GateSchema(schema, gate_);
-    if (layout.only_named_properties && std::holds_alternative<OrderedJson>(gated)) {
+    if (only_named_members && std::holds_alternative<OrderedJson>(gated)) {
       const OrderedJson given =
           schema.is_string() ? OrderedJson::parse(schema.get_ref<const std::string&>()) : schema;
       gated = GateSchema(WithNamedMembersOnly(given), gate_);
@@ -153,13 +154,14 @@ class FormReader {
     if (given == nullptr) return;
     if (!given->is_object()) return fields_->Fail(kField, kOneForm);
     JsonLayout layout;
+    bool only_named_members = false;
     std::vector<std::string> forms;
     for (const auto& [key, value] : given->items()) {
       if (value.is_null() || value == false) continue;
       if (key == "disable_any_whitespace") {
         layout.any_whitespace = false;
       } else if (key == "disable_additional_properties") {
-        layout.only_named_properties = true;
+        only_named_members = true;
       } else if (key == "json" || key == "regex" || key == "choice" || key == "grammar" ||
                  key == "json_object" || key == "structural_tag") {
         forms.push_back(key);
@@ -168,16 +170,16 @@ class FormReader {
       }
     }
     if (forms.size() != 1) return fields_->Fail(kField, kOneForm);
-    SetForm(kField, forms[0], *given, layout);
+    SetForm(kField, forms[0], *given, layout, only_named_members);
   }
 
-  void SetForm(const char* field, const std::string& form, const Json& given, JsonLayout layout) {
-    if (form == "json") return SetSchema(field, InOrder(field)["json"], layout);
+  void SetForm(const char* field, const std::string& form, const Json& given, JsonLayout layout,
+               bool only_named_members) {
+    if (form == "json") return SetSchema(field, InOrder(field)["json"], layout, only_named_members);
     if (form == "regex") return SetRegex(field, given["regex"]);
     if (form == "choice") return SetChoice(field, given["choice"]);
     if (form == "grammar") return SetEbnf(field, given["grammar"]);
     if (form == "structural_tag") return SetTag(field, InOrder(field)["structural_tag"]);
-    layout.only_named_properties = false;  // the form names none
     Set(field, {.kind = GrammarKind::kJsonObject, .layout = layout});
   }
 

@@ -30,9 +30,6 @@ struct JsonLayout {
   bool any_whitespace = true;
   // With any_whitespace: a run of whitespace is at most this long. Nullopt: as the compiler's limits say.
   std::optional<int32_t> max_whitespace;
-  // An object without `additionalProperties` has no properties but the named ones, an array without `items`
-  // no items but those of `prefixItems`. A schema that allows these itself goes first.
-  bool only_named_properties = false;
 
   friend bool operator==(const JsonLayout&, const JsonLayout&) = default;
 };
@@ -51,7 +48,7 @@ struct GrammarSource {
   friend H AbslHashValue(H h, const GrammarSource& source) {
     const JsonLayout& layout = source.layout;
     return H::combine(std::move(h), source.kind, source.text, source.choices, layout.any_whitespace,
-                      layout.max_whitespace, layout.only_named_properties);
+                      layout.max_whitespace);
   }
 };
 

@@ -363,7 +363,7 @@ class XgrammarCompiler : public GrammarCompiler {
       max_whitespace = shared_->limits.max_whitespace;
     return xgrammar::Grammar::FromJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
                                              /*separators=*/std::nullopt,
-                                             /*strict_mode=*/layout.only_named_properties, max_whitespace);
+                                             /*strict_mode=*/false, max_whitespace);
   }
 
   xgrammar::Grammar ParseStructuralTag(const std::string& text) const {

@@ -91,15 +91,13 @@ TEST_F(GrammarCaches, KindTextAndOptionsAreTheContent) {
   EXPECT_TRUE(cache_->Wait(source).ok());
   source.layout.any_whitespace = false;
   EXPECT_TRUE(cache_->Wait(source).ok());
-  source.layout.only_named_properties = true;
-  EXPECT_TRUE(cache_->Wait(source).ok());
   source.layout.max_whitespace = 1;
   EXPECT_TRUE(cache_->Wait(source).ok());
   source.choices = {"a"};
   EXPECT_TRUE(cache_->Wait(source).ok());
   source.choices = {"", "a"};
   EXPECT_TRUE(cache_->Wait(source).ok());
-  EXPECT_EQ(compiles_.count, 7);
+  EXPECT_EQ(compiles_.count, 6);
 }
 
 TEST_F(GrammarCaches, CallsAtTheSameTimeShareOneCompile) {

@@ -3,11 +3,15 @@
 
 #include "coordinator/structured/grammar.h"
 
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <variant>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/structured/schema_gate.h"
+#include "coordinator/structured/schema_named_members.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/structured/small_vocabulary.h"
@@ -190,15 +194,18 @@ TEST_F(Grammars, WhitespaceIsBoundedInTheSchemasOfAStructuralTag) {
   EXPECT_TRUE(Matches(**free, R"(<{"json_schema":)" + std::string(100, ' ') + "1}>"));
 }
 
-TEST_F(Grammars, AdditionalPropertiesAreThereUnlessTheLayoutForbidsThem) {
-  GrammarSource source =
-      SourceOf(GrammarKind::kJsonSchema,
-               R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})");
-  EXPECT_TRUE(Matches(*Compile(source), R"({"a": 1, "b": 2})"));
-  source.layout.only_named_properties = true;
-  const auto grammar = Compile(source);
-  EXPECT_TRUE(Matches(*grammar, R"({"a": 1})"));
-  EXPECT_FALSE(Matches(*grammar, R"({"a": 1, "b": 2})"));
+TEST_F(Grammars, FurtherPropertiesAreThereUnlessTheSchemaIsClosed) {
+  using Json = nlohmann::ordered_json;
+  const Json schema =
+      Json::parse(R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})");
+  const auto compile = [this](const Json& given) {
+    return Compile(SourceOf(GrammarKind::kJsonSchema, std::get<Json>(GateSchema(given, {})).dump()));
+  };
+  const auto open = compile(schema), closed = compile(WithNamedMembersOnly(schema));
+  EXPECT_TRUE(Matches(*open, R"({"a": 1})"));
+  EXPECT_TRUE(Matches(*open, R"({"a": 1, "b": 2})"));
+  EXPECT_TRUE(Matches(*closed, R"({"a": 1})"));
+  EXPECT_FALSE(Matches(*closed, R"({"a": 1, "b": 2})"));
 }
 
 TEST_F(Grammars, AJsonObjectIsAnObject) {

@@ -12,6 +12,7 @@
 #include "tools/cli/openai.h"
 #include "tools/cli/text_table.h"
 #include "tools/http/json_fields.h"
+#include "tools/http/percent_encoded.h"
 
 namespace somnus::cli {
 namespace {
@@ -35,20 +36,6 @@ const Json& ListAt(const Json& object, const char* key) {
   static const Json kNone = Json::array();
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_array() ? *found : kNone;
-}
-
-// Of a query or a path: everything but letters and digits as "%2F".
-std::string Escaped(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (absl::ascii_isalnum(byte) || c == '-' || c == '_' || c == '.') {
-      out += c;
-    } else {
-      absl::StrAppendFormat(&out, "%%%02X", byte);
-    }
-  }
-  return out;
 }
 
 absl::StatusOr<Json> Read(const Server& server, const absl::StatusOr<HttpResponse>& response) {
@@ -134,20 +121,20 @@ std::string Printable(absl::string_view text) {
 absl::StatusOr<RequestList> FetchRequests(const Server& server, const RequestQuestion& question) {
   std::string path =
       absl::StrCat("/requests?state=", question.state, "&sort=", question.sort, "&limit=", question.limit);
-  if (!question.match.empty()) absl::StrAppend(&path, "&match=", Escaped(question.match));
-  if (!question.model.empty()) absl::StrAppend(&path, "&model=", Escaped(question.model));
+  if (!question.match.empty()) absl::StrAppend(&path, "&match=", PercentEncoded(question.match));
+  if (!question.model.empty()) absl::StrAppend(&path, "&model=", PercentEncoded(question.model));
   ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient(kReadTimeout).Get(path)));
   return ReadRequestList(json);
 }
 
 absl::StatusOr<Json> FetchRequest(const Server& server, const std::string& id) {
-  return Read(server, server.AdminClient(kReadTimeout).Get(absl::StrCat("/requests/", Escaped(id))));
+  return Read(server, server.AdminClient(kReadTimeout).Get(absl::StrCat("/requests/", PercentEncoded(id))));
 }
 
 absl::StatusOr<int> AbortRequests(const Server& server, const std::string& model,
                                   const std::vector<std::string>& ids) {
   std::string path = "/abort_requests";
-  if (!model.empty()) absl::StrAppend(&path, "?model=", Escaped(model));
+  if (!model.empty()) absl::StrAppend(&path, "?model=", PercentEncoded(model));
   const std::string body = Json{{"request_ids", ids}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient(kReadTimeout).Post(path, body)));
   return IntAt(json, "aborted");

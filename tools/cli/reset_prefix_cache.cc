@@ -4,14 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/openai.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
+#include "tools/http/percent_encoded.h"
 
 namespace somnus::cli {
 namespace {
@@ -21,18 +20,6 @@ struct ResetOptions {
   std::string model;
   bool running = false;
 };
-
-std::string PercentEncoded(absl::string_view text) {
-  std::string encoded;
-  for (const char c : text) {
-    if (absl::ascii_isalnum(static_cast<unsigned char>(c))) {
-      encoded.push_back(c);
-    } else {
-      absl::StrAppendFormat(&encoded, "%%%02X", static_cast<unsigned char>(c));
-    }
-  }
-  return encoded;
-}
 
 absl::StatusOr<int> Reset(const ResetOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
