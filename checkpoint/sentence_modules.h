@@ -13,7 +13,7 @@ struct SentenceModules {
   enum class Pooling { kLast, kMean, kCls };
   Pooling pooling = Pooling::kLast;
   bool normalizes = false;  // embeddings have the length 1
-  // What the model needs and this version does not have, as "the module Dense"; empty: nothing.
+  // A part of the model that this version does not support, such as "the module Dense"; empty: none.
   std::string missing;
 };
 

@@ -84,7 +84,7 @@ class BlockPool {
   // 1. What is known of the others is forgotten. Takes time in proportion to the difference.
   void SetLimit(int32_t num_blocks);
   int32_t limit() const { return limit_; }
-  // Of the whole cache, the null block included.
+  // The number of blocks of the whole cache, the null block included.
   int32_t size() const { return static_cast<int32_t>(blocks_.size()); }
   // 1 + the highest id that is used. Takes time in proportion to the ids above it.
   int32_t EndOfUsed() const;

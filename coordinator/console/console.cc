@@ -19,7 +19,7 @@ constexpr char kPolicy[] =
 constexpr absl::string_view kFolder = "/console/";
 constexpr absl::string_view kClientsPage = "index.html", kOperatorsPage = "operations.html";
 
-// Of the names' ends.
+// The content type of each file name extension.
 constexpr std::pair<absl::string_view, const char*> kTypes[] = {
     {".css", "text/css; charset=utf-8"},
     {".html", "text/html; charset=utf-8"},

@@ -34,7 +34,7 @@ struct Row {
   RequestTrail::View view;
 };
 
-// What the query asks for.
+// The query of GET /requests.
 struct Question {
   std::string state = "open";
   std::string match;  // a part of the id, or of the model's or the user's name; empty: all match
@@ -128,7 +128,7 @@ void SortByEnd(std::vector<Row>* rows) {
                    [](const Row& a, const Row& b) { return a.view.ended > b.view.ended; });
 }
 
-// Of open requests, those with the most first.
+// The users of open requests; the user with the most open requests comes first.
 Json UsersJson(const std::vector<Row>& rows) {
   struct Account {
     int64_t open = 0, tokens = 0;

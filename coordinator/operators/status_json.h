@@ -14,7 +14,7 @@ namespace somnus {
 nlohmann::ordered_json StateReportJson(const StateReport& report);
 // The state, the requests and the memory of a model, from its last snapshot.
 nlohmann::ordered_json ModelStatusJson(const ServedModel& model);
-// Of one model: its ranks, which are asked now, its replicas, the map of its KV blocks, its first open
+// The details of one model: ranks, which are asked now, replicas, the map of KV blocks, the first open
 // requests and the last events. Blocks until the ranks have answered, for at most 2 s.
 nlohmann::ordered_json ModelDetailJson(const ServedModel& model);
 

@@ -40,7 +40,7 @@ class RequestTrail {
   static constexpr size_t kMaxEntries = 64;
   static constexpr size_t kMaxDetailBytes = 300;
 
-  // What is known of the request from the beginning.
+  // The facts of the request that do not change.
   struct Facts {
     std::string id;     // as in the response: "cmpl-..."
     std::string model;  // as clients call it
@@ -80,7 +80,7 @@ class RequestTrail {
   // Not for kEnded. After the end nothing is noted.
   void Note(TrailEvent event, absl::string_view detail = "");
   void AddTokens(int64_t count) { output_tokens_.fetch_add(count, std::memory_order_relaxed); }
-  // Of the whole request. Empty `error`: there is none.
+  // Notes the end of the whole request, of all choices. `error` is empty where the request did not fail.
   void NoteEnd(absl::string_view finish_reason, absl::string_view error);
 
   View Look(bool with_entries) const;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/structured/xgrammar_log.h"
-// Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
+// A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/grammar_functor.h"
 
 namespace somnus {
@@ -18,9 +18,9 @@ namespace {
 
 constexpr int32_t kNoLimit = -1;
 constexpr int32_t kLongestChain = 1024;
-// Of a class, which xgrammar's unrolling keeps in one rule.
+// The longest repetition of a character class that xgrammar unrolls, in one rule.
 constexpr int32_t kLongestUnrolled = 128;
-// Of all chains together: as many branches get into their rules. Shared rules count once.
+// The most branches that the rules of all chains may have together. A shared rule counts once.
 constexpr int64_t kMostBranches = 65'536;
 
 class RepetitionChains : public xgrammar::GrammarMutator {

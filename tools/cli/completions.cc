@@ -57,7 +57,8 @@ std::string Short(const std::string& help) {
   return text;
 }
 
-// What the command prints, which is run within this process: a process for each command would take seconds.
+// Runs the command within this process, since a process for each command would take seconds, and returns the
+// output.
 absl::StatusOr<std::string> OutputWithin(const std::string& command, const std::vector<std::string>& args) {
   const int file = memfd_create("somnus-completions", MFD_CLOEXEC);
   if (file < 0) return absl::InternalError(absl::StrCat("memfd_create: ", strerror(errno)));

@@ -35,7 +35,7 @@ struct FolderOptions {
 
 std::string Folder() { return ModelsFolder(ProcessEnvironment()); }
 
-// Of the file, or of the files directly within the directory.
+// The bytes of the file, or of all files directly within the directory.
 int64_t BytesOf(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {

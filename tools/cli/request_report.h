@@ -46,7 +46,7 @@ struct RequestStory {
   int64_t dropped_events = 0;
 };
 
-// What to list. `match`: a part of an id, a model's or a user's name.
+// The requests to list. `match`: a part of an id, a model's or a user's name.
 struct RequestQuestion {
   std::string state = "open", sort = "age", match, model;
   int limit = 100;

@@ -51,7 +51,7 @@ struct Server {
                            // flag, too
 
   HttpClient Client() const;  // of the public port
-  // Of operators' port.
+  // A client of operators' port.
   HttpClient AdminClient(absl::Duration read_timeout = HttpClientOptions().read_timeout) const;
 };
 

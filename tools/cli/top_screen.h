@@ -12,7 +12,7 @@
 
 namespace somnus::cli {
 
-// What the last look at the server has found.
+// The state of the server at the last look.
 struct TopFacts {
   std::string url;
   v1::ListModelStatusResponse models, before;  // `before`: of the look before, `passed` ago
@@ -24,7 +24,7 @@ struct TopFacts {
 
 enum class TopPane { kRequests, kModels };
 
-// What the person has chosen.
+// The user's choices: pane, rows, order, filter.
 struct TopView {
   TopPane pane = TopPane::kRequests;
   size_t model = 0;  // the selected row of each pane

@@ -32,7 +32,7 @@ class TopWatcher {
   int news() const { return news_[0]; }
   // The newest look; news() is silent afterwards.
   TopFacts Take();
-  // What the next look asks for; it begins at once.
+  // Sets the question of the next look at the server, which begins at once.
   void Ask(const RequestQuestion& question, const std::string& model);
 
  private:
