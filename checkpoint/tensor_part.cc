@@ -12,7 +12,7 @@ namespace somnus {
 namespace {
 
 // A transposed part is read a few rows at a time, so that a tile of the whole stays in a cache.
-constexpr int64_t kTileRows = 64;
+constexpr int64_t kTransposedRows = 64;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ absl::Status ReadPart(const TensorInfo& tensor, int64_t row_begin, int64_t row_e
       const int64_t from = first + in_group * part.row_step;
       RETURN_IF_ERROR(read(from, from + run, part.first_col + col_begin, part.first_col + col_end, to));
     } else {
-      run = std::min(run, kTileRows);
+      run = std::min(run, kTransposedRows);
       const int64_t from = part.first_col + in_group * part.row_step, span = (run - 1) * part.row_step + 1;
       tile.resize(static_cast<size_t>(width * span * unit.bytes));
       RETURN_IF_ERROR(read(first + col_begin, first + col_end, from, from + span, tile.data()));

@@ -23,7 +23,7 @@ namespace {
 // before would never bring the masks, for which the last stage waits.
 constexpr int kMaxQueuedSteps = 64;
 // One is in use; the others are those of lost coordinators and older epochs, which are ending.
-constexpr size_t kMaxOpenStreams = 8;
+constexpr size_t kMaxStepStreams = 8;
 constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 
 v1::StepReply ErrorReply(int64_t step_id, const absl::Status& status) {
@@ -107,7 +107,7 @@ class ExecuteStreams::Registration {
  public:
   Registration(ExecuteStreams* streams, grpc::ServerContext* context) : streams_(streams) {
     absl::MutexLock lock(&streams_->mu_);
-    admitted_ = streams_->open_.size() < kMaxOpenStreams;
+    admitted_ = streams_->open_.size() < kMaxStepStreams;
     self_ = streams_->open_.insert(streams_->open_.end(), {context, 0});
   }
   ~Registration() {
@@ -127,7 +127,7 @@ grpc::Status ExecuteStreams::Serve(grpc::ServerContext* context, Stream* stream)
   const Registration registration(this, context);
   if (!registration.admitted()) {
     return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                        absl::StrCat("Execute: ", kMaxOpenStreams, " step streams are open"));
+                        absl::StrCat("Execute: ", kMaxStepStreams, " step streams are open"));
   }
   return ToGrpcStatus(ServeSteps(registration.self(), stream));
 }

@@ -16,7 +16,7 @@ namespace somnus {
 namespace {
 
 // One is in use, or two of a direct update; the others are those of lost coordinators, which are ending.
-constexpr size_t kMaxOpenStreams = 8;
+constexpr size_t kMaxUpdateStreams = 8;
 
 // The first message with a chunk makes it a stream of chunks, which ends any other one.
 absl::Status Add(Worker& worker, int64_t epoch, const v1::WorkerUpdateWeightsRequest& request,
@@ -35,7 +35,7 @@ class UpdateStreams::Registration {
  public:
   Registration(UpdateStreams* streams, grpc::ServerContext* context) : streams_(streams) {
     absl::MutexLock lock(&streams_->mu_);
-    admitted_ = streams_->open_.size() < kMaxOpenStreams;
+    admitted_ = streams_->open_.size() < kMaxUpdateStreams;
     self_ = streams_->open_.insert(streams_->open_.end(), context);
   }
   ~Registration() {
@@ -60,7 +60,7 @@ grpc::Status UpdateStreams::Admit(grpc::ServerContext* context, Reader* reader,
   const Registration registration(this, context);
   if (!registration.admitted()) {
     return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                        absl::StrCat("UpdateWeights: ", kMaxOpenStreams, " streams are open"));
+                        absl::StrCat("UpdateWeights: ", kMaxUpdateStreams, " streams are open"));
   }
   return ToGrpcStatus(ServeChunks(reader, response, may_hold_port));
 }

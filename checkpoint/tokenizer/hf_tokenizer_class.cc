@@ -31,24 +31,26 @@ struct TokenizerClassRule {
 namespace {
 
 using nlohmann::json;
-using Kind = TokenizerClassRule::Kind;
+using RuleKind = TokenizerClassRule::Kind;
 
 constexpr char kEndOfText[] = "<|endoftext|>";
 
 constexpr TokenizerClassRule kRules[] = {
-    {"GPT2Tokenizer", Kind::kBytes, nullptr, false, false, false, false, kEndOfText, kEndOfText, kEndOfText},
-    {"CodeGenTokenizer", Kind::kBytes, nullptr, false, false, false, false, kEndOfText, kEndOfText,
+    {"GPT2Tokenizer", RuleKind::kBytes, nullptr, false, false, false, false, kEndOfText, kEndOfText,
      kEndOfText},
-    {"GPTNeoXTokenizer", Kind::kBytes, nullptr, true, false, false, false, kEndOfText, kEndOfText,
+    {"CodeGenTokenizer", RuleKind::kBytes, nullptr, false, false, false, false, kEndOfText, kEndOfText,
      kEndOfText},
-    {"Qwen2Tokenizer", Kind::kBytes, kQwen2Pattern, true, false, false, false, "", kEndOfText, kEndOfText},
-    {"RobertaTokenizer", Kind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
-    {"BartTokenizer", Kind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
-    {"LongformerTokenizer", Kind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
-    {"LEDTokenizer", Kind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
-    {"LlamaTokenizer", Kind::kPieces, nullptr, false, false, true, false, "<s>", "</s>", "<unk>"},
-    {"MistralTokenizer", Kind::kPieces, nullptr, false, false, true, true, "<s>", "</s>", "<unk>"},
-    {"GemmaTokenizer", Kind::kPieces, nullptr, false, false, true, false, "<bos>", "<eos>", "<unk>"},
+    {"GPTNeoXTokenizer", RuleKind::kBytes, nullptr, true, false, false, false, kEndOfText, kEndOfText,
+     kEndOfText},
+    {"Qwen2Tokenizer", RuleKind::kBytes, kQwen2Pattern, true, false, false, false, "", kEndOfText,
+     kEndOfText},
+    {"RobertaTokenizer", RuleKind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
+    {"BartTokenizer", RuleKind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
+    {"LongformerTokenizer", RuleKind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
+    {"LEDTokenizer", RuleKind::kBytes, nullptr, false, true, false, false, "<s>", "</s>", "<unk>"},
+    {"LlamaTokenizer", RuleKind::kPieces, nullptr, false, false, true, false, "<s>", "</s>", "<unk>"},
+    {"MistralTokenizer", RuleKind::kPieces, nullptr, false, false, true, true, "<s>", "</s>", "<unk>"},
+    {"GemmaTokenizer", RuleKind::kPieces, nullptr, false, false, true, false, "<bos>", "<eos>", "<unk>"},
 };
 
 // The classes that transformers takes where no file names a class. MistralTokenizer here differs from
@@ -162,7 +164,7 @@ absl::StatusOr<HfTokenizerClass> HfTokenizerClass::Read(const std::string& direc
 }
 
 absl::Status HfTokenizerClass::ReadVocabulary(const std::string& directory, TokenizerData* data) const {
-  return rule_->kind == Kind::kPieces ? ReadPieces(directory, data) : ReadBytes(directory, data);
+  return rule_->kind == RuleKind::kPieces ? ReadPieces(directory, data) : ReadBytes(directory, data);
 }
 
 absl::Status HfTokenizerClass::ReadBytes(const std::string& directory, TokenizerData* data) const {

@@ -10,7 +10,7 @@ namespace somnus {
 namespace {
 
 using nlohmann::json;
-using Kind = PreTokenizerStep::Kind;
+using PreTokenizerKind = PreTokenizerStep::Kind;
 
 constexpr size_t kMaxSteps = 64;
 
@@ -61,7 +61,7 @@ absl::Status CheckContent(const JsonFields& fields, const char* key, const std::
 }
 
 absl::Status ReadSplit(JsonFields* fields, PreTokenizerStep* step) {
-  step->kind = Kind::kSplit;
+  step->kind = PreTokenizerKind::kSplit;
   RETURN_IF_ERROR(ReadPattern(fields, "pre_tokenizer", &step->pattern, &step->pattern_is_regex));
   step->invert = fields->Bool("invert", false);
   RETURN_IF_ERROR(fields->status());
@@ -86,26 +86,26 @@ absl::Status ReadMetaspace(JsonFields* fields, std::string* replacement, PreToke
 
 absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, JsonFields* fields) {
   PreTokenizerStep step;
-  step.kind = Kind::kByteLevel;
+  step.kind = PreTokenizerKind::kByteLevel;
   if (type == "ByteLevel") {
     step.add_prefix_space = fields->Bool("add_prefix_space", true);
     step.use_regex = fields->Bool("use_regex", true);
   } else if (type == "Split") {
     RETURN_IF_ERROR(ReadSplit(fields, &step));
   } else if (type == "Metaspace") {
-    step.kind = Kind::kMetaspace;
+    step.kind = PreTokenizerKind::kMetaspace;
     step.split = fields->Bool("split", true);
     RETURN_IF_ERROR(ReadMetaspace(fields, &step.pattern, &step.prepend));
   } else if (type == "Digits") {
-    step.kind = Kind::kDigits;
+    step.kind = PreTokenizerKind::kDigits;
     step.individual_digits = fields->Bool("individual_digits", false);
   } else if (type == "WhitespaceSplit") {
-    step.kind = Kind::kWhitespaceSplit;
+    step.kind = PreTokenizerKind::kWhitespaceSplit;
   } else if (type == "Punctuation") {
-    step.kind = Kind::kPunctuation;
+    step.kind = PreTokenizerKind::kPunctuation;
     RETURN_IF_ERROR(ReadBehavior(fields, &step));
   } else if (type == "Whitespace") {  // `tokenizers` defines Whitespace as this split
-    step.kind = Kind::kSplit;
+    step.kind = PreTokenizerKind::kSplit;
     step.pattern = R"(\w+|[^\w\s]+)";
     step.behavior = "Removed";
     step.invert = true;

@@ -77,10 +77,10 @@ std::optional<ApiError> ReadQuestion(absl::string_view query, Question* question
   return std::nullopt;
 }
 
-Json Seconds(absl::Duration time) { return absl::ToDoubleMilliseconds(time) / 1000; }
-Json UnixSeconds(absl::Time time) { return Seconds(time - absl::UnixEpoch()); }
+Json JsonSeconds(absl::Duration time) { return absl::ToDoubleMilliseconds(time) / 1000; }
+Json UnixSeconds(absl::Time time) { return JsonSeconds(time - absl::UnixEpoch()); }
 Json Since(absl::Time begin, absl::Time end) {
-  return end == absl::InfinitePast() ? Json(nullptr) : Seconds(end - begin);
+  return end == absl::InfinitePast() ? Json(nullptr) : JsonSeconds(end - begin);
 }
 
 // Clients' texts may have any bytes; the response replaces those that are no UTF-8.
@@ -98,7 +98,7 @@ Json RequestJson(const Row& row, absl::Time now) {
           {"state", TrailStateName(view.state)},
           {"finish_reason", view.finish_reason.empty() ? Json(nullptr) : Json(view.finish_reason)},
           {"received", UnixSeconds(arrival)},
-          {"age_s", Seconds((view.state == State::kEnded ? view.ended : now) - arrival)},
+          {"age_s", JsonSeconds((view.state == State::kEnded ? view.ended : now) - arrival)},
           {"queue_s", Since(arrival, view.scheduled)},
           {"ttft_s", Since(arrival, view.first_token)},
           {"num_choices", facts.num_choices},

@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The fault of an item.
 struct Problem {
@@ -18,32 +18,32 @@ struct Problem {
 using MaybeProblem = std::optional<Problem>;
 
 // Null where `object` has no such member.
-const Json& Member(const Json& object, const char* name) {
-  static const Json* const none = new Json();
+const OrderedJson& Member(const OrderedJson& object, const char* name) {
+  static const OrderedJson* const none = new OrderedJson();
   const auto it = object.find(name);
   return it == object.end() ? *none : *it;
 }
 
 // The member with the text of a content part of this type; nullptr: the part is no text.
-const char* TextFieldOf(const Json& type) {
+const char* TextFieldOf(const OrderedJson& type) {
   if (type == "input_text" || type == "output_text" || type == "text") return "text";
   return type == "refusal" ? "refusal" : nullptr;
 }
 
 // Reads a text, or a list of parts that are texts, as the content of a chat message.
-MaybeProblem ReadContent(const Json& item, const char* field, Json* content) {
-  const Json& given = Member(item, field);
+MaybeProblem ReadContent(const OrderedJson& item, const char* field, OrderedJson* content) {
+  const OrderedJson& given = Member(item, field);
   if (given.is_string()) {
     *content = given;
     return std::nullopt;
   }
   if (!given.is_array()) return Problem{field, "must be a text, or a list of parts of type input_text"};
-  *content = Json::array();
-  for (const Json& part : given) {
+  *content = OrderedJson::array();
+  for (const OrderedJson& part : given) {
     const char* const text = part.is_object() ? TextFieldOf(Member(part, "type")) : nullptr;
     if (text == nullptr)
       return Problem{field, "must have parts of type input_text alone: no images, files or sounds are read"};
-    Json value = Member(part, text);
+    OrderedJson value = Member(part, text);
     if (!value.is_string()) return Problem{field, "has a part whose text is no string"};
     content->push_back({{"type", "text"}, {"text", std::move(value)}});
   }
@@ -52,11 +52,11 @@ MaybeProblem ReadContent(const Json& item, const char* field, Json* content) {
 
 class ItemsReader {
  public:
-  explicit ItemsReader(Json* messages) : messages_(*messages) {}
+  explicit ItemsReader(OrderedJson* messages) : messages_(*messages) {}
 
-  MaybeProblem Add(const Json& item) {
+  MaybeProblem Add(const OrderedJson& item) {
     if (!item.is_object()) return Problem{"", "must be an object"};
-    const Json& type = Member(item, "type");
+    const OrderedJson& type = Member(item, "type");
     if (type.is_null() || type == "message") return AddMessage(item);
     if (type == "function_call") return AddCall(item);
     if (type == "function_call_output") return AddCallOutput(item);
@@ -68,21 +68,21 @@ class ItemsReader {
   // Ends the assistant's message that is open.
   void Flush() {
     if (turn_.is_null()) return;
-    messages_.push_back(std::exchange(turn_, Json()));
+    messages_.push_back(std::exchange(turn_, OrderedJson()));
   }
 
  private:
   // The assistant's message that later items may belong to.
-  Json& Turn() {
+  OrderedJson& Turn() {
     if (turn_.is_null()) turn_ = {{"role", "assistant"}, {"content", nullptr}};
     return turn_;
   }
 
-  MaybeProblem AddMessage(const Json& item) {
-    const Json& role = Member(item, "role");
+  MaybeProblem AddMessage(const OrderedJson& item) {
+    const OrderedJson& role = Member(item, "role");
     if (role != "user" && role != "assistant" && role != "system" && role != "developer")
       return Problem{"role", "must be user, assistant, system or developer"};
-    Json content;
+    OrderedJson content;
     if (MaybeProblem problem = ReadContent(item, "content", &content)) return problem;
     if (role != "assistant") {
       Flush();
@@ -94,7 +94,7 @@ class ItemsReader {
     return std::nullopt;
   }
 
-  MaybeProblem AddCall(const Json& item) {
+  MaybeProblem AddCall(const OrderedJson& item) {
     for (const char* field : {"call_id", "name", "arguments"}) {
       if (!Member(item, field).is_string()) return Problem{field, "must be a string"};
     }
@@ -105,9 +105,9 @@ class ItemsReader {
     return std::nullopt;
   }
 
-  MaybeProblem AddCallOutput(const Json& item) {
+  MaybeProblem AddCallOutput(const OrderedJson& item) {
     if (!Member(item, "call_id").is_string()) return Problem{"call_id", "must be a string"};
-    Json content;
+    OrderedJson content;
     if (MaybeProblem problem = ReadContent(item, "output", &content)) return problem;
     Flush();
     messages_.push_back(
@@ -116,12 +116,12 @@ class ItemsReader {
   }
 
   // Encrypted reasoning of other servers, and summaries, say nothing to a model here.
-  MaybeProblem AddReasoning(const Json& item) {
+  MaybeProblem AddReasoning(const OrderedJson& item) {
     std::string text;
-    if (const Json& content = Member(item, "content"); !content.is_null()) {
+    if (const OrderedJson& content = Member(item, "content"); !content.is_null()) {
       if (!content.is_array()) return Problem{"content", "must be a list of parts of type reasoning_text"};
-      for (const Json& part : content) {
-        const Json value = part.is_object() ? Member(part, "text") : Json();
+      for (const OrderedJson& part : content) {
+        const OrderedJson value = part.is_object() ? Member(part, "text") : OrderedJson();
         if (!value.is_string()) return Problem{"content", "must have parts of type reasoning_text"};
         text += value.get_ref<const std::string&>();
       }
@@ -132,13 +132,13 @@ class ItemsReader {
     return std::nullopt;
   }
 
-  Json& messages_;
-  Json turn_;  // null: no message is open
+  OrderedJson& messages_;
+  OrderedJson turn_;  // null: no message is open
 };
 
 }  // namespace
 
-std::optional<ApiError> ReadInput(const Json& input, Json* messages) {
+std::optional<ApiError> ReadInput(const OrderedJson& input, OrderedJson* messages) {
   if (input.is_string()) {
     messages->push_back({{"role", "user"}, {"content", input}});
     return std::nullopt;
@@ -156,10 +156,10 @@ std::optional<ApiError> ReadInput(const Json& input, Json* messages) {
   return std::nullopt;
 }
 
-void AppendMessages(const Json& messages, std::string* out) {
-  for (const Json& message : messages) {
+void AppendMessages(const OrderedJson& messages, std::string* out) {
+  for (const OrderedJson& message : messages) {
     absl::StrAppend(out, out->empty() ? "" : ",",
-                    message.dump(-1, ' ', false, Json::error_handler_t::replace));
+                    message.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
   }
 }
 

@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 HttpResponse BodyResponse(const StoredResponse& stored) {
   return {200, "application/json", *stored.body, {}};
@@ -18,7 +18,7 @@ HttpResponse BodyResponse(const StoredResponse& stored) {
 
 HttpResponse Cancel(const std::vector<SharedModel>& models, const std::string& id,
                     const StoredResponse& stored) {
-  Json body = Json::parse(*stored.body);
+  OrderedJson body = OrderedJson::parse(*stored.body);
   if (stored.has_ended) {
     if (body["status"] == "cancelled") return BodyResponse(stored);
     return ErrorResponse(BadRequest("id", "The response has ended: nothing is left to cancel."));
@@ -44,7 +44,7 @@ HttpResponse AnswerStoredResponse(const std::vector<SharedModel>& models, const 
       return Cancel(models, id, *stored);
     case Route::kDeleteResponse:
       store->Remove(id);
-      return JsonResponse(Json{{"id", id}, {"object", "response"}, {"deleted", true}});
+      return JsonResponse(OrderedJson{{"id", id}, {"object", "response"}, {"deleted", true}});
     default:
       break;
   }

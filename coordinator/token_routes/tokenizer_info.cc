@@ -8,12 +8,14 @@
 namespace somnus {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json TextOrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+OrderedJson TextOrNull(const std::string& text) {
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+}
 
-Json AddedTokens(const TokenizerData& data) {
-  Json tokens = Json::object();
+OrderedJson AddedTokens(const TokenizerData& data) {
+  OrderedJson tokens = OrderedJson::object();
   for (const AddedToken& token : data.added_tokens) {
     tokens[absl::StrCat(token.id)] = {{"content", token.content},         {"lstrip", token.lstrip},
                                       {"normalized", token.normalized},   {"rstrip", token.rstrip},
@@ -22,7 +24,7 @@ Json AddedTokens(const TokenizerData& data) {
   return tokens;
 }
 
-Json Templates(const TokenizerData& data) {
+OrderedJson Templates(const TokenizerData& data) {
   if (data.tool_template.empty()) return TextOrNull(data.chat_template);
   return {{{"name", "default"}, {"template", data.chat_template}},
           {{"name", "tool_use"}, {"template", data.tool_template}}};
@@ -30,7 +32,7 @@ Json Templates(const TokenizerData& data) {
 
 }  // namespace
 
-Json TokenizerInfo(const ServedModel& model) {
+OrderedJson TokenizerInfo(const ServedModel& model) {
   const TokenizerData& data = model.tokenizer->data();
   return {{"tokenizer_class", "PreTrainedTokenizerFast"},
           {"model_max_length", model.engine->max_model_len()},

@@ -16,8 +16,7 @@
 namespace somnus {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // between two looks whether the call is cancelled
-constexpr size_t kMaxHeadBytes = 16 << 10;                 // of an answer
+constexpr size_t kMaxHeadBytes = 16 << 10;  // of an answer
 
 absl::Status StatusOfAnswer(absl::string_view head) {
   // "HTTP/1.1 200 OK"
@@ -102,7 +101,7 @@ class CollectorClient::Exchange {
       const absl::Duration left = deadline_ - MonotonicNow();
       if (left <= absl::ZeroDuration()) return absl::UnavailableError("there was no answer in time");
       pollfd waited = {fd_, events, 0};
-      const auto patience = static_cast<int>(absl::ToInt64Milliseconds(std::min(left, kLook))) + 1;
+      const auto patience = static_cast<int>(absl::ToInt64Milliseconds(std::min(left, kCancelLook))) + 1;
       const int ready = poll(&waited, 1, patience);
       if (ready > 0) return absl::OkStatus();
       if (ready < 0 && errno != EINTR) return Error(errno);

@@ -10,8 +10,6 @@
 namespace somnus {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // between two looks whether the call is cancelled
-
 // All that glibc's asynchronous resolver reads and writes during a lookup.
 struct Query {
   std::string host, service;
@@ -36,7 +34,7 @@ absl::StatusOr<Addresses> LookUp(const std::string& host, int port, MonotonicTim
   while ((result = gai_error(&query->request)) == EAI_INPROGRESS && !is_cancelled()) {
     const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) break;
-    const timespec patience = absl::ToTimespec(std::min(left, kLook));
+    const timespec patience = absl::ToTimespec(std::min(left, kCancelLook));
     gai_suspend(query->list, 1, &patience);
   }
   if (result == EAI_INPROGRESS) {

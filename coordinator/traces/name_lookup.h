@@ -9,9 +9,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/monotonic.h"
 
 namespace somnus {
+
+// The time between two looks whether the caller has given up.
+inline constexpr absl::Duration kCancelLook = absl::Milliseconds(100);
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-using Kind = DecoderStep::Kind;
+using DecoderKind = DecoderStep::Kind;
 
 // Returns the byte that a token of a byte_fallback vocabulary stands for ("<0x0A>": 10), or -1.
 int FallbackByte(absl::string_view token) {
@@ -31,11 +31,11 @@ int FallbackByte(absl::string_view token) {
 // The steps of a tokenizer that has no decoder of its own.
 std::vector<DecoderStep> DefaultSteps(const TokenizerData& data) {
   std::vector<DecoderStep> steps;
-  if (data.byte_fallback) steps.push_back({Kind::kByteFallback});
+  if (data.byte_fallback) steps.push_back({DecoderKind::kByteFallback});
   const bool byte_level = std::any_of(
       data.pre_tokenizer.begin(), data.pre_tokenizer.end(),
       [](const PreTokenizerStep& step) { return step.kind == PreTokenizerStep::Kind::kByteLevel; });
-  if (byte_level) steps.push_back({Kind::kByteLevel});
+  if (byte_level) steps.push_back({DecoderKind::kByteLevel});
   return steps;
 }
 
@@ -55,25 +55,26 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const TokenizerData& da
   bool fused = false;
   bool byte_level = false;
   for (const DecoderStep& step : data.decoder.empty() ? DefaultSteps(data) : data.decoder) {
-    const bool needs_text =
-        (step.kind == Kind::kReplace || step.kind == Kind::kMetaspace) && (fused || out->byte_fallback_);
-    if (needs_text || (fused && step.kind != Kind::kStrip && step.kind != Kind::kFuse)) {
+    const bool needs_text = (step.kind == DecoderKind::kReplace || step.kind == DecoderKind::kMetaspace) &&
+                            (fused || out->byte_fallback_);
+    if (needs_text || (fused && step.kind != DecoderKind::kStrip && step.kind != DecoderKind::kFuse)) {
       return absl::UnimplementedError("the decoder changes a text after its bytes or tokens were joined");
     }
-    if ((step.kind == Kind::kReplace || step.kind == Kind::kMetaspace) && step.pattern.empty()) {
+    if ((step.kind == DecoderKind::kReplace || step.kind == DecoderKind::kMetaspace) &&
+        step.pattern.empty()) {
       return absl::InvalidArgumentError("the decoder replaces an empty pattern");
     }
-    if (step.kind == Kind::kStrip && step.content.empty()) continue;
-    if (step.kind == Kind::kStrip && fused) {
+    if (step.kind == DecoderKind::kStrip && step.content.empty()) continue;
+    if (step.kind == DecoderKind::kStrip && fused) {
       if (out->text_start_.count > 0) return absl::UnimplementedError("the decoder strips a text twice");
       out->text_start_ = {step.content, step.count};
       continue;
     }
-    fused = fused || step.kind == Kind::kFuse;
-    byte_level = byte_level || step.kind == Kind::kByteLevel;
-    out->byte_fallback_ = out->byte_fallback_ || step.kind == Kind::kByteFallback;
-    out->first_differs_ = out->first_differs_ || (step.kind == Kind::kMetaspace && step.count > 0);
-    if (step.kind != Kind::kFuse) out->steps_.push_back(step);
+    fused = fused || step.kind == DecoderKind::kFuse;
+    byte_level = byte_level || step.kind == DecoderKind::kByteLevel;
+    out->byte_fallback_ = out->byte_fallback_ || step.kind == DecoderKind::kByteFallback;
+    out->first_differs_ = out->first_differs_ || (step.kind == DecoderKind::kMetaspace && step.count > 0);
+    if (step.kind != DecoderKind::kFuse) out->steps_.push_back(step);
   }
   out->byte_fallback_ = out->byte_fallback_ && !byte_level;
   return out;
@@ -83,22 +84,22 @@ std::string Decoder::BytesOf(absl::string_view token, bool first) const {
   std::string text(token);
   for (const DecoderStep& step : steps_) {
     switch (step.kind) {
-      case Kind::kByteLevel:
+      case DecoderKind::kByteLevel:
         text = AlphabetToBytes(text);
         break;
-      case Kind::kReplace:
+      case DecoderKind::kReplace:
         text = absl::StrReplaceAll(text, {{step.pattern, step.content}});
         break;
-      case Kind::kMetaspace:
+      case DecoderKind::kMetaspace:
         text = absl::StrReplaceAll(text, {{step.pattern, first && step.count > 0 ? "" : " "}});
         break;
-      case Kind::kByteFallback:
+      case DecoderKind::kByteFallback:
         if (const int byte = FallbackByte(text); byte >= 0) return std::string(1, static_cast<char>(byte));
         break;
-      case Kind::kStrip:
+      case DecoderKind::kStrip:
         text = StripStart(std::move(text), step);
         break;
-      case Kind::kFuse:
+      case DecoderKind::kFuse:
         break;
     }
   }

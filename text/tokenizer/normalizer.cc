@@ -18,7 +18,7 @@
 namespace somnus {
 namespace {
 
-using Kind = NormalizerStep::Kind;
+using NormalizerKind = NormalizerStep::Kind;
 using Instance = const icu::Normalizer2* (*)(UErrorCode&);
 
 constexpr int kLongRun = 64;
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::Create(const std::vector
   auto out = std::make_unique<Normalizer>();
   for (const NormalizerStep& spec : steps) {
     Step step{spec, nullptr};
-    if (spec.kind == Kind::kReplace) {
+    if (spec.kind == NormalizerKind::kReplace) {
       if (spec.pattern.empty()) return absl::InvalidArgumentError("the normalizer replaces an empty pattern");
       if (spec.pattern_is_regex) {
         ASSIGN_OR_RETURN(step.regex, Regex::Compile(spec.pattern, /*literal=*/false));
@@ -135,22 +135,22 @@ absl::StatusOr<std::unique_ptr<Normalizer>> Normalizer::Create(const std::vector
 
 std::string Normalizer::Apply(const Step& step, std::string text) {
   switch (step.spec.kind) {
-    case Kind::kNfc:
+    case NormalizerKind::kNfc:
       return ToForm(&icu::Normalizer2::getNFCInstance, std::move(text));
-    case Kind::kNfd:
+    case NormalizerKind::kNfd:
       return ToForm(&icu::Normalizer2::getNFDInstance, std::move(text));
-    case Kind::kNfkc:
+    case NormalizerKind::kNfkc:
       return ToForm(&icu::Normalizer2::getNFKCInstance, std::move(text));
-    case Kind::kNfkd:
+    case NormalizerKind::kNfkd:
       return ToForm(&icu::Normalizer2::getNFKDInstance, std::move(text));
-    case Kind::kLowercase:
+    case NormalizerKind::kLowercase:
       return Lowercase(text);
-    case Kind::kPrepend:
+    case NormalizerKind::kPrepend:
       return text.empty() ? text : step.spec.content + text;
-    case Kind::kReplace:
+    case NormalizerKind::kReplace:
       return step.regex == nullptr ? absl::StrReplaceAll(text, {{step.spec.pattern, step.spec.content}})
                                    : ReplaceMatches(*step.regex, step.spec.content, text);
-    case Kind::kStrip:
+    case NormalizerKind::kStrip:
       return std::string(StripWhiteSpace(text, step.spec.left, step.spec.right));
   }
   return text;

@@ -15,7 +15,7 @@
 namespace somnus {
 namespace {
 
-using Kind = PreTokenizerStep::Kind;
+using PreTokenizerKind = PreTokenizerStep::Kind;
 
 constexpr char kGpt2Pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -136,21 +136,21 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(
   auto out = std::make_unique<PreTokenizer>();
   for (const PreTokenizerStep& spec : steps) {
     Step step{spec, nullptr};
-    if (spec.kind == Kind::kSplit) {
+    if (spec.kind == PreTokenizerKind::kSplit) {
       ASSIGN_OR_RETURN(step.regex, Regex::Compile(spec.pattern, !spec.pattern_is_regex));
-    } else if (spec.kind == Kind::kByteLevel && spec.use_regex) {
+    } else if (spec.kind == PreTokenizerKind::kByteLevel && spec.use_regex) {
       ASSIGN_OR_RETURN(step.regex, Regex::Compile(kGpt2Pattern, false));
     }
-    if ((spec.kind == Kind::kSplit || spec.kind == Kind::kPunctuation) &&
+    if ((spec.kind == PreTokenizerKind::kSplit || spec.kind == PreTokenizerKind::kPunctuation) &&
         std::find(kBehaviors.begin(), kBehaviors.end(), spec.behavior) == kBehaviors.end()) {
       return absl::InvalidArgumentError(absl::StrCat("unknown split behavior \"", spec.behavior, "\""));
     }
-    if (spec.kind == Kind::kMetaspace && spec.pattern.empty()) {
+    if (spec.kind == PreTokenizerKind::kMetaspace && spec.pattern.empty()) {
       return absl::InvalidArgumentError("Metaspace replaces spaces by nothing");
     }
     out->steps_.push_back(std::move(step));
   }
-  out->byte_pieces_ = !steps.empty() && steps.back().kind == Kind::kByteLevel;
+  out->byte_pieces_ = !steps.empty() && steps.back().kind == PreTokenizerKind::kByteLevel;
   return out;
 }
 
@@ -173,7 +173,7 @@ void PreTokenizer::Apply(const Step& step, bool last, bool at_start, absl::strin
   const PreTokenizerStep& spec = step.spec;
   std::vector<Span> spans;
   switch (spec.kind) {
-    case Kind::kSplit:
+    case PreTokenizerKind::kSplit:
       // An empty literal matches the whole piece once.
       spans = spec.pattern.empty() && !spec.pattern_is_regex ? std::vector<Span>{{0, piece.size(), false}}
                                                              : RegexSpans(*step.regex, piece);
@@ -181,16 +181,16 @@ void PreTokenizer::Apply(const Step& step, bool last, bool at_start, absl::strin
         for (Span& span : spans) span.match = !span.match;
       }
       return Emit(std::move(spans), piece, spec.behavior, list);
-    case Kind::kDigits:
+    case PreTokenizerKind::kDigits:
       return Emit(CharacterSpans(piece, IsNumeric), piece, spec.individual_digits ? "Isolated" : "Contiguous",
                   list);
-    case Kind::kWhitespaceSplit:
+    case PreTokenizerKind::kWhitespaceSplit:
       return Emit(CharacterSpans(piece, IsWhiteSpace), piece, "Removed", list);
-    case Kind::kPunctuation:
+    case PreTokenizerKind::kPunctuation:
       return Emit(CharacterSpans(piece, IsPunctuation), piece, spec.behavior, list);
-    case Kind::kMetaspace:
+    case PreTokenizerKind::kMetaspace:
       return ApplyMetaspace(spec, at_start, piece, list);
-    case Kind::kByteLevel:
+    case PreTokenizerKind::kByteLevel:
       break;
   }
   if (spec.add_prefix_space && !piece.empty() && piece[0] != ' ') {

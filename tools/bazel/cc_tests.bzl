@@ -1,7 +1,7 @@
 """cc_test and group_tests: the tests of a folder, compiled and linked a few files at once.
 
 Most of the time that a small test needs to compile is the time of its headers. `bazel test //...` therefore compiles up
-to GROUP files of a folder as one source (join_tests.py) and links one program of them, in a quarter of the time; the
+to GROUP files of a folder as one source (join_sources.py) and links one program of them, in a quarter of the time; the
 test of a single file stays as a target for whoever works on that file:
 
     bazel test //tests/scheduler:window_test      # one file
@@ -41,8 +41,8 @@ def _group(name, tests):
         testonly = True,
         srcs = joined,
         outs = [name + ".cc"],
-        cmd = "$(location //tools/bazel:join_tests.py) $(SRCS) > $@",
-        tools = ["//tools/bazel:join_tests.py"],
+        cmd = "$(location //tools/bazel:join_sources.py) --tests $(SRCS) > $@",
+        tools = ["//tools/bazel:join_sources.py"],
     )
     native.cc_test(
         name = name,

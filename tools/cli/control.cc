@@ -23,11 +23,11 @@
 namespace somnus::cli {
 namespace {
 
-constexpr int kNameWidth = 10;  // of a field's name and the blanks behind
+constexpr int kFieldWidth = 10;  // of a field's name and the blanks behind
 
 // "state     awake", in several lines where the terminal is narrow.
 void PrintField(absl::string_view name, const std::string& value) {
-  puts(Wrap(absl::StrFormat("%-*s%s", kNameWidth, name, value), OutputColumns(), kNameWidth).c_str());
+  puts(Wrap(absl::StrFormat("%-*s%s", kFieldWidth, name, value), OutputColumns(), kFieldWidth).c_str());
 }
 
 void PrintReplica(const v1::ReplicaStatus& replica) {

@@ -106,7 +106,7 @@ std::string ListText(const FolderOptions& options, const std::vector<FolderModel
   return table.Text(OutputColumns());
 }
 
-absl::StatusOr<int> List(const FolderOptions& options) {
+absl::StatusOr<int> ListModels(const FolderOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<FolderModel> models, ListFolder(Folder()));
   const std::string text = options.json ? ListJson(models) + "\n" : ListText(options, models);
   return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
@@ -128,7 +128,7 @@ int RunList(const std::vector<std::string>& args) {
                   {Flag::Switch("json", &o.json, "the same as JSON"),
                    Flag::Switch("names", &o.names, "the names alone, one in a line")}}}};
   if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(List(o));
+  return ExitCode(ListModels(o));
 }
 
 int RunModelsAdd(const std::vector<std::string>& args) {

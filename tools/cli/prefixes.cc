@@ -87,7 +87,7 @@ absl::StatusOr<int> Unpin(const PrefixOptions& options, absl::Span<const std::st
   return kOk;
 }
 
-absl::StatusOr<int> List(const PrefixOptions& options) {
+absl::StatusOr<int> ListPrefixes(const PrefixOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const Json list, Read(server.Client().Get("/v1/prefixes")));
   if (options.json) return printf("%s\n", list.dump().c_str()) < 0 ? kServerError : kOk;
@@ -107,7 +107,7 @@ absl::StatusOr<int> Run(const PrefixOptions& options, const std::vector<std::str
   const auto rest = absl::MakeConstSpan(words).subspan(words.empty() ? 0 : 1);
   if (verb == "pin") return Pin(options, rest);
   if (verb == "unpin") return Unpin(options, rest);
-  if (verb == "list" && rest.empty()) return List(options);
+  if (verb == "list" && rest.empty()) return ListPrefixes(options);
   return absl::InvalidArgumentError(
       absl::StrCat("prefixes ", absl::StrJoin(words, " "), ": there are pin, unpin and list"));
 }

@@ -1,0 +1,84 @@
+#include <sys/stat.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/cluster_trust.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kSecretFileFlag[] = "--cluster-secret-file";
+constexpr size_t kMaxSecretBytes = 4096;
+
+absl::Status CheckSecret(absl::string_view source, const std::string& secret) {
+  if (secret.size() >= kMinSecretBytes && secret.size() <= kMaxSecretBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(source, ": the secret must have ", kMinSecretBytes, " to ",
+                                                 kMaxSecretBytes,
+                                                 " bytes, such as `openssl rand -hex 32` prints"));
+}
+
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
+  struct stat info = {};
+  std::ifstream file(path, std::ios::binary);
+  if (!file || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSecretFileFlag, ": ", path, " is not a file that can be read"));
+  }
+  // The group may read the file: Kubernetes gives a secret to a process's group.
+  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSecretFileFlag, ": ", path, " is open to others; make it so by chmod 600"));
+  }
+  std::string secret(kMaxSecretBytes + 2, '\0');
+  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
+  secret.resize(static_cast<size_t>(file.gcount()));
+  absl::StripTrailingAsciiWhitespace(&secret);
+  return secret;
+}
+
+}  // namespace
+
+FlagGroup ClusterTrustFlags(ClusterTrustOptions* o) {
+  return {
+      "Trust between coordinator and workers",
+      {
+          Flag::Text(
+              "cluster-secret-file", &o->secret_file,
+              "file with the cluster's secret, which others may not read; over TCP it makes the connections "
+              "of the cluster encrypted and mutually authenticated, without certificates")
+              .Shows("PATH")
+              .Default(kClusterSecretVariable),
+          Flag::Text("cluster-cert", &o->tls.certificate,
+                     "this process's certificate in PEM; certificates are read again when they change")
+              .Shows("PATH"),
+          Flag::Text("cluster-key", &o->tls.key, "its private key").Shows("PATH"),
+          Flag::Text("cluster-ca", &o->tls.authority,
+                     "the cluster's own authority: whoever has a certificate of it is a member")
+              .Shows("PATH"),
+          Flag::Switch(
+              "insecure-cluster", &o->insecure,
+              "listen beyond loopback with neither secret nor certificate: whoever reaches the port is "
+              "obeyed"),
+          Flag::Int(
+              "max-handshakes", &o->max_handshakes, 1, 1 << 20,
+              "connections to a TCP port of the cluster that may be open at once before they have shown "
+              "that they belong to it; a further one closes the oldest"),
+      }};
+}
+
+absl::Status ReadClusterSecret(const Environment& environment, ClusterTrustOptions* options) {
+  if (!options->secret_file.empty()) {
+    ASSIGN_OR_RETURN(options->secret, ReadSecretFile(options->secret_file));
+    return CheckSecret(kSecretFileFlag, options->secret);
+  }
+  const auto found = environment.find(kClusterSecretVariable);
+  if (found == environment.end() || found->second.empty()) return absl::OkStatus();
+  options->secret = found->second;
+  return CheckSecret(kClusterSecretVariable, options->secret);
+}
+
+}  // namespace somnus
