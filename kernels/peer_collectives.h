@@ -31,7 +31,7 @@ struct PeerOptions {
   // Size of a buffer that peers read: a multiple of 256; larger messages go in pieces. The rank's device
   // holds two such buffers, outside all memory that sleeps.
   int64_t buffer_bytes = 2 << 20;
-  // Larger messages go two-shot (see kernels/cuda/all_reduce_plan.h); -1: chosen by the link between the
+  // Larger messages go two-shot (see kernels/cuda/peer/all_reduce_plan.h); -1: chosen by the link between the
   // ranks.
   int64_t one_shot_bytes = -1;
   absl::Duration timeout = absl::Seconds(300);

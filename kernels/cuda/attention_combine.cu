@@ -7,18 +7,18 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kCombineWarps = 4;
 
 // Adds up a context's parts in order: a warp a row. Reads a record a block, and parts * (dims + 2) * 4 bytes
 // a row from L2: bound by latency, so eight loads go out at once. Many small blocks, since most have nothing
 // to do.
 template <typename T>
-__global__ void __launch_bounds__(kWarps * 32) CombineKernel(AttentionParams p, PartsScratch scratch) {
+__global__ void __launch_bounds__(kCombineWarps * 32) CombineKernel(AttentionParams p, PartsScratch scratch) {
   GridDependencyLaunch();
   GridDependencyWait();
   const int64_t block = blockIdx.x;
   const DecodeRecord& record = scratch.Record(block);
-  const int row = static_cast<int>(blockIdx.y) * kWarps + WarpId(), lane = LaneId();
+  const int row = static_cast<int>(blockIdx.y) * kCombineWarps + WarpId(), lane = LaneId();
   const int parts = record.parts, dims = scratch.dims;
   if (parts == 0) return;
   const int head = record.heads[row];
@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(kWarps * 32) CombineKernel(AttentionParams p, 
 
 void CombineParts(CudaDevice& device, DataType act, const AttentionParams& params,
                   const PartsScratch& scratch, unsigned blocks) {
-  const LaunchConfig config{
-      .grid = dim3(blocks, kDecodeRows / kWarps), .block = dim3(kWarps * 32), .overlaps_previous = true};
+  const LaunchConfig config{.grid = dim3(blocks, kDecodeRows / kCombineWarps),
+                            .block = dim3(kCombineWarps * 32),
+                            .overlaps_previous = true};
   if (act == DataType::kBF16) {
     Launch(device, config, CombineKernel<bf16>, params, scratch);
   } else {

@@ -7,7 +7,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kThreads = kTileLanes;
+constexpr int kCombineThreads = kTileLanes;
 constexpr int kFragments = 2;  // of a block
 constexpr int kBatch = 4;      // parts that are loaded together
 constexpr int kLevels = 4;     // of nodes of kBatch parts
@@ -84,7 +84,8 @@ __device__ inline void AddParts(const PrefillParts& parts, int kv_head, int firs
 // the rows' sums read again by each block): bound by L2's latency, so twelve loads of 16 bytes go out at
 // once. Most blocks end at once.
 template <typename T, typename E>
-__global__ void __launch_bounds__(kThreads) CombineSectionsKernel(AttentionParams p, PrefillParts parts) {
+__global__ void __launch_bounds__(kCombineThreads)
+    CombineSectionsKernel(AttentionParams p, PrefillParts parts) {
   GridDependencyLaunch();
   GridDependencyWait();
   CombineShared& shared = SharedStorage<CombineShared>();
@@ -119,7 +120,7 @@ void Start(CudaDevice& device, const AttentionShape& shape, const AttentionParam
   Launch(device,
          {.grid = dim3(static_cast<unsigned>(parts.max_parts), static_cast<unsigned>(shape.num_kv_heads),
                        static_cast<unsigned>(parts.dims / 8 / kFragments)),
-          .block = dim3(kThreads),
+          .block = dim3(kCombineThreads),
           .shared_bytes = static_cast<int64_t>(sizeof(CombineShared)) + HeadBytes(shape.num_heads),
           .overlaps_previous = true},
          CombineSectionsKernel<T, E>, params, parts);

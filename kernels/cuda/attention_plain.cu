@@ -11,14 +11,14 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kPlainWarps = 4;
 
 struct alignas(16) PlainShared {
-  float weights[kWarps][32];
-  int64_t tokens[kWarps][32];  // elements at which V of each token begins
-  float max[kWarps];
-  float sum[kWarps];
-  // Then the query [head_dim], then sums [kWarps][head_dim].
+  float weights[kPlainWarps][32];
+  int64_t tokens[kPlainWarps][32];  // elements at which V of each token begins
+  float max[kPlainWarps];
+  float sum[kPlainWarps];
+  // Then the query [head_dim], then sums [kPlainWarps][head_dim].
 };
 
 // The sequence whose rows contain `row`.
@@ -80,7 +80,7 @@ __device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_h
 }
 
 template <typename T, typename E>
-__global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
+__global__ void __launch_bounds__(kPlainWarps * 32) PlainKernel(AttentionParams p) {
   GridDependencyLaunch();
   GridDependencyWait();
   PlainShared& shared = SharedStorage<PlainShared>();
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
   const int seq = SequenceOf(p, row);
   const int limit = p.context_len[seq] > 0 ? p.positions[row] + 1 : 0;
   const T* const q = static_cast<const T*>(p.q) + row * p.q_stride + int64_t{head} * p.head_dim;
-  for (int d = thread; d < p.head_dim; d += kWarps * 32) query[d] = ToFloat(q[d]);
+  for (int d = thread; d < p.head_dim; d += kPlainWarps * 32) query[d] = ToFloat(q[d]);
   float* const sums = query + (1 + warp) * p.head_dim;
   for (int d = lane; d < p.head_dim; d += 32) sums[d] = 0;
   if (lane == 0) {
@@ -100,26 +100,26 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
   }
   __syncthreads();
   const int32_t* const table = p.block_tables + seq * p.max_blocks_per_seq;
-  const int first = FirstToken(p, limit), first_run = first / (kWarps * 32) * (kWarps * 32);
-  for (int begin = first_run + warp * 32; begin < limit; begin += kWarps * 32) {
+  const int first = FirstToken(p, limit), first_run = first / (kPlainWarps * 32) * (kPlainWarps * 32);
+  for (int begin = first_run + warp * 32; begin < limit; begin += kPlainWarps * 32) {
     if (begin + 32 <= first) continue;
     FoldRun<E>(p, table, p.kv_head_of_head[head], begin, first, limit, query, shared, sums);
   }
   __syncthreads();
-  float top = -INFINITY, sum = 0, weight[kWarps];
+  float top = -INFINITY, sum = 0, weight[kPlainWarps];
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.max[w]);
+  for (int w = 0; w < kPlainWarps; ++w) top = fmaxf(top, shared.max[w]);
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kPlainWarps; ++w) {
     weight[w] = shared.max[w] == -INFINITY ? 0.0f : exp2f(shared.max[w] - top);
     sum = fmaf(weight[w], shared.sum[w], sum);
   }
   T* const out = static_cast<T*>(p.out) + row * p.out_stride + int64_t{head} * p.head_dim;
   const float scale = limit == 0 ? 0.0f : p.v_scale / SumWithSink(p, head, top, sum);
-  for (int d = thread; d < p.head_dim; d += kWarps * 32) {
+  for (int d = thread; d < p.head_dim; d += kPlainWarps * 32) {
     float total = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total = fmaf(weight[w], query[(1 + w) * p.head_dim + d], total);
+    for (int w = 0; w < kPlainWarps; ++w) total = fmaf(weight[w], query[(1 + w) * p.head_dim + d], total);
     out[d] = FromFloat<T>(total * scale);
   }
 }
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
 bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                     int64_t num_tokens) {
   const int64_t shared_bytes = static_cast<int64_t>(sizeof(PlainShared)) +
-                               (1 + kWarps) * shape.head_dim * static_cast<int64_t>(sizeof(float));
+                               (1 + kPlainWarps) * shape.head_dim * static_cast<int64_t>(sizeof(float));
   if (shared_bytes > device.chip().max_shared_bytes) return false;
   const LaunchConfig config{.grid = dim3(static_cast<unsigned>(num_tokens * shape.num_heads)),
-                            .block = dim3(kWarps * 32),
+                            .block = dim3(kPlainWarps * 32),
                             .shared_bytes = shared_bytes,
                             .overlaps_previous = true};
   return DispatchAct(shape.act, [&](auto act) {

@@ -66,15 +66,15 @@ __global__ void __launch_bounds__(TileShape<kTileRows, kTileColumns>::kThreads, 
       linear, kTileStages, row, static_cast<int>(blockIdx.x) * kTileColumns, ExpertRow{args.token_of});
 }
 
-constexpr int kPlainThreads = 128;
+constexpr int kExpertThreads = 128;
 
 // A thread makes a column of some rows of a tile. Reads the weights once for each row.
 template <typename T, typename Out>
-__global__ void __launch_bounds__(kPlainThreads) ExpertPlainKernel(ExpertArgs args) {
+__global__ void __launch_bounds__(kExpertThreads) ExpertPlainKernel(ExpertArgs args) {
   GridDependencyWait();
   LinearArgs linear;
   const int first = FindExpertTile(args, static_cast<int>(blockIdx.y), linear);
-  const int column = static_cast<int>(blockIdx.x) * kPlainThreads + static_cast<int>(threadIdx.x);
+  const int column = static_cast<int>(blockIdx.x) * kExpertThreads + static_cast<int>(threadIdx.x);
   if (first < 0 || column >= linear.n) return;
   const T* const w = static_cast<const T*>(linear.w) + static_cast<int64_t>(column) * linear.k;
   const float bias = linear.bias == nullptr ? 0.0f : linear.bias[column];
@@ -102,7 +102,7 @@ void LaunchExperts(CudaDevice& device, const ExpertArgs& args, int64_t tiles, bo
                     ExpertTilesKernel<T, Out>, args);
     }
   }
-  Launch(device, {.grid = grid(kPlainThreads), .block = dim3(kPlainThreads)}, ExpertPlainKernel<T, Out>,
+  Launch(device, {.grid = grid(kExpertThreads), .block = dim3(kExpertThreads)}, ExpertPlainKernel<T, Out>,
          args);
 }
 

@@ -9,7 +9,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kLatentThreads = 128;
 
 template <typename T>
 struct LatentParams {
@@ -45,11 +45,11 @@ __device__ inline void RotatePairs(const LatentParams<T>& p, const T* x, int64_t
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) LatentKernel(LatentParams<T> p) {
+__global__ void __launch_bounds__(kLatentThreads) LatentKernel(LatentParams<T> p) {
   JoinStream();
   const int64_t token = blockIdx.x / p.blocks_per_token;
   const int warp = static_cast<int>(threadIdx.x / kWarpThreads);
-  const int head = static_cast<int>(blockIdx.x % p.blocks_per_token) * (kThreads / kWarpThreads) + warp;
+  const int head = static_cast<int>(blockIdx.x % p.blocks_per_token) * (kLatentThreads / kWarpThreads) + warp;
   if (head < p.num_heads) {
     const T* const x = p.queries + token * p.query_stride + int64_t{head} * (p.nope + p.rope) + p.nope;
     T* const to = p.out + token * p.out_stride + int64_t{head} * (p.latent + p.rope) + p.latent;
@@ -96,9 +96,9 @@ void LatentRopeAndCache(Device& device, const TensorView& row, const float* norm
     p.positions = batch.positions;
     p.slots = batch.slot_mapping;
     p.cache = static_cast<T*>(cache.data);
-    constexpr int64_t kHeads = kThreads / kWarpThreads;
+    constexpr int64_t kHeads = kLatentThreads / kWarpThreads;
     p.blocks_per_token = static_cast<unsigned>((num_heads + 1 + kHeads - 1) / kHeads);
-    Launch(AsCuda(device), RowsConfig(row.rows * p.blocks_per_token, kThreads), LatentKernel<T>, p);
+    Launch(AsCuda(device), RowsConfig(row.rows * p.blocks_per_token, kLatentThreads), LatentKernel<T>, p);
   });
 }
 

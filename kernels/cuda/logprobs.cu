@@ -18,7 +18,7 @@ struct TopFilter {
   }
 };
 
-struct ScanShared {
+struct ScanLogprobShared {
   U64 partials[kChunkWarps];
   float sums[kChunkWarps];
   int32_t counts[kChunkWarps];
@@ -27,8 +27,8 @@ struct ScanShared {
 // Reads the logits once, writes 80 bytes a chunk: the best value, the sum of e^(x - best), how many values
 // are larger than the token's, and the groups' maxima. Bound by memory, about 25 instructions a value.
 __global__ void __launch_bounds__(kChunkThreads)
-    ScanChunks(LogitRows logits, const int32_t* ids, RowScratch scratch) {
-  ScanShared& shared = SharedStorage<ScanShared>();
+    ScanLogprobChunks(LogitRows logits, const int32_t* ids, RowScratch scratch) {
+  ScanLogprobShared& shared = SharedStorage<ScanLogprobShared>();
   const ChunkOfRow at = MyChunk(scratch.chunks);
   const float* row = logits.row(at.row);
   const float than = row[ids[at.row]];
@@ -102,9 +102,9 @@ __device__ bool FindTop(const Source& source, int32_t wanted, int32_t n, FinishS
   return true;
 }
 
-// A block for each row; see FinishRows of sampling.cu.
+// A block for each row; see FinishLogprobRows of sampling.cu.
 __global__ void __launch_bounds__(kSelectThreads, 1)
-    FinishRows(LogitRows logits, RowScratch scratch, Outputs out) {
+    FinishLogprobRows(LogitRows logits, RowScratch scratch, Outputs out) {
   FinishShared& shared = SharedStorage<FinishShared>();
   const int64_t r = blockIdx.x;
   const int32_t t = static_cast<int32_t>(threadIdx.x);
@@ -148,7 +148,8 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
   const RowScratch scratch = MakeRowScratch(cuda.workspace(), plan);
   const LogitRows view = MakeLogitRows(logits);
   const dim3 chunks(static_cast<unsigned>(logits.rows * plan.chunks));
-  Launch(cuda, {chunks, dim3(kChunkThreads), sizeof(ScanShared)}, ScanChunks, view, ids, scratch);
+  Launch(cuda, {chunks, dim3(kChunkThreads), sizeof(ScanLogprobShared)}, ScanLogprobChunks, view, ids,
+         scratch);
   const Outputs out{
       .ids = ids, .k = static_cast<int32_t>(k), .logprob = out_logprob, .rank = out_rank, .top = out_top};
   if (k > 0) {
@@ -157,7 +158,7 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
            filter, scratch);
   }
   Launch(cuda, {dim3(static_cast<unsigned>(logits.rows)), dim3(kSelectThreads), sizeof(FinishShared)},
-         FinishRows, view, scratch, out);
+         FinishLogprobRows, view, scratch, out);
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -7,25 +7,25 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kStepThreads = 128;
 
 LaunchConfig Blocks(int64_t n) {
-  return {.grid = dim3(static_cast<unsigned>(n)), .block = dim3(kThreads), .overlaps_previous = true};
+  return {.grid = dim3(static_cast<unsigned>(n)), .block = dim3(kStepThreads), .overlaps_previous = true};
 }
 
 // A thread for each of n elements.
-LaunchConfig PerElement(int64_t n) { return Blocks((n + kThreads - 1) / kThreads); }
+LaunchConfig PerElement(int64_t n) { return Blocks((n + kStepThreads - 1) / kStepThreads); }
 
 __device__ __forceinline__ int64_t MyElement() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 
 // A block for each row: writes cols * element bytes.
-__global__ void __launch_bounds__(kThreads) ZeroRows(unsigned char* data, int64_t stride, int64_t bytes) {
+__global__ void __launch_bounds__(kStepThreads) ZeroRows(unsigned char* data, int64_t stride, int64_t bytes) {
   JoinStream();
   unsigned char* const row = data + blockIdx.x * stride;
   for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) row[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStepThreads)
     EditTables(const BlockTableEdit* edits, int64_t n, int32_t* tables, int64_t max_blocks_per_seq) {
   JoinStream();
   const int64_t i = MyElement();
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block for each sequence: reads and writes 4 bytes per cache block of the sequence's context.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStepThreads)
     GatherTables(const int32_t* tables, const int32_t* slots, const int32_t* context_len,
                  int64_t max_blocks_per_seq, int64_t block_size, int32_t* out) {
   JoinStream();
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t j = threadIdx.x; j < count; j += blockDim.x) out[i * max_blocks_per_seq + j] = from[j];
 }
 
-__global__ void __launch_bounds__(kThreads) Resolve(int32_t* ids, int64_t n, const int32_t* values) {
+__global__ void __launch_bounds__(kStepThreads) Resolve(int32_t* ids, int64_t n, const int32_t* values) {
   JoinStream();
   const int64_t i = MyElement();
   if (i >= n || ids[i] >= 0) return;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) Resolve(int32_t* ids, int64_t n, con
   ids[i] = value < 0 ? 0 : value;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStepThreads)
     Scatter(const int32_t* slots, const int32_t* tokens, int64_t n, int32_t* values) {
   JoinStream();
   const int64_t i = MyElement();
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block for a piece of a row. Bound by memory, 8 bytes an element; rows of a vocabulary shard start
 // anywhere, so elements move one by one.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStepThreads)
     CopyRows(const float* x, int64_t x_stride, float* out, int64_t out_stride, int64_t cols) {
   JoinStream();
   const float* const from = x + blockIdx.y * x_stride;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t c = MyElement(); c < cols; c += int64_t{gridDim.x} * blockDim.x) to[c] = from[c];
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStepThreads)
     CombineBest(const ScoredToken* all, int64_t num_ranks, int64_t num_rows, int32_t* tokens) {
   JoinStream();
   const int64_t r = MyElement();

@@ -24,12 +24,12 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
 // The most layers and swaps of a launch: both travel in the kernel's arguments, 3 KB of at most 4.
-constexpr int64_t kLayersPerLaunch = 256;
+constexpr int64_t kSwapLayers = 256;
 constexpr int64_t kSwapsPerLaunch = 128;
 constexpr int64_t kMaxGrid = 32;
 
 struct SwapArgs {
-  void* layers[kLayersPerLaunch];
+  void* layers[kSwapLayers];
   BlockSwap swaps[kSwapsPerLaunch];
   void* pool;          // of the first layer
   int64_t pool_words;  // from one block of the pool to the next
@@ -98,8 +98,8 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
   args.words = plan.words;
   args.pool_words = plan.words * num_layers;
   args.pieces = static_cast<unsigned>(plan.pieces);
-  for (int64_t layer = 0; layer < num_layers; layer += kLayersPerLaunch) {
-    args.num_layers = static_cast<unsigned>(std::min(kLayersPerLaunch, num_layers - layer));
+  for (int64_t layer = 0; layer < num_layers; layer += kSwapLayers) {
+    args.num_layers = static_cast<unsigned>(std::min(kSwapLayers, num_layers - layer));
     for (unsigned i = 0; i < args.num_layers; ++i) args.layers[i] = layers[layer + i].data;
     args.pool = static_cast<char*>(mapped) + layer * bytes;
     for (int64_t first = 0; first < count; first += kSwapsPerLaunch) {

@@ -1,6 +1,6 @@
 // How collectives over peer memory are cut.
 
-#include "kernels/cuda/all_reduce_plan.h"
+#include "kernels/cuda/peer/all_reduce_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // Collectives over peer memory, their ranks threads of this process: bitwise the rank-order result, for any
 // size, group and schedule; replayed from graphs; and an end to every wait when a rank stays away.
 
-#include "kernels/cuda/all_reduce.h"
+#include "kernels/cuda/peer/all_reduce.h"
 
 #include "absl/time/clock.h"
-#include "kernels/cuda/all_reduce_plan.h"
+#include "kernels/cuda/peer/all_reduce_plan.h"
 #include "tests/cuda/peer_test_util.h"
 
 namespace somnus::cuda_test {

@@ -5,6 +5,7 @@ for races, and ends at the first. A barrier that is removed shows as a race, and
 """
 import concurrent.futures
 import os
+import pathlib
 import re
 import subprocess
 import tempfile
@@ -26,12 +27,12 @@ BARRIER = re.compile(r"\b(__syncthreads|SyncWarp)\(")
 def barriers_of_source():
     """The places "FILE:LINE" of all barriers in the kernels."""
     places = set()
-    folder = os.path.join(ROOT, "kernels", "cuda")
-    for name in sorted(os.listdir(folder)):
-        path = f"kernels/cuda/{name}"
-        if not name.endswith((".cu", ".h")) or name == "ptx.h":
+    folder = pathlib.Path(ROOT, "kernels", "cuda")
+    for source in sorted([*folder.rglob("*.cu"), *folder.rglob("*.h")]):
+        path = source.relative_to(ROOT)
+        if source.name == "ptx.h":
             continue
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
+        with open(source, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 # A barrier that other barriers make redundant on today's paths, and that stays for later paths, says "Kept".
                 if BARRIER.search(line.split("//")[0]) and "// Kept:" not in line:

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "kernels/cuda/all_reduce.h"
+#include "kernels/cuda/peer/all_reduce.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/fakes/unique_name.h"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <thread>
 
-#include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/peer/all_reduce.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/emulator/options.h"
 #include "tests/cuda/linear_test_util.h"

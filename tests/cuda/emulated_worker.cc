@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/emulated_device.h"
+#include "kernels/cuda/peer/all_reduce.h"
 #include "kernels/emulator/options.h"
 #include "tests/cuda/emulated_vmm_driver.h"
 #include "tests/worker/faulty_memory.h"

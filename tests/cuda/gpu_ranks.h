@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/peer/all_reduce.h"
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/runner/rank_group.h"
 #include "worker/comm/device_group.h"

@@ -12,8 +12,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 GPU_TESTS = os.path.join(BIN, "tests", "cuda", "gpu_tests_emulated")
 KERNELS = os.path.join(ROOT, "kernels", "cuda")
-# The kernels of ranks wait for kernels of further ranks: separate tests, which no sanitizer runs.
-OF_RANKS = ("all_reduce.cu", "peer_group.cu", "peer_probe.cu")
 CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),", re.MULTILINE)
 ELEMENT_OP = re.compile(r"struct (\w+) \{\s*static constexpr int kWidth")
 
@@ -40,10 +38,11 @@ def kernels_of(text):
 
 
 def wanted():
-    """(file, pattern of a launched kernel's name) of everything that the small cases have to launch."""
+    """(file, pattern of a launched kernel's name) of everything that the small cases have to launch.
+
+    The kernels of ranks (kernels/cuda/peer) wait for kernels of further ranks: separate tests, which no sanitizer runs.
+    """
     for name, text in texts(KERNELS, (".cu", ".h")):
-        if name in OF_RANKS:
-            continue
         for kernel in kernels_of(text):
             yield name, re.compile(rf"{kernel}\b")
         for operation in ELEMENT_OP.findall(text):

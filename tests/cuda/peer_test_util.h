@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/all_reduce.h"
+#include "kernels/cuda/peer/all_reduce.h"
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/kernels/kernel_test_util.h"
 

@@ -1,8 +1,8 @@
 #include "worker/comm/cuda_communicator.h"
 
 #include "base/check.h"
-#include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/peer/all_reduce.h"
 
 namespace somnus {
 

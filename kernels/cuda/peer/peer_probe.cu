@@ -2,7 +2,7 @@
 // to its own buffers and to a place of its own in every peer's memory; after a barrier of the hosts every
 // rank reads all these words, as collectives will read.
 
-#include "kernels/cuda/peer_memory.h"
+#include "kernels/cuda/peer/peer_memory.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

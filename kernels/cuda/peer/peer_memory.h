@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/all_reduce_plan.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/peer/all_reduce_plan.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/peer_collectives.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/all_reduce.h"
-#include "kernels/cuda/peer_memory.h"
+#include "kernels/cuda/peer/all_reduce.h"
+#include "kernels/cuda/peer/peer_memory.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/all_reduce_plan.h"
+#include "kernels/cuda/peer/all_reduce_plan.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 // sleeps, which no peer can map. Threads move 16 bytes, and have all ranks' loads in flight at once.
 
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/peer_memory.h"
+#include "kernels/cuda/peer/peer_memory.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
