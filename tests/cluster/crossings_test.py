@@ -95,8 +95,8 @@ class Crossings:
             asked = Together(self.cluster, self.requests, answers)
             wait_until(lambda: asked.ended() or self.metric("vllm:generation_tokens_total") > before + 100, 60, "tokens come",
                        poll=0.02)
-            struck = not asked.ended()
             disturb()
+            struck = not asked.ended()
             self.assertEqual(asked.join(), self.wanted)
             if struck:
                 return
@@ -114,7 +114,7 @@ class Crossings:
         self.cluster.wait_idle()
 
     def test_hits_of_the_prefix_cache(self):
-        """A turn, and the next one, which begins with the first one and a part of its answer."""
+        # A turn, and the next one, which begins with the first one and a part of its answer.
         turn = self.cluster.complete(LONG["prompt"], model=self.requests[0]["model"], max_tokens=40, ignore_eos=True)
         tokens = LONG["prompt"] + self.wanted[0][0][0]
         self.assertEqual(turn["choices"][0]["token_ids"], tokens[90:130])
