@@ -35,7 +35,8 @@ REQUESTS = [
     {"prompt": prompt(5, 64), "max_tokens": 150, "seed": 17, **SAMPLED},
     {"prompt": LONG["prompt"] + [1, 2, 3], "max_tokens": 80, **GREEDY},
     {"prompt": prompt(7, 37), "max_tokens": 60, "n": 3, "seed": 5, **SAMPLED},
-    {"prompt": prompt(9, 50), "max_tokens": 350, "temperature": 0.9, "seed": 8, "structured_outputs": {"json": FORM, "disable_any_whitespace": True}},
+    {"prompt": prompt(9, 50), "max_tokens": 350, "temperature": 0.9, "seed": 8,
+     "structured_outputs": {"json": FORM, "disable_any_whitespace": True}},
 ]
 FORMED = len(REQUESTS) - 1
 ATTEMPTS = 20  # a fast machine may have ended the requests before the disturbance came
@@ -77,8 +78,8 @@ class Crossings:
             if cls.adapted and answers(cluster, LONG) == cls.wanted[0]:
                 raise AssertionError("the adapter changes nothing")
             blocks = int(cluster.status()["total_blocks"]) + 1
-        cls.run_dir = RunDirectory(cls.model, *flags, *DISTURBED, f"--kv-cache-memory-bytes={ROOM_BYTES * (cls.tight + 1) // blocks}",
-                                   workers=cls.workers)
+        tight_bytes = ROOM_BYTES * (cls.tight + 1) // blocks
+        cls.run_dir = RunDirectory(cls.model, *flags, *DISTURBED, f"--kv-cache-memory-bytes={tight_bytes}", workers=cls.workers)
         cls.addClassCleanup(cls.run_dir.close)
         cls.cluster = cls.run_dir.start()
 
