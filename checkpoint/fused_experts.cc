@@ -102,7 +102,56 @@ absl::Status AddMatrices(const Fused& fused, TensorTable* tensors) {
   return absl::OkStatus();
 }
 
+// A tensor of all experts. `rows` and `cols` are of one expert's slice.
+WholeTensor OfExperts(const std::string& prefix, const char* name, int64_t experts, int64_t rows,
+                      int64_t cols) {
+  return {.name = prefix + name,
+          .shape = {experts, rows, cols},
+          .num_slices = experts,
+          .rows = rows,
+          .cols = cols};
+}
+
+// The name of an expert's tensor of that role, with "*" for the expert's number.
+std::string ExpertName(const ModelConfig& config, TensorRole role, int32_t layer, const char* suffix) {
+  return absl::StrCat(config.family->layer_prefix, layer, ".", FindTensor(*config.family, role)->name,
+                      suffix);
+}
+
 }  // namespace
+
+std::vector<WholeTensor> FusedExperts(const ModelConfig& config, int32_t layer) {
+  if (!config.HasExperts(layer)) return {};
+  const int64_t experts = config.experts.num_experts, width = config.experts.expert_size;
+  const int64_t hidden = config.hidden_size;
+  const auto name = [&](TensorRole role, const char* suffix) {
+    return ExpertName(config, role, layer, suffix);
+  };
+  const std::string gate = name(TensorRole::kExpertGate, ".weight");
+  const std::string prefix = gate.substr(0, gate.find('*'));
+  const std::string up = name(TensorRole::kExpertUp, ".weight");
+  const std::string down = name(TensorRole::kExpertDown, ".weight");
+  if (!config.family->fused_experts) {
+    WholeTensor both = OfExperts(prefix, "gate_up_proj", experts, 2 * width, hidden);
+    both.parts = {{gate, {}}, {up, {.first_row = width}}};
+    WholeTensor out = OfExperts(prefix, "down_proj", experts, hidden, width);
+    out.parts = {{down, {}}};
+    return {both, out};
+  }
+  WholeTensor both = OfExperts(prefix, "gate_up_proj", experts, hidden, 2 * width);
+  both.parts = {{gate, {.transposed = true, .row_step = 2}},
+                {up, {.transposed = true, .first_col = 1, .row_step = 2}}};
+  WholeTensor out = OfExperts(prefix, "down_proj", experts, width, hidden);
+  out.parts = {{down, {.transposed = true}}};
+  WholeTensor both_biases = OfExperts(prefix, "gate_up_proj_bias", experts, 2 * width, 1);
+  both_biases.shape.pop_back();
+  both_biases.parts = {{name(TensorRole::kExpertGate, ".bias"), {.row_step = 2}},
+                       {name(TensorRole::kExpertUp, ".bias"), {.first_row = 1, .row_step = 2}}};
+  WholeTensor out_bias = OfExperts(prefix, "down_proj_bias", experts, hidden, 1);
+  out_bias.shape.pop_back();
+  out_bias.parts = {{name(TensorRole::kExpertDown, ".bias"), {}}};
+  return {both, out, both_biases, out_bias};
+}
 
 absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors) {
   if (!config.family->fused_experts) return absl::OkStatus();

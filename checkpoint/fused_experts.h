@@ -1,9 +1,12 @@
 #pragma once
-// The experts' matrices of files that have all experts of a layer in one tensor (GPT-OSS).
+// The experts' matrices of files and of clients that have all experts of a layer in one tensor.
+
+#include <vector>
 
 #include "absl/status/status.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/tensor_table.h"
+#include "checkpoint/whole_tensor.h"
 
 namespace somnus {
 
@@ -16,5 +19,10 @@ namespace somnus {
 // in which gate and up alternate, and gate_up_proj_bias [E, 2 I] and down_proj_bias [E, H].
 // InvalidArgument names a tensor of a wrong type or shape. Files without such tensors get nothing more.
 absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors);
+
+// The tensors with all experts of a layer as transformers' modules have them, and so trainers; none for a
+// layer without experts. Families with `fused_experts`: as above, but MXFP4. Others: gate_up_proj [E, 2 I,
+// H], all rows of gate first, and down_proj [E, H, I].
+std::vector<WholeTensor> FusedExperts(const ModelConfig& config, int32_t layer);
 
 }  // namespace somnus

@@ -25,23 +25,36 @@ absl::StatusOr<std::optional<TensorInfo>> FindWhole(const ModelConfig& config, c
 
 }  // namespace
 
+WholeTensor LatentKeysAndValues(const ModelConfig& config, int32_t layer) {
+  const LatentConfig& latent = config.latent;
+  const int64_t head_rows = int64_t{latent.nope} + latent.value, rows = config.num_heads * head_rows;
+  const std::string prefix = absl::StrCat(config.family->layer_prefix, layer, ".self_attn.");
+  TensorPart keys{.transposed = true, .group_rows = latent.rank, .group_step = head_rows};
+  TensorPart values{.first_row = latent.nope, .group_rows = latent.value, .group_step = head_rows};
+  return {.name = prefix + "kv_b_proj.weight",
+          .shape = {rows, latent.rank},
+          .rows = rows,
+          .cols = latent.rank,
+          .parts = {{prefix + "k_b_proj.weight", std::move(keys)},
+                    {prefix + "v_b_proj.weight", std::move(values)}}};
+}
+
 absl::Status AddLatentTensors(const ModelConfig& config, TensorTable* tensors) {
   const LatentConfig& latent = config.latent;
   if (latent.rank == 0) return absl::OkStatus();
-  const int64_t head_rows = int64_t{latent.nope} + latent.value, heads = config.num_heads;
+  const int64_t heads = config.num_heads;
+  const std::vector<int64_t> shapes[] = {{heads * latent.rank, latent.nope},
+                                         {heads * latent.value, latent.rank}};
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = absl::StrCat(config.family->layer_prefix, layer, ".self_attn.");
-    ASSIGN_OR_RETURN(
-        const std::optional<TensorInfo> whole,
-        FindWhole(config, *tensors, prefix + "kv_b_proj.weight", {heads * head_rows, latent.rank}));
+    const WholeTensor both = LatentKeysAndValues(config, layer);
+    ASSIGN_OR_RETURN(const std::optional<TensorInfo> whole,
+                     FindWhole(config, *tensors, both.name, both.shape));
     if (!whole.has_value()) continue;
-    TensorPart keys{.whole = *whole, .transposed = true, .group_rows = latent.rank, .group_step = head_rows};
-    TensorPart values{
-        .whole = *whole, .first_row = latent.nope, .group_rows = latent.value, .group_step = head_rows};
-    RETURN_IF_ERROR(tensors->Add(
-        MakePartTensor(prefix + "k_b_proj.weight", {heads * latent.rank, latent.nope}, std::move(keys))));
-    RETURN_IF_ERROR(tensors->Add(
-        MakePartTensor(prefix + "v_b_proj.weight", {heads * latent.value, latent.rank}, std::move(values))));
+    for (size_t i = 0; i < both.parts.size(); ++i) {
+      TensorPart place = both.parts[i].place;
+      place.whole = *whole;
+      RETURN_IF_ERROR(tensors->Add(MakePartTensor(both.parts[i].name, shapes[i], std::move(place))));
+    }
   }
   return absl::OkStatus();
 }

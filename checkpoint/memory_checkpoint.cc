@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -13,6 +14,8 @@
 #include "checkpoint/family.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/storage_type.h"
+#include "checkpoint/tensor_part.h"
+#include "checkpoint/whole_tensor.h"
 
 namespace somnus {
 namespace {
@@ -31,6 +34,7 @@ class HeldTensors final : public MemoryCheckpoint {
           tensor->bytes = 0;
           tensor->file = "memory";
           by_name_[name] = tensor.get();
+          AddSent(name, {.shape = shape}).own = tensor.get();
           tensors_.push_back(std::move(tensor));
           return absl::OkStatus();
         });
@@ -42,6 +46,10 @@ class HeldTensors final : public MemoryCheckpoint {
                             it->second->heads = heads;
                             it->second->offset = offset;
                           });
+    for (WholeTensor& whole : WholeTensors(config)) {
+      const SentTensor sent = {.shape = whole.shape, .num_slices = whole.num_slices};
+      AddSent(whole.name, sent).whole = std::move(whole);
+    }
   }
 
   const ModelConfig& config() const override { return reader_.config(); }
@@ -66,24 +74,42 @@ class HeldTensors final : public MemoryCheckpoint {
     return reader_.ReadStoredRows(tensor, row_begin, row_end, col_begin, col_end, out);
   }
 
-  void Hold(const TensorInfo& tensor, StorageType type, const uint8_t* data,
-            const MappedFile* source) override {
+  const SentTensor* FindSent(absl::string_view name) const override {
+    const auto it = sent_.find(name);
+    return it == sent_.end() ? nullptr : it->second.get();
+  }
+
+  std::vector<const TensorInfo*> Hold(const SentTensor& sent, int64_t slice, StorageType type,
+                                      const uint8_t* data, const MappedFile* source) override {
     Release();
-    const auto it = by_name_.find(tensor.name);
-    SOMNUS_CHECK(it != by_name_.end() && it->second == &tensor);
-    held_ = it->second;
-    held_->type = type;
-    held_->data = data;
-    held_->source = source;
-    held_->bytes = static_cast<uint64_t>(BlockSizeOf(type).bytes);
-    for (const int64_t size : held_->shape) held_->bytes *= static_cast<uint64_t>(size);
+    const Sent& from = static_cast<const Sent&>(sent);  // FindSent gives no other ones
+    TensorInfo bytes{"", type, sent.shape, data, static_cast<uint64_t>(BlockSizeOf(type).bytes), "memory"};
+    for (const int64_t size : sent.shape) bytes.bytes *= static_cast<uint64_t>(size);
+    bytes.bytes /= static_cast<uint64_t>(sent.num_slices);
+    bytes.source = source;
+    if (from.own != nullptr) {
+      SetBytes(from.own, bytes);
+    } else {
+      bytes.name = from.whole.name;
+      bytes.shape = {from.whole.rows, from.whole.cols};
+      for (const WholeTensor::Part& part : from.whole.parts) {
+        TensorInfo* const tensor = by_name_.at(PartName(part, slice));
+        SetBytes(tensor, bytes);
+        TensorPart place = part.place;
+        place.whole = bytes;
+        tensor->part = std::make_shared<const TensorPart>(std::move(place));
+      }
+    }
+    return {held_.begin(), held_.end()};
   }
   void Release() override {
-    if (held_ == nullptr) return;
-    held_->data = nullptr;
-    held_->source = nullptr;
-    held_->bytes = 0;
-    held_ = nullptr;
+    for (TensorInfo* const tensor : held_) {
+      tensor->data = nullptr;
+      tensor->source = nullptr;
+      tensor->bytes = 0;
+      tensor->part = nullptr;
+    }
+    held_.clear();
   }
 
  private:
@@ -96,15 +122,34 @@ class HeldTensors final : public MemoryCheckpoint {
     }
   };
 
+  struct Sent : SentTensor {
+    TensorInfo* own = nullptr;  // of tensors_; null for a tensor with parts
+    WholeTensor whole;
+  };
+
+  Sent& AddSent(const std::string& name, const SentTensor& sent) {
+    auto& added = sent_[name] = std::make_unique<Sent>(Sent{sent});
+    return *added;
+  }
+
+  void SetBytes(TensorInfo* tensor, const TensorInfo& bytes) {
+    tensor->type = bytes.type;
+    tensor->data = bytes.data;
+    tensor->bytes = bytes.bytes;
+    tensor->source = bytes.source;
+    held_.push_back(tensor);
+  }
+
   absl::Status CheckHeld(const TensorInfo& tensor) const {
-    if (&tensor == held_) return absl::OkStatus();
+    if (absl::c_linear_search(held_, &tensor)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("tensor ", tensor.name, " is not in memory"));
   }
 
   const Reader reader_;
   std::vector<std::unique_ptr<TensorInfo>> tensors_;  // in the order of the configuration
   absl::flat_hash_map<std::string, TensorInfo*> by_name_;
-  TensorInfo* held_ = nullptr;
+  absl::flat_hash_map<std::string, std::unique_ptr<Sent>> sent_;
+  std::vector<TensorInfo*> held_;  // the tensors that can be read
 };
 
 }  // namespace

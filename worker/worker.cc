@@ -221,7 +221,7 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
         lifecycle.Require({WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, "SetAdapters"));
     RETURN_IF_ERROR(lifecycle.RequireNoTransition("SetAdapters"));
     const std::vector<v1::WorkerAdapter> adapters(request.adapters().begin(), request.adapters().end());
-    RETURN_IF_ERROR(load_.runner()->SetAdapters(adapters));
+    RETURN_IF_ERROR(load_.SetAdapters(adapters));
     v1::SetAdaptersResponse response;
     response.set_weights_version(weights_version());
     return response;

@@ -170,6 +170,16 @@ void WorkerLoad::FillSnapshot(v1::WorkerSnapshot* snapshot) const {
   }
 }
 
+absl::Status WorkerLoad::SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) {
+  const absl::Status set = runner_->SetAdapters(adapters);
+  adapter_bytes_ = runner_->adapter_bytes();
+  return set;
+}
+
+int64_t WorkerLoad::HostBytes(absl::string_view tag) const {
+  return tag == kWorkspaceTag ? adapter_bytes_.load() : 0;
+}
+
 bool WorkerLoad::FillStatus(v1::WorkerStatusResponse* status) const {
   {
     absl::MutexLock lock(&mu_);
@@ -181,7 +191,7 @@ bool WorkerLoad::FillStatus(v1::WorkerStatusResponse* status) const {
   for (const auto& [tag, bytes] : allocator->Stats()) {
     (*status->mutable_bytes_by_tag())[tag] = bytes.resident;
     (*status->mutable_sleeping_bytes_by_tag())[tag] = bytes.sleeping;
-    (*status->mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
+    (*status->mutable_host_bytes_by_tag())[tag] = bytes.host_backup + HostBytes(tag);
     (*status->mutable_file_bytes_by_tag())[tag] = bytes.file_backup;
   }
   return true;

@@ -6,9 +6,11 @@
 // it. A load is Begin, OpenDevice and LoadRunner, in this order and once. Begin keeps the request, which does
 // not change any more.
 //
-// Thread safety: for the runner thread alone, but for FillSnapshot and FillStatus, which any thread may
-// call at any time.
+// Thread safety: for the runner thread alone, but for FillSnapshot, FillStatus and HostBytes, which any
+// thread may call at any time.
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,7 +18,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/vmm_driver.h"
 #include "kernels/device.h"
@@ -44,6 +48,8 @@ class WorkerLoad {
   absl::StatusOr<v1::LoadModelEvent> LoadRunner(const Checkpoint& checkpoint, EpochCommunicator* communicator,
                                                 const ModelRunner::Progress& progress);
   void DestroyRunner() { runner_.reset(); }
+  // As ModelRunner::SetAdapters.
+  absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters);
 
   // Forms a group of ranks on this device (join_ranks.h). `ports`: of this rank, where the ranks have
   // addresses.
@@ -67,6 +73,8 @@ class WorkerLoad {
   // After LoadRunner; before it null:
   ModelRunner* runner() const { return runner_.get(); }
 
+  // Host memory of that tag beside backups: the adapters' copies, for the workspace, where their slots are.
+  int64_t HostBytes(absl::string_view tag) const;
   void FillSnapshot(v1::WorkerSnapshot* snapshot) const;
   // Returns false while no memory is open.
   bool FillStatus(v1::WorkerStatusResponse* status) const;
@@ -99,6 +107,7 @@ class WorkerLoad {
   std::shared_ptr<SleepableAllocator> allocator_;
   Loaded loaded_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<ModelRunner> runner_;
+  std::atomic<int64_t> adapter_bytes_{0};  // as ModelRunner::adapter_bytes, for other threads
 };
 
 }  // namespace somnus

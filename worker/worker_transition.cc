@@ -252,7 +252,7 @@ void WorkerTransition::ReportTags(v1::CommitResponse* response) const {
     report.set_resident_bytes(bytes.resident);
     const int64_t file_bytes = bytes.file_backup + (tag == kWeightsTag ? weights_.backup_bytes() : 0);
     report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + file_bytes : 0);
-    report.set_host_bytes(bytes.host_backup);
+    report.set_host_bytes(bytes.host_backup + load_.HostBytes(tag));
     report.set_file_bytes(file_bytes);
     report.set_sleeping_bytes(bytes.sleeping);
   }

@@ -230,8 +230,8 @@ class PrometheusMetrics : public Metrics {
     }
     for (const auto& [tag, bytes] : stats.host_bytes) {
       series_
-          .Gauge("somnus:host_bytes", "Host memory that backups and kept KV blocks hold, of all ranks.",
-                 {{"tag", tag}})
+          .Gauge("somnus:host_bytes",
+                 "Host memory that backups, kept KV blocks and adapters hold, of all ranks.", {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
     series_.Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.",
@@ -337,8 +337,8 @@ class PrometheusMetrics : public Metrics {
                  with("tag", tag))
           .Set(static_cast<double>(report.resident_bytes));
       series_
-          .Gauge("somnus:rank_host_bytes", "Host memory that backups and kept KV blocks hold, of one rank.",
-                 with("tag", tag))
+          .Gauge("somnus:rank_host_bytes",
+                 "Host memory that backups, kept KV blocks and adapters hold, of one rank.", with("tag", tag))
           .Set(static_cast<double>(report.host_bytes));
     }
     series_

@@ -15,7 +15,7 @@ using TagBytes = std::map<std::string, int64_t>;
 // The memory that the ranks of a group hold.
 struct GroupBytes {
   TagBytes resident;  // of device memory
-  TagBytes host;      // of host memory, for backups and kept blocks, retained memory included
+  TagBytes host;      // of host memory, for backups, kept blocks and adapters, retained memory included
   TagBytes sleeping;  // of device memory that a wake-up would map
 
   bool operator==(const GroupBytes&) const = default;

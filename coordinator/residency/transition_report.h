@@ -17,7 +17,7 @@ struct TagReport {
   int64_t discarded_bytes = 0;  // whose contents the transition gave up
   int64_t mapped_bytes = 0;     // of device memory that the transition mapped
   int64_t resident_bytes = 0;   // of device memory, after the transition
-  int64_t host_bytes = 0;       // of host memory that backups and kept blocks hold after the transition
+  int64_t host_bytes = 0;       // of host memory of backups, kept blocks and adapters after the transition
   int64_t file_bytes = 0;       // of files that hold backups after the transition
   int64_t sleeping_bytes = 0;   // of device memory that a wake-up would map after the transition
 

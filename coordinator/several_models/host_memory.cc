@@ -12,7 +12,7 @@ int64_t HostBytes(const ModelView& model) {
   const bool backs_up = model.is_promised_backup || (falls && model.level == 1);
   const int64_t held = model.held_bytes - model.held_kv_bytes;
   const int64_t weights = backs_up ? std::max(held, model.backup_bytes) : held;
-  return weights + std::max(model.held_kv_bytes, model.max_kept_bytes);
+  return weights + std::max(model.held_kv_bytes, model.max_kept_bytes) + model.adapter_bytes;
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ int64_t MostForBackup(const ResidencyOptions& options, const std::vector<ModelVi
   if (most == kNoBudget) return most;
   for (int i = 0; i < static_cast<int>(models.size()); ++i) {
     const bool goes = models[i].state == ModelState::kDeepening || CanDropBackup(models[i]);
-    if (i != model && !goes) most -= HostBytes(models[i]);
+    most -= i != model && !goes ? HostBytes(models[i]) : models[i].adapter_bytes;
   }
   return most;
 }

@@ -129,7 +129,8 @@ void ModelRecord::ViewHostMemory(const EngineStats& stats, ModelView* view) cons
   view->backup_bytes = BackupBytes(stats);
   view->compresses_backup = options.compresses_backup;
   view->reads_backup = options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
-  view->held_bytes = SumOfTags(stats.host_bytes);
+  view->adapter_bytes = BytesOf(kWorkspaceTag, stats.host_bytes);  // the workspace holds nothing else there
+  view->held_bytes = SumOfTags(stats.host_bytes) - view->adapter_bytes;
   view->held_kv_bytes = BytesOf(kKvCacheTag, stats.host_bytes);
   view->kv_bytes = stats.keepable_bytes;
   view->max_kept_bytes = operators.promised_kept_bytes();

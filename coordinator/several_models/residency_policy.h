@@ -64,6 +64,7 @@ struct ModelView {
   bool compresses_backup = false;  // a whole backup may be smaller than backup_bytes
   int64_t held_bytes = 0;          // host memory now; may be retained while the model is awake
   int64_t held_kv_bytes = 0;       // the part of held_bytes that is for KV blocks
+  int64_t adapter_bytes = 0;       // host memory that copies of adapters take, beside held_bytes
   int64_t kv_bytes = 0;  // host memory that KV blocks would take, if the model fell asleep at level 1 now
   int64_t max_kept_bytes = 0;       // of the decision or the operator's sleep, while the model falls asleep
   bool is_promised_backup = false;  // an operator's sleep at level 1 is under way, in any state

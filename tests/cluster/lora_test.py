@@ -1,4 +1,5 @@
 """Adapters of a served model: chosen by name, loaded and unloaded at run time, and there again after kills and sleeps."""
+import json
 import os
 import shutil
 import signal
@@ -93,22 +94,56 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.unload("third").status, 404)
         self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "third", "prompt": "a"}).status, 404)
 
-    def test_kills_and_sleeps(self):
+    def test_adapters_that_were_loaded_at_run_time(self):
+        """They are there after a kill, and may come while the model sleeps. crossings_test.py has adapters of flags."""
         self.start(f"--lora-modules=poet={poet}")
+        self.assertEqual(self.host_bytes()[1], sum(self.host_bytes()[0]))
+        before = self.host_bytes()[1]
+        self.assertGreater(before, 0)
         self.assertEqual(self.load("other", other).status, 200)
+        self.assertGreater(self.host_bytes()[1], before)
         names = ("poet", "other", self.cluster.name)
-        before = [self.answer(name) for name in names]
+        answers = [self.answer(name) for name in names]
         os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
-        self.assertEqual([self.answer(name) for name in names], before, "the new worker has the adapters")
-        for level in (1, 2):
-            self.assertEqual(self.post(f"/sleep?level={level}", {}).status, 200)
-            if level == 2:
-                self.assertEqual(self.load("late", other).status, 200, "a load while the model sleeps")
-            self.assertEqual(self.post("/wake_up", {}).status, 200)
-            self.assertEqual([self.answer(name) for name in names], before)
-        self.assertEqual(self.answer("late"), before[1])
-        self.assertEqual(self.post("/reload_weights", {}).status, 200)
-        self.assertEqual([self.answer(name) for name in names], before)
+        self.assertEqual([self.answer(name) for name in names], answers, "the new worker has the adapters")
+        self.assertEqual(self.post("/sleep?level=2", {}).status, 200)
+        self.assertEqual(self.load("late", other).status, 200, "a load while the model sleeps")
+        self.assertEqual(self.post("/wake_up", {}).status, 200)
+        self.assertEqual([self.answer(name) for name in names], answers)
+        self.assertEqual(self.answer("late"), answers[1])
+        self.assertEqual(self.unload("late").status, 200)
+        self.assertEqual(self.unload("other").status, 200)
+        self.assertEqual(self.host_bytes()[1], before)
+
+    def host_bytes(self):
+        """Of adapters, as each rank says and as the engine does."""
+        ranks = [int(rank["host_bytes_by_tag"]["workspace"]) for rank in self.cluster.status()["ranks"]]
+        return ranks, self.cluster.metric("somnus:host_bytes", tag="workspace")
+
+    def test_replicas(self):
+        self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", workers=1)
+        for _ in range(3):  # by turns
+            self.assert_merged(self.answer("poet"))
+        self.assertEqual(self.load("other", other).status, 200)
+        other_answer = self.answer("other")
+        for pid in self.cluster.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+            self.assertEqual(self.answer("other"), other_answer)
+            self.cluster.wait_ready()
+        self.assert_merged(self.answer("poet"))
+
+    def test_several_models(self):
+        modules = json.dumps({"name": "poet", "path": poet, "base_model_name": "test-model"})
+        self.start(f"--model=second={tiny(MODEL)}", f"--lora-modules={modules}", "--device-memory-budget=40MiB",
+                   "--no-elastic-kv-cache", "--host-memory-budget=64MiB", "--max-model-len=256", "--workers=local:1", workers=0)
+        for _ in range(2):
+            self.assert_merged(self.answer("poet"))
+            self.assertEqual(self.state("test-model"), "awake")
+            self.answer("second")
+            self.assertEqual((self.state("test-model"), self.state("second")), ("asleep", "awake"))
+
+    def state(self, name):
+        return next(card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"] if card["id"] == name)
 
 
 if __name__ == "__main__":

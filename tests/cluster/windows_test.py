@@ -1,15 +1,11 @@
 """Models with windows through whole clusters, where every layer has one and where one layer has none: the tokens of an
-undisturbed run after killed workers, sleeps, reloads, updates of the weights, preemption, hits of the prefix cache, guesses, and
-with structured output."""
+undisturbed run after sleeps that keep the KV cache, preemption by recompute, hits of the prefix cache behind blocks that were
+given back, and guesses of a draft model. crossings_test.py has the other disturbances."""
 import os
-import re
 import signal
 import unittest
 
-from cluster import served_weights
 from cluster.harness import Cluster, tiny, wait_until
-from cluster.other_weights import tensors_of
-from cluster.served_weights import DEADLINE_S, grpc
 from cluster.together import Together, complete, prompt
 from cluster.windows import window_checkpoint
 
@@ -25,15 +21,7 @@ REQUESTS = [
     {"prompt": prompt(7, 37), "max_tokens": 60, "n": 3, "seed": 5, **SAMPLED},
     {"prompt": prompt(9, 120), "max_tokens": 90, "logprobs": 2, **GREEDY},
 ]
-STRUCTURED = [{"prompt": prompt(first, 50), "max_tokens": 400, "temperature": 0, "structured_outputs": {"regex": "(ab|[c-f]|[0-9]){200}"}}
-              for first in (11, 12)]
 ATTEMPTS = 20  # a fast machine may have ended the requests before the disturbance came
-
-
-def setUpModule():
-    global pb, rpc
-    pb = served_weights.generate_stubs()
-    rpc = served_weights.rpc
 
 
 def answers(cluster, body):
@@ -57,15 +45,15 @@ class Windows(unittest.TestCase):
         return Cluster(cls.model, "--dtype=float32", f"--kv-cache-memory-bytes={(blocks + 1) * BLOCK_BYTES}", "--max-num-seqs=16",
                        *flags, workers=2)
 
-    def disturbed(self, cluster, disturb, requests=None, wanted=None):
+    def disturbed(self, cluster, disturb):
         """Calls disturb() in the middle of requests, until some were open then; every answer is as wanted."""
         for _ in range(ATTEMPTS):
             before = cluster.metric("vllm:generation_tokens_total")
-            asked = Together(cluster, requests or REQUESTS, answers)
+            asked = Together(cluster, REQUESTS, answers)
             wait_until(lambda: asked.ended() or cluster.metric("vllm:generation_tokens_total") > before + 60, 60, "tokens come")
             disturb()
             struck = not asked.ended()
-            self.assertEqual(asked.join(), wanted or self.wanted)
+            self.assertEqual(asked.join(), self.wanted)
             if struck:
                 return cluster.wait_idle()
         return self.fail(f"the requests had ended before, in {ATTEMPTS} attempts")
@@ -74,49 +62,22 @@ class Windows(unittest.TestCase):
         with Cluster(tiny(MODEL), "--dtype=float32", workers=1) as cluster:
             self.assertNotEqual(answers(cluster, LONG), self.wanted[0])
 
-    def test_killed_workers(self):
-        with self.cluster("--max-recoveries=100") as cluster:
-            for rank in (0, 1):
-                self.disturbed(cluster, lambda rank=rank: os.kill(cluster.worker_pids()[rank], signal.SIGKILL))
-                cluster.wait_ready()
+    def test_a_sleep_that_keeps_the_cache(self):
+        with self.cluster("--keep-kv-on-sleep") as cluster:
+            self.disturbed(cluster, lambda: [cluster.admin(path) for path in ("/sleep?level=1&mode=keep", "/wake_up")])
 
-    def test_sleeps_reloads_and_an_update(self):
-        def sleep(level):
-            for path in (f"/sleep?level={level}&mode=keep", "/wake_up"):
-                cluster.admin(path)
-        for flags in ((), ("--keep-kv-on-sleep",)):
-            with self.subTest(flags), self.cluster(*flags) as cluster:
-                for level in (1, 2):
-                    self.disturbed(cluster, lambda level=level: sleep(level))
-                self.disturbed(cluster, lambda: cluster.admin("/reload_weights?mode=keep"))
-                self.disturbed(cluster, lambda: self.update(cluster))
-                self.assertGreaterEqual(int(cluster.status()["weights_version"]), 3)
-
-    def update(self, cluster):
-        """All weights come again, as they are, while requests are kept."""
-        def messages():
-            yield pb.UpdateWeightsRequest(begin=pb.UpdateWeightsRequest.Begin(mode=pb.SLEEP_MODE_KEEP))
-            for name, shape, data in tensors_of(self.model):
-                chunk = served_weights.weights_pb.WeightChunk(name=name, shape=shape, data=data)
-                chunk.dtype = served_weights.weights_pb.WEIGHT_DTYPE_BFLOAT16
-                yield pb.UpdateWeightsRequest(chunk=chunk)
-            yield pb.UpdateWeightsRequest(finish=pb.UpdateWeightsRequest.Finish())
-        with grpc.insecure_channel(f"127.0.0.1:{cluster.control_port}") as channel:
-            rpc.ControlServiceStub(channel).UpdateWeights(messages(), timeout=DEADLINE_S)
-
-    def test_preemption(self):
-        for mode in ("recompute", "swap"):
-            # A sequence alone fits: where there are only windows, with less than its tokens.
-            blocks, chunk = (29, 512) if self.layer_types else (10, 64)
-            with self.subTest(mode), self.cluster(f"--preemption={mode}", f"--max-num-batched-tokens={chunk}", blocks=blocks) as cluster:
-                longest = cluster.request("GET", "/v1/models").json["data"][0]["max_model_len"]
-                self.assertEqual(longest, 29 * 16 if self.layer_types else 512)
-                for _ in range(ATTEMPTS):
-                    self.assertEqual(Together(cluster, REQUESTS, answers).join(), self.wanted)
-                    if cluster.metric("somnus:preemptions_total", mode=mode):
-                        break
-                self.assertGreater(cluster.metric("somnus:preemptions_total", mode=mode), 0)
-                cluster.wait_idle()
+    def test_preemption_by_recompute(self):
+        # A sequence alone fits: where there are only windows, with less than its tokens.
+        blocks, chunk = (29, 512) if self.layer_types else (10, 64)
+        with self.cluster("--preemption=recompute", f"--max-num-batched-tokens={chunk}", blocks=blocks) as cluster:
+            longest = cluster.request("GET", "/v1/models").json["data"][0]["max_model_len"]
+            self.assertEqual(longest, 29 * 16 if self.layer_types else 512)
+            for _ in range(ATTEMPTS):
+                self.assertEqual(Together(cluster, REQUESTS, answers).join(), self.wanted)
+                if cluster.metric("somnus:preemptions_total", mode="recompute"):
+                    break
+            self.assertGreater(cluster.metric("somnus:preemptions_total", mode="recompute"), 0)
+            cluster.wait_idle()
 
     def test_a_hit_behind_blocks_that_were_given_back(self):
         with self.cluster() as cluster:
@@ -126,27 +87,14 @@ class Windows(unittest.TestCase):
             self.assertEqual(whole["choices"][0]["token_ids"], tokens[200:440])
             self.assertEqual(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 192)
 
-    def test_guesses(self):
-        lookup = ("--num-speculative-tokens=6", "--no-drafts-must-pay", "--prompt-lookup-min=1", "--prompt-lookup-max=4")
+    def test_guesses_of_a_draft_model(self):
         # Without windows the same model guesses well.
-        draft = ("--speculative=draft", f"--draft-model={tiny(MODEL)}", "--num-speculative-tokens=4", "--no-drafts-must-pay")
-        for flags in (lookup, draft):
-            with self.subTest(flags[0]), self.cluster("--max-recoveries=100", *flags, blocks=600) as cluster:
-                self.assertEqual([answers(cluster, body) for body in REQUESTS], self.wanted)
-                self.disturbed(cluster, lambda: os.kill(cluster.worker_pids()[1], signal.SIGKILL))
-                cluster.wait_ready()
-                self.assertGreater(cluster.metric("vllm:spec_decode_num_draft_tokens_total"), 0)
-
-    def test_structured_output(self):
-        with self.cluster("--max-recoveries=100") as cluster:
-            wanted = [answers(cluster, body) for body in STRUCTURED]
-            for body in STRUCTURED:
-                text = complete(cluster, body)[0]["text"]
-                self.assertIsNotNone(re.fullmatch("(ab|[c-f]|[0-9]){200}", text), text)
-            self.disturbed(cluster, lambda: os.kill(cluster.worker_pids()[0], signal.SIGKILL), STRUCTURED, wanted)
+        with self.cluster("--max-recoveries=100", "--speculative=draft", f"--draft-model={tiny(MODEL)}", "--num-speculative-tokens=4",
+                          "--no-drafts-must-pay", blocks=600) as cluster:
+            self.assertEqual([answers(cluster, body) for body in REQUESTS], self.wanted)
+            self.disturbed(cluster, lambda: os.kill(cluster.worker_pids()[1], signal.SIGKILL))
             cluster.wait_ready()
-            self.disturbed(cluster, lambda: [cluster.admin(path) for path in ("/sleep?level=1&mode=keep", "/wake_up")],
-                           STRUCTURED, wanted)
+            self.assertGreater(cluster.metric("vllm:spec_decode_num_draft_tokens_total"), 0)
 
 
 class SomeWindows(Windows):

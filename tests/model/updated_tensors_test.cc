@@ -45,16 +45,18 @@ class UpdatedTensorsTest : public testing::Test {
 
   void Begin(bool needs_all, bool tied = true) {
     placed_.clear();
-    update_ = std::make_unique<UpdatedTensors>(
-        Config(tied), needs_all,
-        [this](const Checkpoint& checkpoint, const TensorInfo& tensor) -> absl::Status {
-          if (!place_error_.ok()) return place_error_;
-          const int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
-          std::vector<float> values(static_cast<size_t>(tensor.shape[0] * cols));
-          const absl::Status read = checkpoint.ReadRows(tensor, 0, tensor.shape[0], 0, cols, values.data());
-          if (read.ok()) placed_[tensor.name] = values;
-          return read;
-        });
+    update_ = std::make_unique<UpdatedTensors>(Config(tied), needs_all, Placing());
+  }
+  // Keeps the numbers of each tensor.
+  UpdatedTensors::Place Placing() {
+    return [this](const Checkpoint& checkpoint, const TensorInfo& tensor) -> absl::Status {
+      if (!place_error_.ok()) return place_error_;
+      const int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+      std::vector<float> values(static_cast<size_t>(tensor.shape[0] * cols));
+      const absl::Status read = checkpoint.ReadRows(tensor, 0, tensor.shape[0], 0, cols, values.data());
+      if (read.ok()) placed_[tensor.name] = values;
+      return read;
+    };
   }
 
   static v1::WeightChunk Head(const std::string& name, const std::vector<int64_t>& shape,
@@ -299,6 +301,51 @@ TEST_F(UpdatedTensorsTest, AnOutputMatrixThatIsTheEmbeddingIsIgnored) {
   Begin(false, /*tied=*/false);
   EXPECT_EQ(update_->Add(head), absl::OkStatus());
   EXPECT_EQ(placed_["lm_head.weight"], std::vector<float>(24, 9));
+}
+
+// Two experts of one column: gate, up and down are [1, 4] and [4, 1].
+ModelConfig ConfigOfExperts() {
+  ModelConfig config = Config();
+  config.family =
+      FindFamily([](const Family& family) { return std::string(family.model_type) == "qwen3_moe"; });
+  config.experts.num_experts = 2;
+  config.experts.expert_size = 1;
+  return config;
+}
+
+TEST_F(UpdatedTensorsTest, ExpertsThatComeAsOneTensorAreHandedOverOneByOne) {
+  update_ = std::make_unique<UpdatedTensors>(ConfigOfExperts(), /*needs_all=*/false, Placing());
+  const std::string experts = "model.layers.0.mlp.experts.";
+  std::vector<float> values(16);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), 64);
+  v1::WeightChunk chunk = Head(experts + "gate_up_proj", {2, 2, 4});
+  chunk.set_data(bytes.substr(0, 30));
+  EXPECT_EQ(update_->Add(chunk), absl::OkStatus());
+  EXPECT_TRUE(placed_.empty());
+  v1::WeightChunk next;
+  next.set_data(bytes.substr(30, 3));
+  EXPECT_EQ(update_->Add(next), absl::OkStatus());
+  EXPECT_EQ(placed_.size(), 2u) << "the first expert's";
+  EXPECT_EQ(placed_[experts + "0.up_proj.weight"], std::vector<float>({4, 5, 6, 7}));
+  EXPECT_FALSE(update_->CheckComplete().ok()) << "the second expert's have come in part";
+  next.set_data(bytes.substr(33));
+  EXPECT_EQ(update_->Add(next), absl::OkStatus());
+  EXPECT_EQ(placed_[experts + "1.gate_proj.weight"], std::vector<float>({8, 9, 10, 11}));
+  EXPECT_EQ(placed_[experts + "1.up_proj.weight"], std::vector<float>({12, 13, 14, 15}));
+  EXPECT_EQ(update_->num_tensors(), 1) << "as they were sent";
+  EXPECT_EQ(update_->num_bytes(), 64);
+  // In one chunk, and each expert by itself.
+  EXPECT_EQ(update_->Add(WithData(Head(experts + "down_proj", {2, 4, 1}), {1, 2, 3, 4, 5, 6, 7, 8})),
+            absl::OkStatus());
+  EXPECT_EQ(placed_[experts + "1.down_proj.weight"], std::vector<float>({5, 6, 7, 8}));
+  EXPECT_EQ(update_->Add(WithData(Head(experts + "1.down_proj.weight", {4, 1}), {0, 0, 0, 1})),
+            absl::OkStatus());
+  EXPECT_EQ(placed_[experts + "1.down_proj.weight"], std::vector<float>({0, 0, 0, 1}));
+  EXPECT_EQ(placed_.size(), 6u);
+  EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
+  EXPECT_THAT(std::string(update_->Add(WithData(Head(experts + "down_proj", {2, 1, 4}), {1})).message()),
+              HasSubstr("the model's is [2, 4, 1]"));
 }
 
 // POSIX shared memory with these bytes.

@@ -47,6 +47,18 @@ TEST(HostMemoryTest, ABackupWithoutThePartOfALostRankIsMadeWholeAgain) {
   EXPECT_EQ(room.needed, 1);
 }
 
+TEST(HostMemoryTest, CopiesOfAdaptersTakeTheirPartOfTheBudgetAndStay) {
+  ModelView adapted = Awake(), other = BackedUp(1);
+  adapted.adapter_bytes = 2;
+  other.adapter_bytes = 1;
+  EXPECT_TRUE(PlanBackupRoom(HostBudget(11), {adapted, other}, 0).is_free);
+  const BackupRoom room = PlanBackupRoom(HostBudget(10), {adapted, other}, 0);
+  EXPECT_FALSE(room.is_free);
+  EXPECT_EQ(room.drops, std::vector<int>{1}) << "the backup gives way, and its model's adapters do not";
+  EXPECT_EQ(MissingForBackup(adapted), 4) << "adapters are no part of a backup";
+  EXPECT_EQ(MostForBackup(HostBudget(10), {adapted, other}, 0), 7);
+}
+
 TEST(HostMemoryTest, BackupsGiveWayTheLeastRecentlyUsedFirst) {
   BackupRoom room = PlanBackupRoom(HostBudget(12), {Awake(), BackedUp(1), BackedUp(3), BackedUp(2)}, 0);
   EXPECT_FALSE(room.is_free);

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "tests/model/weight_chunks.h"
 #include "tests/runner/mini_engine.h"
@@ -70,6 +73,74 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
     ASSERT_EQ(loaded->SleepAndWake(RestoreMode::kDiscard), absl::OkStatus());
     EXPECT_EQ(Tokens(*loaded), want) << "read anew";
   }
+}
+
+// The tensors as the files have them, the last first: what a reader has made of them is left out.
+std::vector<v1::WeightChunk> FileChunks(const Checkpoint& checkpoint, uint64_t chunk_bytes) {
+  std::vector<v1::WeightChunk> chunks;
+  std::vector<const TensorInfo*> tensors = checkpoint.Tensors();
+  std::reverse(tensors.begin(), tensors.end());
+  for (const TensorInfo* tensor : tensors) {
+    if (tensor->part != nullptr) continue;
+    for (v1::WeightChunk& chunk : ChunksOf(*tensor, chunk_bytes)) chunks.push_back(std::move(chunk));
+  }
+  return chunks;
+}
+
+// All experts of a layer come in one tensor, and keys and values of latent attention do.
+TEST(UpdateWeights, TensorsThatFilesHaveAsOneComeAsOne) {
+  for (const bool expert_parallel : {false, true}) {
+    for (const char* name : {"gpt-oss", "deepseek-v3", "deepseek-latent"}) {
+      const std::string model = std::string("tests/data/variants/") + name;
+      ModelRunnerOptions options = SmallRunnerOptions();
+      options.expert_parallel = expert_parallel && std::string(name) != "deepseek-latent";
+      const auto loaded = Load(model, 2, options);
+      const auto updated = Load(model, 2, options, LoadFormat::kDummy);
+      ASSERT_TRUE(loaded && updated);
+      const std::vector<int32_t> want = Tokens(*loaded);
+      EXPECT_NE(Tokens(*updated), want);
+      ASSERT_EQ(Update(*updated, 2, FileChunks(loaded->checkpoint(), 1000)), absl::OkStatus());
+      EXPECT_EQ(Tokens(*updated), want) << name;
+    }
+  }
+}
+
+// As transformers' modules have the experts of models whose files have each expert by itself: the rows of
+// gate, then the rows of up.
+TEST(UpdateWeights, ExpertsComeStackedAsTrainersHaveThem) {
+  const auto loaded = Load(kExperts, 2, SmallRunnerOptions());
+  const auto updated = Load(kExperts, 2, SmallRunnerOptions(), LoadFormat::kDummy);
+  ASSERT_TRUE(loaded && updated);
+  const Checkpoint& checkpoint = loaded->checkpoint();
+  const ModelConfig& config = checkpoint.config();
+  std::vector<v1::WeightChunk> chunks;
+  for (v1::WeightChunk& chunk : ChunksOf(checkpoint, 1 << 20)) {
+    if (!absl::StrContains(chunk.name(), ".mlp.experts.")) chunks.push_back(std::move(chunk));
+  }
+  const int64_t experts = config.experts.num_experts, width = config.experts.expert_size;
+  const auto stack = [&](const std::string& prefix, const std::string& name,
+                         const std::vector<std::string>& parts, int64_t rows, int64_t cols) {
+    v1::WeightChunk& chunk = chunks.emplace_back();
+    chunk.set_name(prefix + name);
+    chunk.set_dtype(v1::WEIGHT_DTYPE_FLOAT32);
+    for (const int64_t size : {experts, rows, cols}) chunk.add_shape(size);
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      for (const std::string& part : parts) {
+        const TensorInfo* tensor = checkpoint.Find(prefix + std::to_string(expert) + "." + part + ".weight");
+        ASSERT_NE(tensor, nullptr);
+        ASSERT_EQ(tensor->type, StorageType::kF32);
+        chunk.mutable_data()->append(reinterpret_cast<const char*>(tensor->data), tensor->bytes);
+      }
+    }
+  };
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.HasExperts(layer)) continue;
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    stack(prefix, "gate_up_proj", {"gate_proj", "up_proj"}, 2 * width, config.hidden_size);
+    stack(prefix, "down_proj", {"down_proj"}, config.hidden_size, width);
+  }
+  ASSERT_EQ(Update(*updated, 2, chunks), absl::OkStatus());
+  EXPECT_EQ(Tokens(*updated), Tokens(*loaded));
 }
 
 TEST(UpdateWeights, AModelThatHasReadNothingTakesAReload) {

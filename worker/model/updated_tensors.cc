@@ -90,7 +90,7 @@ absl::Status UpdatedTensors::Add(const v1::WeightChunk& chunk) {
 
 absl::StatusOr<UpdatedTensors::Part> UpdatedTensors::PartOf(const v1::WeightChunk& first) const {
   const std::string& name = first.name();
-  const TensorInfo* tensor = tensors_->Find(name);
+  const SentTensor* tensor = tensors_->FindSent(name);
   const bool tied = !tied_name_.empty() && name == tied_name_;
   if (tensor == nullptr && !tied) return Invalid(name, "the model has none of this name");
   const std::vector<int64_t>& shape = tied ? tied_shape_ : tensor->shape;
@@ -100,7 +100,9 @@ absl::StatusOr<UpdatedTensors::Part> UpdatedTensors::PartOf(const v1::WeightChun
   }
   const absl::StatusOr<StorageType> type = ToStorageType(first.dtype());
   if (!type.ok()) return Invalid(name, std::string(type.status().message()));
-  return Part{.name = name, .tensor = tensor, .type = *type, .bytes = BytesOf(shape, *type)};
+  const int64_t bytes = BytesOf(shape, *type), num_slices = tied ? 1 : tensor->num_slices;
+  return Part{
+      .name = name, .tensor = tensor, .type = *type, .bytes = bytes, .slice_bytes = bytes / num_slices};
 }
 
 absl::Status UpdatedTensors::Check(const v1::WeightChunk& first) const { return PartOf(first).status(); }
@@ -141,17 +143,22 @@ absl::Status UpdatedTensors::AddSource(const v1::WeightChunk& chunk) {
 }
 
 absl::Status UpdatedTensors::AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source) {
-  const int64_t count = static_cast<int64_t>(bytes.size());
-  RETURN_IF_ERROR(CheckRoom(count));
-  if (count == part_.bytes) {  // no copy is needed
-    num_bytes_ += count;
-    return Finish(bytes.data(), source);
-  }
-  RETURN_IF_ERROR(TakeMemory());
-  if (part_.tensor != nullptr && count > 0)
-    std::memcpy(part_.memory.get() + part_.received, bytes.data(), bytes.size());
-  if (source != nullptr) RETURN_IF_ERROR(source->CheckWhole());
-  return Received(count);
+  RETURN_IF_ERROR(CheckRoom(static_cast<int64_t>(bytes.size())));
+  do {
+    const int64_t count = InSlice(static_cast<int64_t>(bytes.size()));
+    if (count == part_.slice_bytes) {  // no copy is needed
+      num_bytes_ += count;
+      part_.received += count;
+      RETURN_IF_ERROR(FinishSlice(bytes.data(), source));
+    } else {
+      ASSIGN_OR_RETURN(uint8_t* const to, TakeMemory());
+      if (to != nullptr && count > 0) std::memcpy(to, bytes.data(), static_cast<size_t>(count));
+      if (source != nullptr) RETURN_IF_ERROR(source->CheckWhole());
+      RETURN_IF_ERROR(Received(count));
+    }
+    bytes.remove_prefix(static_cast<size_t>(count));
+  } while (!bytes.empty());
+  return absl::OkStatus();
 }
 
 absl::Status UpdatedTensors::AddCudaMemory(const v1::CudaMemory& memory) {
@@ -159,12 +166,19 @@ absl::Status UpdatedTensors::AddCudaMemory(const v1::CudaMemory& memory) {
   if (memory.offset() < 0 || memory.bytes() < 0)
     return Invalid(part_.name, "memory of a GPU begins before its allocation, or ends before it begins");
   RETURN_IF_ERROR(CheckRoom(memory.bytes()));
-  RETURN_IF_ERROR(TakeMemory());
-  if (part_.tensor != nullptr && memory.bytes() > 0) {
-    const absl::Status read = read_cuda_(memory, part_.memory.get() + part_.received);
-    if (!read.ok()) return Invalid(part_.name, std::string(read.message()));
+  v1::CudaMemory next = memory;
+  for (int64_t left = memory.bytes();;) {
+    next.set_bytes(InSlice(left));
+    ASSIGN_OR_RETURN(uint8_t* const to, TakeMemory());
+    if (to != nullptr && next.bytes() > 0) {
+      const absl::Status read = read_cuda_(next, to);
+      if (!read.ok()) return Invalid(part_.name, std::string(read.message()));
+    }
+    RETURN_IF_ERROR(Received(next.bytes()));
+    left -= next.bytes();
+    if (left == 0) return absl::OkStatus();
+    next.set_offset(next.offset() + next.bytes());
   }
-  return Received(memory.bytes());
 }
 
 absl::Status UpdatedTensors::CheckRoom(int64_t bytes) const {
@@ -173,30 +187,45 @@ absl::Status UpdatedTensors::CheckRoom(int64_t bytes) const {
   return Invalid(part_.name, absl::StrCat("it has ", part_.bytes, " bytes, and ", sent, " are sent"));
 }
 
-absl::Status UpdatedTensors::TakeMemory() {
-  if (part_.tensor == nullptr || part_.memory != nullptr) return absl::OkStatus();
-  part_.memory.reset(new (std::nothrow) uint8_t[part_.bytes]);
-  if (part_.memory != nullptr) return absl::OkStatus();
+int64_t UpdatedTensors::InSlice(int64_t bytes) const {
+  return std::min(bytes, part_.slice_bytes - part_.in_slice);
+}
+
+absl::StatusOr<uint8_t*> UpdatedTensors::TakeMemory() {
+  if (part_.tensor == nullptr) return nullptr;
+  if (part_.memory == nullptr) part_.memory.reset(new (std::nothrow) uint8_t[part_.slice_bytes]);
+  if (part_.memory != nullptr) return part_.memory.get() + part_.in_slice;
   return absl::ResourceExhaustedError(
-      absl::StrCat("tensor ", part_.name, ": no memory for ", part_.bytes, " bytes"));
+      absl::StrCat("tensor ", part_.name, ": no memory for ", part_.slice_bytes, " bytes"));
 }
 
 absl::Status UpdatedTensors::Received(int64_t bytes) {
   num_bytes_ += bytes;
   part_.received += bytes;
-  return part_.received == part_.bytes ? Finish(part_.memory.get(), nullptr) : absl::OkStatus();
+  part_.in_slice += bytes;
+  return part_.in_slice == part_.slice_bytes ? FinishSlice(part_.memory.get(), nullptr) : absl::OkStatus();
 }
 
-absl::Status UpdatedTensors::Finish(const uint8_t* data, const MappedFile* source) {
-  const Part part = std::exchange(part_, Part());
-  if (part.tensor != nullptr) {
-    tensors_->Hold(*part.tensor, part.type, data, source);
+absl::Status UpdatedTensors::FinishSlice(const uint8_t* data, const MappedFile* source) {
+  if (part_.tensor != nullptr) {
+    const std::vector<const TensorInfo*> held =
+        tensors_->Hold(*part_.tensor, part_.slice, part_.type, data, source);
     const auto release = absl::MakeCleanup([this] { tensors_->Release(); });
-    RETURN_IF_ERROR(place_(*tensors_, *part.tensor));
+    for (const TensorInfo* tensor : held) {
+      RETURN_IF_ERROR(place_(*tensors_, *tensor));
+      whole_.insert(tensor->name);
+    }
   }
-  in_part_.erase(part.name);
-  whole_.insert(part.name);
+  part_.in_slice = 0;
+  ++part_.slice;
+  if (part_.received == part_.bytes) Finish();
   return absl::OkStatus();
+}
+
+void UpdatedTensors::Finish() {
+  const Part part = std::exchange(part_, Part());
+  in_part_.erase(part.name);
+  sent_.insert(part.name);
 }
 
 absl::Status UpdatedTensors::EndStream() {

@@ -1,8 +1,10 @@
 #pragma once
-// Puts tensors together that come in chunks (proto/weights.proto), and hands each tensor over once the tensor
-// is whole. So a tensor that has come in part has changed nothing.
+// Puts tensors together that come in chunks (proto/weights.proto), and hands each tensor of the model over
+// once the tensor is whole. So a tensor of the model that has come in part has changed nothing. A client may
+// send several tensors of the model as one (SentTensor), such as all experts of a layer; these are handed
+// over slice by slice.
 //
-// Memory: the bytes of one tensor as sent, until the tensor is whole; none for a tensor that comes in a
+// Memory: the bytes of one slice as sent, until the slice is whole; none for a slice that comes in a
 // single chunk. A tensor of another shape than the model's is refused before memory is taken. Shared memory
 // is mapped read-only while a chunk is read, and checked against its size; memory of a GPU is copied into the
 // tensor's memory. Used by one thread.
@@ -14,6 +16,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "proto/weights.pb.h"
@@ -36,7 +39,8 @@ class UpdatedTensors {
   // Every tensor that the model needs, by name and shape.
   const Checkpoint& tensors() const { return *tensors_; }
 
-  // InvalidArgument where the model has no tensor of this name, dtype and shape. The data is not looked at.
+  // InvalidArgument where no tensor that clients send has this name, dtype and shape. The data is not looked
+  // at.
   absl::Status Check(const v1::WeightChunk& first) const;
   // The next chunk. InvalidArgument names the tensor, also of an unknown name; DataLoss: shared memory was
   // cut while being read; any other error is from `place`. After an error the tensor counts as having come in
@@ -48,8 +52,8 @@ class UpdatedTensors {
   // InvalidArgument names tensors that are missing, or that have come in part.
   absl::Status CheckComplete() const;
 
-  int64_t num_tensors() const { return static_cast<int64_t>(whole_.size()); }  // that have come whole
-  int64_t num_bytes() const { return num_bytes_; }                             // of all chunks
+  int64_t num_tensors() const { return static_cast<int64_t>(sent_.size()); }  // sent, and whole
+  int64_t num_bytes() const { return num_bytes_; }                            // of all chunks
   // The checksum of the names and of the bytes that were in messages, in order.
   uint64_t checksum() const;
 
@@ -57,11 +61,14 @@ class UpdatedTensors {
   // The tensor that is coming now.
   struct Part {
     std::string name;
-    const TensorInfo* tensor = nullptr;  // null: a tensor that this model computes without
+    const SentTensor* tensor = nullptr;  // null: a tensor that this model computes without
     StorageType type = StorageType::kF32;
     int64_t bytes = 0;  // of the whole
     int64_t received = 0;
-    std::unique_ptr<uint8_t[]> memory;  // of `bytes`, from the first chunk that is not the whole
+    int64_t slice_bytes = 0;
+    int64_t slice = 0;                  // the one that is coming
+    int64_t in_slice = 0;               // bytes of it that have come
+    std::unique_ptr<uint8_t[]> memory;  // of `slice_bytes`, from the first bytes that are no whole slice
   };
 
   absl::StatusOr<Part> PartOf(const v1::WeightChunk& first) const;
@@ -71,10 +78,15 @@ class UpdatedTensors {
   absl::Status AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source);
   absl::Status AddCudaMemory(const v1::CudaMemory& memory);
   absl::Status CheckRoom(int64_t bytes) const;
-  absl::Status TakeMemory();
-  // The next bytes of the tensor have arrived in memory.
+  // How many of the next bytes belong to the slice that is coming.
+  int64_t InSlice(int64_t bytes) const;
+  // Memory for the slice's next bytes; null for a tensor that this model computes without.
+  absl::StatusOr<uint8_t*> TakeMemory();
+  // The next bytes of the slice have arrived in memory.
   absl::Status Received(int64_t bytes);
-  absl::Status Finish(const uint8_t* data, const MappedFile* source);
+  // The whole slice lies at `data`. The last slice ends the tensor.
+  absl::Status FinishSlice(const uint8_t* data, const MappedFile* source);
+  void Finish();
 
   const std::unique_ptr<MemoryCheckpoint> tensors_;
   const bool needs_all_;
@@ -85,9 +97,10 @@ class UpdatedTensors {
   std::string tied_name_;
   std::vector<int64_t> tied_shape_;
 
-  Part part_;  // without a name: none
-  absl::flat_hash_set<std::string> whole_;
-  absl::flat_hash_set<std::string> in_part_;  // begun, and not whole since
+  Part part_;                                 // without a name: none
+  absl::flat_hash_set<std::string> whole_;    // tensors of the model
+  absl::flat_hash_set<std::string> sent_;     // as they were sent, whole
+  absl::flat_hash_set<std::string> in_part_;  // sent: begun, and not whole since
   int64_t num_bytes_ = 0;
   // XXH3's state, opaque.
   struct Hash;

@@ -178,4 +178,13 @@ std::vector<bool> RankAdapters::loaded() const {
   return loaded;
 }
 
+int64_t RankAdapters::host_bytes() const {
+  size_t bytes = 0;
+  for (const auto& adapter : adapters_) {
+    if (adapter == nullptr) continue;
+    for (const Matrices& matrices : adapter->linears) bytes += matrices.a.size() + matrices.b.size();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace somnus

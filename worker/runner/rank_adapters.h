@@ -44,6 +44,8 @@ class RankAdapters {
   const AdapterWeights& weights() const { return weights_; }
   // [max_adapters]: which slots have an adapter.
   std::vector<bool> loaded() const;
+  // Of host memory, that the copies take.
+  int64_t host_bytes() const;
 
  private:
   // The rank's part of one linear.
