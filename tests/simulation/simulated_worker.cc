@@ -111,7 +111,8 @@ class SimulatedMemory : public FakeVmmDriver {
   void CheckNothingComputes() {
     if (self().worker == nullptr) return;
     Site& site = Site::current();
-    site.steps.CheckNone(self().group, self().worker->group_epoch(), site.world.name(pid_));
+    site.world.LookAround(
+        [&] { site.steps.CheckNone(self().group, self().worker->group_epoch(), site.world.name(pid_)); });
   }
   bool IsOnDevice(void* address) const {
     const auto after = device_ranges_.upper_bound(address);
