@@ -240,11 +240,6 @@ MUTATIONS_OF_STAGES = {
         "num_blocks = std::min(num_blocks, fits);",
         "if (rank == 0) num_blocks = fits;",
     ),
-    "first_stage_is_not_told_samples": (
-        "coordinator/scheduler/step_builder.cc",
-        "return options_.num_stages > 1 && sequence.num_outputs() > 0",
-        "return false && sequence.num_outputs() > 0",
-    ),
     "sequence_decodes_in_two_steps_at_once": (
         "coordinator/scheduler/scheduler.cc",
         "if (options_.num_stages > 1 && sequence.num_pending > 0) return false;",

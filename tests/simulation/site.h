@@ -16,7 +16,7 @@
 #include "tests/fakes/fake_worker.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/network.h"
-#include "tests/simulation/steps_in_flight.h"
+#include "tests/simulation/step_watch.h"
 #include "tests/simulation/world.h"
 
 namespace somnus {
@@ -87,7 +87,7 @@ class Site {
   bool has_stages = false;  // ranks are stages of a pipeline
   int num_layers = 1;       // which the stages divide
   int slow_stage = -1;      // whose steps take longer than those of other stages; -1: none
-  StepsInFlight steps;
+  StepWatch steps;
   int num_replicas = 1;                  // each is a group of ranks
   int num_models = 1;                    // likewise; several models have one replica each
   std::map<int, WorkerProcess> workers;  // by pid

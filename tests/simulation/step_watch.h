@@ -12,9 +12,9 @@
 
 namespace somnus::simulation {
 
-class StepsInFlight {
+class StepWatch {
  public:
-  explicit StepsInFlight(World* world) : world_(*world) {}
+  explicit StepWatch(World* world) : world_(*world) {}
 
   // Groups have `num_ranks` ranks in `num_stages` stages, and up to `most` steps in flight. Before this call
   // nothing is checked.

@@ -1,22 +1,22 @@
-#include "tests/simulation/steps_in_flight.h"
+#include "tests/simulation/step_watch.h"
 
 #include "absl/strings/str_cat.h"
 
 namespace somnus::simulation {
 
-void StepsInFlight::SetShape(int num_ranks, int num_stages, int most) {
+void StepWatch::SetShape(int num_ranks, int num_stages, int most) {
   num_ranks_ = num_ranks;
   num_stages_ = num_stages;
   most_ = most;
 }
 
-std::vector<StepsInFlight::Rank>& StepsInFlight::RanksOf(int group, int64_t epoch) {
+std::vector<StepWatch::Rank>& StepWatch::RanksOf(int group, int64_t epoch) {
   std::vector<Rank>& ranks = ranks_[{group, epoch}];
   ranks.resize(num_ranks_);
   return ranks;
 }
 
-void StepsInFlight::Begin(int group, int64_t epoch, int rank) {
+void StepWatch::Begin(int group, int64_t epoch, int rank) {
   if (most_ == 0) return;
   std::vector<Rank>& ranks = RanksOf(group, epoch);
   if (const int pid = world_.current_process(); ranks[rank].pid != pid) ranks[rank] = {.pid = pid};
@@ -35,11 +35,11 @@ void StepsInFlight::Begin(int group, int64_t epoch, int rank) {
   num_beside_ += beside ? 1 : 0;
 }
 
-void StepsInFlight::End(int group, int64_t epoch, int rank) {
+void StepWatch::End(int group, int64_t epoch, int rank) {
   if (most_ > 0) ++RanksOf(group, epoch)[rank].ended;
 }
 
-void StepsInFlight::CheckNone(int group, int64_t epoch, const std::string& who) {
+void StepWatch::CheckNone(int group, int64_t epoch, const std::string& who) {
   const auto ranks = ranks_.find({group, epoch});
   if (ranks == ranks_.end()) return;
   for (int rank = 0; rank < num_ranks_; ++rank) {
