@@ -47,6 +47,9 @@ v1::StepLogprobs Candidates(uint64_t prefix, int32_t count, int32_t vocab_size) 
   return logprobs;
 }
 
+// The place of a token that another stage has sampled.
+constexpr int32_t kUnknownToken = -1;
+
 // The state that stands for not-a-number; in practice no hash has this value.
 constexpr uint64_t kNan = 0x4E614E4E614E4E61ull;
 
@@ -103,7 +106,20 @@ std::vector<float> FakeWorker::ReferencePooled(const std::vector<int32_t>& token
   return {static_cast<float>(pooling == v1::STEP_POOLING_CLS ? first : PooledNumber(state)), 1};
 }
 
+absl::StatusOr<v1::StepReply> FakeWorker::ExecuteStage(const v1::StepRequest& request, const Place& place,
+                                                       FakeStream received, FakeStream* sent) {
+  place_ = place;
+  received_ = std::move(received);
+  absl::StatusOr<v1::StepReply> reply = Execute(request);
+  *sent = std::move(sent_);
+  if (!place.first && received_.size() != sent->size())
+    return Broken(
+        absl::StrCat("the stage before has computed ", received_.size(), " tokens, this one ", sent->size()));
+  return reply;
+}
+
 absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request) {
+  sent_.clear();
   if (last_step_id_ != 0 && request.step_id() != last_step_id_ + 1) return Broken("step ids must count up");
   last_step_id_ = request.step_id();
   v1::StepReply reply;
@@ -363,7 +379,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
   v1::PromptLogprobs* prompt_logprobs = nullptr;
   for (int64_t position = start; position < end; ++position) {
     const uint64_t before = position == 0 ? weights_ : cache_[CacheIndex(slot, position - 1)];
-    const uint64_t state = NextState(before, scheduled.slot(), slot.tokens[position]);
+    ASSIGN_OR_RETURN(const uint64_t state, Compute(scheduled.slot(), position, before));
     cache_[CacheIndex(slot, position)] = state;
     ++num_computed_tokens_;
     if (slot.pooling != v1::STEP_POOLING_NONE) Pool(scheduled.slot(), position, state, reply);
@@ -389,7 +405,23 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
   return Propose(scheduled, first_token, reply);
 }
 
+absl::StatusOr<uint64_t> FakeWorker::Compute(int32_t slot, int64_t position, uint64_t before) {
+  int32_t token = slots_.at(slot).tokens[position];
+  const size_t index = sent_.size();
+  if (!place_.first) {
+    if (index >= received_.size()) return Broken("the stage before has computed fewer tokens");
+    token = static_cast<int32_t>(received_[index].token);
+  } else if (token == kUnknownToken) {
+    return Broken(absl::StrCat("the first stage is not told token ", position, " of slot ", slot));
+  }
+  uint64_t state = NextState(before, slot, token);
+  if (!place_.first && state != received_[index].state) state = Mix(state, received_[index].state);
+  sent_.push_back({token, state});
+  return state;
+}
+
 void FakeWorker::Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply) {
+  if (!place_.last) return;
   const Slot slot = slots_.at(scheduled.slot());
   const int64_t end = slot.num_computed, first = end - 1 - scheduled.num_draft_tokens();
   num_draft_tokens_ += scheduled.num_draft_tokens();
@@ -419,6 +451,7 @@ int32_t FakeWorker::ChooseToken(int32_t slot, uint64_t state) {
 
 void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
   Slot& slot = slots_.at(index);
+  if (!place_.last) return slot.tokens.push_back(kUnknownToken);
   if (state == kNan) {
     AddSlotError(index, absl::InternalError("the logits are not finite numbers"), reply);
     slot.tokens.push_back(0);

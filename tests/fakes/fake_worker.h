@@ -9,6 +9,11 @@
 // Not-a-number is a scripted state that every later state of the prefix inherits, also through the cache; a
 // sequence that would sample from such a state has a slot error. A sequence with a negative temperature is
 // refused: the sequence has a slot error in every step, and nothing is written to the cache.
+//
+// Stages of a pipeline are fakes each, with a cache of its own. The first stage reads the tokens. Each
+// further stage takes the tokens from the stage before, and compares the state before the token in its own
+// cache with what the stage before has computed: a wrong block of any stage changes every later token. Only
+// the last stage samples, so the coordinator has to name sampled tokens to the first stage.
 
 #include <cstdint>
 #include <map>
@@ -41,6 +46,13 @@ struct FakeWorkerOptions {
   int32_t window = 0;
 };
 
+// A stage's result for a token of a step, which the next stage goes on from.
+struct FakeHidden {
+  int64_t token = 0;
+  uint64_t state = 0;  // after the token
+};
+using FakeStream = std::vector<FakeHidden>;
+
 class FakeWorker {
  public:
   explicit FakeWorker(const FakeWorkerOptions& options)
@@ -49,6 +61,13 @@ class FakeWorker {
         cache_(static_cast<size_t>(options.num_blocks) * options.block_size, 0) {}
 
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
+  // As a stage of a pipeline. `received` is what the stage before has computed for all tokens of the step, in
+  // order, and is empty in the first stage; `sent` becomes this stage's.
+  struct Place {
+    bool first = true, last = true;
+  };
+  absl::StatusOr<v1::StepReply> ExecuteStage(const v1::StepRequest& request, const Place& place,
+                                             FakeStream received, FakeStream* sent);
   // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
   // Copies block first of a pair to block second of a host tier, and back; only `swapped` stays of the blocks
@@ -137,6 +156,8 @@ class FakeWorker {
     return options_.window > 0 && (block + 1) * options_.block_size <= position + 1 - options_.window;
   }
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  // The state after the slot's token at `position`, where `before` is the state before.
+  absl::StatusOr<uint64_t> Compute(int32_t slot, int64_t position, uint64_t before);
   // The model's choice, or the next id, cyclically, that the slot's mask allows.
   int32_t ChooseToken(int32_t slot, uint64_t state);
   // Adds the slot's next token, or an error, to the reply, and to the slot's tokens.
@@ -160,6 +181,8 @@ class FakeWorker {
   std::map<int32_t, std::string> masks_;  // of the step, by slot: of the tokens that are still to be sampled
   std::map<int64_t, int32_t> nan_steps_;
   uint64_t weights_ = 0;  // the state before the first token
+  Place place_;
+  FakeStream received_, sent_;  // of the step
   int64_t last_step_id_ = 0;
   int64_t num_computed_tokens_ = 0;
   int64_t num_draft_tokens_ = 0;

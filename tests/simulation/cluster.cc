@@ -40,9 +40,9 @@ constexpr absl::Duration kWholePatience = absl::Minutes(5);  // until all replic
 
 class Cluster {
  public:
-  Cluster(uint64_t seed, bool verbose)
+  Cluster(uint64_t seed, bool with_stages, bool verbose)
       : site_(seed, RunWorker),
-        plan_(DrawPlan(&site_, seed)),
+        plan_(DrawPlan(&site_, seed, with_stages)),
         faults_(&site_, flags_.world_size),
         errors_of_faults_(&site_, &faults_),
         fleet_(&site_),
@@ -63,6 +63,7 @@ class Cluster {
     CountWork();
     outcome_.counts["faults"] = faults_.num_struck();
     outcome_.counts["clusters with replicas"] = has_replicas() ? 1 : 0;
+    if (site_.has_stages) outcome_.counts["steps beside another stage's"] = site_.steps.num_beside();
     outcome_.counts["writes to the disk"] = site_.disk.num_writes();
     outcome_.counts["errors of the disk"] = site_.disk.num_full() + site_.disk.num_damaged();
     return outcome_;
@@ -400,13 +401,18 @@ class Cluster {
   std::vector<std::shared_ptr<Client>> clients_;
 };
 
-}  // namespace
-
-Outcome RunCluster(uint64_t seed, bool verbose) {
-  // Not destroyed after a violation: threads may be in the middle of anything.
-  auto cluster = std::make_unique<Cluster>(seed, verbose);
+Outcome Run(uint64_t seed, bool with_stages, bool verbose) {
+  auto cluster = std::make_unique<Cluster>(seed, with_stages, verbose);
   const Outcome outcome = cluster->Run();
+  // Not destroyed after a violation: threads may be in the middle of anything.
+  if (!outcome.violation.empty()) (void)cluster.release();
   return outcome;
 }
+
+}  // namespace
+
+Outcome RunCluster(uint64_t seed, bool verbose) { return Run(seed, /*with_stages=*/false, verbose); }
+
+Outcome RunStages(uint64_t seed, bool verbose) { return Run(seed, /*with_stages=*/true, verbose); }
 
 }  // namespace somnus::simulation

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "allocator/piece_codec.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "tests/simulation/foreseer.h"
+#include "worker/model/shards.h"
 
 namespace somnus::simulation {
 
@@ -15,6 +17,7 @@ namespace {
 constexpr double kReplicasProbability = 0.25;
 constexpr double kWindowProbability = 0.3;
 constexpr uint64_t kWindowSalt = 0x77696e646f77;
+constexpr uint64_t kStagesSalt = 0x737461676573;
 
 }  // namespace
 
@@ -84,9 +87,51 @@ void DrawReplicas(uint64_t seed, ClusterPlan* plan) {
   plan->flags.replica_retry_pause = random.Chance(0.5) ? absl::Seconds(1) : absl::ZeroDuration();
 }
 
+std::vector<int32_t> DrawPartition(Random* random, int32_t num_stages, int32_t num_layers) {
+  std::vector<int32_t> layers(num_stages, 1);
+  for (int32_t rest = num_layers - num_stages; rest > 0; --rest) ++layers[random->Between(0, num_stages - 1)];
+  return layers;
+}
+
+// The layers of the stage that has most.
+int64_t MostLayers(const Flags& flags, int32_t num_layers) {
+  PipelinePlace place = {.num_stages = flags.pipeline_parallel_size,
+                         .stage_layers = flags.pipeline_layer_partition};
+  int64_t most = 0;
+  for (; place.stage < place.num_stages; ++place.stage)
+    most = std::max(most, StageLayers(place, num_layers).size());
+  return most;
+}
+
+// From numbers of their own, too. A draft model does not go with stages. The stage with most layers has as
+// many blocks as a rank without stages.
+void DrawStages(uint64_t seed, Site* site, Flags* flags) {
+  Random random(seed ^ kStagesSalt);
+  flags->pipeline_parallel_size = random.Chance(0.7) ? 2 : 3;
+  const bool shares_layers = flags->data_parallel_size == 1 && random.Chance(0.4);
+  flags->world_size = flags->pipeline_parallel_size * (shares_layers ? 2 : 1);
+  flags->speculative.clear();
+  flags->draft_model.clear();
+  site->model.max_proposals = site->model.wrong_period = 0;
+  site->has_stages = true;
+  site->num_layers = static_cast<int>(random.Between(flags->pipeline_parallel_size, 6));
+  if (random.Chance(0.5))
+    flags->pipeline_layer_partition = DrawPartition(&random, flags->pipeline_parallel_size, site->num_layers);
+  const int64_t most = MostLayers(*flags, site->num_layers);
+  flags->kv_cache_memory_bytes *= most;
+  flags->swap_space_bytes *= most;
+  if (random.Chance(0.3))
+    site->slow_stage = static_cast<int>(random.Between(0, flags->pipeline_parallel_size - 1));
+}
+
+// How many steps may be in flight.
+int MostSteps(const Flags& flags) {
+  return flags.engine.async_scheduling ? std::max(2, flags.pipeline_parallel_size) : 1;
+}
+
 }  // namespace
 
-ClusterPlan DrawPlan(Site* site, uint64_t seed) {
+ClusterPlan DrawPlan(Site* site, uint64_t seed, bool with_stages) {
   Random& random = site->world.random();
   ClusterPlan plan;
   Flags& flags = plan.flags;
@@ -107,9 +152,11 @@ ClusterPlan DrawPlan(Site* site, uint64_t seed) {
   const bool may_die = site->has_run_dir || !flags.local_workers;
   if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
   site->weights[0][1] = flags.model.back();
-  DrawWindow(seed, flags, &site->model);
   DrawReplicas(seed, &plan);
+  if (with_stages) DrawStages(seed, site, &flags);
+  DrawWindow(seed, flags, &site->model);
   site->num_replicas = flags.data_parallel_size;
+  site->steps.SetShape(flags.world_size, flags.pipeline_parallel_size, MostSteps(flags));
   return plan;
 }
 
@@ -117,6 +164,8 @@ EngineOptions MakeEngineOptions(const ClusterPlan& plan, const KvPlan& cache, Si
   const Flags& flags = plan.flags;
   EngineOptions options = flags.engine;
   options.scheduler.max_model_len = cache.max_model_len;
+  options.scheduler.num_stages = flags.pipeline_parallel_size;
+  options.scheduler.fills_stages = options.async_scheduling;
   options.scheduler.speculation.asks_workers = flags.has_draft_model();
   options.scheduler.speculation.make_drafter = [asks = flags.has_draft_model(), site,
                                                 model]() -> std::unique_ptr<Drafter> {

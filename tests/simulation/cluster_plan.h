@@ -19,8 +19,9 @@ struct ClusterPlan {
   bool rolls = false;               // replicas are restarted, one after the other
 };
 
-// Sets the site's model and disk, too.
-ClusterPlan DrawPlan(Site* site, uint64_t seed);
+// Sets the site's model and disk, too. `with_stages`: the ranks are the stages of a pipeline; the rest of the
+// cluster is as without.
+ClusterPlan DrawPlan(Site* site, uint64_t seed, bool with_stages);
 // The parts of a plan: the group of ranks; sizes of steps and of the KV cache; where backups and blocks are
 // that have no memory.
 void DrawGroup(Random* random, Flags* flags);

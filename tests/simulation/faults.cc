@@ -14,6 +14,7 @@ constexpr absl::Duration kRecoveryTime = absl::Milliseconds(500);
 constexpr absl::Duration kSurvivable = absl::Milliseconds(900);
 constexpr double kClockJumpProbability = 0.1;
 constexpr double kDiskProbability = 0.4;  // of a fault where the disk may be struck
+constexpr double kLinkProbability = 0.2;  // of a fault in a pipeline
 
 }  // namespace
 
@@ -62,6 +63,18 @@ void Faults::StrikeDisk() {
   }
 }
 
+// Nobody is replaced for it: the ranks that wait are told to give up, and meet again over another link.
+void Faults::StrikeLink(int pid) {
+  World& world = site_.world;
+  if (world.random().Chance(0.5)) {
+    world.Log(absl::StrCat(world.name(pid), ": its link to another stage breaks"));
+    site_.workers[pid].link_error = absl::UnavailableError("the connection to another stage broke");
+  } else {
+    world.Log(absl::StrCat(world.name(pid), ": hidden states are lost on its link to another stage"));
+    site_.workers[pid].stalls_link = true;
+  }
+}
+
 void Faults::Strike(int rank) {
   World& world = site_.world;
   Random& random = world.random();
@@ -72,6 +85,7 @@ void Faults::Strike(int rank) {
   --num_left_;
   ++num_struck_;
   if (may_break_disk_ && random.Chance(kDiskProbability)) return StrikeDisk();
+  if (site_.has_stages && random.Chance(kLinkProbability)) return StrikeLink(pid);
   const int64_t kind = random.Between(0, may_damage_ ? 10 : 9);
   // A step that fails, and one that takes a little longer, is no reason to replace the worker; nor is a
   // connection that breaks, unless it is a local one, which breaks when its worker ends.

@@ -34,6 +34,8 @@ class Faults {
  private:
   void Strike(int rank);
   void StrikeDisk();
+  // `pid`: of a worker of a pipeline.
+  void StrikeLink(int pid);
   void JumpWallClock();
   void StrikeAfter(absl::Duration delay);
 

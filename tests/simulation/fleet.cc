@@ -7,6 +7,7 @@
 namespace somnus::simulation {
 namespace {
 
+constexpr absl::Duration kLookInterval = absl::Seconds(60);
 constexpr absl::Duration kLeavePatience =
     absl::Minutes(6);  // for remote workers, which look for a coordinator
 
@@ -26,9 +27,13 @@ void Fleet::StartRemoteWorker(const std::string& coordinator, int group, int ran
       if (restarts_) StartRemoteWorker(coordinator, group, rank);
     });
   });
-  // A host that hangs is found by somebody, some time.
-  world_.After(absl::Seconds(60), [this, pid] {
-    if (world_.stopped(pid)) world_.Kill(pid, "was killed by signal 9 (Killed)");
+  LookAfter(pid);
+}
+
+void Fleet::LookAfter(int pid) {
+  world_.After(kLookInterval, [this, pid] {
+    if (world_.stopped(pid)) return world_.Kill(pid, "was killed by signal 9 (Killed)");
+    if (world_.alive(pid)) LookAfter(pid);
   });
 }
 

@@ -25,6 +25,8 @@ class Fleet {
   void CheckNobodyIsLeft();
 
  private:
+  // A host that hangs is found by somebody, some time.
+  void LookAfter(int pid);
   void StartRemoteWorker(const std::string& coordinator, int group, int rank);
   int64_t NumLive() const;
 

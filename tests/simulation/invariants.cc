@@ -11,8 +11,8 @@
 namespace somnus::simulation {
 namespace {
 
-// A cache may have up to two chunks more than its blocks take, of a sixteenth of the longest row.
-constexpr int64_t kMostSurplus = 2 * 3 * FakeVmmDriver::kUnit;
+// A cache may have up to two chunks more than its blocks take in a layer, of a sixteenth of the longest row.
+constexpr int64_t kMostSurplus = 2 * 3;  // blocks
 
 int64_t BytesOf(const google::protobuf::Map<std::string, int64_t>& bytes, const std::string& tag) {
   const auto found = bytes.find(tag);
@@ -162,11 +162,18 @@ void Invariants::CheckSize(const Member& member, int32_t mapped_blocks) {
     return Violate(member, absl::StrCat("has a cache of ", TotalBlocks(own), " blocks, the engine says ",
                                         mapped_blocks));
   }
+  const int64_t block_bytes = member.snapshot.kv_block_bytes();
+  if (member.snapshot.num_blocks() * block_bytes > flags_.kv_cache_memory_bytes) {
+    return Violate(member,
+                   absl::StrCat("has a cache for ", member.snapshot.num_blocks(), " blocks of ", block_bytes,
+                                " bytes, more than ", flags_.kv_cache_memory_bytes, " bytes"));
+  }
   const auto& resident = member.snapshot.resident_tags();
   const bool is_mapped = std::find(resident.begin(), resident.end(), kKvCacheTag) != resident.end();
   const int64_t bytes = BytesOf(member.status.bytes_by_tag(), kKvCacheTag);
-  const int64_t wanted = is_mapped ? own * FakeVmmDriver::kUnit : 0;
-  const bool too_many = bytes > wanted + (is_mapped ? kMostSurplus : 0) && !faults_.memory_fails();
+  const int64_t wanted = is_mapped ? own * block_bytes : 0;
+  const bool too_many =
+      bytes > wanted + (is_mapped ? kMostSurplus * block_bytes : 0) && !faults_.memory_fails();
   if (bytes < wanted || too_many)
     Violate(member, absl::StrCat("has ", bytes, " bytes of memory for ", own, " blocks"));
 }

@@ -1,5 +1,5 @@
 // Linked with a source of the product that was made wrong (mutations.bzl): the simulation finds the defect.
-// SOMNUS_SCENARIO is kOneModel or kSeveralModels.
+// SOMNUS_SCENARIO is kOneModel, kStages or kSeveralModels.
 
 #include <gtest/gtest.h>
 

@@ -223,6 +223,50 @@ MUTATIONS = {
     ),
 }
 
+# Likewise, for clusters whose ranks are the stages of a pipeline.
+MUTATIONS_OF_STAGES = {
+    "first_stage_samples": (
+        "coordinator/executor/group_epoch.cc",
+        "return num_ranks - RanksOfStage(num_ranks, options);",
+        "return 0;",
+    ),
+    "fingerprint_is_the_first_stages": (
+        "coordinator/executor/group_epoch.cc",
+        "result.fingerprint = responses[sampling_rank].fingerprint();",
+        "result.fingerprint = responses[0].fingerprint();",
+    ),
+    "blocks_are_counted_on_the_first_stage_alone": (
+        "coordinator/block_manager/kv_plan.cc",
+        "num_blocks = std::min(num_blocks, fits);",
+        "if (rank == 0) num_blocks = fits;",
+    ),
+    "sequence_decodes_in_two_steps_at_once": (
+        "coordinator/scheduler/scheduler.cc",
+        "if (options_.num_stages > 1 && sequence.num_pending > 0) return false;",
+        "",
+    ),
+    "more_steps_than_stages": (
+        "coordinator/engine/step_loop.cc",
+        "std::max(1, parts_.options.scheduler.num_stages - 1)",
+        "std::max(1, parts_.options.scheduler.num_stages)",
+    ),
+    "transition_leaves_a_step_in_flight": (
+        "coordinator/engine/step_loop.cc",
+        "while (!steps_.empty() && state() != EngineState::kFailed) Receive();",
+        "if (!steps_.empty() && state() != EngineState::kFailed) Receive();",
+    ),
+    "every_rank_loads_the_first_stage": (
+        "worker/load_options.cc",
+        "place.stage = parallel.rank() / RanksOfStage(parallel);",
+        "place.stage = 0;",
+    ),
+    "abort_does_not_reach_the_links": (
+        "worker/comm/pipeline_communicator.cc",
+        "    if (previous_ != nullptr) previous_->Abort(reason);\n    if (next_ != nullptr) next_->Abort(reason);\n",
+        "",
+    ),
+}
+
 # Likewise, for clusters that serve several models.
 MUTATIONS_OF_SEVERAL_MODELS = {
     "memory_of_a_wake_up_is_promised_twice": (
@@ -265,6 +309,7 @@ MUTATIONS_OF_SEVERAL_MODELS = {
 # Every test run has these. The others are built and run by name:
 # bazel test //tests/simulation:all_mutations
 IN_EVERY_TEST_RUN = [
+    "blocks_are_counted_on_the_first_stage_alone",
     "broken_call_is_not_asked_again",
     "calls_of_replicas_do_not_take_turns",
     "deadlines_follow_the_wall_clock",
@@ -285,6 +330,7 @@ def mutation_tests(copts, deps):
       deps: what a test of the simulation depends on.
     """
     all = [(name, mutation, "kOneModel") for name, mutation in MUTATIONS.items()]
+    all += [(name, mutation, "kStages") for name, mutation in MUTATIONS_OF_STAGES.items()]
     all += [(name, mutation, "kSeveralModels") for name, mutation in MUTATIONS_OF_SEVERAL_MODELS.items()]
     for name, (source, good, wrong), scenario in all:
         (package, file) = source.rsplit("/", 1)

@@ -86,6 +86,7 @@ uint64_t RunSome(const Scenario& scenario, uint64_t first, uint64_t end, bool ve
 }  // namespace
 
 const Scenario kOneModel = {RunCluster, ""};
+const Scenario kStages = {RunStages, " --stages"};
 const Scenario kSeveralModels = {RunModels, " --models"};
 
 std::string Summary::Describe() const {

@@ -12,12 +12,13 @@
 
 namespace somnus::simulation {
 
-// What a seed runs: RunCluster or RunModels.
+// What a seed runs: RunCluster, RunStages or RunModels.
 struct Scenario {
   Outcome (*run)(uint64_t seed, bool verbose);
   const char* flag;  // with which simulate_cluster runs the scenario
 };
 extern const Scenario kOneModel;
+extern const Scenario kStages;
 extern const Scenario kSeveralModels;
 
 struct SeedRange {

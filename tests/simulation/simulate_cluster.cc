@@ -1,5 +1,6 @@
-// Runs simulated clusters, one by default; --models: clusters that serve several models.
-//   simulate_cluster [--models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]
+// Runs simulated clusters, one by default; --stages: clusters whose ranks are the stages of a pipeline;
+// --models: clusters that serve several models.
+//   simulate_cluster [--stages | --models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,10 +13,11 @@
 int main(int argc, char** argv) {
   somnus::simulation::SeedRange range;
   size_t max_failures = 10;
-  bool verbose = false, models = false;
+  bool verbose = false, stages = false, models = false;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     const bool good = argument == "--verbose"                      ? (verbose = true)
+                      : argument == "--stages"                     ? (stages = true)
                       : argument == "--models"                     ? (models = true)
                       : absl::ConsumePrefix(&argument, "--seed=")  ? absl::SimpleAtoi(argument, &range.first)
                       : absl::ConsumePrefix(&argument, "--seeds=") ? absl::SimpleAtoi(argument, &range.count)
@@ -23,14 +25,16 @@ int main(int argc, char** argv) {
                           ? absl::SimpleAtoi(argument, &max_failures)
                           : false;
     if (good) continue;
-    std::fprintf(stderr,
-                 "usage: %s [--models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s [--stages | --models] [--seed=N] [--seeds=COUNT] [--max-failures=COUNT] [--verbose]\n",
+        argv[0]);
     return 2;
   }
-  using somnus::simulation::kOneModel, somnus::simulation::kSeveralModels;
+  using somnus::simulation::kOneModel, somnus::simulation::kStages, somnus::simulation::kSeveralModels;
+  const somnus::simulation::Scenario& scenario = models ? kSeveralModels : stages ? kStages : kOneModel;
   const somnus::simulation::Summary summary =
-      somnus::simulation::RunSeeds(models ? kSeveralModels : kOneModel, range, verbose, max_failures);
+      somnus::simulation::RunSeeds(scenario, range, verbose, max_failures);
   std::printf("%s\n", summary.Describe().c_str());
   return summary.failures.empty() ? 0 : 1;
 }

@@ -1,6 +1,7 @@
 #include "tests/simulation/simulated_worker.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "tests/simulation/simulated_device.h"
 #include "tests/worker/fake_parts.h"
 #include "worker/coordinator_link.h"
+#include "worker/model/shards.h"
 #include "worker/runner/batch_state.h"
 #include "worker/worker.h"
 #include "worker/worker_service.h"
@@ -31,6 +33,14 @@ constexpr absl::Duration kExitPatience = absl::Seconds(2);
 constexpr int64_t kSpilledBytes =
     Disk::kPageBytes + kRegionBytes;  // of weights whose backup is a file: two pages
 constexpr int64_t kWeightBytes = 2;   // all have the letter of the weights; fewer: they are being replaced
+constexpr int kSlowness = 5;          // how many times longer a slow stage computes
+
+// In front of the hidden states that a stage sends to the next stage.
+struct StreamHeader {
+  int64_t epoch = 0;
+  int64_t step_id = 0;
+  int64_t stage = 0;  // which has sent them
+};
 
 // The files at a path, whose end is what the weights are (Site::weights).
 class SimulatedCheckpoint : public FakeCheckpoint {
@@ -72,6 +82,7 @@ class SimulatedMemory : public FakeVmmDriver {
     return absl::OkStatus();
   }
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    if (IsOnDevice(address)) CheckNothingComputes();
     RETURN_IF_ERROR(FakeVmmDriver::Map(address, bytes, handle));
     if (!IsOnDevice(address)) return absl::OkStatus();
     device_memory_[handle] = bytes;
@@ -81,8 +92,10 @@ class SimulatedMemory : public FakeVmmDriver {
   }
   absl::Status Release(Handle handle) override {
     RETURN_IF_ERROR(FakeVmmDriver::Release(handle));
-    if (const auto memory = device_memory_.extract(handle); !memory.empty())
-      self().device_bytes -= memory.mapped();
+    const auto memory = device_memory_.extract(handle);
+    if (memory.empty()) return absl::OkStatus();
+    CheckNothingComputes();
+    self().device_bytes -= memory.mapped();
     return absl::OkStatus();
   }
 
@@ -94,6 +107,13 @@ class SimulatedMemory : public FakeVmmDriver {
 
  private:
   WorkerProcess& self() { return Site::current().workers[pid_]; }
+  // A worker that leaves gives its memory back while other ranks may compute.
+  void CheckNothingComputes() {
+    if (self().worker == nullptr) return;
+    Site& site = Site::current();
+    site.world.LookAround(
+        [&] { site.steps.CheckNone(self().group, self().worker->group_epoch(), site.world.name(pid_)); });
+  }
   bool IsOnDevice(void* address) const {
     const auto after = device_ranges_.upper_bound(address);
     if (after == device_ranges_.begin()) return false;
@@ -129,6 +149,8 @@ class SimulatedRunner : public ModelRunner {
         self_(site->workers[pid]),
         communicator_(*communicator),
         allocator_(*allocator),
+        place_(options.pipeline),
+        num_layers_(StageLayers(options.pipeline, site->num_layers).size()),
         model_(site->model),
         batch_({.max_num_seqs = options.max_num_seqs,
                 .max_num_batched_tokens = options.max_num_batched_tokens,
@@ -137,7 +159,9 @@ class SimulatedRunner : public ModelRunner {
                 .vocab_size = site->model.vocab_size,
                 .num_blocks = 0,
                 .max_proposals = options.num_speculative_tokens,
-                .attention_reach = site->model.window}) {}
+                .attention_reach = site->model.window}) {
+    self_.stage = place_.stage;
+  }
   ~SimulatedRunner() override {
     for (void* data : {weights_, workspace_, kv_cache_})
       if (data != nullptr) allocator_.Free(data).IgnoreError();
@@ -155,13 +179,13 @@ class SimulatedRunner : public ModelRunner {
   }
 
   std::string weight_types() const override { return "f32"; }
-  int64_t kv_block_bytes() const override { return kRegionBytes; }
+  int64_t kv_block_bytes() const override { return num_layers_ * kRegionBytes; }
   absl::Status Profile() override { return absl::OkStatus(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool) override {
     const DeviceAllocation allocation(&self_);
-    ASSIGN_OR_RETURN(kv_cache_, allocator_.AllocateRows("kv_cache", num_blocks * kv_block_bytes(), 1,
-                                                        num_mapped_blocks * kv_block_bytes()));
+    ASSIGN_OR_RETURN(kv_cache_, allocator_.AllocateRows("kv_cache", num_blocks * kRegionBytes, num_layers_,
+                                                        num_mapped_blocks * kRegionBytes));
     batch_.SetNumBlocks(num_mapped_blocks);
     RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
     if (allocator_.Stats()["kv_cache"].sleeping == 0) Forget();  // otherwise ResetAfterWake forgets
@@ -169,7 +193,7 @@ class SimulatedRunner : public ModelRunner {
   }
   absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
     RETURN_IF_ERROR(batch_.CheckUnused(num_mapped_blocks));
-    RETURN_IF_ERROR(allocator_.Resize(kv_cache_, num_mapped_blocks * kv_block_bytes()));
+    RETURN_IF_ERROR(allocator_.Resize(kv_cache_, num_mapped_blocks * kRegionBytes));
     RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
     batch_.SetNumBlocks(num_mapped_blocks);
     return absl::OkStatus();
@@ -198,24 +222,24 @@ class SimulatedRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
     RETURN_IF_ERROR(error_);
     CheckMemory(request);
-    world_.Sleep(world_.random().Between(absl::Microseconds(200), absl::Milliseconds(4)));
+    site_.steps.Begin(self_.group, request.group_epoch(), number());
+    const absl::Duration time = world_.random().Between(absl::Microseconds(200), absl::Milliseconds(4));
+    world_.Sleep(place_.stage == site_.slow_stage ? kSlowness * time : time);
     if (self_.step_hang > absl::ZeroDuration())
       world_.Sleep(std::exchange(self_.step_hang, absl::ZeroDuration()));
     absl::StatusOr<v1::StepReply> reply = Compute(request);
     if (!reply.ok()) return error_ = reply.status();
+    site_.steps.End(self_.group, request.group_epoch(), number());
     return std::make_unique<FinishedStep>(std::move(reply));
   }
+  // The fingerprint is of all stages' weights, as the logits are.
   absl::StatusOr<uint64_t> SelfCheck() override {
     RETURN_IF_ERROR(error_);
     if (!batch_.empty()) return absl::FailedPreconditionError("a sequence has a slot");
     world_.Sleep(world_.random().Between(absl::Microseconds(200), absl::Milliseconds(4)));
-    const char own = Weights();
-    std::string all(communicator_.world_size(), 0);
-    if (absl::Status status = communicator_.AllGather(&own, 1, all.data()); !status.ok())
-      return error_ = status;
-    uint64_t fingerprint = 0;
-    for (const char weights : all) fingerprint = 31 * fingerprint + static_cast<uint64_t>(weights);
-    return communicator_.rank() == 0 ? fingerprint : 0;
+    absl::StatusOr<uint64_t> fingerprint = Fingerprint();
+    if (!fingerprint.ok()) error_ = fingerprint.status();
+    return fingerprint;
   }
   absl::Status CheckReload(const Checkpoint&) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override {
@@ -261,6 +285,17 @@ class SimulatedRunner : public ModelRunner {
     self_.memory->Fill(weights_, whole ? kWeightBytes : 1, static_cast<char>(number));
     return absl::OkStatus();
   }
+  absl::StatusOr<uint64_t> Fingerprint() {
+    uint64_t fingerprint = 0;
+    if (!place_.first())
+      RETURN_IF_ERROR(communicator_.ReceiveFromPreviousStage(&fingerprint, sizeof(fingerprint)));
+    const char own = Weights();
+    std::string all(communicator_.world_size(), 0);
+    RETURN_IF_ERROR(communicator_.AllGather(&own, 1, all.data()));
+    for (const char weights : all) fingerprint = 31 * fingerprint + static_cast<uint64_t>(weights);
+    if (!place_.last()) RETURN_IF_ERROR(communicator_.SendToNextStage(&fingerprint, sizeof(fingerprint)));
+    return samples() ? fingerprint : 0;
+  }
   // What the memory of weights holds; 0: nothing that is whole.
   char Weights() {
     for (char weights = 'a'; weights <= 'z'; ++weights)
@@ -305,32 +340,85 @@ class SimulatedRunner : public ModelRunner {
     RETURN_IF_ERROR(std::exchange(self_.step_error, absl::OkStatus()));
     if (absl::Status status = CheckMessage(request); !status.ok()) return Broken(status);
     model_.SetWeights(static_cast<uint64_t>(Weights()));
-    absl::StatusOr<v1::StepReply> reply = model_.Execute(WithoutSwaps(request));
+    ASSIGN_OR_RETURN(FakeStream received, ReceiveStream(request));
+    FakeStream stream;
+    absl::StatusOr<v1::StepReply> reply =
+        model_.ExecuteStage(WithoutSwaps(request), {.first = place_.first(), .last = place_.last()},
+                            std::move(received), &stream);
     if (!reply.ok()) return Broken(reply.status());
+    RETURN_IF_ERROR(Compare(request, &*reply, &stream));
+    RETURN_IF_ERROR(SendStream(request, stream));
+    if (samples()) return reply;
+    v1::StepReply acknowledgement;
+    acknowledgement.set_step_id(reply->step_id());
+    return acknowledgement;
+  }
+  // Tokens of which the ranks of the stage have other results are changed, and so is all that the next stage
+  // goes on from.
+  absl::Status Compare(const v1::StepRequest& request, v1::StepReply* reply, FakeStream* stream) {
     const int world_size = communicator_.world_size();
     std::vector<int32_t> own{static_cast<int32_t>(request.group_epoch())};
     for (const v1::SampledToken& token : reply->tokens()) own.push_back(token.token_id());
+    const size_t num_tokens = own.size() - 1;
+    for (size_t i = 0; i < stream->size() && !place_.last(); ++i)
+      own.push_back(static_cast<int32_t>((*stream)[i].state));
     std::vector<int32_t> all(own.size() * world_size);
     RETURN_IF_ERROR(communicator_.AllGather(own.data(), own.size() * sizeof(int32_t), all.data()));
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i] == own[i % own.size()]) continue;
-      if (i % own.size() == 0) world_.Violate("two epochs compute together");
-      v1::SampledToken* token = reply->mutable_tokens(static_cast<int>(i % own.size()) - 1);
-      token->set_token_id((token->token_id() + 1) % site_.model.vocab_size);  // the ranks disagree
+      const size_t place = i % own.size();
+      if (all[i] == own[place]) continue;
+      if (place == 0) {
+        world_.Violate("two epochs compute together");
+      } else if (place <= num_tokens) {
+        v1::SampledToken* token = reply->mutable_tokens(static_cast<int>(place) - 1);
+        token->set_token_id((token->token_id() + 1) % site_.model.vocab_size);
+      } else {
+        ++(*stream)[place - 1 - num_tokens].state;
+      }
     }
-    if (communicator_.rank() != 0) {
-      const int64_t step_id = reply->step_id();
-      reply = v1::StepReply();
-      reply->set_step_id(step_id);
-    }
-    return reply;
+    return absl::OkStatus();
   }
+  // A step that schedules nothing sends nothing from stage to stage.
+  absl::StatusOr<FakeStream> ReceiveStream(const v1::StepRequest& request) {
+    FakeStream stream;
+    if (place_.first() || batch_.num_scheduled_tokens() == 0) return stream;
+    stream.resize(batch_.num_scheduled_tokens());
+    const size_t bytes = stream.size() * sizeof(stream[0]);
+    std::vector<char> message(sizeof(StreamHeader) + bytes);
+    RETURN_IF_ERROR(
+        communicator_.ReceiveFromPreviousStage(message.data(), static_cast<int64_t>(message.size())));
+    StreamHeader header;
+    std::memcpy(&header, message.data(), sizeof(header));
+    std::memcpy(stream.data(), message.data() + sizeof(header), bytes);
+    if (header.epoch != request.group_epoch() || header.step_id != request.step_id() ||
+        header.stage != place_.stage - 1) {
+      world_.Violate(absl::StrCat("stage ", place_.stage, " computes step ", request.step_id(), " of epoch ",
+                                  request.group_epoch(), " with the stream of stage ", header.stage,
+                                  " for step ", header.step_id, " of epoch ", header.epoch));
+    }
+    return stream;
+  }
+  absl::Status SendStream(const v1::StepRequest& request, const FakeStream& stream) {
+    if (place_.last() || stream.empty()) return absl::OkStatus();
+    const StreamHeader header = {request.group_epoch(), request.step_id(), place_.stage};
+    const size_t bytes = stream.size() * sizeof(stream[0]);
+    std::vector<char> message(sizeof(header) + bytes);
+    std::memcpy(message.data(), &header, sizeof(header));
+    std::memcpy(message.data() + sizeof(header), stream.data(), bytes);
+    return communicator_.SendToNextStage(message.data(), static_cast<int64_t>(message.size()));
+  }
+  // Rank 0 of the last stage replies with tokens.
+  bool samples() const { return communicator_.rank() == 0 && place_.last(); }
+  // The rank among all stages.
+  int number() const { return place_.stage * communicator_.world_size() + communicator_.rank(); }
 
   Site& site_;
   World& world_;
   WorkerProcess& self_;
   Communicator& communicator_;
   SleepableAllocator& allocator_;
+  const PipelinePlace place_;
+  const int64_t num_layers_;  // of the stage
   FakeWorker model_;
   std::map<char*, std::vector<uint64_t>> host_blocks_;
   BatchState batch_;

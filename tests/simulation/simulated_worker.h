@@ -1,7 +1,8 @@
 #pragma once
 // A worker process: the product's Worker, its service and its link to the coordinator, over a simulated
 // device, with the model of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks
-// compare their results, so that a wrong block of any rank shows in the tokens.
+// compare their results, so that a wrong block of any rank shows in the tokens. In a pipeline each stage goes
+// on from what the stage before has sent.
 
 #include <cstdint>
 #include <string>

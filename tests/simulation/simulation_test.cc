@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kSeedsOfOneTest = 2500;
 constexpr int64_t kSeedsOfSeveralModels = 300;
-constexpr uint64_t kReplayedSeedsOfSeveralModels = 50;
+constexpr int64_t kSeedsOfStages = 300;
+constexpr uint64_t kOtherReplayedSeeds = 50;  // of stages, and of several models
 constexpr uint64_t kReplayedSeeds = 150;
 
 class SeedsTest : public testing::TestWithParam<uint64_t> {};
@@ -49,6 +50,20 @@ TEST_P(SeedsTest, AllInvariantsHold) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TenThousand, SeedsTest, testing::Range<uint64_t>(0, 4));
+
+TEST(StagesTest, AllInvariantsHold) {
+  const Summary summary = RunSeeds(kStages, {1, kSeedsOfStages}, /*verbose=*/false);
+  EXPECT_TRUE(summary.failures.empty()) << summary.Describe();
+  EXPECT_EQ(static_cast<int64_t>(summary.num_seeds), kSeedsOfStages);
+  // The runs have tried something, and the stages have computed different steps at once.
+  EXPECT_GT(summary.counts.at("steps beside another stage's"), 10 * kSeedsOfStages);
+  for (const char* tried : {"requests", "faults", "resizes"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfStages) << tried;
+  for (const char* tried : {"recoveries", "sleeps", "changes of weights"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfStages / 4) << tried;
+  for (const char* tried : {"restarts of the coordinator", "clusters with replicas", "blocks swapped in"})
+    EXPECT_GT(summary.counts.at(tried), kSeedsOfStages / 10) << tried;
+}
 
 TEST(SeveralModelsTest, AllInvariantsHold) {
   const Summary summary = RunSeeds(kSeveralModels, {1, kSeedsOfSeveralModels}, /*verbose=*/false);
@@ -87,11 +102,13 @@ TEST(ReplayTest, ASeedIsOneRunWhateverRanBefore) {
   EXPECT_EQ(different.size(), kReplayedSeeds);  // none has crashed, either
 }
 
-TEST(ReplayTest, ASeedOfSeveralModelsIsOneRun) {
-  const Summary first = RunSeeds(kSeveralModels, {1, kReplayedSeedsOfSeveralModels}, /*verbose=*/false);
-  const Summary second = RunSeeds(kSeveralModels, {1, kReplayedSeedsOfSeveralModels}, /*verbose=*/false);
-  EXPECT_EQ(first.traces, second.traces);
-  EXPECT_EQ(first.counts, second.counts);
+TEST(ReplayTest, ASeedOfSeveralModelsOrStagesIsOneRun) {
+  for (const Scenario& scenario : {kSeveralModels, kStages}) {
+    const Summary first = RunSeeds(scenario, {1, kOtherReplayedSeeds}, /*verbose=*/false);
+    const Summary second = RunSeeds(scenario, {1, kOtherReplayedSeeds}, /*verbose=*/false);
+    EXPECT_EQ(first.traces, second.traces) << scenario.flag;
+    EXPECT_EQ(first.counts, second.counts) << scenario.flag;
+  }
 }
 
 // Addresses, and what memory holds that nobody has written, are others in each process.

@@ -13,7 +13,7 @@ Site* the_site = nullptr;
 }  // namespace
 
 Site::Site(uint64_t seed, WorkerMain worker_main)
-    : world(seed), network(&world), disk(&world), worker_main_(std::move(worker_main)) {
+    : world(seed), network(&world), disk(&world), steps(&world), worker_main_(std::move(worker_main)) {
   if (std::exchange(the_site, this) != nullptr) std::abort();
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 // The shared state of a simulated cluster's parts: the world, the network, the worker processes with their
-// future faults, and the groups that ranks have formed.
+// future faults, the groups that ranks have formed, and the steps that the groups compute.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "tests/fakes/fake_worker.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/step_watch.h"
 #include "tests/simulation/world.h"
 
 namespace somnus {
@@ -29,6 +31,7 @@ namespace somnus::simulation {
 struct WorkerProcess {
   int group = 0;  // of a replica, or of a model
   int rank = 0;
+  int stage = 0;       // of the pipeline: whose layers the process has loaded
   bool local = false;  // started by a coordinator, on the coordinator's host
   int parent = 0;      // of a local worker: the coordinator that watches the process
   Worker* worker = nullptr;
@@ -37,14 +40,16 @@ struct WorkerProcess {
   bool allocates_device_memory = false;  // ranges that are reserved now are for such memory
   std::function<void()> leave;           // the action of SIGTERM
   bool may_end = false;                  // some fault has struck for which a group may replace the worker
-  // Faults of the next step, load, and change of memory.
+  // Faults of the next step, load, change of memory, and message between two stages.
   absl::Status step_error;
   absl::Duration step_hang;
   absl::Duration load_delay;
   bool damage_backup = false;  // before the next restore
+  absl::Status link_error;     // which breaks the link
+  bool stalls_link = false;    // for good: the message, and all that follow, are lost
 };
 
-// The ranks that have met under a name.
+// The ranks that have met under a name: the ranks of a stage, or the two ends of a link between stages.
 struct RankGroup {
   int world_size = 0;
   std::map<int, int> processes;  // by rank
@@ -54,6 +59,9 @@ struct RankGroup {
     int num_left = 0;                 // ranks that have taken the data
   };
   std::map<int64_t, Round> rounds;
+  std::deque<std::string> messages;  // that are under way on a link
+  size_t most_messages = 0;          // beyond which a sender waits
+  bool stalled = false;              // nothing passes on the link any more
 
   void Fail(const absl::Status& reason);
 };
@@ -76,6 +84,10 @@ class Site {
   Disk disk;
   bool spills = false;  // backups are files on the disk
   FakeWorkerOptions model;
+  bool has_stages = false;  // ranks are stages of a pipeline
+  int num_layers = 1;       // which the stages divide
+  int slow_stage = -1;      // whose steps take longer than those of other stages; -1: none
+  StepWatch steps;
   int num_replicas = 1;                  // each is a group of ranks
   int num_models = 1;                    // likewise; several models have one replica each
   std::map<int, WorkerProcess> workers;  // by pid

@@ -45,7 +45,7 @@ MAX_COLUMNS = 120
 # Files and flags of other programs, and files that ours write.
 FOREIGN = {"bench.py", "cuda_runtime.h", "day.jsonl", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
 FOREIGN_IN_BLOCKS = {"--rm", "--read-only", "--tmpfs", "--shm-size", "--from-literal", "--no-create-home", "--shell", "--output-format",
-                     "--worker-urls", "--flag", "--seeds"}  # the last two are of tests/simulation
+                     "--worker-urls", "--flag", "--seeds", "--stages"}  # the last three are of tests/simulation
 # Words behind our name that belong to longer names, not to commands.
 NO_COMMANDS = {"cluster", "control", "inference", "is"}
 
