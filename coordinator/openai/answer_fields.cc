@@ -101,14 +101,16 @@ const ToolFormat* CallFormat(const ServedModel& model, const ToolChoice& choice)
   return can_force ? own : &ForcedJsonFormat();
 }
 
-// Whether the text of one of the format's markers is a token that skip_special_tokens would hide.
+// Whether one of the format's markers is, or holds, a token that skip_special_tokens would hide.
 bool HasSpecialMarkers(const Tokenizer& tokenizer, const TurnFormat& format) {
   if (format.tools != nullptr && format.tools->special_markers) return true;
   const ReasoningFormat* const reasoning = format.reasoning;
   if (reasoning == nullptr) return false;
   const std::vector<AddedToken>& added = tokenizer.data().added_tokens;
   return reasoning->harmony || std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
-           return token.special && (token.content == reasoning->begin || token.content == reasoning->end);
+           return token.special && !token.content.empty() &&
+                  (absl::StrContains(reasoning->begin, token.content) ||
+                   absl::StrContains(reasoning->end, token.content));
          });
 }
 
