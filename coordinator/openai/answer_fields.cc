@@ -231,7 +231,9 @@ void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const Rende
   }
   if (answer->format.tools != nullptr)
     answer->options.make_id = CallIdMaker(answer->format.tools->ids, chat.earlier_calls);
-  answer->schemas = ToolSchemas(choice.tools);
+  const bool has_elements =
+      answer->format.tools != nullptr && answer->format.tools->arguments == ArgumentSyntax::kElements;
+  answer->schemas = ToolSchemas(choice.tools, has_elements);
   answer->include_reasoning = include_reasoning;
   answer->parallel_tool_calls = choice.choice.is_parallel;
   answer->ends_as_stop = choice.choice.kind == Kind::kNamed;

@@ -327,6 +327,36 @@ std::vector<RecordedTurn> TagTurns() {
        false,
        "Write <invoke name=\"x\"></invoke>.",
        {"", "Write <invoke name=\"x\"></invoke>.", {}}},
+      {"minimax_m3: elements within elements",
+       "minimax_m3",
+       "minimax_m3",
+       false,
+       "<mm:think>Hm.</mm:think>I look.\n]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">"
+       "]<]minimax[>[<city>5 ]<]mini\"]<]minimax[>[</city>\n]<]minimax[>[<days>3]<]minimax[>[</days>"
+       "]<]minimax[>[<tags>\n]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[<item>7]<]minimax[>[</"
+       "item>\n"
+       "]<]minimax[>[</tags>]<]minimax[>[<options>]<]minimax[>[<depth>2]<]minimax[>[</"
+       "depth>]<]minimax[>[<deep>"
+       "]<]minimax[>[<x>1]<]minimax[>[</x>]<]minimax[>[</deep>]<]minimax[>[</options>]<]minimax[>[</invoke>\n"
+       "]<]minimax[>[<invoke name=\"get_time\">\n]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+       {"Hm.",
+        "I look.",
+        {{"id0", "get_weather",
+          "{\"city\": \"5 ]<]mini\\\"\", \"days\": 3, \"tags\": [\"a\", \"7\"], \"options\": "
+          "{\"depth\": 2, \"deep\": {\"x\": \"1\"}}}"},
+         kTimeCall}}},
+      {"minimax_m3: end tags that lack, and values that were JSON",
+       "minimax_m3",
+       "",
+       false,
+       "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<tags>[\"a\"]"
+       "]<]minimax[>[</tags>]<]minimax[>[<city>Par]<]minimax[>[</is>]<]minimax[>[</invoke>"
+       "]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<tags>]<]minimax[>[</tags>]<]minimax[>[<days>3"
+       "]<]minimax[>[</tool_call>Done.",
+       {"",
+        "Done.",
+        {{"id0", "get_weather", "{\"tags\": [\"a\"], \"city\": \"Par]<]minimax[>[</is>\"}"},
+         {"id1", "get_weather", "{\"tags\": [], \"days\": 3}"}}}},
       {"deepseek_v32: types in the tags",
        "deepseek_v32",
        "",
@@ -666,7 +696,7 @@ const std::vector<ToolSpec>& RecordedTools() {
          "city": {"type": "string"}, "days": {"type": "integer"}, "detailed": {"type": "boolean"},
          "tags": {"type": "array", "items": {"type": "string"}}, "options": {"$ref": "#/$defs/options"},
          "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
-         "required": ["city", "days"], "additionalProperties": false, "$defs": {"options": {"type": "object"}}})")},
+         "required": ["city", "days"], "additionalProperties": false, "$defs": {"options": {"type": "object", "properties": {"depth": {"type": "integer"}}}}})")},
       {"get_time", nullptr},
       {"run", nlohmann::ordered_json::parse(R"({"type": "object", "properties": {"code": {"type": "string"}},
          "required": ["code"]})")}};

@@ -38,7 +38,8 @@ TEST(ToolFormatOfTemplateTest, TakesTheFormatThatOnlyOneFamilyHas) {
   EXPECT_EQ(ToolsOf("<|start_header_id|>ipython{{ '{\"name\": \"x\", \"parameters\": ' }}"), "llama3_json");
   EXPECT_EQ(ToolsOf("Use the form [func_name1(params_name1=params_value1)]"), "pythonic");
   EXPECT_EQ(ToolsOf("<|tool_list_start|>{{ tools }}"), "lfm2");
-  EXPECT_EQ(ToolsOf("]<]minimax[>[<tool_call>"), "none");  // a family whose calls no parser reads
+  EXPECT_EQ(ToolsOf("]<]minimax[>[<tool_call>"), "minimax_m3");
+  EXPECT_EQ(ToolsOf(">>>${recipient}"), "none");  // a family whose calls no parser reads
   EXPECT_EQ(ToolsOf("<function={{ n }}>{{ a }}</function><|python_tag|>"), "functionary_v31");
   EXPECT_EQ(ToolsOf("<|open|>tools<|sep|><|close|>tools<|sep|>"), "kimi_k3");
   EXPECT_EQ(ToolsOf("<tool_calls><tool_call>{{ n }}<tool_sep><arg_key>"), "hy_v3");
@@ -65,17 +66,15 @@ TEST(ReasoningFormatOfTemplateTest, TakesTheFormatByItsMarkers) {
 // The names of vLLM, and those of SGLang that differ: each has a row, or a refusal that says why.
 TEST(ChooseFormatTest, TakesNamesOfVllmAndSglang) {
   for (const char* name :
-       {"apertus",        "cohere_command3", "cohere_command4", "deepseek_v3",   "deepseek_v31",
-        "deepseek_v32",   "deepseek_v4",     "ernie45",         "functiongemma", "gemma4",
-        "gigachat3",      "glm45",           "glm47",           "granite",       "granite-20b-fc",
-        "granite4",       "hermes",          "hunyuan_a13b",    "hy_v3",         "internlm",
-        "jamba",          "kimi_k2",         "kimi_k3",         "lfm2",          "llama3_json",
-        "llama4_json",    "llama4_pythonic", "longcat",         "mimo",          "minicpm5",
-        "minimax",        "minimax_m2",      "mistral",         "olmo3",         "openai",
-        "phi4_mini_json", "poolside_v1",     "pythonic",        "qwen3_coder",   "qwen3_xml",
-        "seed_oss",       "solar_open2",     "step3",           "step3p5",       "xlam",
-        "deepseekv31",    "gpt-oss",         "interns1",        "llama3",        "minimax-m2",
-        "qwen25"}) {
+       {"apertus",        "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32",
+        "deepseek_v4",    "ernie45",         "functiongemma",   "gemma4",      "gigachat3",    "glm45",
+        "glm47",          "granite",         "granite-20b-fc",  "granite4",    "hermes",       "hunyuan_a13b",
+        "hy_v3",          "internlm",        "jamba",           "kimi_k2",     "kimi_k3",      "lfm2",
+        "llama3_json",    "llama4_json",     "llama4_pythonic", "longcat",     "mimo",         "minicpm5",
+        "minimax",        "minimax_m2",      "minimax_m3",      "mistral",     "olmo3",        "openai",
+        "phi4_mini_json", "poolside_v1",     "pythonic",        "qwen3_coder", "qwen3_xml",    "seed_oss",
+        "solar_open2",    "step3",           "step3p5",         "xlam",        "deepseekv31",  "gpt-oss",
+        "interns1",       "llama3",          "minimax-m2",      "qwen25"}) {
     const auto format = ChooseToolFormat(name, "");
     ASSERT_TRUE(format.ok()) << format.status();
     EXPECT_NE(*format, nullptr) << name;

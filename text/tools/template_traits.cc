@@ -24,7 +24,7 @@ struct TemplateRule {
 
 const std::vector<TemplateRule>& ToolRules() {
   static const auto* const rules = new std::vector<TemplateRule>{
-      {"", {"]<]minimax[>["}},    // MiniMax M3
+      {"minimax_m3", {"]<]minimax[>["}},
       {"", {">>>${recipient}"}},  // Functionary 3.2
       {"kimi_k3", {"<|open|>", "<|close|>", "<|sep|>"}},
       {"apertus", {"<|tools_prefix|>"}},

@@ -310,6 +310,17 @@ std::vector<ToolFormat> TagFormats() {
                   .close = "</minimax:tool_call>",
                   .style = "minimax_xml",
                   .trigger = "<minimax:tool_call>"}},
+      {.name = "minimax_m3",
+       .aliases = {"minimax-m3"},
+       .body = CallBody::kNamed,
+       .section_begin = "]<]minimax[>[<tool_call>",
+       .section_end = "]<]minimax[>[</tool_call>",
+       .section_may_lack = false,
+       .call_begin = {"]<]minimax[>[<invoke name=\""},
+       .call_end = {"]<]minimax[>[</invoke>"},
+       .header = {.name_end = "\">"},
+       .arguments = ArgumentSyntax::kElements,
+       .tags = {.key_begin = "]<]minimax[>[<"}},
       Dsml("deepseek_v32", "deepseekv32", false),
       Dsml("deepseek_v4", "deepseekv4", true),
       {.name = "glm45",
@@ -520,8 +531,6 @@ const std::vector<UnreadFormat>& UnreadToolFormats() {
   constexpr absl::string_view kForm = "its calls have a form that no parser here reads";
   static const auto* const formats = new std::vector<UnreadFormat>{
       {"inkling", kForm},
-      {"minimax_m3", "its arguments are nested elements, which no parser here reads"},
-      {"minimax-m3", "its arguments are nested elements, which no parser here reads"},
       {"functionary", "calls of version 3.2 begin in the prompt; functionary_v31 is read"},
       {"functionary_v32", "calls of version 3.2 begin in the prompt; functionary_v31 is read"},
       {"hf", "a response template in the tokenizer's files is not read"}};

@@ -23,8 +23,9 @@ enum class CallBody {
 // How the arguments of a call of kNamed are written.
 enum class ArgumentSyntax {
   kJson,
-  kTags,   // a tag for each parameter, whose text is converted by the tool's schema
-  kGemma,  // {a:<|"|>text<|"|>,n:1}
+  kTags,      // a tag for each parameter, whose text is converted by the tool's schema
+  kGemma,     // {a:<|"|>text<|"|>,n:1}
+  kElements,  // an element for each parameter, with elements within; tags.key_begin stands before the names
 };
 
 enum class CallIdStyle {
