@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxTag = 1024;
 
-bool IsSpace(absl::string_view text) {
+bool IsBlank(absl::string_view text) {
   for (const char c : text) {
     if (!IsJsonSpace(c)) return false;
   }
@@ -121,7 +121,7 @@ void ElementArguments::EndElement(std::string* json) {
     *json += element.close;
   } else if (element.types == kStringType) {
     *json += begun_ ? "\"" : "\"\"";
-  } else if ((element.types == kArrayType || element.types == kObjectType) && IsSpace(text_)) {
+  } else if ((element.types == kArrayType || element.types == kObjectType) && IsBlank(text_)) {
     *json += element.types == kArrayType ? "[]" : "{}";
   } else {
     *json += JsonOfText(text_, element.types, limits_.max_depth);
