@@ -445,7 +445,6 @@ std::vector<ReasoningFormat> ThinkFormats() {
        .begin = "<think>",
        .end = "</think>",
        .forced_end = "\n</think>\n\n<response>\n",
-       .begins_inside = true,
        .answer_begin = {"<response>"},
        .answer_end = {"</response>"}},
       {.name = "hunyuan_a13b",
