@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/json_reader.h"
 #include "checkpoint/tokenizer/hf_tokenizer_files.h"
 
 namespace somnus {
@@ -86,7 +87,8 @@ absl::StatusOr<std::optional<SentenceModules>> ReadSentenceModules(const std::st
   std::optional<SentenceModules> modules;
   const auto read = [&](absl::string_view file, absl::string_view text) -> absl::Status {
     // A list, which the parser of objects reads within an object.
-    ASSIGN_OR_RETURN(const json object, ParseJsonObject(file, absl::StrCat("{\"modules\":", text, "}")));
+    ASSIGN_OR_RETURN(const json object,
+                     ParseJsonObject(file, absl::StrCat("{\"modules\":", WithoutByteOrderMark(text), "}")));
     const json& list = object.at("modules");
     if (!list.is_array() || list.size() > kMaxModules)
       return absl::InvalidArgumentError(

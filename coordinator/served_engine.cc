@@ -216,6 +216,7 @@ class ServedEngineImpl : public ServedEngine {
     model.name = name_;
     model.aliases = flags_.model_aliases;
     model.history = std::make_shared<RequestHistory>(static_cast<size_t>(flags_.request_history));
+    model.max_request_events = flags_.max_request_events;
     model.pinned = sharing.pinned;
     model.priority = sharing.priority;
     model.ttft_target = sharing.targets.ttft;

@@ -2,7 +2,7 @@
 // A picture of one engine loop for people who watch: the first open requests, and who holds which block of
 // the KV cache. Plain values.
 //
-// Bounded: kMaxViewedRequests requests, kMaxViewedBlocks cells.
+// Bounded: EngineOptions::max_viewed_requests requests, kMaxViewedBlocks cells.
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,6 @@
 
 namespace somnus {
 
-inline constexpr size_t kMaxViewedRequests = 200;
 inline constexpr int32_t kMaxViewedBlocks = 4096;
 
 struct RequestView {
@@ -37,6 +36,7 @@ struct EngineView {
   std::string blocks;
   int32_t blocks_per_cell = 1;
   std::vector<RequestView> requests;  // running ones first, then waiting ones, in the order of service
+  int32_t max_requests = 0;           // so many at most
 };
 
 // The pictures of all loops of an engine; a loop that has not drawn one yet is left out.

@@ -47,15 +47,16 @@ RequestView ViewOf(const Sequence& sequence, const BlockManager& blocks) {
 template <typename Sequences>
 void AddRequests(const Sequences& sequences, const BlockManager& blocks, EngineView* view) {
   for (auto it = sequences.begin(); it != sequences.end(); ++it) {
-    if (view->requests.size() == kMaxViewedRequests) return;
+    if (static_cast<int32_t>(view->requests.size()) >= view->max_requests) return;
     view->requests.push_back(ViewOf(*it->second, blocks));
   }
 }
 
 }  // namespace
 
-EngineView DrawView(const Scheduler& scheduler, int32_t replica, MonotonicTime now) {
+EngineView DrawView(const Scheduler& scheduler, int32_t replica, int32_t max_requests, MonotonicTime now) {
   EngineView view;
+  view.max_requests = max_requests;
   view.taken = now;
   view.replica = replica;
   DrawBlocks(scheduler.blocks().pool(), &view);

@@ -8,6 +8,6 @@
 namespace somnus {
 
 // Takes time in proportion to the bounds of engine_view.h, not to the numbers of requests and blocks.
-EngineView DrawView(const Scheduler& scheduler, int32_t replica, MonotonicTime now);
+EngineView DrawView(const Scheduler& scheduler, int32_t replica, int32_t max_requests, MonotonicTime now);
 
 }  // namespace somnus

@@ -48,7 +48,8 @@ void StepLoop::Run() {
 
 void StepLoop::ShowView() {
   const EngineOptions& options = parts_.options;
-  views_.Show(DrawView(parts_.scheduler, options.data_parallel_rank, options.monotonic_now()));
+  views_.Show(DrawView(parts_.scheduler, options.data_parallel_rank, options.max_viewed_requests,
+                       options.monotonic_now()));
 }
 
 bool StepLoop::ProcessMail() {

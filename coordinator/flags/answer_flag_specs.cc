@@ -82,6 +82,10 @@ FlagGroup AnswerFlags(ChatFlags* c) {
                     "brackets within each other, of one grammar"),
           Flag::Int("structured-outputs-max-whitespace", &c->grammar_limits.max_whitespace, 0, 1000,
                     "characters of white space in a row that JSON may have; 0: any number"),
+          Flag::Int("structured-outputs-max-chain-branches", &c->grammar_limits.max_chain_branches, 0,
+                    1 << 24,
+                    "branches of the rules that a grammar's counted repetitions become; the masks of further "
+                    "ones are slow"),
           Flag::Bytes("structured-outputs-max-sequence-bytes", &c->grammar_limits.matcher_bytes,
                       kMinBytesFlag, int64_t{1} << 40,
                       "of memory that one sequence's place in its grammar takes; above, it ends"),

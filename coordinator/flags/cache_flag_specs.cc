@@ -48,6 +48,10 @@ FlagGroup CacheFlags(Flags* f) {
           Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype, kDTypes),
           Flag::Switch("enable-prefix-caching", &f->engine.scheduler.blocks.enable_prefix_caching,
                        "share the KV cache of equal prompt prefixes"),
+          Flag::Int(
+              "max-passed-contents", &f->engine.scheduler.blocks.max_passed_contents, 0, 1 << 24,
+              "lost blocks whose tokens the prefix cache keeps, about 250 bytes each, where every layer "
+              "has a window: a beginning of at most so many blocks is found by its last ones"),
           Flag::Number("max-pinned-prefix-share", &f->engine.pins.max_share, 0, 1,
                        "of the KV cache, that pinned prefixes may have together (POST /v1/prefixes)"),
           Flag::Int("max-pinned-prefixes", &f->engine.pins.max_prefixes, 0, 1024,

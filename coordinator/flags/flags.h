@@ -82,8 +82,9 @@ struct Flags {
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   TraceLimits trace;
   // Observation.
-  std::string access_log;          // file for a JSON line of each request; "-": stdout; empty: there is none
-  int32_t request_history = 1000;  // ended requests of each model that GET /requests remembers
+  std::string access_log;           // file for a JSON line of each request; "-": stdout; empty: there is none
+  int32_t request_history = 1000;   // ended requests of each model that GET /requests remembers
+  int32_t max_request_events = 64;  // of each request, besides its end
   bool kv_cache_metrics = false;
   double kv_cache_metrics_sample = 0.01;  // of the blocks
   TraceExportOptions traces;

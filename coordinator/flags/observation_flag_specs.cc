@@ -14,6 +14,11 @@ FlagGroup ObservationFlags(Flags* f) {
               "request-history", &f->request_history, 0, 1 << 17,
               "ended requests of each model of which the server tells what has happened (GET /requests, "
               "somnus explain); each takes about a KiB, 25 KiB at most"),
+          Flag::Int(
+              "max-request-events", &f->max_request_events, 8, 1 << 12,
+              "events that the server remembers of each request, besides its end; further ones are counted"),
+          Flag::Int("max-viewed-requests", &f->engine.max_viewed_requests, 0, 1 << 14,
+                    "requests in the picture of the engine that the console and GET /status draw"),
           Flag::Switch("kv-cache-metrics", &f->kv_cache_metrics,
                        "/metrics says how long blocks stay in the KV cache (vllm:kv_block_*)"),
           Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0, 1,

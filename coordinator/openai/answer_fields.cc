@@ -101,14 +101,16 @@ const ToolFormat* CallFormat(const ServedModel& model, const ToolChoice& choice)
   return can_force ? own : &ForcedJsonFormat();
 }
 
-// Whether the text of one of the format's markers is a token that skip_special_tokens would hide.
+// Whether one of the format's markers is, or holds, a token that skip_special_tokens would hide.
 bool HasSpecialMarkers(const Tokenizer& tokenizer, const TurnFormat& format) {
   if (format.tools != nullptr && format.tools->special_markers) return true;
   const ReasoningFormat* const reasoning = format.reasoning;
   if (reasoning == nullptr) return false;
   const std::vector<AddedToken>& added = tokenizer.data().added_tokens;
   return reasoning->harmony || std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
-           return token.special && (token.content == reasoning->begin || token.content == reasoning->end);
+           return token.special && !token.content.empty() &&
+                  (absl::StrContains(reasoning->begin, token.content) ||
+                   absl::StrContains(reasoning->end, token.content));
          });
 }
 
@@ -229,7 +231,9 @@ void ReadAnswerFormat(FieldReader* fields, const ServedModel& model, const Rende
   }
   if (answer->format.tools != nullptr)
     answer->options.make_id = CallIdMaker(answer->format.tools->ids, chat.earlier_calls);
-  answer->schemas = ToolSchemas(choice.tools);
+  const bool has_elements =
+      answer->format.tools != nullptr && answer->format.tools->arguments == ArgumentSyntax::kElements;
+  answer->schemas = ToolSchemas(choice.tools, has_elements);
   answer->include_reasoning = include_reasoning;
   answer->parallel_tool_calls = choice.choice.is_parallel;
   answer->ends_as_stop = choice.choice.kind == Kind::kNamed;

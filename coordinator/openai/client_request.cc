@@ -275,7 +275,7 @@ std::shared_ptr<RequestTrail> ClientRequest::NewTrail() const {
   facts.max_tokens = params_->prompts.empty() ? 0 : params_->prompts.front().max_tokens;
   facts.priority = params_->priority;
   facts.prompt_tokens = prompt_tokens_;
-  return std::make_shared<RequestTrail>(std::move(facts), arrival_);
+  return std::make_shared<RequestTrail>(std::move(facts), arrival_, model_->max_request_events);
 }
 
 void ClientRequest::NoteMoments(const RequestMoments& moments) {

@@ -1,6 +1,7 @@
 #include "coordinator/openai/structured_fields.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/structured/schema_named_members.h"
+#include "text/tokenizer/regex.h"
 
 namespace somnus {
 namespace {
@@ -18,6 +20,25 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
     "structural_tag";
+constexpr char kWhitespacePattern[] =
+    "structured_outputs.whitespace_pattern must be a pattern of at most 256 bytes that fits no white space "
+    "and one space alike: the text then has one space behind commas and colons, and none elsewhere";
+constexpr size_t kMaxWhitespacePattern = 256;
+
+// Whether the pattern fits all white space of JSON's compact form, which is none or one space.
+bool FitsCompactJson(const Json& pattern) {
+  if (!pattern.is_string() || pattern.get_ref<const std::string&>().size() > kMaxWhitespacePattern)
+    return false;
+  const auto whole = Regex::Compile(absl::StrCat("\\A(?:", pattern.get_ref<const std::string&>(), ")\\z"),
+                                    /*literal=*/false);
+  if (!whole.ok()) return false;
+  const auto fits = [&whole](absl::string_view text) {
+    std::vector<std::pair<size_t, size_t>> matches;
+    (*whole)->FindAll(text, &matches);
+    return !matches.empty();
+  };
+  return fits("") && fits(" ");
+}
 
 // The parts of one request that are about its form.
 class FormReader {
@@ -159,6 +180,9 @@ class FormReader {
     for (const auto& [key, value] : given->items()) {
       if (value.is_null() || value == false) continue;
       if (key == "disable_any_whitespace") {
+        layout.any_whitespace = false;
+      } else if (key == "whitespace_pattern") {
+        if (!FitsCompactJson(value)) return fields_->Fail(kField, kWhitespacePattern);
         layout.any_whitespace = false;
       } else if (key == "disable_additional_properties") {
         only_named_members = true;

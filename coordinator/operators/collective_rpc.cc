@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/memory_tags.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/operators/lifecycle_calls.h"
+#include "coordinator/operators/status_json.h"
 #include "proto/control.pb.h"
 
 namespace somnus {
@@ -147,26 +147,6 @@ std::optional<ApiError> Call(const ServedModel& model, const Method& method, con
   return LifecycleError(status, *model.engine);
 }
 
-nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
-  nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
-  for (const char* tag : kMemoryTags) {
-    const auto found = rank.bytes_by_tag().find(tag);
-    if (found != rank.bytes_by_tag().end()) bytes[tag] = found->second;
-  }
-  return {{"replica", rank.replica()},
-          {"rank", rank.rank()},
-          {"host", rank.host()},
-          {"pid", rank.pid()},
-          {"device", rank.device()},
-          {"numa", rank.numa()},
-          {"state", rank.state()},
-          {"sleep_level", rank.sleep_level()},
-          {"weights_version", rank.weights_version()},
-          {"bytes_by_tag", std::move(bytes)},
-          {"rss_bytes", rank.rss_bytes()},
-          {"error", rank.error()}};
-}
-
 }  // namespace
 
 HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view body) {
@@ -186,7 +166,7 @@ HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view bod
   if (model.rank_status) {
     const bool shows = std::string(method->name) == "get_status";
     for (const v1::RankStatus& rank : model.rank_status())
-      results.push_back(shows ? RankJson(rank) : nlohmann::ordered_json(nullptr));
+      results.push_back(shows ? RankStatusJson(rank) : nlohmann::ordered_json(nullptr));
   }
   return JsonResponse({{"results", std::move(results)}});
 }

@@ -1,5 +1,7 @@
 #include "coordinator/operators/status_json.h"
 
+#include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -24,7 +26,8 @@ double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration)
 template <typename Map>
 Json BytesJson(const Map& bytes_by_tag) {
   Json json = Json::object();
-  for (const auto& [tag, bytes] : bytes_by_tag) json[tag] = bytes;
+  const std::map<std::string, int64_t> in_order(bytes_by_tag.begin(), bytes_by_tag.end());
+  for (const auto& [tag, bytes] : in_order) json[tag] = bytes;
   return json;
 }
 
@@ -54,27 +57,10 @@ Json TransitionJson(const v1::RankStatus& rank) {
           {"seconds", progress.seconds()}};
 }
 
-Json RankJson(const v1::RankStatus& rank) {
-  return {{"replica", rank.replica()},
-          {"rank", rank.rank()},
-          {"host", rank.host()},
-          {"pid", rank.pid()},
-          {"device", rank.device()},
-          {"numa", rank.numa()},
-          {"state", rank.state()},
-          {"error", CleanMessage(rank.error())},
-          {"bytes_by_tag", BytesJson(rank.bytes_by_tag())},
-          {"host_bytes_by_tag", BytesJson(rank.host_bytes_by_tag())},
-          {"file_bytes_by_tag", BytesJson(rank.file_bytes_by_tag())},
-          {"graph_bytes", rank.graph_bytes()},
-          {"rss_bytes", rank.rss_bytes()},
-          {"transition", TransitionJson(rank)}};
-}
-
 Json RanksJson(const ServedModel& model) {
   Json ranks = Json::array();
   if (!model.rank_status) return ranks;
-  for (const v1::RankStatus& rank : model.rank_status()) ranks.push_back(RankJson(rank));
+  for (const v1::RankStatus& rank : model.rank_status()) ranks.push_back(RankStatusJson(rank));
   return ranks;
 }
 
@@ -137,13 +123,14 @@ Json RequestJson(const RequestView& request, int32_t replica, absl::Time now) {
           {"age_s", Seconds(now - request.arrival)}};
 }
 
-// The first requests of each replica in turn, kMaxViewedRequests in all.
+// The first requests of each replica in turn, in all as many as a picture of one replica may have.
 Json RequestsJson(const EngineViews& views) {
   Json requests = Json::array();
   const absl::Time now = absl::Now();
-  for (size_t i = 0; i < kMaxViewedRequests && requests.size() < kMaxViewedRequests; ++i) {
+  const size_t most = views.empty() ? 0 : static_cast<size_t>(views.front()->max_requests);
+  for (size_t i = 0; i < most && requests.size() < most; ++i) {
     for (const auto& view : views) {
-      if (i < view->requests.size() && requests.size() < kMaxViewedRequests)
+      if (i < view->requests.size() && requests.size() < most)
         requests.push_back(RequestJson(view->requests[i], view->replica, now));
     }
   }
@@ -151,6 +138,25 @@ Json RequestsJson(const EngineViews& views) {
 }
 
 }  // namespace
+
+Json RankStatusJson(const v1::RankStatus& rank) {
+  return {{"replica", rank.replica()},
+          {"rank", rank.rank()},
+          {"host", rank.host()},
+          {"pid", rank.pid()},
+          {"device", rank.device()},
+          {"numa", rank.numa()},
+          {"state", rank.state()},
+          {"sleep_level", rank.sleep_level()},
+          {"weights_version", rank.weights_version()},
+          {"error", CleanMessage(rank.error())},
+          {"bytes_by_tag", BytesJson(rank.bytes_by_tag())},
+          {"host_bytes_by_tag", BytesJson(rank.host_bytes_by_tag())},
+          {"file_bytes_by_tag", BytesJson(rank.file_bytes_by_tag())},
+          {"graph_bytes", rank.graph_bytes()},
+          {"rss_bytes", rank.rss_bytes()},
+          {"transition", TransitionJson(rank)}};
+}
 
 Json StateReportJson(const StateReport& report) {
   if (report.serving()) return nullptr;

@@ -10,6 +10,8 @@
 
 namespace somnus {
 
+// What a rank's own status says; also the answer of /collective_rpc's get_status.
+nlohmann::ordered_json RankStatusJson(const v1::RankStatus& rank);
 // Null while requests are served.
 nlohmann::ordered_json StateReportJson(const StateReport& report);
 // The state, the requests and the memory of a model, from its last snapshot.

@@ -45,7 +45,8 @@ const char* TrailStateName(RequestTrail::State state) {
   return "unknown";
 }
 
-RequestTrail::RequestTrail(Facts facts, absl::Time arrival) : facts_(std::move(facts)), arrival_(arrival) {
+RequestTrail::RequestTrail(Facts facts, absl::Time arrival, int32_t max_entries)
+    : facts_(std::move(facts)), arrival_(arrival), max_entries_(static_cast<size_t>(max_entries)) {
   absl::MutexLock lock(&mutex_);
   Append(TrailEvent::kQueued, arrival, "");
 }
@@ -99,7 +100,7 @@ void RequestTrail::Append(TrailEvent event, absl::Time now, std::string detail) 
   std::vector<Entry>& entries = view_.entries;
   if (!entries.empty() && entries.back().event == event && entries.back().detail == detail) {
     ++entries.back().count;
-  } else if (entries.size() < kMaxEntries) {
+  } else if (entries.size() < max_entries_) {
     entries.push_back({.event = event, .at = now, .detail = std::move(detail)});
   } else {
     ++view_.num_dropped;

@@ -4,9 +4,9 @@
 //
 // The client's side makes the trail and notes the end; the scheduler and the engine's loop note the way in
 // between, and a request that moves to another replica takes its trail along. The trail reads the clock, so
-// that the scheduler need not. Bounded: a trail keeps its first kMaxEntries entries, counts the rest, and
-// always has room for the end; equal entries in a row are one entry with a count. Thread safe; each function
-// is cheap enough for the engine's loop.
+// that the scheduler need not. Bounded: a trail keeps as many first entries as it is told, counts the rest,
+// and always has room for the end; equal entries in a row are one entry with a count. Thread safe; each
+// function is cheap enough for the engine's loop.
 
 #include <atomic>
 #include <cstddef>
@@ -37,7 +37,6 @@ const char* TrailEventName(TrailEvent event);
 
 class RequestTrail {
  public:
-  static constexpr size_t kMaxEntries = 64;
   static constexpr size_t kMaxDetailBytes = 300;
 
   // The facts of the request that do not change.
@@ -71,8 +70,8 @@ class RequestTrail {
     std::string finish_reason;  // empty: the request is open
   };
 
-  // Begins with kQueued at `arrival`.
-  RequestTrail(Facts facts, absl::Time arrival);
+  // Begins with kQueued at `arrival`. `max_entries`: besides the end.
+  RequestTrail(Facts facts, absl::Time arrival, int32_t max_entries);
 
   const Facts& facts() const { return facts_; }
   absl::Time arrival() const { return arrival_; }
@@ -90,6 +89,7 @@ class RequestTrail {
 
   const Facts facts_;
   const absl::Time arrival_;
+  const size_t max_entries_;
   std::atomic<int64_t> output_tokens_{0};
   mutable absl::Mutex mutex_;
   View view_ ABSL_GUARDED_BY(mutex_);  // output_tokens_ aside

@@ -17,6 +17,9 @@ struct GrammarLimits {
   // Characters of white space in a row within a JSON text, where the source allows any number; 0: no limit.
   // A weak model that writes spaces without an end fills its answer with them.
   int32_t max_whitespace = 40;
+  // Branches of the rules that counted repetitions become (xgrammar_repetitions.h); others stay repetitions,
+  // whose masks are slow.
+  int64_t max_chain_branches = 1 << 16;
   // A compile, and the masks of a grammar. Times are those of the CPU.
   int64_t compile_bytes = int64_t{256} << 20;
   absl::Duration compile_time = absl::Seconds(1);

@@ -317,8 +317,9 @@ class XgrammarCompiler : public GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> result;
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
-      result = std::make_shared<XgrammarGrammar>(compiler_.CompileGrammar(ChainRepetitions(Parse(source))),
-                                                 shared_);
+      result = std::make_shared<XgrammarGrammar>(
+          compiler_.CompileGrammar(ChainRepetitions(Parse(source), shared_->limits.max_chain_branches)),
+          shared_);
       return absl::OkStatus();
     }));
     if (!warnings.messages().empty()) {

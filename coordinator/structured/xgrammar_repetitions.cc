@@ -20,10 +20,11 @@ constexpr int32_t kNoLimit = -1;
 constexpr int32_t kLongestChain = 1024;
 // The longest repetition of a character class that xgrammar unrolls, in one rule.
 constexpr int32_t kLongestUnrolled = 128;
-// The most branches that the rules of all chains may have together. A shared rule counts once.
-constexpr int64_t kMostBranches = 65'536;
 
 class RepetitionChains : public xgrammar::GrammarMutator {
+ public:
+  explicit RepetitionChains(int64_t max_branches) : max_branches_(max_branches) {}
+
  private:
   // The repeated rule's content, and how often it must and may come from a link of a chain on.
   using Link = std::tuple<std::vector<int32_t>, int32_t, int32_t>;
@@ -37,7 +38,7 @@ class RepetitionChains : public xgrammar::GrammarMutator {
     if (const auto known = ids_.find(Link(content, min, max)); known != ids_.end())
       return builder_->AddRuleRef(known->second);
     const int64_t branches = base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
-    if (num_branches_ + links * branches > kMostBranches) return VisitElement(repeat);
+    if (num_branches_ + links * branches > max_branches_) return VisitElement(repeat);
     const size_t num_known = ids_.size();
     const int32_t first = Chain(rule, content, min, max);
     num_branches_ += static_cast<int64_t>(ids_.size() - num_known) * branches;
@@ -113,14 +114,15 @@ class RepetitionChains : public xgrammar::GrammarMutator {
            base_grammar_->GetGrammarExpr(sequence[0]).type == GrammarExprType::kCharacterClass;
   }
 
+  const int64_t max_branches_;
   std::map<Link, int32_t> ids_;
   int64_t num_branches_ = 0;
 };
 
 }  // namespace
 
-xgrammar::Grammar ChainRepetitions(const xgrammar::Grammar& grammar) {
-  return RepetitionChains().Apply(grammar);
+xgrammar::Grammar ChainRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches) {
+  return RepetitionChains(max_branches).Apply(grammar);
 }
 
 }  // namespace somnus

@@ -371,6 +371,8 @@ TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
   const Json status = Json::parse(call(R"({"method": "get_status"})").body)["results"];
   EXPECT_EQ(status[1]["state"], "awake");
   EXPECT_EQ(status[1]["bytes_by_tag"], (Json{{"weights", 5}}));
+  for (const char* member : {"sleep_level", "weights_version", "host_bytes_by_tag", "transition"})
+    EXPECT_TRUE(status[1].contains(member)) << member;
   const HttpReply unknown = call(R"({"method": "os.system", "args": ["true"]})");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_NE(unknown.body.find("get_status, reload_weights, reset_prefix_cache, sleep, wake_up"),

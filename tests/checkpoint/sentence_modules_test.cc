@@ -60,6 +60,14 @@ TEST_F(SentenceModulesTest, PoolingAndNormalization) {
   EXPECT_EQ((*Read(kAll, R"({"pooling_mode": "mean"})"))->pooling, Pooling::kMean);
 }
 
+TEST_F(SentenceModulesTest, AByteOrderMarkIsNoPartOfTheFiles) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const auto all = Read(mark + kAll, mark + kLast);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_TRUE((*all)->normalizes);
+  EXPECT_FALSE(Read(kAll + mark, kLast).ok()) << "a mark elsewhere is a fault";
+}
+
 TEST_F(SentenceModulesTest, WhatIsMissingHasAName) {
   EXPECT_EQ(Missing(R"([{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}])", kLast),
             "the module Dense");

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from clients.servers import KEY, Qwen3, SmolLm2
 
 
-class Order(BaseModel):
+class Order(BaseModel, extra="forbid"):  # a small model would make up further members without an end
     """An order of fruit."""
     fruit: Literal["apple", "pear"] = Field(description="which fruit")
     count: Literal[1, 2, 3]

@@ -87,6 +87,8 @@ class Structured(unittest.TestCase):
                            ({"json": {"type": "object", "properties": {"a": {"enum": [7, 8]}}, "required": ["a"]},
                              "disable_additional_properties": True, "disable_any_whitespace": True},
                             lambda text: json.loads(text) in ({"a": 7}, {"a": 8})),
+                           ({"json": {"const": {"a": [1, 2]}}, "whitespace_pattern": "[\n ]?"},
+                            lambda text: text == '{"a": [1, 2]}'),
                            ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
             with self.subTest(form):
                 reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
@@ -102,6 +104,8 @@ class Structured(unittest.TestCase):
         for fields in ({"structured_outputs": {"json": {}, "regex": "a"}}, {"structured_outputs": {}},
                        {"structured_outputs": {"regex": "("}}, {"structured_outputs": {"grammar": "root ::= ("}},
                        {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
+                       {"structured_outputs": {"json": {}, "whitespace_pattern": "\t"}},
+                       {"structured_outputs": {"json": {}, "whitespace_pattern": "("}},
                        {"structured_outputs": {"choice": []}}, {"structured_outputs": {"regex": "a"}, "guided_regex": "b"},
                        {"structured_outputs": {"regex": "a"}, "use_beam_search": True, "n": 2}):
             with self.subTest(fields):

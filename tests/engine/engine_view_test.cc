@@ -65,11 +65,11 @@ TEST(EngineViewTest, APictureIsBounded) {
   options.blocks.num_blocks = 20'001;
   Scheduler scheduler(options);
   for (int i = 0; i < 1000; ++i) scheduler.Add(MakeTicket(std::to_string(i), 8, 1).request);
-  const EngineView view = DrawView(scheduler, 3, MonotonicNow());
+  const EngineView view = DrawView(scheduler, 3, /*max_requests=*/150, MonotonicNow());
   EXPECT_EQ(view.replica, 3);
   EXPECT_EQ(view.blocks_per_cell, 5);
   EXPECT_EQ(view.blocks.size(), 4000u);
-  EXPECT_EQ(view.requests.size(), kMaxViewedRequests);
+  EXPECT_EQ(view.requests.size(), 150u);
   EXPECT_EQ(view.requests[0].id, "0") << "in the order of service";
 }
 
@@ -82,7 +82,7 @@ TEST(EngineViewTest, SharedBlocksAndBlocksOutOfUse) {
     scheduler.Schedule();
   }
   scheduler.SetBlockLimit(101);
-  const std::string blocks = DrawView(scheduler, 0, MonotonicNow()).blocks;
+  const std::string blocks = DrawView(scheduler, 0, /*max_requests=*/1, MonotonicNow()).blocks;
   EXPECT_EQ(std::count(blocks.begin(), blocks.end(), '3'), 2)
       << "two full blocks of the same prompt: " << blocks;
   EXPECT_EQ(std::count(blocks.begin(), blocks.end(), '1'), 3) << blocks;

@@ -9,8 +9,10 @@
 namespace somnus {
 namespace {
 
+constexpr int32_t kMaxEntries = 20;
+
 std::shared_ptr<RequestTrail> NewTrail() {
-  return std::make_shared<RequestTrail>(RequestTrail::Facts{}, absl::Now());
+  return std::make_shared<RequestTrail>(RequestTrail::Facts{}, absl::Now(), kMaxEntries);
 }
 
 std::string EventsOf(const RequestTrail& trail) {
@@ -55,7 +57,7 @@ TEST(TrailTest, ASuspensionIsNoPreemption) {
 }
 
 TEST(TrailTest, ARequestThatMovesBeforeItIsScheduledStillWaits) {
-  RequestTrail trail({}, absl::Now());
+  RequestTrail trail({}, absl::Now(), kMaxEntries);
   trail.Note(TrailEvent::kMoved);
   EXPECT_EQ(trail.Look(false).state, RequestTrail::State::kWaiting);
   trail.Note(TrailEvent::kScheduled);
@@ -64,8 +66,8 @@ TEST(TrailTest, ARequestThatMovesBeforeItIsScheduledStillWaits) {
 }
 
 TEST(TrailTest, ATrailIsBoundedAndItsEndIsAlwaysTold) {
-  RequestTrail trail({}, absl::Now());
-  const auto count = static_cast<int64_t>(RequestTrail::kMaxEntries);
+  RequestTrail trail({}, absl::Now(), kMaxEntries);
+  const auto count = int64_t{kMaxEntries};
   for (int64_t i = 0; i < count; ++i) {
     trail.Note(TrailEvent::kPreempted, std::to_string(i));
     trail.Note(TrailEvent::kResumed);
@@ -75,7 +77,7 @@ TEST(TrailTest, ATrailIsBoundedAndItsEndIsAlwaysTold) {
   trail.Note(TrailEvent::kPreempted, "after the end");
   trail.NoteEnd("stop", "");
   const RequestTrail::View view = trail.Look(true);
-  EXPECT_EQ(view.entries.size(), RequestTrail::kMaxEntries + 1);
+  EXPECT_EQ(view.entries.size(), size_t{kMaxEntries + 1});
   EXPECT_EQ(view.entries[2].count, 2) << "the same twice is one entry";
   EXPECT_EQ(view.entries.back().event, TrailEvent::kEnded);
   EXPECT_LE(view.entries.back().detail.size(), RequestTrail::kMaxDetailBytes + 16);

@@ -31,7 +31,7 @@ std::vector<TurnEvent> Joined(const std::vector<TurnEvent>& events) {
 
 std::vector<TurnEvent> Parse(const RecordedTurn& recorded, absl::string_view text, size_t piece,
                              TurnEnd end) {
-  static const auto* const schemas = new ToolSchemas(RecordedTools());
+  static const auto* const schemas = new ToolSchemas(RecordedTools(), /*keeps_schemas=*/true);
   TurnOptions options = OptionsOf(recorded);
   options.limits.max_argument_bytes = 4096;
   options.limits.max_calls = 8;

@@ -38,8 +38,14 @@ TEST(ToolFormatOfTemplateTest, TakesTheFormatThatOnlyOneFamilyHas) {
   EXPECT_EQ(ToolsOf("<|start_header_id|>ipython{{ '{\"name\": \"x\", \"parameters\": ' }}"), "llama3_json");
   EXPECT_EQ(ToolsOf("Use the form [func_name1(params_name1=params_value1)]"), "pythonic");
   EXPECT_EQ(ToolsOf("<|tool_list_start|>{{ tools }}"), "lfm2");
-  EXPECT_EQ(ToolsOf("]<]minimax[>[<tool_call>"), "none");  // a family whose calls no parser reads
-  EXPECT_EQ(ToolsOf("<function={{ n }}>{{ a }}</function><|python_tag|>"), "none");
+  EXPECT_EQ(ToolsOf("]<]minimax[>[<tool_call>"), "minimax_m3");
+  EXPECT_EQ(ToolsOf(">>>${recipient}"), "none");  // a family whose calls no parser reads
+  EXPECT_EQ(ToolsOf("<function={{ n }}>{{ a }}</function><|python_tag|>"), "functionary_v31");
+  EXPECT_EQ(ToolsOf("<|open|>tools<|sep|><|close|>tools<|sep|>"), "kimi_k3");
+  EXPECT_EQ(ToolsOf("<tool_calls><tool_call>{{ n }}<tool_sep><arg_key>"), "hy_v3");
+  EXPECT_EQ(ToolsOf("<|START_ACTION|>[{{ c }}]<|END_ACTION|>"), "cohere_command3");
+  EXPECT_EQ(ToolsOf("function call<|role_sep|>\n{{ c }}"), "gigachat3");
+  EXPECT_EQ(ToolsOf("<function_call> {{ c }}"), "granite-20b-fc");
   EXPECT_EQ(ToolsOf("{% for m in messages %}{{ m.content }}{% endfor %}"), "none");
 }
 
@@ -50,21 +56,50 @@ TEST(ReasoningFormatOfTemplateTest, TakesTheFormatByItsMarkers) {
   EXPECT_EQ(ReasoningOf("<seed:think>"), "seed_oss");
   EXPECT_EQ(ReasoningOf("<|channel>thought\n"), "gemma4");
   EXPECT_EQ(ReasoningOf("<|channel|>analysis<|message|>"), "openai_gptoss");
+  EXPECT_EQ(ReasoningOf("<|open|>think<|sep|><|close|>think<|sep|>"), "kimi_k3");
+  EXPECT_EQ(ReasoningOf("</think>\n\n<response>\n"), "ernie45");
+  EXPECT_EQ(ReasoningOf("<think>\n</think>\n<answer>\n"), "hunyuan_a13b");
+  EXPECT_EQ(ReasoningOf("</think><tool_response>"), "qwen3");
   EXPECT_EQ(ReasoningOf("{{ m.content }}"), "none");
 }
 
+// The names of vLLM, and those of SGLang that differ: each has a row, or a refusal that says why.
 TEST(ChooseFormatTest, TakesNamesOfVllmAndSglang) {
   for (const char* name :
-       {"hermes", "granite4", "qwen25", "qwen3_xml", "llama3", "llama4_json", "mistral", "deepseekv31",
-        "kimi_k2", "glm47", "openai", "gpt-oss", "minimax-m2", "olmo3", "lfm2", "phi4_mini_json"}) {
+       {"apertus",        "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32",
+        "deepseek_v4",    "ernie45",         "functiongemma",   "gemma4",      "gigachat3",    "glm45",
+        "glm47",          "granite",         "granite-20b-fc",  "granite4",    "hermes",       "hunyuan_a13b",
+        "hy_v3",          "internlm",        "jamba",           "kimi_k2",     "kimi_k3",      "lfm2",
+        "llama3_json",    "llama4_json",     "llama4_pythonic", "longcat",     "mimo",         "minicpm5",
+        "minimax",        "minimax_m2",      "minimax_m3",      "mistral",     "olmo3",        "openai",
+        "phi4_mini_json", "poolside_v1",     "pythonic",        "qwen3_coder", "qwen3_xml",    "seed_oss",
+        "solar_open2",    "step3",           "step3p5",         "xlam",        "deepseekv31",  "gpt-oss",
+        "interns1",       "llama3",          "minimax-m2",      "qwen25"}) {
     const auto format = ChooseToolFormat(name, "");
     ASSERT_TRUE(format.ok()) << format.status();
     EXPECT_NE(*format, nullptr) << name;
   }
-  for (const char* name :
-       {"qwen3", "deepseek_r1", "deepseek-v3", "glm45", "openai_gptoss", "granite", "mistral"}) {
+  for (const char* name : {"apertus",      "cohere_command3", "cohere_command4", "deepseek_r1",
+                           "deepseek_v3",  "deepseek_v4",     "ernie45",         "gemma4",
+                           "glm45",        "glm47",           "granite",         "holo2",
+                           "hunyuan_a13b", "hy_v3",           "kimi_k2",         "kimi_k3",
+                           "mimo",         "minimax_m2",      "minimax_m3",      "mistral",
+                           "nemotron_v3",  "olmo3",           "openai_gptoss",   "poolside_v1",
+                           "qwen3",        "seed_oss",        "solar_open2",     "step3",
+                           "step3p5",      "deepseek-v3"}) {
     ASSERT_TRUE(ChooseReasoningFormat(name, "").ok()) << name;
   }
+}
+
+TEST(ChooseFormatTest, ANameWithoutAParserIsRefusedWithTheReason) {
+  const absl::Status tools = ChooseToolFormat("functionary", "").status();
+  EXPECT_EQ(tools.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(tools.message(), "functionary_v31 is read")) << tools;
+  const absl::Status reasoning = ChooseReasoningFormat("minimax_m2_append_think", "").status();
+  EXPECT_TRUE(absl::StrContains(reasoning.message(), "--reasoning-parser=none")) << reasoning;
+  for (const UnreadFormat& format : UnreadToolFormats()) EXPECT_EQ(FindToolFormat(format.name), nullptr);
+  for (const UnreadFormat& format : UnreadReasoningFormats())
+    EXPECT_EQ(FindReasoningFormat(format.name), nullptr);
 }
 
 TEST(ChooseFormatTest, AutoAndNone) {

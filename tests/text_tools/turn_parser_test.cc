@@ -18,7 +18,7 @@ namespace {
 using Kind = TurnEvent::Kind;
 
 const ToolSchemas& Schemas() {
-  static const auto* const schemas = new ToolSchemas(RecordedTools());
+  static const auto* const schemas = new ToolSchemas(RecordedTools(), /*keeps_schemas=*/true);
   return *schemas;
 }
 

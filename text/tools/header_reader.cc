@@ -10,6 +10,7 @@ namespace somnus {
 namespace {
 
 constexpr size_t kMaxWord = 256;
+constexpr size_t kMaxAttributes = 1024;
 
 // Names of functions, and what models make of names; no marker has these bytes first.
 bool IsWordByte(char c) {
@@ -41,6 +42,8 @@ ReadState HeaderReader::Read(char c) {
       return name_.empty() ? ReadState::kStop : ReadMark(c);
     case At::kMark:
       return ReadMark(c);
+    case At::kAttributes:
+      return ReadAttributes(c);
     default:
       return ReadState::kStop;
   }
@@ -76,6 +79,13 @@ ReadState HeaderReader::End(bool has_marker) {
   return ReadState::kStop;
 }
 
+ReadState HeaderReader::ReadAttributes(char c) {
+  mark_ += c;
+  if (mark_.size() > kMaxAttributes) return ReadState::kStop;
+  if (absl::EndsWith(mark_, header_.attributes_end)) End(true);
+  return ReadState::kMore;
+}
+
 ReadState HeaderReader::ReadMark(char c) {
   if (mark_.empty() && IsJsonSpace(c)) return ReadState::kMore;
   mark_ += c;
@@ -97,7 +107,12 @@ ReadState HeaderReader::ReadMark(char c) {
     return ReadState::kMore;
   }
   if (may_be(header_.name_end) && mark_ == header_.name_end) {
-    End(true);
+    if (header_.attributes_end.empty()) {
+      End(true);
+    } else {
+      at_ = At::kAttributes;
+      mark_.clear();
+    }
     return ReadState::kMore;
   }
   if (may_be_type || may_be_id || may_be(header_.name_end)) return ReadState::kMore;

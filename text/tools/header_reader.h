@@ -26,16 +26,17 @@ class HeaderReader {
   const std::string& id() const { return id_; }
 
  private:
-  enum class At { kPrefix, kWord, kMark, kEnded };
+  enum class At { kPrefix, kWord, kMark, kAttributes, kEnded };
   ReadState ReadPrefix(char c);
   ReadState ReadMark(char c);
+  ReadState ReadAttributes(char c);
   void EndWord();
   ReadState End(bool has_marker);
 
   const CallHeader& header_;
   const CallIdStyle ids_;
   At at_ = At::kPrefix;
-  std::string mark_;  // the part of a mark that has been read
+  std::string mark_;  // the part of a mark that has been read, or the attributes
   std::string word_;
   std::string name_, id_;
   bool is_id_ = false;     // the word is the id, not the name

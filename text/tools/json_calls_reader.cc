@@ -84,11 +84,18 @@ ReadState JsonCallsReader::ReadKey(char c) {
 bool JsonCallsReader::EndKey() {
   const std::optional<std::string> key = StringOf(buffer_);
   if (!key.has_value()) return false;
+  at_ = At::kColon;
+  if (name_is_key_) {
+    const bool is_first = !name_.has_value() && !key->empty();
+    if (is_first) name_ = key;
+    field_ = is_first ? Field::kArguments : Field::kOther;
+    return true;
+  }
+  const bool is_name = *key == "name" || *key == "tool_name";
   const bool is_arguments = *key == "arguments" || *key == "parameters";
-  field_ = *key == "name" ? Field::kName : *key == "id" ? Field::kId : Field::kOther;
+  field_ = is_name ? Field::kName : *key == "id" ? Field::kId : Field::kOther;
   // The first arguments of an object count.
   if (is_arguments && call_ == Call::kNone && !arguments_.has_value()) field_ = Field::kArguments;
-  at_ = At::kColon;
   return true;
 }
 

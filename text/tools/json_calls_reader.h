@@ -1,6 +1,7 @@
 #pragma once
 // Reads calls that are JSON objects: {"name": "f", "arguments": {...}}, or an array of such objects.
-// Arguments may be named "parameters", may come before the name, and may be a string that holds JSON.
+// The name may be named "tool_name", and arguments "parameters"; arguments may come before the name, and may
+// be a string that holds JSON. In another form the name is the key of the arguments: {"f": {...}}.
 
 #include <optional>
 #include <string>
@@ -12,10 +13,14 @@ namespace somnus {
 
 class JsonCallsReader : public CallReader {
  public:
-  // `has_marker`: a marker has said that a call follows, so that a name alone is a call. `output` must
-  // outlive the reader.
-  JsonCallsReader(bool has_marker, const TurnLimits& limits, CallOutput* output)
-      : has_marker_(has_marker), limits_(limits), output_(output), scanner_(limits.max_depth) {}
+  // `has_marker`: a marker has said that a call follows, so that a name alone is a call. `name_is_key`: the
+  // other form. `output` must outlive the reader.
+  JsonCallsReader(bool has_marker, bool name_is_key, const TurnLimits& limits, CallOutput* output)
+      : has_marker_(has_marker),
+        name_is_key_(name_is_key),
+        limits_(limits),
+        output_(output),
+        scanner_(limits.max_depth) {}
 
   ReadState Read(char c) override;
   void Finish(bool is_cut) override;
@@ -38,7 +43,7 @@ class JsonCallsReader : public CallReader {
   std::string BufferedArguments() const;
   ReadState Stop();
 
-  const bool has_marker_;
+  const bool has_marker_, name_is_key_;
   const TurnLimits limits_;
   CallOutput* const output_;
   bool in_array_ = false;

@@ -9,7 +9,17 @@
 namespace somnus {
 
 struct Marker {
-  enum class Role { kThinkBegin, kThinkEnd, kSectionBegin, kSectionEnd, kCallBegin, kCallEnd, kNoise };
+  enum class Role {
+    kThinkBegin,
+    kThinkEnd,
+    kAnswerBegin,
+    kAnswerEnd,
+    kSectionBegin,
+    kSectionEnd,
+    kCallBegin,
+    kCallEnd,
+    kNoise
+  };
   Role role;
   absl::string_view text;  // not empty, and must outlive the scanner
 };

@@ -1,5 +1,6 @@
 #include "text/tools/named_call_reader.h"
 
+#include "text/tools/element_arguments.h"
 #include "text/tools/json_scanner.h"
 #include "text/tools/loose_value.h"
 #include "text/tools/tag_arguments.h"
@@ -74,6 +75,9 @@ ReadState NamedCallReader::EndHeader() {
   switch (format_.arguments) {
     case ArgumentSyntax::kTags:
       arguments_ = std::make_unique<TagArguments>(format_, schemas_, header_.name(), is_certain, limits_);
+      break;
+    case ArgumentSyntax::kElements:
+      arguments_ = std::make_unique<ElementArguments>(format_, schemas_, header_.name(), limits_);
       break;
     case ArgumentSyntax::kGemma:
       arguments_ = std::make_unique<GemmaArguments>(format_.quote, limits_.max_depth);

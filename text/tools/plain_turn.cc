@@ -28,6 +28,8 @@ std::vector<Marker> MarkersOf(const ToolFormat* tools, const ReasoningFormat* re
   if (reasoning != nullptr) {
     add(Role::kThinkBegin, reasoning->begin);
     add(Role::kThinkEnd, reasoning->end);
+    for (const absl::string_view text : reasoning->answer_begin) add(Role::kAnswerBegin, text);
+    for (const absl::string_view text : reasoning->answer_end) add(Role::kAnswerEnd, text);
   }
   if (tools == nullptr) return markers;
   add(Role::kSectionBegin, tools->section_begin);
@@ -78,7 +80,8 @@ void PlainTurn::ReadText(char c) {
 }
 
 void PlainTurn::TextByte(char c) {
-  if (IsJsonSpace(c) && (tools_ != nullptr || edge_ != Edge::kContent)) return Hold({&c, 1});
+  if (IsJsonSpace(c) && (tools_ != nullptr || HasAnswerEnd() || edge_ != Edge::kContent))
+    return Hold({&c, 1});
   if (IsTrailer(c)) return Hold({&c, 1});
   if (MayOpenBare(c) || MayOpenNext(c)) {
     const bool has_marker = is_open_;
@@ -87,6 +90,10 @@ void PlainTurn::TextByte(char c) {
     return ReadOpening(c);
   }
   Literal({&c, 1});
+}
+
+bool PlainTurn::HasAnswerEnd() const {
+  return in_answer_ || (reasoning_ != nullptr && reasoning_->answer_may_be_open);
 }
 
 void PlainTurn::Hold(absl::string_view text) {
@@ -126,6 +133,18 @@ bool PlainTurn::TakeMarker(const Marker& marker) {
     case Role::kThinkEnd:  // written once more
       if (edge_ != Edge::kReasoningEnd || !IsSpace(held_)) return false;
       held_.clear();
+      return true;
+    case Role::kAnswerBegin:
+      if (edge_ == Edge::kContent || !IsSpace(held_)) return false;
+      held_.clear();
+      in_answer_ = true;
+      edge_ = Edge::kReasoningEnd;
+      return true;
+    case Role::kAnswerEnd:
+      if ((!in_answer_ && !reasoning_->answer_may_be_open) || !IsSpace(held_)) return false;
+      held_.clear();
+      in_answer_ = false;
+      edge_ = Edge::kReasoningEnd;
       return true;
     case Role::kSectionBegin:
       in_section_ = true;
@@ -204,6 +223,7 @@ bool PlainTurn::MayOpenNext(char c) const {
 bool PlainTurn::IsTrailer(char c) const {
   if (edge_ != Edge::kCallEnd) return false;
   if (c == '}') return tools_->arguments != ArgumentSyntax::kTags;
+  if (tools_->trailers.find(c) != absl::string_view::npos) return true;
   return (c == ';' || c == ',') && (is_open_ || !tools_->bare.empty());
 }
 
@@ -234,7 +254,7 @@ void PlainTurn::ReadOpening(char c) {
 void PlainTurn::MakeReader(char first, char second) {
   const bool is_json = first == '{' || (first == '[' && second == '{');
   if (tools_->body == CallBody::kJson || is_json) {
-    reader_ = std::make_unique<JsonCallsReader>(has_marker_, limits_, output_);
+    reader_ = std::make_unique<JsonCallsReader>(has_marker_, tools_->name_is_key, limits_, output_);
   } else if (tools_->body == CallBody::kPythonic) {
     reader_ = std::make_unique<PythonicCallsReader>(!has_marker_, limits_, output_);
   } else {

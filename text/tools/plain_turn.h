@@ -42,6 +42,8 @@ class PlainTurn : public TurnGrammar {
   void LeaveReasoning();
   void RescueCalls();
 
+  // Whether a marker may end the answer, so that white space before the marker is held back.
+  bool HasAnswerEnd() const;
   bool MayOpenBare(char c) const;
   bool MayOpenNext(char c) const;
   bool IsTrailer(char c) const;
@@ -67,6 +69,7 @@ class PlainTurn : public TurnGrammar {
   // otherwise.
   std::string held_;
   bool in_section_ = false;
+  bool in_answer_ = false;  // a marker has begun the answer
 
   std::string raw_;      // of kOpening and kCall: what is content if no call begins
   std::string opening_;  // of kOpening: behind the marker

@@ -114,8 +114,10 @@ ReadState TagArguments::ReadValueBegin(char c, std::string* json) {
 
 void TagArguments::BeginValue() {
   ValueTypes types = schemas_.TypesOf(tool_, key_);
-  if (absl::StrContains(attributes_, "string=\"true\"")) types = kStringType;
-  if (absl::StrContains(attributes_, "string=\"false\"")) types = ~kStringType;
+  if (const TagSyntax& tags = format_.tags; tags.has_attributes) {
+    if (absl::StrContains(attributes_, tags.other_mark)) types = ~kStringType;
+    if (absl::StrContains(attributes_, tags.string_mark)) types = kStringType;
+  }
   mark_.clear();
   value_ = std::make_unique<TagValue>(&ends_, format_.tags.wraps_lines, types, limits_);
   at_ = At::kValue;

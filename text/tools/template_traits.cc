@@ -24,8 +24,19 @@ struct TemplateRule {
 
 const std::vector<TemplateRule>& ToolRules() {
   static const auto* const rules = new std::vector<TemplateRule>{
-      {"", {"]<]minimax[>["}},    // MiniMax M3
+      {"minimax_m3", {"]<]minimax[>["}},
       {"", {">>>${recipient}"}},  // Functionary 3.2
+      {"kimi_k3", {"<|open|>", "<|close|>", "<|sep|>"}},
+      {"apertus", {"<|tools_prefix|>"}},
+      {"cohere_command3", {"<|START_ACTION|>"}},
+      {"gigachat3", {"function call<|role_sep|>"}},
+      {"gigachat3", {"<|function_call|>"}},
+      {"internlm", {"<|action_start|>"}},
+      {"longcat", {"<longcat_tool_call>"}},
+      {"step3", {"<steptml:invoke"}},
+      {"solar_open2", {"<|tool_call:start|>"}},
+      {"minicpm5", {"<function name=", "<param name="}},
+      {"hy_v3", {"<tool_sep>", "<arg_key>"}},
       {"gemma4", {"<|tool_call>"}},
       {"functiongemma", {"<start_function_call>"}},
       {"openai", {"<|channel|>", "<|message|>"}},
@@ -43,12 +54,13 @@ const std::vector<TemplateRule>& ToolRules() {
       {"mistral", {"[TOOL_CALLS]"}},
       {"glm45", {"<arg_key>"}},
       {"qwen3_coder", {"<function=", "<parameter="}},
-      {"", {"<function=", "</function>"}},  // Functionary 3.1
+      {"functionary_v31", {"<function=", "</function>"}},
       {"olmo3", {"<function_calls>"}},
       {"phi4_mini_json", {"functools"}},
       {"phi4_mini_json", {"<|tool|>", "<|/tool|>"}},
       {"jamba", {"<tool_calls>"}},
       {"granite", {"<|tool_call|>"}},
+      {"granite-20b-fc", {"<function_call>"}},
       {"hermes", {"<tool_call>"}},
       {"llama4_pythonic", {"<|python_start|>"}},
       {"llama4_pythonic", {"<|header_start|>", "[func_name1("}},
@@ -70,6 +82,11 @@ const std::vector<TemplateRule>& ReasoningRules() {
       {"minimax_m3", {"<mm:think>"}},
       {"cohere_command3", {"<|START_THINKING|>"}},
       {"granite", {"Here is my thought process:"}},
+      {"kimi_k3", {"<|open|>", "<|close|>", "<|sep|>"}},
+      {"solar_open2", {"<|think:start|>"}},
+      {"apertus", {"<|inner_prefix|>"}},
+      {"ernie45", {"</think>", "<response>"}},
+      {"hunyuan_a13b", {"</think>", "<answer>"}},
       {"qwen3", {"<think>"}},
       {"qwen3", {"</think>"}},
   };
@@ -94,7 +111,13 @@ absl::string_view FormatName(const std::vector<TemplateRule>& rules, absl::strin
 }
 
 template <typename Row>
-absl::Status UnknownName(const char* flag, absl::string_view name, const std::vector<Row>& rows) {
+absl::Status UnknownName(const char* flag, absl::string_view name, const std::vector<Row>& rows,
+                         const std::vector<UnreadFormat>& unread) {
+  for (const UnreadFormat& format : unread) {
+    if (format.name == name)
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": no parser for \"", name, "\": ", format.reason));
+  }
   std::vector<absl::string_view> names;
   for (const Row& row : rows) names.push_back(row.name);
   return absl::InvalidArgumentError(absl::StrCat(flag, ": unknown parser \"", name,
@@ -138,7 +161,7 @@ absl::StatusOr<const ToolFormat*> ChooseToolFormat(absl::string_view flag, absl:
   if (flag == "auto") return ToolFormatOfTemplate(source);
   if (flag == "mistral" && absl::StrContains(source, "[ARGS]")) return FindToolFormat("mistral_v11");
   const ToolFormat* const format = FindToolFormat(flag);
-  if (format == nullptr) return UnknownName("--tool-call-parser", flag, ToolFormats());
+  if (format == nullptr) return UnknownName("--tool-call-parser", flag, ToolFormats(), UnreadToolFormats());
   return format;
 }
 
@@ -147,7 +170,8 @@ absl::StatusOr<const ReasoningFormat*> ChooseReasoningFormat(absl::string_view f
   if (flag == "none") return nullptr;
   if (flag == "auto") return ReasoningFormatOfTemplate(source);
   const ReasoningFormat* const format = FindReasoningFormat(flag);
-  if (format == nullptr) return UnknownName("--reasoning-parser", flag, ReasoningFormats());
+  if (format == nullptr)
+    return UnknownName("--reasoning-parser", flag, ReasoningFormats(), UnreadReasoningFormats());
   return format;
 }
 

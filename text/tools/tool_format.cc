@@ -15,7 +15,7 @@ constexpr absl::string_view kSeparator = "<｜tool▁sep｜>";
 std::vector<ToolFormat> JsonFormats() {
   return {
       {.name = "hermes",
-       .aliases = {"granite4", "qwen", "qwen25"},
+       .aliases = {"granite4", "qwen", "qwen25", "ernie45"},
        .call_begin = {"<tool_call>"},
        .call_end = {"</tool_call>"},
        .special_markers = false,
@@ -49,7 +49,7 @@ std::vector<ToolFormat> JsonFormats() {
                   .close = "]",
                   .trigger = "functools["}},
       {.name = "jamba",
-       .aliases = {"hunyuan", "hunyuan_a13b"},
+       .aliases = {"hunyuan", "hunyuan_a13b", "minimax"},
        .call_begin = {"<tool_calls>"},
        .call_end = {"</tool_calls>"},
        .special_markers = false,
@@ -69,6 +69,65 @@ std::vector<ToolFormat> JsonFormats() {
                   .separator = ", ",
                   .close = "]</TOOLCALL>",
                   .trigger = "<TOOLCALL>"}},
+  };
+}
+
+std::vector<ToolFormat> MoreJsonFormats() {
+  return {
+      {.name = "longcat",
+       .call_begin = {"<longcat_tool_call>"},
+       .call_end = {"</longcat_tool_call>"},
+       .forced = {.begin = "<longcat_tool_call>\n{\"name\": \"NAME\", \"arguments\": ",
+                  .end = "}\n</longcat_tool_call>",
+                  .separator = "\n",
+                  .trigger = "<longcat_tool_call>"}},
+      {.name = "granite-20b-fc",
+       .aliases = {"granite_20b_fc"},
+       .call_begin = {"<function_call>"},
+       .forced = {.begin = "<function_call> {\"name\": \"NAME\", \"arguments\": ",
+                  .end = "}",
+                  .separator = " ",
+                  .trigger = "<function_call>"}},
+      {.name = "internlm",
+       .aliases = {"internlm2", "interns1", "intern_s1"},
+       .call_begin = {"<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"},
+       .call_end = {"<|action_end|>"},
+       .forced = {.begin = "<|action_start|><|plugin|>\n{\"name\": \"NAME\", \"parameters\": ",
+                  .end = "}<|action_end|>",
+                  .separator = "\n",
+                  .trigger = "<|action_start|>"}},
+      {.name = "gigachat3",
+       .call_begin = {"<|function_call|>", "function call<|role_sep|>\n",
+                      "<|message_sep|>\n\nfunction call<|role_sep|>\n"},
+       .forced = {.begin = "<|function_call|>{\"name\": \"NAME\", \"arguments\": ",
+                  .end = "}",
+                  .trigger = "<|function_call|>"}},
+      {.name = "xlam",
+       .call_begin = {"```json", "[TOOL_CALLS]", "<tool_call>"},
+       .call_end = {"</tool_call>"},
+       .bare = "[",
+       .trailers = "`",
+       .special_markers = false},
+      {.name = "apertus",
+       .name_is_key = true,
+       .call_begin = {"<|tools_prefix|>"},
+       .call_end = {"<|tools_suffix|>"},
+       .forced = {.open = "<|tools_prefix|>[",
+                  .begin = "{\"NAME\": ",
+                  .end = "}",
+                  .separator = ", ",
+                  .close = "]<|tools_suffix|>",
+                  .trigger = "<|tools_prefix|>"}},
+      {.name = "cohere_command3",
+       .aliases = {"cohere_command4"},
+       .call_begin = {"<|START_ACTION|>"},
+       .call_end = {"<|END_ACTION|>"},
+       .forced = {.open = "<|START_ACTION|>[\n",
+                  .begin = "    {\"tool_name\": \"NAME\", \"parameters\": ",
+                  .end = "}",
+                  .separator = ",\n",
+                  .close = "\n]<|END_ACTION|>",
+                  .trigger = "<|START_ACTION|>"}},
   };
 }
 
@@ -164,6 +223,14 @@ std::vector<ToolFormat> NamedJsonFormats() {
                   .end = "<|tool_call_end|>",
                   .close = "<|tool_calls_section_end|>",
                   .trigger = "<|tool_calls_section_begin|>"}},
+      {.name = "functionary_v31",
+       .aliases = {"functionary-v3-llama-3.1"},
+       .body = CallBody::kNamed,
+       .call_begin = {"<function="},
+       .call_end = {"</function>"},
+       .header = {.name_end = ">"},
+       .special_markers = false,
+       .forced = {.begin = "<function=NAME>", .end = "</function>", .trigger = "<function="}},
   };
 }
 
@@ -180,7 +247,9 @@ ToolFormat Dsml(absl::string_view name, absl::string_view alias, bool is_v4) {
           .tags = {.key_begin = "<｜DSML｜parameter name=\"",
                    .key_end = "\"",
                    .value_end = "</｜DSML｜parameter>",
-                   .has_attributes = true},
+                   .has_attributes = true,
+                   .string_mark = "string=\"true\"",
+                   .other_mark = "string=\"false\""},
           .forced = {.open = is_v4 ? "<｜DSML｜tool_calls>\n" : "<｜DSML｜function_calls>\n",
                      .begin = "<｜DSML｜invoke name=\"NAME\">\n",
                      .end = "</｜DSML｜invoke>\n",
@@ -241,10 +310,21 @@ std::vector<ToolFormat> TagFormats() {
                   .close = "</minimax:tool_call>",
                   .style = "minimax_xml",
                   .trigger = "<minimax:tool_call>"}},
+      {.name = "minimax_m3",
+       .aliases = {"minimax-m3"},
+       .body = CallBody::kNamed,
+       .section_begin = "]<]minimax[>[<tool_call>",
+       .section_end = "]<]minimax[>[</tool_call>",
+       .section_may_lack = false,
+       .call_begin = {"]<]minimax[>[<invoke name=\""},
+       .call_end = {"]<]minimax[>[</invoke>"},
+       .header = {.name_end = "\">"},
+       .arguments = ArgumentSyntax::kElements,
+       .tags = {.key_begin = "]<]minimax[>[<"}},
       Dsml("deepseek_v32", "deepseekv32", false),
       Dsml("deepseek_v4", "deepseekv4", true),
       {.name = "glm45",
-       .aliases = {"glm", "glm47"},
+       .aliases = {"glm", "glm47", "poolside_v1"},
        .body = CallBody::kNamed,
        .call_begin = {"<tool_call>"},
        .call_end = {"</tool_call>"},
@@ -255,6 +335,63 @@ std::vector<ToolFormat> TagFormats() {
                 .value_end = "</arg_value>"},
        .forced =
            {.begin = "<tool_call>NAME", .end = "</tool_call>", .style = "glm_xml", .trigger = "<tool_call>"}},
+  };
+}
+
+std::vector<ToolFormat> MoreTagFormats() {
+  return {
+      {.name = "hy_v3",
+       .body = CallBody::kNamed,
+       .section_begin = "<tool_calls>",
+       .section_end = "</tool_calls>",
+       .call_begin = {"<tool_call>"},
+       .call_end = {"</tool_call>"},
+       .header = {.name_end = "<tool_sep>"},
+       .arguments = ArgumentSyntax::kTags,
+       .tags = {.key_begin = "<arg_key>",
+                .key_end = "</arg_key>",
+                .value_begin = "<arg_value>",
+                .value_end = "</arg_value>"}},
+      {.name = "step3",
+       .body = CallBody::kNamed,
+       .section_begin = "<｜tool_calls_begin｜>",
+       .section_end = "<｜tool_calls_end｜>",
+       .call_begin = {"<｜tool_call_begin｜>"},
+       .call_end = {"</steptml:invoke>", "<｜tool_call_end｜>"},
+       .header = {.prefix = "function<｜tool_sep｜><steptml:invoke name=\"", .name_end = "\">"},
+       .arguments = ArgumentSyntax::kTags,
+       .tags = {.key_begin = "<steptml:parameter name=\"",
+                .key_end = "\">",
+                .value_end = "</steptml:parameter>"}},
+      {.name = "minicpm5",
+       .body = CallBody::kNamed,
+       .call_begin = {"<function name=\""},
+       .call_end = {"</function>"},
+       .header = {.name_end = "\">"},
+       .arguments = ArgumentSyntax::kTags,
+       .tags = {.key_begin = "<param name=\"", .key_end = "\">", .value_end = "</param>"}},
+      {.name = "solar_open2",
+       .body = CallBody::kNamed,
+       .call_begin = {"<|tool_call:start|>"},
+       .call_end = {"<|tool_call:end|>"},
+       .arguments = ArgumentSyntax::kTags,
+       .tags = {.key_begin = "<|tool_arg:start|>",
+                .key_end = "<|tool_arg:value|>",
+                .value_end = "<|tool_arg:end|>"}},
+      {.name = "kimi_k3",
+       .body = CallBody::kNamed,
+       .section_begin = "<|open|>tools<|sep|>",
+       .section_end = "<|close|>tools<|sep|>",
+       .call_begin = {"<|open|>call tool=\""},
+       .call_end = {"<|close|>call<|sep|>"},
+       .header = {.name_end = "\"", .attributes_end = "<|sep|>"},
+       .arguments = ArgumentSyntax::kTags,
+       .tags = {.key_begin = "<|open|>argument key=\"",
+                .key_end = "\"",
+                .value_end = "<|close|>argument<|sep|>",
+                .has_attributes = true,
+                .string_mark = "type=\"string\"",
+                .other_mark = "type=\""}},
   };
 }
 
@@ -293,17 +430,30 @@ std::vector<ReasoningFormat> ThinkFormats() {
   return {
       {.name = "qwen3",
        .aliases = {"deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "deepseek-v4", "glm45",
-                   "glm47", "kimi_k2", "minimax_m2", "minimax", "nemotron_v3", "nemotron_3", "olmo3",
-                   "hunyuan_a13b", "mimo", "step3p5", "think"},
+                   "glm47", "kimi_k2", "minimax_m2", "minimax", "nemotron_v3", "nemotron_3", "olmo3", "mimo",
+                   "step3p5", "poolside_v1", "hy_v3", "think"},
        .begin = "<think>",
        .end = "</think>",
        .forced_end = kForcedEnd},
       {.name = "deepseek_r1",
-       .aliases = {"deepseek-r1", "qwen3-thinking", "step3"},
+       .aliases = {"deepseek-r1", "qwen3-thinking", "step3", "holo2"},
        .begin = "<think>",
        .end = "</think>",
        .forced_end = kForcedEnd,
        .begins_inside = true},
+      {.name = "ernie45",
+       .begin = "<think>",
+       .end = "</think>",
+       .forced_end = "\n</think>\n\n<response>\n",
+       .answer_begin = {"<response>"},
+       .answer_end = {"</response>"}},
+      {.name = "hunyuan_a13b",
+       .aliases = {"hunyuan"},
+       .begin = "<think>",
+       .end = "</think>",
+       .forced_end = "\n</think>\n<answer>\n",
+       .answer_begin = {"<answer>"},
+       .answer_end = {"</answer>"}},
       {.name = "mistral", .begin = "[THINK]", .end = "[/THINK]", .forced_end = "[/THINK]"},
       {.name = "seed_oss", .begin = "<seed:think>", .end = "</seed:think>", .forced_end = "\n</seed:think>"},
       {.name = "minimax_m3",
@@ -315,7 +465,25 @@ std::vector<ReasoningFormat> ThinkFormats() {
        .aliases = {"cohere_command4"},
        .begin = "<|START_THINKING|>",
        .end = "<|END_THINKING|>",
-       .forced_end = "<|END_THINKING|>"},
+       .forced_end = "<|END_THINKING|>",
+       .answer_begin = {"<|START_RESPONSE|>", "<|START_TEXT|>"},
+       .answer_end = {"<|END_RESPONSE|>", "<|END_TEXT|>"},
+       .answer_may_be_open = true},
+      {.name = "kimi_k3",
+       .begin = "<|open|>think<|sep|>",
+       .end = "<|close|>think<|sep|>",
+       .forced_end = "<|close|>think<|sep|><|open|>response<|sep|>",
+       .answer_begin = {"<|open|>response<|sep|>"},
+       .answer_end = {"<|close|>response<|sep|>", "<|close|>message<|sep|>"},
+       .answer_may_be_open = true},
+      {.name = "solar_open2",
+       .begin = "<|think:start|>",
+       .end = "<|think:end|>",
+       .forced_end = "<|think:end|>"},
+      {.name = "apertus",
+       .begin = "<|inner_prefix|>",
+       .end = "<|inner_suffix|>",
+       .forced_end = "<|inner_suffix|>"},
       {.name = "gemma4", .begin = "<|channel>thought\n", .end = "<channel|>", .forced_end = "\n<channel|>"},
       {.name = "granite",
        .begin = "Here is my thought process:",
@@ -344,8 +512,8 @@ const Row* Find(const std::vector<Row>& rows, absl::string_view name) {
 const std::vector<ToolFormat>& ToolFormats() {
   static const auto* const rows = [] {
     auto* all = new std::vector<ToolFormat>;
-    for (auto* part :
-         {&JsonFormats, &MistralFormats, &PythonicFormats, &NamedJsonFormats, &TagFormats, &GemmaFormats}) {
+    for (auto* part : {&JsonFormats, &MoreJsonFormats, &MistralFormats, &PythonicFormats, &NamedJsonFormats,
+                       &TagFormats, &MoreTagFormats, &GemmaFormats}) {
       for (ToolFormat& row : part()) all->push_back(std::move(row));
     }
     return all;
@@ -356,6 +524,24 @@ const std::vector<ToolFormat>& ToolFormats() {
 const std::vector<ReasoningFormat>& ReasoningFormats() {
   static const auto* const rows = new std::vector<ReasoningFormat>(ThinkFormats());
   return *rows;
+}
+
+const std::vector<UnreadFormat>& UnreadToolFormats() {
+  constexpr absl::string_view kForm = "its calls have a form that no parser here reads";
+  static const auto* const formats = new std::vector<UnreadFormat>{
+      {"inkling", kForm},
+      {"functionary", "calls of version 3.2 begin in the prompt; functionary_v31 is read"},
+      {"functionary_v32", "calls of version 3.2 begin in the prompt; functionary_v31 is read"},
+      {"hf", "a response template in the tokenizer's files is not read"}};
+  return *formats;
+}
+
+const std::vector<UnreadFormat>& UnreadReasoningFormats() {
+  static const auto* const formats = new std::vector<UnreadFormat>{
+      {"inkling", "its reasoning has a form that no parser here reads"},
+      {"minimax_m2_append_think",
+       "reasoning that stays in the content is --reasoning-parser=none; minimax_m2 takes the reasoning out"}};
+  return *formats;
 }
 
 const ToolFormat* FindToolFormat(absl::string_view name) { return Find(ToolFormats(), name); }

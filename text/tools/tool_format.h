@@ -23,8 +23,9 @@ enum class CallBody {
 // How the arguments of a call of kNamed are written.
 enum class ArgumentSyntax {
   kJson,
-  kTags,   // a tag for each parameter, whose text is converted by the tool's schema
-  kGemma,  // {a:<|"|>text<|"|>,n:1}
+  kTags,      // a tag for each parameter, whose text is converted by the tool's schema
+  kGemma,     // {a:<|"|>text<|"|>,n:1}
+  kElements,  // an element for each parameter, with elements within; tags.key_begin stands before the names
 };
 
 enum class CallIdStyle {
@@ -41,14 +42,16 @@ struct CallHeader {
   absl::string_view id_mark;   // may follow the name, and the call's id follows
   absl::string_view name_end;  // ends the header; empty: the arguments follow the name at once
   bool name_end_may_lack = false;
+  absl::string_view attributes_end;  // what stands behind name_end, up to this text, is skipped
 };
 
 // <key_begin>KEY<key_end><value_begin>VALUE<value_end>
 struct TagSyntax {
   absl::string_view key_begin, key_end;
   absl::string_view value_begin, value_end;
-  bool has_attributes = false;  // after key_end, up to '>'; string="true" and string="false" tell the type
-  bool wraps_lines = false;     // the value stands on lines of its own, whose line breaks do not belong to it
+  bool has_attributes = false;                // after key_end, up to '>'
+  absl::string_view string_mark, other_mark;  // of the attributes: the value is a string, or is none
+  bool wraps_lines = false;  // the value stands on lines of its own, whose line breaks do not belong to it
 };
 
 // A forced call as a structural tag: `open`, calls with `separator` between them, `close`. A call is `begin`
@@ -63,6 +66,7 @@ struct ToolFormat {
   absl::string_view name;                  // as vLLM's --tool-call-parser; unique
   std::vector<absl::string_view> aliases;  // other names of vLLM and SGLang
   CallBody body = CallBody::kJson;
+  bool name_is_key = false;                      // of kJson: {"f": {...}}
   absl::string_view section_begin, section_end;  // around all calls of a turn
   bool section_may_lack = true;                  // calls outside of a section are calls, too
   std::vector<absl::string_view> call_begin, call_end;
@@ -71,8 +75,9 @@ struct ToolFormat {
   CallHeader header = {};
   ArgumentSyntax arguments = ArgumentSyntax::kJson;
   TagSyntax tags = {};
-  absl::string_view quote = "";  // around strings of kGemma
-  absl::string_view noise = "";  // dropped after a call
+  absl::string_view quote = "";     // around strings of kGemma
+  absl::string_view noise = "";     // dropped after a call
+  absl::string_view trailers = "";  // bytes that are dropped after a call
   CallIdStyle ids = CallIdStyle::kRandom;
   bool special_markers = true;  // markers are special tokens, so that they must not be skipped as such
   ForcedSyntax forced = {};     // an empty `begin`: no structural tag expresses the calls
@@ -87,10 +92,22 @@ struct ReasoningFormat {
   absl::string_view forced_end;
   // Without a marker in the prompt the model begins inside (DeepSeek-R1 before its template opened <think>).
   bool begins_inside = false;
+  // Markers around the answer that follows the reasoning; dropped with the white space next to them.
+  std::vector<absl::string_view> answer_begin = {}, answer_end = {};
+  // The prompt may have begun the answer, so that an end without a begin is a marker, too.
+  bool answer_may_be_open = false;
+};
+
+// A format of vLLM or SGLang that no row describes, and why.
+struct UnreadFormat {
+  absl::string_view name, reason;
 };
 
 const std::vector<ToolFormat>& ToolFormats();
 const std::vector<ReasoningFormat>& ReasoningFormats();
+
+const std::vector<UnreadFormat>& UnreadToolFormats();
+const std::vector<UnreadFormat>& UnreadReasoningFormats();
 
 // Null: no row has this name or alias.
 const ToolFormat* FindToolFormat(absl::string_view name);

@@ -61,6 +61,30 @@ class TypeFinder {
     return schema.contains("items") ? kArrayType : 0;
   }
 
+  // The schema of a member, or of an item, of what `schema` describes, or null.
+  const Json* Within(const Json& schema, const std::string& name, int depth) const {
+    if (!schema.is_object() || depth > kMaxSchemaDepth) return nullptr;
+    if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
+      const Json* const target = Resolve(root_, ref->get<std::string>());
+      return target == nullptr ? nullptr : Within(*target, name, depth + 1);
+    }
+    if (const auto all = schema.find("properties"); all != schema.end() && all->is_object()) {
+      if (const auto member = all->find(name); member != all->end()) return &*member;
+    }
+    for (const char* keyword : {"additionalProperties", "items"}) {
+      if (const auto other = schema.find(keyword); other != schema.end() && other->is_object())
+        return &*other;
+    }
+    for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
+      const auto list = schema.find(keyword);
+      if (list == schema.end() || !list->is_array()) continue;
+      for (const Json& one : *list) {
+        if (const Json* const found = Within(one, name, depth + 1); found != nullptr) return found;
+      }
+    }
+    return nullptr;
+  }
+
  private:
   static ValueTypes OfType(const Json& type) {
     if (type.is_string()) return TypeOfName(type.get<std::string>());
@@ -118,10 +142,11 @@ std::string JsonOfLiteral(absl::string_view text, int max_depth) {
 
 }  // namespace
 
-ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools) {
+ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas) {
   for (const ToolSpec& tool : tools) {
     auto& types = types_[tool.name];
     if (!tool.parameters.is_object()) continue;
+    if (keeps_schemas) schemas_.try_emplace(tool.name, tool.parameters);
     const auto properties = tool.parameters.find("properties");
     if (properties == tool.parameters.end() || !properties->is_object()) continue;
     const TypeFinder finder(tool.parameters);
@@ -134,6 +159,18 @@ ValueTypes ToolSchemas::TypesOf(absl::string_view tool, absl::string_view parame
   if (types == types_.end()) return 0;
   const auto type = types->second.find(parameter);
   return type == types->second.end() ? 0 : type->second;
+}
+
+ValueTypes ToolSchemas::TypesAt(absl::string_view tool, const std::vector<std::string>& path) const {
+  const auto root = schemas_.find(tool);
+  if (root == schemas_.end()) return 0;
+  const TypeFinder finder(root->second);
+  const Json* schema = &root->second;
+  for (const std::string& name : path) {
+    schema = finder.Within(*schema, name, 0);
+    if (schema == nullptr) return 0;
+  }
+  return finder.Find(*schema, 0);
 }
 
 std::string JsonOfText(absl::string_view text, ValueTypes types, int max_depth) {

@@ -25,14 +25,19 @@ inline constexpr ValueTypes kStringType = 1, kNumberType = 2, kBooleanType = 4, 
 
 class ToolSchemas {
  public:
-  explicit ToolSchemas(const std::vector<ToolSpec>& tools);
+  // `keeps_schemas`: for TypesAt.
+  explicit ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas = false);
 
   // The types that the schema of the tool's parameter allows; empty where the tool or the parameter is not
   // known.
   ValueTypes TypesOf(absl::string_view tool, absl::string_view parameter) const;
+  // Likewise of a value within a parameter; `path` begins with the parameter. A name within an array stands
+  // for an item. Empty, too, where the schemas are not kept.
+  ValueTypes TypesAt(absl::string_view tool, const std::vector<std::string>& path) const;
 
  private:
   std::map<std::string, std::map<std::string, ValueTypes, std::less<>>, std::less<>> types_;
+  std::map<std::string, nlohmann::ordered_json, std::less<>> schemas_;  // those that are kept
 };
 
 // Returns the JSON text of a value that a model wrote as bare text. Text that fits none of the types becomes
