@@ -18,7 +18,7 @@ import unittest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, SOMNUS, Cluster, Stream, alive, expected, tiny, wait_until  # noqa: E402
-from cluster.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
+from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
 
 MODEL, OTHER_MODEL = "llama-uneven", "qwen3"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

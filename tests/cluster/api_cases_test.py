@@ -3,7 +3,7 @@ import os
 import re
 import unittest
 
-from cluster.api_cases import Replay, load
+from cluster.harness.api_cases import Replay, load
 from cluster.harness import ROOT, SMOLLM2, Cluster
 
 VOCABULARY = 49152

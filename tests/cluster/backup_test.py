@@ -4,9 +4,8 @@ import shutil
 import tempfile
 import unittest
 
-from cluster import stubs
-from cluster.harness import SMOLLM2, Cluster, expected, tiny
-from cluster.other_weights import second_checkpoint, swapped_layers, tensors_of
+from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
+from cluster.harness.other_weights import second_checkpoint, swapped_layers, tensors_of
 from cluster.sleep_cycles_test import holdings
 
 try:

@@ -4,8 +4,7 @@ import json
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import SMOLLM2, Cluster, expected, tiny
+from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
 
 try:
     import grpc

@@ -10,7 +10,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster.certificates import Certificates
+from cluster.harness.certificates import Certificates
 from cluster.harness import BIN, SOMNUS, Cluster, expected, tiny, wait_until
 
 MODEL = "qwen3"

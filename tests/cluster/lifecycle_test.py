@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from cluster.harness import SOMNUS, WORKER, Cluster, alive, expected, free_ports, tiny, wait_until
-from cluster.streams import Round
+from cluster.harness.streams import Round
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

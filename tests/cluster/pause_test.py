@@ -5,8 +5,7 @@ import threading
 import time
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, stubs, tiny, wait_until
 
 try:
     import grpc

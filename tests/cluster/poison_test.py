@@ -12,9 +12,9 @@ import signal
 import tempfile
 import unittest
 
-from cluster.fault_file import WORKER, FaultFile
+from cluster.harness.fault_file import WORKER, FaultFile
 from cluster.harness import Cluster, alive, begin_and_stop, children, tiny, wait_until
-from cluster.streams import Round, ask, event_texts
+from cluster.harness.streams import Round, ask, event_texts
 
 MODEL = "llama-uneven"
 POISON = [77, 78, 79]

@@ -15,8 +15,8 @@ import unittest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, SOMNUS, Cluster, alive, begin_and_stop, expected, tiny, wait_until  # noqa: E402
-from cluster.run_directory import SOON_S, RunDirectory, kill  # noqa: E402
-from cluster.streams import Round, make_requests  # noqa: E402
+from cluster.harness.run_directory import SOON_S, RunDirectory, kill  # noqa: E402
+from cluster.harness.streams import Round, make_requests  # noqa: E402
 
 STREAMS, MAX_TOKENS, SEED = 16, 40, 5
 HEAL_S = 120

@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from cluster.harness import alive, expected, tiny, wait_until
-from cluster.run_directory import SOON_S, RunDirectory, kill
+from cluster.harness.run_directory import SOON_S, RunDirectory, kill
 
 MODELS = {"test-model": "llama-uneven", "qwen.3": "qwen3"}
 FIRST, OTHER = MODELS

@@ -7,7 +7,7 @@ import threading
 import unittest
 
 from cluster.harness import Cluster, alive, expected, tiny, wait_until
-from cluster.other_weights import second_checkpoint
+from cluster.harness.other_weights import second_checkpoint
 from cluster.poison_test import FaultyCluster
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3"}

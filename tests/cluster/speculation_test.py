@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cluster.harness import Cluster, tiny
-from cluster.together import Together
+from cluster.harness.together import Together
 
 MODEL = "qwen3"
 # Whether drafts pay on a model this small is chance.

@@ -5,7 +5,7 @@ import signal
 import unittest
 
 from cluster.harness import Cluster, tiny, wait_until
-from cluster.together import Together, complete, prompt
+from cluster.harness.together import Together, complete, prompt
 
 MODEL = "qwen3"
 BLOCK_BYTES = 8192  # of the two ranks' larger one, in float32

@@ -7,10 +7,9 @@ import socket
 import time
 import unittest
 
-from cluster import served_weights
-from cluster.harness import tiny, wait_until
-from cluster.other_weights import tensors_of
-from cluster.served_weights import DEADLINE_S, MODEL, PROMPTS, DirectUpdate, RelayedUpdate, chunks_of, grpc
+from cluster.harness import served_weights, tiny, wait_until
+from cluster.harness.other_weights import tensors_of
+from cluster.harness.served_weights import DEADLINE_S, MODEL, PROMPTS, DirectUpdate, RelayedUpdate, chunks_of, grpc
 
 
 def setUpModule():

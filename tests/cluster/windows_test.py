@@ -6,12 +6,11 @@ import re
 import signal
 import unittest
 
-from cluster import served_weights
-from cluster.harness import Cluster, tiny, wait_until
-from cluster.other_weights import tensors_of
-from cluster.served_weights import DEADLINE_S, grpc
-from cluster.together import Together, complete, prompt
-from cluster.windows import window_checkpoint
+from cluster.harness import Cluster, served_weights, tiny, wait_until
+from cluster.harness.other_weights import tensors_of
+from cluster.harness.served_weights import DEADLINE_S, grpc
+from cluster.harness.together import Together, complete, prompt
+from cluster.harness.windows import window_checkpoint
 
 MODEL = "qwen3"
 BLOCK_BYTES = 8192  # of each of two ranks, in float32
