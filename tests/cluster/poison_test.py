@@ -12,8 +12,8 @@ import signal
 import tempfile
 import unittest
 
-from cluster.harness.fault_file import WORKER, FaultFile
 from cluster.harness import Cluster, alive, begin_and_stop, children, tiny, wait_until
+from cluster.harness.fault_file import WORKER, FaultFile
 from cluster.harness.streams import Round, ask, event_texts
 
 MODEL = "llama-uneven"

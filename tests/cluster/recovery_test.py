@@ -16,8 +16,8 @@ import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.harness.chaos import FAULTS, Chaos, open_files  # noqa: E402
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
+from cluster.harness.chaos import FAULTS, Chaos, open_files  # noqa: E402
 from cluster.harness.streams import Round, make_requests  # noqa: E402
 
 MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "recovery")

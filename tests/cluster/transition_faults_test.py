@@ -14,14 +14,14 @@ import threading
 import time
 import unittest
 
+from cluster.harness import expected, tiny, wait_until
 from cluster.harness.chaos import Chaos, Fault
 from cluster.harness.fault_file import WORKER, FaultFile
-from cluster.harness import expected, tiny, wait_until
+from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids, status
+from cluster.harness.streams import Round
 from cluster.poison_test import FaultyCluster
 from cluster.recovery_test import can_mount, tiny_requests
-from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids, status
 from cluster.sleep_cycles_test import WITHOUT_POOLS, assert_no_growth, assert_nothing_grows, growth, holdings
-from cluster.harness.streams import Round
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
