@@ -23,7 +23,7 @@ from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids  # no
 MODEL, OTHER_MODEL = "llama-uneven", "qwen3"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 FLAGS = ("--dtype=float32",)
-ROUNDS = 3
+ROUNDS = 2
 SHM = "/dev/shm"
 
 

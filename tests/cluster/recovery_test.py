@@ -24,7 +24,7 @@ MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "r
 STREAMS, MAX_TOKENS, SEED = 16, 28, 11  # two streams of each kind (streams.py)
 # Many more faults than an operator would put up with.
 FLAGS = ("--max-recoveries=1000000",)
-RECOVERIES_WITHOUT_GROWTH = 10
+RECOVERIES_WITHOUT_GROWTH = 5
 
 
 def start(workers, rng, streams=STREAMS, max_tokens=MAX_TOKENS, model=SMOLLM2, flags=(), prefix=()):
