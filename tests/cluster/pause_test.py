@@ -1,8 +1,6 @@
 """Pauses, the modes of pause and sleep, requests that wake an engine, and an engine that sleeps by itself, through the
 whole cluster."""
-import random
 import threading
-import time
 import unittest
 
 from cluster.harness import Cluster, expected, stubs, tiny, wait_until
@@ -157,16 +155,6 @@ class Pause(Base):
         self.assertEqual(self.admin("/abort_requests", {}).json["aborted"], 1)
         self.assertEqual(asking[1].choice()["finish_reason"], "abort")
 
-    def test_a_pause_and_a_sleep_end_together(self):
-        self.admin("/pause")
-        self.admin("/sleep?level=2")
-        self.assertEqual(self.admin("/resume").status, 200)
-        self.assertEqual((self.state(), self.is_paused()), ("ASLEEP", True))
-        self.admin("/pause")
-        self.assertEqual(self.admin("/wake_up").json["status"], "awake")
-        self.assertFalse(self.is_paused())
-        self.assert_tokens()
-
     def test_command_line(self):
         self.assertIn("paused", self.cluster.cli("pause", "--mode", "wait").stdout)
         self.assertTrue(self.cluster.status()["paused"])
@@ -217,15 +205,6 @@ class Wake(Base):
                 self.assertFalse(self.is_sleeping())
         wait_until(lambda: self.cluster.metric("somnus:auto_wake_ups_total") >= 2, 30, "both are counted")
 
-    def test_a_request_ends_no_pause(self):
-        self.admin("/pause")
-        self.admin("/sleep")
-        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
-        self.assertEqual((self.state(), self.cluster.health()), ("ASLEEP", 503))
-        self.admin("/resume")
-        self.assertEqual(asking.tokens(), CASE["tokens"])
-
 
 class Idle(Base):
     FLAGS = ("--idle-sleep-s=0.2", "--idle-sleep-level=2")
@@ -244,23 +223,6 @@ class Idle(Base):
         for name in ("somnus:auto_sleeps_total", "somnus:auto_wake_ups_total"):
             wait_until(lambda name=name: self.cluster.metric(name) >= 2, 30, name)
 
-    def test_no_wake_up_is_lost(self):
-        chance = random.Random(7)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            self.assert_tokens()
-            time.sleep(chance.uniform(0.15, 0.3))  # about when it falls asleep
-
-    def test_an_operators_sleep_lasts(self):
-        wait_until(self.is_sleeping, 30, "it sleeps by itself")
-        self.assertEqual(self.admin("/sleep?level=2").json["already_asleep"], True)
-        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
-        self.assertTrue(self.is_sleeping())
-        self.assertFalse(asking.done())
-        self.admin("/wake_up")
-        self.assertEqual(asking.tokens(), CASE["tokens"])
-
 
 class Probed(Base):
     """Probes, scrapes and looks at the status come all the time, each sooner than the idle time after the one before."""
@@ -276,7 +238,7 @@ class Probed(Base):
         cls.calls.update({f"operators' {path}": lambda path=path: cls.cluster.request(
             "GET", path, timeout=30, port=cls.cluster.admin_port).status == 200
             for path in (*cls.PATHS, "/is_sleeping", "/is_paused", "/get_world_size", "/weight_info")})
-        cls.calls["somnus status"] = lambda: cls.cluster.status()["state"] != ""
+        cls.calls["GetStatus"] = lambda: cls.cluster.status()["state"] != ""
         cls.calls["somnus models"] = lambda: cls.cluster.cli("models").stdout != ""
         cls.add_grpc_calls()
 

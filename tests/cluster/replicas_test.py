@@ -201,21 +201,6 @@ class Adoption(unittest.TestCase):
         for _ in range(4):
             self.assert_serves(cluster)
 
-    def test_another_number_of_replicas_needs_other_workers(self):
-        for count in (1, 3, 1):
-            cluster = self.run_dir.start()
-            known = pids(cluster)
-            kill(cluster)
-            cluster = self.run_dir.start(f"--data-parallel-size={count}")
-            self.assertEqual([pid for pid in known.values() if alive(pid)], [])
-            self.assertEqual(len(pids(cluster)), 2 * count)
-            self.assert_serves(cluster)
-            kill(cluster)
-        cluster = self.run_dir.start()
-        self.assertEqual(len(pids(cluster)), 4)
-        self.assertEqual(cluster.stop(), 0)
-        self.assert_nothing_left()
-
     def test_somnus_stop_ends_what_was_left(self):
         cluster = self.run_dir.start()
         known = pids(cluster)
@@ -272,7 +257,7 @@ class FailedReplica(unittest.TestCase):
 
 class OneReplica(unittest.TestCase):
     def test_it_cannot_be_rolled(self):
-        with Cluster(SMOLLM2, workers=1) as cluster:
+        with Cluster(tiny(MODEL), workers=1) as cluster:
             refused = cluster.cli("roll", check=False)
             self.assertEqual(refused.returncode, 1)
             self.assertIn("the engine has one replica", refused.stderr)
@@ -282,7 +267,7 @@ class OneReplica(unittest.TestCase):
 
 class Ending(unittest.TestCase):
     def test_sigterm_ends_all_workers(self):
-        with Cluster(SMOLLM2, "--data-parallel-size=2", workers=1) as cluster:
+        with Cluster(tiny(MODEL), "--data-parallel-size=2", workers=1) as cluster:
             self.assertEqual(len(cluster.worker_pids()), 2)
             self.assertEqual(cluster.stop(), 0)
 
