@@ -94,22 +94,6 @@ class Base(unittest.TestCase):
 
 
 class Pause(Base):
-    def test_keep(self):
-        expect = self.undisturbed()
-        for clear_cache in ("true", "false"):
-            with self.subTest(clear_cache=clear_cache):
-                events, tokens = self.start_stream()
-                self.assertEqual(self.admin(f"/pause?clear_cache={clear_cache}").json["status"], "paused")
-                self.assertEqual(self.num_waiting(), 1, "it ended before the pause")
-                self.assertEqual((self.state(), self.is_paused(), self.is_sleeping(), self.cluster.health()), ("PAUSED", True, True, 503))
-                steps = self.cluster.metric("somnus:steps_total")
-                arrived = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-                wait_until(lambda: self.num_waiting() == 2, 30, "the request waits")
-                self.assertEqual(self.cluster.metric("somnus:steps_total"), steps, "nothing is computed")
-                self.assertEqual(self.admin("/resume").json, {"status": "resumed"})
-                self.assertEqual(self.finish(events, tokens), (expect, "length"))
-                self.assertEqual(arrived.tokens(), CASE["tokens"])
-                self.assertFalse(self.is_paused())
 
     def test_wait(self):
         expect = self.undisturbed()
@@ -129,20 +113,6 @@ class Pause(Base):
                 self.assertTrue(self.is_sleeping())
                 self.assertEqual(self.admin("/wake_up").json["status"], "awake")
                 self.assertEqual(arrived.tokens(), CASE["tokens"])
-
-    def test_abort(self):
-        expect = self.undisturbed()
-        for target in ("/pause?mode=abort", "/sleep?level=1&mode=abort"):
-            with self.subTest(target=target):
-                events, tokens = self.start_stream()
-                self.assertEqual(self.admin(target).status, 200)
-                tokens, reason = self.finish(events, tokens)
-                self.assertEqual(tokens, expect[:len(tokens)])
-                self.assertIn(reason, ("abort", "length"))
-                self.assertEqual(reason == "length", len(tokens) == LONG)
-                self.assertEqual(self.num_waiting(), 0)
-                self.assertEqual(self.admin("/wake_up").json["status"], "awake")
-                self.assert_tokens()
 
     def test_a_queued_request_is_aborted_with_no_token(self):
         self.admin("/pause")

@@ -1,4 +1,5 @@
 """Sleep and wake-up through the whole cluster, by the command line and over HTTP."""
+import os
 import tempfile
 import unittest
 
@@ -195,6 +196,7 @@ class Replies(unittest.TestCase):
             self.assert_levels(lambda count: {"file_bytes": count})
             self.call("/sleep?level=1")
             self.assert_woken(self.call("/wake_up"), held=lambda count: {"file_bytes": count})
+            self.assertEqual(os.listdir(folder), [], "the file has no name")
             self.assert_tokens()
 
     def test_weights_in_the_checkpoint(self):
