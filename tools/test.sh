@@ -33,6 +33,6 @@ if (($# == 0)); then
   say "Python suites"
   python="$SOMNUS_VENV/bin/python"
   [[ -x $python ]] || python=python3
-  SOMNUS_MODEL=$SOMNUS_MODEL "$python" tests/run_suites.py --jobs "$(($(nproc) < 4 ? $(nproc) : 4))" --attempts "$attempts" --results "$cases" ${SOMNUS_TEST_PATTERN:+-k "$SOMNUS_TEST_PATTERN"} >&2
+  SOMNUS_MODEL=$SOMNUS_MODEL "$python" tests/run_suites.py --jobs "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --attempts "$attempts" --results "$cases" ${SOMNUS_TEST_PATTERN:+-k "$SOMNUS_TEST_PATTERN"} >&2
 fi
 python3 tests/report.py "$cases"

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from cluster.harness import ROOT, Cluster, tiny
-from cluster.tiny_as_stored import GGUF_TYPES, MODEL, write_fp8, write_gguf
+from cluster.harness.tiny_as_stored import GGUF_TYPES, MODEL, write_fp8, write_gguf
 
 sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
 import perplexity  # noqa: E402

@@ -18,12 +18,12 @@ import unittest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, SOMNUS, Cluster, Stream, alive, expected, tiny, wait_until  # noqa: E402
-from cluster.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
+from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
 
 MODEL, OTHER_MODEL = "llama-uneven", "qwen3"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 FLAGS = ("--dtype=float32",)
-ROUNDS = 3
+ROUNDS = 2
 SHM = "/dev/shm"
 
 
@@ -93,17 +93,6 @@ class Adoption(unittest.TestCase):
             self.assertEqual(pids(cluster), known)
             self.assert_serves(cluster)
 
-    def test_a_worker_that_was_lost_meanwhile_is_replaced(self):
-        cluster = self.run_dir.start()
-        known = pids(cluster)
-        kill(cluster)
-        os.kill(known[1], signal.SIGKILL)
-        cluster = self.run_dir.start()
-        now = pids(cluster)
-        self.assertEqual(now[0], known[0])
-        self.assertNotEqual(now[1], known[1])
-        self.assert_serves(cluster)
-
     def test_a_worker_that_does_not_answer_is_replaced(self):
         cluster = self.run_dir.start()
         known = pids(cluster)
@@ -143,14 +132,6 @@ class Adoption(unittest.TestCase):
                     self.assert_serves(cluster)
         self.assertEqual(cluster.stop(), 0)
         self.assert_nothing_left()
-
-    def test_fewer_workers(self):
-        cluster = self.run_dir.start()
-        known = pids(cluster)
-        kill(cluster)
-        cluster = self.run_dir.start(workers=1)
-        self.assertFalse([pid for pid in known.values() if alive(pid)])
-        self.assert_serves(cluster)
 
     def test_workers_whose_coordinator_does_not_come_back_leave(self):
         cluster = self.run_dir.start("--worker-grace-s=2")

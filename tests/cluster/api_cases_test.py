@@ -3,8 +3,8 @@ import os
 import re
 import unittest
 
-from cluster.api_cases import Replay, load
 from cluster.harness import ROOT, SMOLLM2, Cluster
+from cluster.harness.api_cases import Replay, load
 
 VOCABULARY = 49152
 

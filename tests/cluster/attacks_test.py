@@ -10,9 +10,8 @@ import socket
 import time
 import unittest
 
-from cluster import together
-from cluster.harness import ROOT, Cluster, tiny, wait_until
-from cluster.soak import open_files, rss_mib
+from cluster.harness import ROOT, Cluster, tiny, together, wait_until
+from cluster.harness.soak import open_files, rss_mib
 
 LEAKS = re.compile(rb"0x[0-9a-fA-F]{6,}|/(?:home|root|tmp|usr|proc|dev|var)/|\.(?:cc|h|py):\d+|std::|terminate called|"
                    + re.escape(ROOT.encode()))

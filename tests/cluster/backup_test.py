@@ -4,9 +4,8 @@ import shutil
 import tempfile
 import unittest
 
-from cluster import stubs
-from cluster.harness import SMOLLM2, Cluster, expected, tiny
-from cluster.other_weights import second_checkpoint, swapped_layers, tensors_of
+from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
+from cluster.harness.other_weights import second_checkpoint, swapped_layers, tensors_of
 from cluster.sleep_cycles_test import holdings
 
 try:
@@ -56,22 +55,10 @@ class Backup(unittest.TestCase):
         self.assertEqual(backups[0], backups[1])
         return backups[0], weights
 
-    def test_in_host_memory(self):
-        for policy in ("auto", "retain", "release"):
-            with self.subTest(policy):
-                backup, weights = self.round(f"--backup={policy}")
-                self.assertEqual(backup, weights)
-
     def test_compressed(self):
         backup, weights = self.round("--backup=compress")
         self.assertLess(backup, weights * 3 // 4)
         self.assertGreater(backup, 0)
-
-    def test_in_a_file_without_a_name(self):
-        with tempfile.TemporaryDirectory() as folder:
-            backup, weights = self.round("--backup=file", f"--spill-dir={folder}")
-            self.assertEqual(backup, weights)
-            self.assertEqual(os.listdir(folder), [])
 
 
 class CheckpointBackup(unittest.TestCase):

@@ -7,8 +7,8 @@ import re
 import unittest
 
 from cluster.harness import ROOT
-from cluster.page_blocks import Machine, marked_blocks
-from cluster.python_client import CLIENT
+from cluster.harness.page_blocks import Machine, marked_blocks
+from cluster.harness.python_client import CLIENT
 
 PAGES = ["docs/README.md", *sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs", "book", "*.md")))]
 # What the blocks of a page write, in this order.

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cluster.harness import ROOT, Cluster, tiny, wait_until
-from cluster.together import Together, complete, prompt
+from cluster.harness.together import Together, complete, prompt
 
 with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as golden_file:
     GOLDENS = json.load(golden_file)

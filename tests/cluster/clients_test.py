@@ -2,7 +2,7 @@
 import unittest
 
 from cluster.harness import Cluster, expected, tiny, wait_until
-from cluster.soak import Soak, open_files
+from cluster.harness.soak import Soak, open_files
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

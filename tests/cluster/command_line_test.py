@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from cluster.harness import SOMNUS, TINY, Cluster, free_ports, tiny, wait_until
-from cluster.on_a_terminal import output_of
+from cluster.harness.on_a_terminal import output_of
 
 
 class CommandLine(unittest.TestCase):

@@ -8,9 +8,8 @@ import os
 import signal
 import unittest
 
-from cluster import browser
-from cluster.browser import ENTER, ESCAPE, RIGHT, Browser
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import Cluster, browser, tiny, wait_until
+from cluster.harness.browser import ENTER, ESCAPE, RIGHT, Browser
 
 KEY, OPERATORS_KEY = "chat-key", "operators-key"
 LAST = "document.querySelector('#transcript article:last-of-type')"

@@ -11,14 +11,13 @@ import signal
 import tempfile
 import unittest
 
-from cluster import served_weights
-from cluster.harness import Cluster, tiny, wait_until
-from cluster.lora_files import MODULES, write_adapter
-from cluster.other_weights import read_file
-from cluster.run_directory import SOON_S, RunDirectory, pids
-from cluster.served_weights import DEADLINE_S, grpc
-from cluster.together import Together, complete, prompt
-from cluster.tokenized import with_tokenizer
+from cluster.harness import Cluster, served_weights, tiny, wait_until
+from cluster.harness.lora_files import MODULES, write_adapter
+from cluster.harness.other_weights import read_file
+from cluster.harness.run_directory import SOON_S, RunDirectory, pids
+from cluster.harness.served_weights import DEADLINE_S, grpc
+from cluster.harness.together import Together, complete, prompt
+from cluster.harness.tokenized import with_tokenizer
 
 ROOM_BYTES = 1 << 20
 COMMON = ("--dtype=float32", "--threads-per-worker=1", "--max-num-seqs=16")

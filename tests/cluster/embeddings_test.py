@@ -11,8 +11,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import ROOT, Cluster, tiny, wait_until
+from cluster.harness import ROOT, Cluster, stubs, tiny, wait_until
 
 try:
     import grpc

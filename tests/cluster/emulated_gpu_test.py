@@ -10,12 +10,12 @@ import signal
 import unittest
 
 from cluster import vllm_sleep_assertions_test as vllm_sleep
-from cluster.fault_file import FaultFile
 from cluster.harness import BIN, ROOT, Cluster, expected, tiny, wait_until
-from cluster.other_weights import second_checkpoint
+from cluster.harness.fault_file import FaultFile
+from cluster.harness.other_weights import second_checkpoint
+from cluster.harness.streams import Round
+from cluster.harness.together import Together, complete, prompt
 from cluster.sleep_cycles_test import WITHOUT_POOLS, Sleeper, assert_nothing_grows, cycles
-from cluster.streams import Round
-from cluster.together import Together, complete, prompt
 from cluster.transition_faults_test import ASLEEP, AWAKE, WAKE, check_truth, post, resident, sleep
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")

@@ -5,7 +5,7 @@ import threading
 import unittest
 
 from cluster.harness import Cluster, tiny, wait_until
-from cluster.together import prompt
+from cluster.harness.together import prompt
 from cluster.trace_test import trace
 
 FLOOD, LIGHT, SLOTS = 24, 3, 2

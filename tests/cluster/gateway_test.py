@@ -8,8 +8,7 @@ import signal
 import unittest
 import zipfile
 
-from cluster import stubs
-from cluster.harness import SMOLLM2, Cluster, expected, tiny, wait_until
+from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny, wait_until
 
 try:
     import grpc

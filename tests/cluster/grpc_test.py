@@ -4,8 +4,7 @@ import subprocess
 import tempfile
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, expected, tiny
+from cluster.harness import Cluster, expected, stubs, tiny
 
 try:
     import grpc

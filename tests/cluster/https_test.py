@@ -10,8 +10,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster.certificates import Certificates
 from cluster.harness import BIN, SOMNUS, Cluster, expected, tiny, wait_until
+from cluster.harness.certificates import Certificates
 
 MODEL = "qwen3"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from cluster.harness import ROOT, SMOLLM2, SOMNUS, Cluster, expected, tiny
-from cluster.together import Together, complete, prompt
+from cluster.harness.together import Together, complete, prompt
 
 MODEL = "llama-uneven"
 FLOAT32, FP8, INT8 = "--dtype=float32", "--kv-cache-dtype=fp8", "--kv-cache-dtype=int8"

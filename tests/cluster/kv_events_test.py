@@ -5,9 +5,8 @@ import socket
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, tiny, wait_until
-from cluster.run_directory import RunDirectory, kill
+from cluster.harness import Cluster, stubs, tiny, wait_until
+from cluster.harness.run_directory import RunDirectory, kill
 
 try:
     import grpc

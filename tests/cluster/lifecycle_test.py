@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from cluster.harness import SOMNUS, WORKER, Cluster, alive, expected, free_ports, tiny, wait_until
-from cluster.streams import Round
+from cluster.harness.streams import Round
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -33,6 +33,9 @@ class Ending(unittest.TestCase):
         with Cluster(tiny(MODEL), workers=2) as cluster:
             self.assertEqual(len(cluster.worker_pids()), 2)
             self.assertEqual(cluster.stop(), 0)
+            with socket.socket() as probe:  # the port is free again
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", cluster.port))
 
     def test_sigint_ends_it_too(self):
         with Cluster(tiny(MODEL), workers=2) as cluster:
@@ -57,13 +60,6 @@ class Ending(unittest.TestCase):
             workers = cluster.worker_pids()
             self.assertEqual(cluster.stop(), 0)
             self.assertFalse([pid for pid in workers if alive(pid)])
-
-    def test_port_is_free_again(self):
-        with Cluster(tiny(MODEL), workers=1) as cluster:
-            self.assertEqual(cluster.stop(), 0)
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", cluster.port))
 
 
 class Dying(unittest.TestCase):

@@ -8,7 +8,7 @@ import threading
 import unittest
 
 from cluster.harness import Cluster, tiny
-from cluster.lora_files import write_adapter, write_merged
+from cluster.harness.lora_files import write_adapter, write_merged
 
 MODEL = "llama-uneven"
 PROMPT = [5, 17, 42, 9, 3, 60]

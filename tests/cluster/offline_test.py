@@ -12,9 +12,9 @@ import unittest
 import warnings
 
 from cluster.harness import BIN, ROOT, Cluster, alive, children, expected, tiny, wait_until
-from cluster.other_weights import second_checkpoint
-from cluster.page_blocks import Machine, blocks_of
-from cluster.python_client import RLHF_STEP, InstalledClient
+from cluster.harness.other_weights import second_checkpoint
+from cluster.harness.page_blocks import Machine, blocks_of
+from cluster.harness.python_client import RLHF_STEP, InstalledClient
 
 PACKAGE = os.path.join(ROOT, "clients", "python")
 sys.path.insert(0, PACKAGE)

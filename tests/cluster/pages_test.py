@@ -10,8 +10,8 @@ import time
 import unittest
 
 from cluster.harness import BIN, ROOT, Cluster, alive, children, expected, free_ports, tiny, wait_until
-from cluster.page_blocks import Machine, blocks_of
-from cluster.python_client import CLIENT, InstalledClient
+from cluster.harness.page_blocks import Machine, blocks_of
+from cluster.harness.python_client import CLIENT, InstalledClient
 
 QUICKSTART = os.path.join(ROOT, "tools", "quickstart.sh")
 # The block that installs and tests has cases of its own (Quickstart).
@@ -78,7 +78,7 @@ class PythonClient(unittest.TestCase):
         program = step + f"""
 import json, os, sys
 sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})
-from cluster.other_weights import tensors_of
+from cluster.harness.other_weights import tensors_of
 from somnus import Client
 class Model:
     def state_dict(self):

@@ -1,12 +1,9 @@
 """Pauses, the modes of pause and sleep, requests that wake an engine, and an engine that sleeps by itself, through the
 whole cluster."""
-import random
 import threading
-import time
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, stubs, tiny, wait_until
 
 try:
     import grpc
@@ -97,22 +94,6 @@ class Base(unittest.TestCase):
 
 
 class Pause(Base):
-    def test_keep(self):
-        expect = self.undisturbed()
-        for clear_cache in ("true", "false"):
-            with self.subTest(clear_cache=clear_cache):
-                events, tokens = self.start_stream()
-                self.assertEqual(self.admin(f"/pause?clear_cache={clear_cache}").json["status"], "paused")
-                self.assertEqual(self.num_waiting(), 1, "it ended before the pause")
-                self.assertEqual((self.state(), self.is_paused(), self.is_sleeping(), self.cluster.health()), ("PAUSED", True, True, 503))
-                steps = self.cluster.metric("somnus:steps_total")
-                arrived = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-                wait_until(lambda: self.num_waiting() == 2, 30, "the request waits")
-                self.assertEqual(self.cluster.metric("somnus:steps_total"), steps, "nothing is computed")
-                self.assertEqual(self.admin("/resume").json, {"status": "resumed"})
-                self.assertEqual(self.finish(events, tokens), (expect, "length"))
-                self.assertEqual(arrived.tokens(), CASE["tokens"])
-                self.assertFalse(self.is_paused())
 
     def test_wait(self):
         expect = self.undisturbed()
@@ -133,20 +114,6 @@ class Pause(Base):
                 self.assertEqual(self.admin("/wake_up").json["status"], "awake")
                 self.assertEqual(arrived.tokens(), CASE["tokens"])
 
-    def test_abort(self):
-        expect = self.undisturbed()
-        for target in ("/pause?mode=abort", "/sleep?level=1&mode=abort"):
-            with self.subTest(target=target):
-                events, tokens = self.start_stream()
-                self.assertEqual(self.admin(target).status, 200)
-                tokens, reason = self.finish(events, tokens)
-                self.assertEqual(tokens, expect[:len(tokens)])
-                self.assertIn(reason, ("abort", "length"))
-                self.assertEqual(reason == "length", len(tokens) == LONG)
-                self.assertEqual(self.num_waiting(), 0)
-                self.assertEqual(self.admin("/wake_up").json["status"], "awake")
-                self.assert_tokens()
-
     def test_a_queued_request_is_aborted_with_no_token(self):
         self.admin("/pause")
         asking = [Asking(self.cluster, CASE["prompt"], request_id=name) for name in ("first", "second")]
@@ -157,16 +124,6 @@ class Pause(Base):
         self.assertFalse(asking[1].done())
         self.assertEqual(self.admin("/abort_requests", {}).json["aborted"], 1)
         self.assertEqual(asking[1].choice()["finish_reason"], "abort")
-
-    def test_a_pause_and_a_sleep_end_together(self):
-        self.admin("/pause")
-        self.admin("/sleep?level=2")
-        self.assertEqual(self.admin("/resume").status, 200)
-        self.assertEqual((self.state(), self.is_paused()), ("ASLEEP", True))
-        self.admin("/pause")
-        self.assertEqual(self.admin("/wake_up").json["status"], "awake")
-        self.assertFalse(self.is_paused())
-        self.assert_tokens()
 
     def test_command_line(self):
         self.assertIn("paused", self.cluster.cli("pause", "--mode", "wait").stdout)
@@ -218,15 +175,6 @@ class Wake(Base):
                 self.assertFalse(self.is_sleeping())
         wait_until(lambda: self.cluster.metric("somnus:auto_wake_ups_total") >= 2, 30, "both are counted")
 
-    def test_a_request_ends_no_pause(self):
-        self.admin("/pause")
-        self.admin("/sleep")
-        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
-        self.assertEqual((self.state(), self.cluster.health()), ("ASLEEP", 503))
-        self.admin("/resume")
-        self.assertEqual(asking.tokens(), CASE["tokens"])
-
 
 class Idle(Base):
     FLAGS = ("--idle-sleep-s=0.2", "--idle-sleep-level=2")
@@ -245,23 +193,6 @@ class Idle(Base):
         for name in ("somnus:auto_sleeps_total", "somnus:auto_wake_ups_total"):
             wait_until(lambda name=name: self.cluster.metric(name) >= 2, 30, name)
 
-    def test_no_wake_up_is_lost(self):
-        chance = random.Random(7)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            self.assert_tokens()
-            time.sleep(chance.uniform(0.15, 0.3))  # about when it falls asleep
-
-    def test_an_operators_sleep_lasts(self):
-        wait_until(self.is_sleeping, 30, "it sleeps by itself")
-        self.assertEqual(self.admin("/sleep?level=2").json["already_asleep"], True)
-        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
-        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
-        self.assertTrue(self.is_sleeping())
-        self.assertFalse(asking.done())
-        self.admin("/wake_up")
-        self.assertEqual(asking.tokens(), CASE["tokens"])
-
 
 class Probed(Base):
     """Probes, scrapes and looks at the status come all the time, each sooner than the idle time after the one before."""
@@ -277,7 +208,7 @@ class Probed(Base):
         cls.calls.update({f"operators' {path}": lambda path=path: cls.cluster.request(
             "GET", path, timeout=30, port=cls.cluster.admin_port).status == 200
             for path in (*cls.PATHS, "/is_sleeping", "/is_paused", "/get_world_size", "/weight_info")})
-        cls.calls["somnus status"] = lambda: cls.cluster.status()["state"] != ""
+        cls.calls["GetStatus"] = lambda: cls.cluster.status()["state"] != ""
         cls.calls["somnus models"] = lambda: cls.cluster.cli("models").stdout != ""
         cls.add_grpc_calls()
 

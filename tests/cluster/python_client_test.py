@@ -7,9 +7,9 @@ import tempfile
 import unittest
 
 from cluster.harness import Cluster, free_ports, tiny, wait_until
+from cluster.harness.other_weights import second_checkpoint, swapped_layers
+from cluster.harness.python_client import RLHF_STEP, InstalledClient
 from cluster.lifecycle_test import HandStartedWorkers
-from cluster.other_weights import second_checkpoint, swapped_layers
-from cluster.python_client import RLHF_STEP, InstalledClient
 
 PROMPT = list(range(3, 40))
 TEXT = "A prompt of some length."

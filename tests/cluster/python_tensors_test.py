@@ -1,16 +1,16 @@
 """The Python client's tensors: PyTorch's, NumPy's and what else has a buffer, and GPU memory that is given to the workers.
 
-PyTorch and a GPU have stand-ins here (torch_stand_in.py). NumPy is asked itself where it is installed, and has one, too.
+PyTorch and a GPU have stand-ins here (harness/torch_stand_in.py). NumPy is asked itself where it is installed, and has one, too.
 """
 import os
 import unittest
 
 from cluster.harness import Cluster, tiny
-from cluster.other_weights import second_checkpoint
-from cluster.python_client import RLHF_STEP, InstalledClient
+from cluster.harness.other_weights import second_checkpoint
+from cluster.harness.python_client import RLHF_STEP, InstalledClient
 
 PROMPT = list(range(3, 40))
-HERE = os.path.dirname(os.path.abspath(__file__))
+HARNESS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "harness")
 
 
 def setUpModule():
@@ -19,7 +19,7 @@ def setUpModule():
     unittest.addModuleCleanup(client.__exit__)
 
 
-# For all scripts: argv[1] is this folder. `Array` offers what the client asks of an array of NumPy's.
+# For all scripts: argv[1] is the harness's folder. `Array` offers what the client asks of an array of NumPy's.
 PRELUDE = """
 import array, contextlib, gc, json, os, runpy, struct, sys, types, weakref, grpc
 sys.path.insert(0, sys.argv[1])
@@ -202,7 +202,7 @@ with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
 
 
 def run(script, cluster, *arguments):
-    return client.run(cluster, "-c", script, HERE, *arguments)
+    return client.run(cluster, "-c", script, HARNESS, *arguments)
 
 
 class NoCluster:

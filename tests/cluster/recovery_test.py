@@ -16,15 +16,15 @@ import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.chaos import FAULTS, Chaos, open_files  # noqa: E402
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
-from cluster.streams import Round, make_requests  # noqa: E402
+from cluster.harness.chaos import FAULTS, Chaos, open_files  # noqa: E402
+from cluster.harness.streams import Round, make_requests  # noqa: E402
 
 MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "recovery")
 STREAMS, MAX_TOKENS, SEED = 16, 28, 11  # two streams of each kind (streams.py)
 # Many more faults than an operator would put up with.
 FLAGS = ("--max-recoveries=1000000",)
-RECOVERIES_WITHOUT_GROWTH = 10
+RECOVERIES_WITHOUT_GROWTH = 5
 
 
 def start(workers, rng, streams=STREAMS, max_tokens=MAX_TOKENS, model=SMOLLM2, flags=(), prefix=()):

@@ -11,7 +11,6 @@ import time
 import unittest
 
 from cluster.attacks_test import Attack
-from cluster.harness import wait_until
 
 TLS_HELLO = bytes.fromhex("16030100c5010000c10303") + bytes(range(190))
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"

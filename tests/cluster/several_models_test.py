@@ -1,13 +1,14 @@
 """Several models on one device, through the whole cluster: a request wakes the named model, answers stay exact, and the memory
 of two models is never resident where there is memory for one model."""
 import concurrent.futures
+import functools
 import json
 import tempfile
 import threading
 import unittest
 
 from cluster.harness import Cluster, alive, expected, tiny, wait_until
-from cluster.other_weights import second_checkpoint
+from cluster.harness.other_weights import second_checkpoint
 from cluster.poison_test import FaultyCluster
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3"}
@@ -31,6 +32,19 @@ def start(*flags):
     return Cluster(tiny(MODELS["test-model"]), *named, *FLAGS, *flags, workers=0)
 
 
+@functools.lru_cache(maxsize=None)
+def budget_for_one(*flags):
+    """Memory for one of the models, as measured where nothing bounds them."""
+    with start(*flags) as cluster:
+        cards = cluster.request("GET", "/v1/models").json["data"]
+        assert {card["state"] for card in cards} == {"awake"}, cards
+        for name, case in CASES.items():
+            assert cluster.tokens(case["prompt"], model=name, ignore_eos=case["ignore_eos"]) == case["tokens"], name
+        most = max(cluster.metric("somnus:resident_bytes", model_name=name) for name in MODELS)
+        assert cluster.stop() == 0
+        return int(most * 1.5)
+
+
 class SeveralModelsTest(unittest.TestCase):
     def setUp(self):
         self.cluster = None
@@ -52,17 +66,8 @@ class SeveralModelsTest(unittest.TestCase):
         case = CASES[name]
         self.assertEqual(self.cluster.tokens(case["prompt"], model=name, ignore_eos=case["ignore_eos"]), case["tokens"], name)
 
-    def budget_for_one(self, *flags):
-        self.serve(*flags)
-        self.assertEqual(set(self.states().values()), {"awake"}, "nothing bounds them")
-        for name in MODELS:
-            self.assert_exact(name)
-        most = max(self.resident(name) for name in MODELS)
-        self.assertEqual(self.cluster.stop(), 0)
-        return int(most * 1.5)
-
     def test_a_request_wakes_the_model_that_it_names(self):
-        budget = self.budget_for_one()
+        budget = budget_for_one()
         self.serve(f"--device-memory-budget={budget}")
         for name in [*MODELS, *MODELS]:
             self.assert_exact(name)
@@ -118,7 +123,7 @@ class SeveralModelsTest(unittest.TestCase):
         return self.total(metric) - self.before[metric]
 
     def test_what_is_preempted_computes_nothing_again(self):
-        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE)
+        self.serve(f"--device-memory-budget={budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE)
         for count in (2, 4, 8, 16):  # more and more, until a turn ends in the middle of an answer
             tokens = self.answers_of_two_models(count)
             self.assertEqual(self.grown("vllm:iteration_tokens_total_sum"), tokens)
@@ -133,7 +138,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_without_kept_blocks_the_tokens_are_the_same(self):
-        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE,
+        self.serve(f"--device-memory-budget={budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE,
                    "--no-keep-kv-on-sleep")
         for count in (2, 4, 8, 16):
             tokens = self.answers_of_two_models(count)
@@ -145,7 +150,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_the_next_model_is_prefetched_where_no_backup_has_room(self):
-        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--host-memory-budget=1",
+        self.serve(f"--device-memory-budget={budget_for_one(*ONE_BY_ONE)}", "--host-memory-budget=1",
                    *TURNS, *ONE_BY_ONE)
         self.answers_of_two_models(4)
         self.assertGreater(self.total("somnus:residency_decisions_total", action="prefetch"), 0)
@@ -154,7 +159,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_backups_stay_within_the_hosts_budget(self):
-        budget = self.budget_for_one()
+        budget = budget_for_one()
         # Three models of the same size, two with the same weights.
         other = second_checkpoint(type(self), tiny(MODELS["qwen"]))
         paths = {"test-model": tiny(MODELS["qwen"]), "swapped": other, "twin": tiny(MODELS["qwen"])}
@@ -208,7 +213,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_a_pinned_model_stays(self):
-        budget = self.budget_for_one()
+        budget = budget_for_one()
         self.serve(f"--device-memory-budget={2 * budget}", "--pin-model=rope")
         wait_until(lambda: self.states()["rope"] == "awake", 30, "the pinned model awake")
         for name in [*MODELS, *MODELS]:
@@ -288,7 +293,7 @@ class SeveralModelsTest(unittest.TestCase):
     def test_faults_in_the_middle_of_a_switch(self):
         """A rank dies while the model falls asleep for the other model, or wakes up in place of the other, or finds no memory."""
         first, other = "test-model", "qwen"
-        budget = self.budget_for_one()
+        budget = budget_for_one()
         faulty = FaultyCluster("", f"--model={other}={tiny(MODELS[other])}", *FLAGS, f"--device-memory-budget={budget}",
                                model=tiny(MODELS[first]), workers=0)
         self.addCleanup(faulty.__exit__)

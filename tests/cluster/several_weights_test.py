@@ -3,9 +3,8 @@ that no file has."""
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, expected, tiny, wait_until
-from cluster.other_weights import second_checkpoint, tensors_of
+from cluster.harness import Cluster, expected, stubs, tiny, wait_until
+from cluster.harness.other_weights import second_checkpoint, tensors_of
 
 try:
     import grpc

@@ -15,7 +15,7 @@ import unittest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
-from cluster.streams import Round, make_requests  # noqa: E402
+from cluster.harness.streams import Round, make_requests  # noqa: E402
 
 SEED = 12
 TRANSITIONS, CYCLES = 12, 30

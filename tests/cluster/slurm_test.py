@@ -3,8 +3,7 @@ import os
 import signal
 import unittest
 
-from cluster import slurm_daemons
-from cluster.harness import BIN, ROOT, Cluster, expected, free_ports, tiny, wait_until
+from cluster.harness import BIN, ROOT, Cluster, expected, free_ports, slurm_daemons, tiny, wait_until
 
 SBATCH = os.path.join(ROOT, "tools", "deploy", "slurm", "somnus.sbatch")
 MODEL = "llama-uneven"

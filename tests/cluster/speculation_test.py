@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cluster.harness import Cluster, tiny
-from cluster.together import Together
+from cluster.harness.together import Together
 
 MODEL = "qwen3"
 # Whether drafts pay on a model this small is chance.
@@ -73,8 +73,8 @@ def check_preemption_and_sleep(case, flags):
             cluster.wait_idle()
 
 
-def check_killed_workers(case, flags, strikes, accepted):
-    """The answers of `case` while workers are killed, in up to 20 attempts until `strikes` have come in the middle of requests.
+def check_killed_workers(case, flags, accepted):
+    """The answers of `case` while workers are killed, in up to 20 attempts until two kills have come in the middle of requests.
     More than `accepted` guesses must have been right."""
     with Cluster(tiny(MODEL), "--max-recoveries=1000000", *flags, workers=2) as cluster:
         struck = 0
@@ -86,7 +86,7 @@ def check_killed_workers(case, flags, strikes, accepted):
                 struck += not ended()
             case.assertEqual(together(cluster, kill), case.wanted)
             cluster.wait_ready()
-            if struck >= strikes:
+            if struck >= 2:
                 break
         case.assertGreaterEqual(struck, 2)
         case.assertGreater(cluster.metric(ACCEPTED), accepted)
@@ -147,7 +147,7 @@ class Speculation(WithoutDrafts):
         check_preemption_and_sleep(self, (*SMALL_CACHE, *DRAFTS))
 
     def test_a_killed_worker(self):
-        check_killed_workers(self, (*SMALL_CACHE, *DRAFTS), strikes=4, accepted=100)
+        check_killed_workers(self, (*SMALL_CACHE, *DRAFTS), accepted=100)
 
     def test_what_the_server_says_of_itself(self):
         with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=2) as cluster:
@@ -205,7 +205,7 @@ class DraftModel(WithoutDrafts):
         check_preemption_and_sleep(self, (*SAME, *draft(MODEL)))
 
     def test_a_killed_worker(self):
-        check_killed_workers(self, (*SAME, *draft(MODEL)), strikes=3, accepted=50)
+        check_killed_workers(self, (*SAME, *draft(MODEL)), accepted=50)
 
     def test_what_the_server_says_of_itself(self):
         with Cluster(tiny(MODEL), *SAME, *draft(MODEL), workers=1) as cluster:

@@ -8,7 +8,7 @@ import signal
 import unittest
 
 from cluster.harness import Cluster, alive, children, expected, free_ports, tiny, wait_until
-from cluster.served_weights import RelayedUpdate, chunks_of, generate_stubs
+from cluster.harness.served_weights import RelayedUpdate, chunks_of, generate_stubs
 from cluster.several_models_test import CASES, MODELS, start
 
 try:

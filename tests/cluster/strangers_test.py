@@ -11,9 +11,8 @@ import tempfile
 import threading
 import unittest
 
-from cluster.certificates import Certificates
-from cluster import stubs
-from cluster.harness import WORKER, Cluster, expected, free_ports, tiny, wait_until
+from cluster.harness import WORKER, Cluster, expected, free_ports, stubs, tiny, wait_until
+from cluster.harness.certificates import Certificates
 from cluster.lifecycle_test import HandStartedWorkers
 from cluster.rude_clients_test import HTTP2_PREFACE, TLS_HELLO
 

@@ -5,7 +5,7 @@ import random
 import types
 import unittest
 
-from cluster.streams import KINDS, Answer, Round, event_texts, make_requests
+from cluster.harness.streams import KINDS, Answer, Round, event_texts, make_requests
 
 
 def events(*choices, usage=None):

@@ -8,7 +8,7 @@ import threading
 import unittest
 
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
-from cluster.together import Together, complete, prompt
+from cluster.harness.together import Together, complete, prompt
 
 CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Describe a person in JSON."}]

@@ -4,8 +4,8 @@ import os
 import signal
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
-from cluster.together import Together, complete, prompt
+from cluster.harness import Cluster, tiny
+from cluster.harness.together import Together, complete, prompt
 
 MODEL = "qwen3"
 BLOCK_BYTES = 8192  # of the two ranks' larger one, in float32
@@ -121,13 +121,6 @@ class Swap(unittest.TestCase):
             self.assertEqual(cluster.metric("somnus:swaps_declined_total", reason="price"), modes[1])
             self.assert_nothing_is_left(cluster)
 
-    def test_little_swap_space(self):
-        with cluster_of(TIGHT, SWAPPING, f"--swap-space={12 * BLOCK_BYTES}") as cluster:
-            self.assertEqual(together(cluster).join(), self.wanted)
-            self.assertGreater(self.preemptions(cluster, "recompute"), 0)
-            self.assertEqual(cluster.metric("somnus:swaps_declined_total", reason="host_full"), self.preemptions(cluster, "recompute"))
-            self.assert_nothing_is_left(cluster)
-
     def test_beams_are_swapped_as_others_are(self):
         with cluster_of(TIGHT, SWAPPING) as cluster:
             beams = together(cluster, [BEAMS, *REQUESTS]).join()
@@ -169,20 +162,6 @@ class Swap(unittest.TestCase):
                 cluster.admin("/wake_up")
                 self.assertEqual(self.cached_on_host(cluster), 0)
 
-    def test_cached_prefixes_outlive_a_sleep_that_keeps_the_cache(self):
-        with cluster_of(TIGHT, "--prefix-cache-on-host=on", "--keep-kv-on-sleep") as cluster:
-            self.returns_after_others(cluster)
-            before = self.cached_on_host(cluster)
-            cluster.admin("/sleep?level=1")
-            self.assertGreater(cluster.metric("somnus:kv_host_blocks_cached"), 0)
-            cluster.admin("/wake_up")
-            self.assertEqual(self.cached_on_host(cluster), before)
-            self.assertGreater(self.returns_after_others(cluster), 16)
-            cluster.admin("/sleep?level=2")
-            self.assertEqual(self.host_blocks(cluster), 0)
-            cluster.admin("/wake_up")
-            self.assertEqual(answers(cluster, REQUESTS[3]), self.wanted[3])
-
     def test_a_killed_worker_takes_what_was_cached_in_host_memory(self):
         with cluster_of(TIGHT, "--prefix-cache-on-host=on", SWAPPING) as cluster:
             self.returns_after_others(cluster)
@@ -207,40 +186,6 @@ class Swap(unittest.TestCase):
             self.assertEqual(self.preemptions(cluster, "recompute"), 0)
             self.assertGreater(max(naps), 0)
             self.assert_nothing_is_left(cluster)
-
-    def test_a_sleep_that_keeps_nothing_forgets_it(self):
-        for level in (1, 2):
-            with self.subTest(level), cluster_of(TIGHT, SWAPPING) as cluster:
-                def nap(_, level=level):
-                    cluster.admin(f"/sleep?level={level}&mode=keep")
-                    self.assertEqual(self.host_blocks(cluster), 0)
-                    self.assertEqual(self.host_bytes(cluster), (0, 0))
-                    cluster.admin("/wake_up")
-                    return True
-                self.while_swapped(cluster, nap)
-                self.assert_nothing_is_left(cluster)
-
-    def vanish_while_swapped(self, cluster, attempts=20):
-        """Clients that vanish while a request of theirs is swapped out."""
-        for _ in range(attempts):
-            streams = [cluster.open_stream(prompt(first, 60), max_tokens=200) for first in range(6)]
-            try:
-                wait_until(lambda: self.host_blocks(cluster) > 0 or cluster.metric("vllm:num_requests_running") == 0, 60,
-                           "a request that is swapped out, or the end of all", poll=0.005)
-                swapped = self.host_blocks(cluster) > 0
-            finally:
-                for stream in streams:
-                    stream.drop()
-            self.assert_nothing_is_left(cluster)
-            if swapped:
-                return
-        self.fail(f"no request was swapped out, in {attempts} attempts")
-
-    def test_clients_that_vanish(self):
-        with cluster_of(TIGHT, SWAPPING) as cluster:
-            for _ in range(3):
-                self.vanish_while_swapped(cluster)
-            self.assertEqual(together(cluster).join(), self.wanted)
 
     def test_a_killed_worker(self):
         with cluster_of(TIGHT, SWAPPING, "--max-recoveries=1000000") as cluster:

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from cluster.harness import SOMNUS, Cluster, expected, free_ports, tiny, wait_until
-from cluster.on_a_terminal import Terminal
+from cluster.harness.on_a_terminal import Terminal
 from cluster.poison_test import FaultyCluster
 
 MODEL = "llama-uneven"

@@ -6,8 +6,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import Cluster, free_ports, tiny, wait_until
+from cluster.harness import Cluster, free_ports, stubs, tiny, wait_until
 
 try:
     import grpc

@@ -11,8 +11,7 @@ import subprocess
 import threading
 import unittest
 
-from cluster import stubs
-from cluster.harness import SOMNUS, Cluster, expected, tiny, wait_until
+from cluster.harness import SOMNUS, Cluster, expected, stubs, tiny, wait_until
 from cluster.poison_test import FaultyCluster
 
 try:

@@ -260,14 +260,6 @@ class AsyncEngine(unittest.TestCase):
         admin(self.cluster, "/resume")
         self.assertEqual(asking.tokens(), self.wanted)
 
-    def test_abort_of_a_request_that_waits(self):
-        admin(self.cluster, "/pause")
-        asking = self.ask(request_id="waits")
-        wait_until(lambda: num_open(self.cluster) == 1, 30, "it waits")
-        admin(self.cluster, "/abort_requests", {"request_ids": ["cmpl-waits"]})
-        choice = asking.choice()
-        self.assertEqual((choice["finish_reason"], choice["token_ids"]), ("abort", []))
-
     def test_pause_wait(self):
         opened = self.streams(2)
         admin(self.cluster, "/pause?mode=wait")

@@ -4,7 +4,7 @@ import concurrent.futures
 import unittest
 
 from cluster.harness import Cluster, Stream, tiny
-from cluster.other_weights import second_checkpoint
+from cluster.harness.other_weights import second_checkpoint
 
 MODEL = "llama-uneven"
 GENERATE = "/inference/v1/generate"

@@ -19,8 +19,8 @@ import unittest
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import Cluster, tiny  # noqa: E402
-from cluster.other_weights import swapped_layers  # noqa: E402
-from cluster.python_client import InstalledClient  # noqa: E402
+from cluster.harness.other_weights import swapped_layers  # noqa: E402
+from cluster.harness.python_client import InstalledClient  # noqa: E402
 from cluster.sleep_cycles_test import Sleeper  # noqa: E402
 
 SEED, SECONDS, CLIENTS = 6, 8, 16

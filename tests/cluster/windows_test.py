@@ -6,8 +6,8 @@ import signal
 import unittest
 
 from cluster.harness import Cluster, tiny, wait_until
-from cluster.together import Together, complete, prompt
-from cluster.windows import window_checkpoint
+from cluster.harness.together import Together, complete, prompt
+from cluster.harness.windows import window_checkpoint
 
 MODEL = "qwen3"
 BLOCK_BYTES = 8192  # of each of two ranks, in float32

@@ -13,9 +13,9 @@ import tempfile
 import unittest
 
 from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness.streams import Round, event_texts
 from cluster.poison_test import FaultyCluster
 from cluster.recovery_test import tiny_requests
-from cluster.streams import Round, event_texts
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

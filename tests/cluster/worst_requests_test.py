@@ -8,7 +8,7 @@ import threading
 import unittest
 
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
-from cluster.soak import rss_mib
+from cluster.harness.soak import rss_mib
 
 NEIGHBOUR = "The quick brown fox"
 GREEDY = {"max_tokens": 24, "ignore_eos": True}

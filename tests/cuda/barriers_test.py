@@ -19,8 +19,9 @@ TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "atte
          "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test",
          "all_reduce_test")
 # The detector finds a race in every schedule in which both accesses happen (kernels/emulator/race_detector.h), so a single
-# schedule is enough here; and kernels of float16 make the same accesses as the bfloat16 twins, since elements have the same size.
-CASES = "--gtest_filter=-*AnySchedule*:*/f16*"
+# schedule is enough here; kernels of float16 make the same accesses as the bfloat16 twins, since elements have the same size; and
+# a graph that is launched again, a quarter of the time of decode attention, runs the kernels that other cases launch.
+CASES = "--gtest_filter=-*AnySchedule*:*/f16*:*GraphServesOtherContextLengths*"
 BARRIER = re.compile(r"\b(__syncthreads|SyncWarp)\(")
 
 

@@ -92,16 +92,6 @@ TEST_P(EngineRecoveryTest, WhateverStepIsLostNothingComesTwiceAndNothingIsMissin
   }
 }
 
-TEST_P(EngineRecoveryTest, AStepThatFailsIsRecoveredFrom) {
-  executor_.FailStep(3, absl::InternalError("rank 0 failed step 3"));
-  EngineLoop engine(options_, &executor_, nullptr);
-  const Ticket ticket = MakeTicket("a", 5, 20);
-  ASSERT_TRUE(engine.Submit(ticket.request).ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  EXPECT_EQ(executor_.recoveries().size(), 1u);
-}
-
 TEST_P(EngineRecoveryTest, MeanwhileRequestsQueueAndCommandsWait) {
   executor_.SetRecovery(Recovery::kWaits);
   EngineLoop engine(options_, &executor_, nullptr);

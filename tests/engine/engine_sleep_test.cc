@@ -209,18 +209,5 @@ TEST(EngineTest, DrainWhileAsleepAbortsTheQueue) {
   EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
 }
 
-TEST(EngineTest, ADeadlinePassesWhileTheEngineSleeps) {
-  const EngineOptions options = SmallEngine();
-  FakeExecutor executor(SmallWorker(options));
-  EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
-  Ticket ticket = MakeTicket("a", 5, 50);
-  ticket.request.deadline = MonotonicNow() + absl::Milliseconds(20);
-  ASSERT_TRUE(engine.Submit(ticket.request).ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->reason(), FinishReason::kError);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(ticket.sink->error()));
-}
-
 }  // namespace
 }  // namespace somnus

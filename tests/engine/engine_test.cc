@@ -299,15 +299,6 @@ TEST(EngineTest, AFailedStepFailsEveryOpenRequestWithTheReason) {
   EXPECT_TRUE(absl::IsFailedPrecondition(engine.Sleep({.level = 1}).status()));
 }
 
-TEST(EngineTest, AWorkerLostWhileIdleIsNoticed) {
-  const EngineOptions options = SmallEngine();
-  FakeExecutor executor(SmallWorker(options));
-  EngineLoop engine(options, &executor, nullptr);
-  executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
-  ASSERT_TRUE(engine.ResetPrefixCache(false).ok());  // the loop handles the loss before this command
-  EXPECT_EQ(engine.state(), EngineState::kFailed);
-}
-
 TEST(EngineTest, AHangingStepEndsAtItsDeadline) {
   EngineOptions options = SmallEngine();
   options.step_timeout = absl::Milliseconds(50);

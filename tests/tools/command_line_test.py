@@ -12,7 +12,7 @@ import threading
 import unittest
 
 from cluster.harness import SOMNUS
-from cluster.on_a_terminal import Terminal
+from cluster.harness.on_a_terminal import Terminal
 from tools.fake_chat_server import HOLD, FakeServer
 
 # Ctrl-U, which empties the line, and Ctrl-D.

@@ -7,25 +7,6 @@
 namespace somnus {
 namespace {
 
-TEST(EpochFence, BeforeTheFirstEpochOnlyAShutdownPasses) {
-  EpochFence fence;
-  EXPECT_EQ(fence.epoch(), 0);
-  for (const int64_t epoch : {0, 1}) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(fence.Check(epoch))) << epoch;
-    EXPECT_TRUE(fence.CheckShutdown(epoch).ok()) << epoch;
-  }
-}
-
-TEST(EpochFence, ARequestOfAnotherEpochIsRefusedAndBothAreNamed) {
-  EpochFence fence;
-  ASSERT_TRUE(fence.Begin(5).ok());
-  fence.Complete(5);
-  EXPECT_TRUE(fence.Check(5).ok());
-  EXPECT_EQ(fence.Check(3), absl::FailedPreconditionError(
-                                "group_epoch: the request is of epoch 3, this worker is in epoch 5"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(fence.Admit(6)));
-}
-
 TEST(EpochFence, AnEpochThatIsNotCompleteAdmitsNothing) {
   EpochFence fence;
   ASSERT_TRUE(fence.Begin(1).ok());

@@ -193,23 +193,6 @@ TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
-TEST_F(WorkerTest, LevelTwoReadsTheWeightsAgain) {
-  MakeAwake();
-  ASSERT_TRUE(Sleep(worker_, 2).ok());
-  ASSERT_TRUE(WakeUp(worker_).ok());
-  EXPECT_EQ(control_.reloads, 1);
-  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
-}
-
-TEST_F(WorkerTest, LevelOneDeepensToTwo) {
-  MakeAwake();
-  ASSERT_TRUE(Sleep(worker_, 1).ok());
-  ASSERT_TRUE(Sleep(worker_, 2).ok());
-  ASSERT_TRUE(WakeUp(worker_).ok());
-  EXPECT_EQ(control_.reloads, 1);
-  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
-}
-
 TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
   MakeAwake();
   ASSERT_TRUE(Sleep(worker_, 2).ok());
@@ -271,46 +254,6 @@ TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
   ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
-}
-
-TEST_F(WorkerTest, FailedWakeUpSleepsOnAndCanBeTriedAgain) {
-  MakeAwake();
-  for (const int level : {1, 2}) {
-    ASSERT_TRUE(Sleep(worker_, level).ok());
-    control_.reload_error = level == 2 ? absl::NotFoundError("file gone") : absl::OkStatus();
-    control_.reset_error = level == 1 ? absl::InternalError("no") : absl::OkStatus();
-    EXPECT_FALSE(WakeUp(worker_).ok());
-    EXPECT_EQ(State(), "asleep");
-    for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
-    control_.reload_error = control_.reset_error = absl::OkStatus();
-    ASSERT_TRUE(WakeUp(worker_).ok());
-    EXPECT_EQ(Step(level).tokens(0).token_id(), level + 7);
-  }
-}
-
-TEST_F(WorkerTest, AWakeUpThatFailsAfterTheReloadReadsTheWeightsOnceMore) {
-  MakeAwake();
-  ASSERT_TRUE(Sleep(worker_, 2).ok());
-  control_.reset_error = absl::InternalError("no");
-  EXPECT_FALSE(WakeUp(worker_).ok());
-  EXPECT_EQ(worker_.GetStatus().sleep_level(), 2) << "it is where it was";
-  control_.reset_error = absl::OkStatus();
-  ASSERT_TRUE(WakeUp(worker_).ok());
-  EXPECT_EQ(control_.reloads, 2);
-  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
-}
-
-TEST_F(WorkerTest, FailedStepFailsTheWorkerForTheEpoch) {
-  MakeAwake();
-  control_.execute_error = absl::DataLossError("slot 3 is not in use");
-  const v1::StepReply reply = Step(1);
-  EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kDataLoss));
-  EXPECT_EQ(reply.error_message(), "slot 3 is not in use");
-  EXPECT_EQ(State(), "failed");
-  control_.execute_error = absl::OkStatus();
-  EXPECT_EQ(Step(2).error_message(), "slot 3 is not in use");
-  EXPECT_EQ(Sleep(worker_, 1).status().message(), "slot 3 is not in use");
-  EXPECT_EQ(control_.steps, 0);
 }
 
 // The second step was under way when the first one failed; its error says less.

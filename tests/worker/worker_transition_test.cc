@@ -167,9 +167,9 @@ TEST(WorkerTransitionTest, ASleepThatHasNoMemoryForKeptBlocksSaysHowMuchIsMissin
 }
 
 TEST(WorkerTransitionTest, WhatComesAfterTheMappingFailsAsWell) {
-  for (const bool reads : {true, false}) {
+  for (const auto& [level, reads] : {std::pair(2, true), std::pair(2, false), std::pair(1, false)}) {
     Rank rank;
-    ASSERT_EQ(rank.Run(TransitionOf(2)), absl::OkStatus());
+    ASSERT_EQ(rank.Run(TransitionOf(level)), absl::OkStatus());
     const Rank::State asleep = rank.state();
     (reads ? rank.control().reload_error : rank.control().reset_error) = absl::DataLossError("no");
     EXPECT_EQ(rank.Run(TransitionOf(0)), absl::DataLossError("no"));
@@ -177,6 +177,9 @@ TEST(WorkerTransitionTest, WhatComesAfterTheMappingFailsAsWell) {
     rank.control().reload_error = rank.control().reset_error = absl::OkStatus();
     EXPECT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
     EXPECT_TRUE(rank.HasWeights());
+    if (!reads) {
+      EXPECT_EQ(rank.control().reloads, level == 2 ? 2 : 0) << "what was read is gone again";
+    }
   }
 }
 

@@ -1,5 +1,4 @@
 """A run directory, the servers that use it one after the other, and the workers that they leave."""
-import json
 import os
 import shutil
 import signal
@@ -16,8 +15,11 @@ def pids(cluster):
 
 
 def status(cluster):
-    done = cluster.cli("status", "--json", check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else {"state": ""}
+    """Also of a server that does not answer yet."""
+    try:
+        return cluster.status()
+    except AssertionError:
+        return {"state": ""}
 
 
 def kill(cluster):

@@ -7,7 +7,7 @@ import threading
 import time
 
 from cluster.harness import alive, children, wait_until
-from cluster.streams import Round
+from cluster.harness.streams import Round
 
 # What happens to a worker. The kernel's killer of processes sends SIGKILL too.
 FAULTS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "exit": signal.SIGTERM, "abort": signal.SIGABRT}

@@ -6,7 +6,7 @@ import random
 import shutil
 
 from cluster.harness import ROOT, tiny
-from cluster.lora_files import write_f32
+from cluster.harness.lora_files import write_f32
 from f32_tensors import read_f32
 
 VARIANTS = os.path.join(ROOT, "tests", "data", "variants")

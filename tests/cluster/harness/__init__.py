@@ -14,7 +14,9 @@ import subprocess
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster.harness import control
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 SOMNUS = os.path.join(BIN, "tools", "somnus")
 WORKER = os.path.join(BIN, "worker", "worker")
@@ -243,9 +245,12 @@ class Cluster:
         values = [float(value) for found, value in series if all(label in found for label in wanted)]
         return sum(values) if values else None
 
-    def status(self):
-        """ControlService.GetStatus, through the command line."""
-        return json.loads(self.cli("status", "--json").stdout)
+    def status(self, model=""):
+        """ControlService.GetStatus of one model, or of the first; through the command line where that has certificates or keys to
+        show."""
+        if not (self.tls_ports or self.api_key or self.admin_api_key) and control.messages() is not None:
+            return control.get_status(self.control_port, model)
+        return json.loads(self.cli("status", "--json", *([f"--model={model}"] if model else [])).stdout)
 
     def cli(self, *args, stdin=None, check=True):
         done = subprocess.run([SOMNUS, *args], capture_output=True, text=True, timeout=120,
