@@ -93,8 +93,9 @@ class Machine:
         run = ["bash", "-ec", text] if language == "bash" else [sys.executable, "-c", text]
         return ["nsenter", f"--net=/proc/{self._network.pid}/ns/net", *run]
 
-    def run(self, language, text, stdin="Hello\n", **environment):
-        """Runs a block and returns its stdout; AssertionError unless the block ends with 0."""
+    def run(self, language, text, stdin="Tell me the capital of France.\n", **environment):
+        """Runs a block and returns its stdout; AssertionError unless the block ends with 0. `stdin`: a question with a short answer. To
+        a greeting the small model may say thousands of words."""
         done = subprocess.run(self._command(language, text), input=stdin, capture_output=True, text=True, timeout=BLOCK_S, cwd=ROOT,
                               env={**self.environment, **environment})
         if done.returncode != 0:
