@@ -12,7 +12,7 @@ namespace somnus {
 namespace {
 
 // Elements of one block, of the simple types and of the K types ("super-blocks").
-constexpr int kBlock = 32;
+constexpr int kGgmlBlock = 32;
 constexpr int kSuperBlock = 256;
 constexpr int kMaxBlock = kSuperBlock;
 
@@ -46,7 +46,7 @@ void ConvertBf16(const uint8_t* src, int64_t count, float* out) {
 void ConvertQ8_0(const uint8_t* src, float* out) {
   const float d = LoadHalf(src);
   const auto* q = reinterpret_cast<const int8_t*>(src + 2);
-  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(q[i]) * d;
+  for (int i = 0; i < kGgmlBlock; ++i) out[i] = static_cast<float>(q[i]) * d;
 }
 
 // Block: half d; 16 bytes, low nibbles are elements 0-15, high nibbles 16-31.
@@ -75,17 +75,17 @@ void UnpackFiveBits(uint32_t high, const uint8_t* q, int32_t* values) {
 // Block: half d; uint32 fifth bits; nibbles.
 void ConvertQ5_0(const uint8_t* src, float* out) {
   const float d = LoadHalf(src);
-  int32_t values[kBlock];
+  int32_t values[kGgmlBlock];
   UnpackFiveBits(Load32(src + 2), src + 6, values);
-  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(values[i] - 16) * d;
+  for (int i = 0; i < kGgmlBlock; ++i) out[i] = static_cast<float>(values[i] - 16) * d;
 }
 
 // Block: half d, m; uint32 fifth bits; nibbles.
 void ConvertQ5_1(const uint8_t* src, float* out) {
   const float d = LoadHalf(src), m = LoadHalf(src + 2);
-  int32_t values[kBlock];
+  int32_t values[kGgmlBlock];
   UnpackFiveBits(Load32(src + 4), src + 8, values);
-  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(values[i]) * d + m;
+  for (int i = 0; i < kGgmlBlock; ++i) out[i] = static_cast<float>(values[i]) * d + m;
 }
 
 // Block: half d; nibbles as in Q4_0, each the index of a value.
@@ -223,7 +223,7 @@ void ConvertQ6_K(const uint8_t* src, float* out) {
 void ConvertF8E4M3(const uint8_t* block, float* out) {
   float scale;
   std::memcpy(&scale, block, sizeof(scale));
-  for (int i = 0; i < kBlock; ++i) out[i] = Float8ToFloat(block[sizeof(scale) + i]) * scale;
+  for (int i = 0; i < kGgmlBlock; ++i) out[i] = Float8ToFloat(block[sizeof(scale) + i]) * scale;
 }
 
 using ConvertBlock = void (*)(const uint8_t*, float*);

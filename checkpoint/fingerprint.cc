@@ -27,7 +27,7 @@ namespace somnus {
 namespace {
 
 // Changed whenever the same files get a different fingerprint.
-constexpr uint64_t kMethod = 2;
+constexpr uint64_t kHashMethod = 2;
 constexpr size_t kMaxSampledTensors = 512;
 constexpr uint64_t kSampleBytes = 4096;
 
@@ -151,7 +151,7 @@ absl::StatusOr<std::string> CheckpointFingerprint(const std::string& path, LoadF
     return absl::ErrnoToStatus(errno, absl::StrCat("model ", BaseName(path), ": cannot open"));
   }
   Sha256 hash;
-  hash.Add(kMethod);
+  hash.Add(kHashMethod);
   hash.Add(static_cast<uint64_t>(format));
   RETURN_IF_ERROR(S_ISDIR(info.st_mode) ? AddDirectory(path, format, &hash) : AddGguf(path, &hash));
   return hash.Hex();

@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-constexpr int64_t kBlock = 32;
+constexpr int64_t kMxfp4Block = 32;
 
 // A tensor with the matrices of all experts of a layer.
 struct Fused {
@@ -37,13 +37,13 @@ absl::StatusOr<RawTensor> TakeBytes(const TensorTable& tensors, const std::strin
 // [experts * rows, cols], from the numbers and the exponents.
 absl::StatusOr<TensorInfo> MakeMxfp4(const Fused& fused, const TensorTable& tensors) {
   const std::string name = fused.prefix + fused.name;
-  if (fused.cols % kBlock != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", name, "_blocks: ", fused.cols, " inputs are not whole blocks of ", kBlock));
+  if (fused.cols % kMxfp4Block != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, "_blocks: ", fused.cols,
+                                                   " inputs are not whole blocks of ", kMxfp4Block));
   }
-  const int64_t groups = fused.cols / kBlock;
-  ASSIGN_OR_RETURN(const RawTensor numbers,
-                   TakeBytes(tensors, name + "_blocks", {fused.experts, fused.rows, groups, kBlock / 2}));
+  const int64_t groups = fused.cols / kMxfp4Block;
+  ASSIGN_OR_RETURN(const RawTensor numbers, TakeBytes(tensors, name + "_blocks",
+                                                      {fused.experts, fused.rows, groups, kMxfp4Block / 2}));
   ASSIGN_OR_RETURN(const RawTensor scales,
                    TakeBytes(tensors, name + "_scales", {fused.experts, fused.rows, groups}));
   auto weight = std::make_shared<PackedWeight>();
@@ -52,7 +52,7 @@ absl::StatusOr<TensorInfo> MakeMxfp4(const Fused& fused, const TensorTable& tens
   weight->scales = scales.data;
   weight->row_stride = groups;
   weight->group_stride = 1;
-  weight->group_size = kBlock;
+  weight->group_size = kMxfp4Block;
   weight->sources = {numbers.source};
   if (scales.source != numbers.source) weight->sources.push_back(scales.source);
   TensorInfo whole{name,         StorageType::kMXFP4, {fused.experts * fused.rows, fused.cols},

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxArrayDepth = 4;
 constexpr uint64_t kMaxNameBytes = 65535;  // of keys, by the format's definition; tensor names are shorter
-constexpr uint32_t kMaxDims = 4;
+constexpr uint32_t kMaxGgufDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
@@ -166,7 +166,7 @@ class GgufParser {
     const std::string what = absl::StrCat("tensor ", name);
     uint32_t dims = 0;
     RETURN_IF_ERROR(Read(what, &dims));
-    if (dims == 0 || dims > kMaxDims) return Bad(absl::StrCat(what, ": ", dims, " dimensions"));
+    if (dims == 0 || dims > kMaxGgufDims) return Bad(absl::StrCat(what, ": ", dims, " dimensions"));
     tensor.shape.resize(dims);
     for (uint32_t i = 0; i < dims; ++i) RETURN_IF_ERROR(Read(what, &tensor.shape[dims - 1 - i]));
     RETURN_IF_ERROR(Read(what, &tensor.ggml_type));

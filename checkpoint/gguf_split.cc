@@ -19,7 +19,7 @@ namespace {
 constexpr char kCount[] = "split.count", kNumber[] = "split.no", kTensors[] = "split.tensors.count";
 constexpr int64_t kMaxSplits = 1000;
 
-constexpr absl::string_view kEnding = ".gguf";
+constexpr absl::string_view kGgufEnding = ".gguf";
 
 // The paths of a model's parts: STEM-00001-of-00003.gguf, with the ending in upper or lower case.
 class PartPaths {
@@ -36,7 +36,7 @@ class PartPaths {
     int64_t number = 0;
     if (!absl::SimpleAtoi(tail.substr(1, kDigits), &number) ||
         !absl::SimpleAtoi(tail.substr(kSecond, kDigits), &paths.count_) || paths.count_ > kMaxSplits ||
-        !absl::EqualsIgnoreCase(paths.ending_, kEnding) || paths.Part(number - 1) != path) {
+        !absl::EqualsIgnoreCase(paths.ending_, kGgufEnding) || paths.Part(number - 1) != path) {
       return std::nullopt;
     }
     return paths;
@@ -54,7 +54,7 @@ class PartPaths {
   int64_t count_ = 0;
 };
 
-bool Exists(const std::string& path) {
+bool PartExists(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0;
 }
@@ -102,7 +102,7 @@ absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::strin
                                           const GgufFile& first, int64_t count, TensorTable* tensors) {
   if (count == 1) {
     absl::string_view name = first.name();
-    if (absl::EndsWithIgnoreCase(name, kEnding)) name.remove_suffix(kEnding.size());
+    if (absl::EndsWithIgnoreCase(name, kGgufEnding)) name.remove_suffix(kGgufEnding.size());
     return std::string(name);
   }
   const std::optional<PartPaths> paths = PartPaths::Of(path);
@@ -125,7 +125,7 @@ std::string FirstGgufPart(const std::string& path) {
   const std::optional<PartPaths> paths = PartPaths::Of(path);
   if (!paths.has_value()) return path;
   std::string first = paths->Part(0);
-  return Exists(first) ? first : path;
+  return PartExists(first) ? first : path;
 }
 
 std::vector<std::string> GgufPartPaths(const std::string& path) {
@@ -133,7 +133,7 @@ std::vector<std::string> GgufPartPaths(const std::string& path) {
   if (!paths.has_value()) return {path};
   std::vector<std::string> found;
   for (int64_t number = 0; number < paths->count(); ++number) {
-    if (std::string part = paths->Part(number); Exists(part)) found.push_back(std::move(part));
+    if (std::string part = paths->Part(number); PartExists(part)) found.push_back(std::move(part));
   }
   return found;
 }

@@ -24,7 +24,7 @@ namespace {
 using Method = QuantizationConfig::Method;
 using Order = PackedInts::Order;
 
-constexpr int64_t kBlock = 32, kWordBytes = 4;
+constexpr int64_t kBlockCols = 32, kWordBytes = 4;
 constexpr std::initializer_list<const char*> kFloats = {"F16", "BF16", "F32"};
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
@@ -257,11 +257,11 @@ class PackedTensorBuilder {
   }
 
   // Whether each row has a single scale, or blocks of multiples of 32 rows have scales.
-  bool HasF8Blocks() const { return groups_ == 1 || weight_->block_rows % kBlock == 0; }
+  bool HasF8Blocks() const { return groups_ == 1 || weight_->block_rows % kBlockCols == 0; }
 
   StorageType BlockType() const {
-    const bool whole = weight_->group_of_col.empty() && cols_ % kBlock == 0 &&
-                       (weight_->group_size % kBlock == 0 || groups_ == 1);
+    const bool whole = weight_->group_of_col.empty() && cols_ % kBlockCols == 0 &&
+                       (weight_->group_size % kBlockCols == 0 || groups_ == 1);
     if (!whole) return StorageType::kF32;
     if (weight_->float8) return HasF8Blocks() ? StorageType::kF8E4M3 : StorageType::kF32;
     if (bits_ == 8) return symmetric_ ? StorageType::kQ8_0 : StorageType::kF32;

@@ -225,7 +225,7 @@ absl::Status PutBlock(const TensorInfo& tensor, int64_t row, int64_t group, cons
 }
 
 // After reading: an error when a file no longer had the bytes that were read.
-absl::Status CheckWhole(const TensorInfo& tensor) {
+absl::Status CheckWholeBlocks(const TensorInfo& tensor) {
   for (const MappedFile* source : tensor.packed->sources) {
     const absl::Status whole = source->CheckWhole();
     if (!whole.ok())
@@ -248,7 +248,7 @@ absl::Status ReadPackedRows(const TensorInfo& tensor, int64_t row_begin, int64_t
         }
         return absl::OkStatus();
       }));
-  return CheckWhole(tensor);
+  return CheckWholeBlocks(tensor);
 }
 
 absl::Status ReadPackedBlocks(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
@@ -269,7 +269,7 @@ absl::Status ReadPackedBlocks(const TensorInfo& tensor, int64_t row_begin, int64
         }
         return absl::OkStatus();
       }));
-  return CheckWhole(tensor);
+  return CheckWholeBlocks(tensor);
 }
 
 }  // namespace somnus

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 using Api = EmbeddingOptions::Api;
 
-constexpr size_t kMaxWordBytes = 64;
+constexpr size_t kMaxFormatBytes = 64;
 constexpr char kInputKinds[] =
     "input must be a string, a list of strings, a list of token ids or a list of such lists";
 
@@ -27,7 +27,7 @@ const FieldTable& TableOf(Api api) {
 // A word out of `taken`; any of `others` is vLLM's, and not supported here.
 std::string ReadWord(FieldReader* fields, const char* name, std::initializer_list<absl::string_view> taken,
                      std::initializer_list<absl::string_view> others) {
-  const std::optional<std::string> word = fields->String(name, kMaxWordBytes);
+  const std::optional<std::string> word = fields->String(name, kMaxFormatBytes);
   if (!word.has_value() || std::find(taken.begin(), taken.end(), *word) != taken.end())
     return word.value_or("");
   const bool is_known = std::find(others.begin(), others.end(), *word) != others.end();
