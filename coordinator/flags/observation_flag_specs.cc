@@ -13,9 +13,10 @@ FlagGroup ObservationFlags(Flags* f) {
           Flag::Int(
               "request-history", &f->request_history, 0, 1 << 17,
               "ended requests of each model of which the server tells what has happened (GET /requests, "
-              "somnus explain); each takes about a KiB, 25 KiB at most"),
+              "somnus explain); each takes about a KiB, and with the default of --max-request-events 25 KiB "
+              "at most"),
           Flag::Int(
-              "max-request-events", &f->max_request_events, 8, 1 << 12,
+              "max-request-events", &f->max_request_events, 8, 1 << 9,
               "events that the server remembers of each request, besides its end; further ones are counted"),
           Flag::Int("max-viewed-requests", &f->engine.max_viewed_requests, 0, 1 << 14,
                     "requests in the picture of the engine that the console and GET /status draw"),

@@ -92,6 +92,7 @@ class FakeEngine : public Engine {
   // One running request that shares a block.
   EngineViews View() override {
     auto view = std::make_shared<EngineView>();
+    view->max_requests = 200;
     view->taken = MonotonicNow();
     view->blocks = "12c.";
     view->requests.push_back(

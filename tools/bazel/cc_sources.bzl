@@ -2,7 +2,8 @@
 
 Most of the time that a source needs to compile is the time of its headers: 26 sources of coordinator/openai take 127 s of
 CPU, joined by eight 39 s. A library therefore compiles up to GROUP of its sources as one (join_sources.py). What two sources
-of a library define in unnamed namespaces must have different names; equal names are a compile error.
+of a library define in unnamed namespaces must have different names. Equal names of types, constants and functions of the same
+parameters are a compile error; functions of other parameters become overloads, among which a call chooses.
 
     bazel build --define=separate_sources=1 //coordinator/openai     # each source by itself: shows a missing #include
 """
