@@ -86,6 +86,12 @@ struct ExpertRouting {
   // rank, first row}; the expert of a tile that is not needed is -1.
   int32_t* tiles = nullptr;
 
+  // Not null: RouteExperts counts the tokens of each of this rank's experts, [num_experts]. A padded row is
+  // no token: its slot is 0, the null block's first.
+  uint32_t* load = nullptr;
+  bool adds_load = false;          // to what `load` holds; else `load` is replaced
+  const int32_t* slots = nullptr;  // [num_tokens] of AttentionBatch::slot_mapping; read with `load` alone
+
   int64_t NumPairs() const { return num_tokens * per_token; }
 };
 // The most tiles of kExpertTileRows rows that `pairs` rows of `experts` experts have.

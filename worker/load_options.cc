@@ -263,6 +263,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   runner.dequantize = request.dequantize();
   ASSIGN_OR_RETURN(runner.quantize, ToQuantizedType(request.quantization()));
   runner.expert_parallel = request.expert_parallel();
+  runner.expert_load = request.expert_load();
   runner.max_num_seqs = request.max_num_seqs();
   runner.max_num_batched_tokens = request.max_num_batched_tokens();
   runner.max_model_len = request.max_model_len();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/monotonic.h"
 #include "coordinator/block_manager/block_stay.h"
 #include "coordinator/request/expiry.h"
@@ -81,6 +82,15 @@ struct FinishedRequest {
   absl::Time finished;
 };
 
+// How many tokens the router sent to experts in a step: a rank's part of the layers and of the experts. The
+// memory is the caller's.
+struct ExpertLoadEvent {
+  absl::Span<const int32_t> layers;  // of the whole model
+  int32_t first_expert = 0;
+  int32_t num_experts = 0;
+  absl::Span<const uint32_t> tokens;  // [layers][num_experts]
+};
+
 // Receives the loop's events, for metrics. The methods are called on the loop thread and must not block.
 class EngineObserver {
  public:
@@ -90,6 +100,7 @@ class EngineObserver {
   // A request ends because its time is over; OnRequestFinished follows.
   virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
   virtual void OnStep(const StepEvent& event) = 0;
+  virtual void OnExpertLoad(const ExpertLoadEvent& /*event*/) {}
   // The group is whole again, `duration` after the loss.
   virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
@@ -113,6 +124,9 @@ class PassingObserver : public EngineObserver {
   }
   void OnStep(const StepEvent& event) override {
     if (next_ != nullptr) next_->OnStep(event);
+  }
+  void OnExpertLoad(const ExpertLoadEvent& event) override {
+    if (next_ != nullptr) next_->OnExpertLoad(event);
   }
   void OnRecovered(absl::Duration duration) override {
     if (next_ != nullptr) next_->OnRecovered(duration);

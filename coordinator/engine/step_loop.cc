@@ -169,6 +169,8 @@ void StepLoop::Receive() {
   const absl::Status masks = steps_.SendMasks();                 // first: the workers may be waiting for them
   if (reply->tokens_size() > 0) parts_.recovery.ForgetLosses();  // the last recovery has led to something
   parts_.observer.OnStep(step);
+  for (const v1::ExpertLoad& load : reply->expert_loads())
+    parts_.observer.OnExpertLoad({load.layers(), load.first_expert(), load.num_experts(), load.tokens()});
   if (const std::vector<BlockStay> stays = parts_.scheduler.TakeBlockStays(); !stays.empty())
     parts_.observer.OnBlocksEvicted(stays);
   PublishStats();  // before the outputs: a client that has its last output finds the blocks free

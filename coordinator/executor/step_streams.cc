@@ -120,6 +120,7 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* sampled) {
       if (error.slot() == kSwapsSlot) *sampled->add_slot_errors() = error;
     }
     sampled->set_kv_host_bytes(sampled->kv_host_bytes() + reply.kv_host_bytes());
+    for (v1::ExpertLoad& load : *moved.mutable_expert_loads()) sampled->add_expert_loads()->Swap(&load);
   }
   return absl::OkStatus();
 }

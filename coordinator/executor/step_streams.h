@@ -39,8 +39,8 @@ class StepStreams {
   // Writes the masks of a step that was sent to the sampling rank, in messages of at most about kStepBytes.
   // Errors as Send.
   absl::Status SendMasks(int64_t group_epoch, v1::StepMasks masks);
-  // Reads every rank's reply to step `step_id`; returns the sampling rank's. Any error fails the latch, and
-  // so do ranks that computed with different versions of the weights.
+  // Reads every rank's reply to step `step_id`; returns the sampling rank's, with all ranks' expert_loads.
+  // Any error fails the latch, and so do ranks that computed with different versions of the weights.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);
   // Tells every rank that no step follows.
   void Close();

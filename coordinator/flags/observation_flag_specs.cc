@@ -20,6 +20,11 @@ FlagGroup ObservationFlags(Flags* f) {
               "events that the server remembers of each request, besides its end; further ones are counted"),
           Flag::Int("max-viewed-requests", &f->engine.max_viewed_requests, 0, 1 << 14,
                     "requests in the picture of the engine that the console and GET /status draw"),
+          Flag::Switch(
+              "expert-load-metrics", &f->expert_load_metrics,
+              "/metrics says how many tokens the router sent to each expert (somnus:expert_tokens_total: a "
+              "series for each expert of each layer) and how unequal the load is "
+              "(somnus:expert_load_imbalance)"),
           Flag::Switch("kv-cache-metrics", &f->kv_cache_metrics,
                        "/metrics says how long blocks stay in the KV cache (vllm:kv_block_*)"),
           Flag::Number("kv-cache-metrics-sample", &f->kv_cache_metrics_sample, 0, 1,

@@ -26,6 +26,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_dequantize(DequantizesAtLoad(flags.dequantize, flags.quantization));
   request.set_quantization(WeightQuantizationOf(flags.quantization));
   request.set_expert_parallel(flags.expert_parallel);
+  request.set_expert_load(flags.expert_load_metrics);
   request.set_max_num_seqs(flags.engine.scheduler.max_num_seqs);
   request.set_max_num_batched_tokens(flags.engine.scheduler.max_num_batched_tokens);
   request.set_max_model_len(max_model_len);

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/memory_tags.h"
 #include "coordinator/metrics/adapter_metrics.h"
+#include "coordinator/metrics/expert_load_metrics.h"
 #include "coordinator/metrics/grammar_metrics.h"
 #include "coordinator/metrics/metric_buckets.h"
 #include "coordinator/metrics/preemption_series.h"
@@ -55,6 +56,7 @@ class PrometheusMetrics : public Metrics {
     step_seconds_.Observe(absl::ToDoubleSeconds(event.duration));
     if (event.masks > absl::ZeroDuration()) grammars_.OnMasks(event.masks);
   }
+  void OnExpertLoad(const ExpertLoadEvent& event) override { expert_load_.OnStep(event); }
   void OnRecovered(absl::Duration duration) override {
     recovery_seconds_.Observe(absl::ToDoubleSeconds(duration));
   }
@@ -271,6 +273,7 @@ class PrometheusMetrics : public Metrics {
     series_.Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
     series_.Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
     SerializeReplicas(stats);
+    expert_load_.Update();
     series_.Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
   }
 
@@ -435,6 +438,7 @@ class PrometheusMetrics : public Metrics {
   const Buckets token_buckets_;
   GrammarMetrics grammars_{&series_};
   AdapterMetrics adapters_{&series_};
+  ExpertLoadMetrics expert_load_{&series_};
   SleepOperationMetrics sleep_operations_{&registry_};
   prometheus::Histogram& iteration_tokens_ =
       Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);

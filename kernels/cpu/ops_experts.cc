@@ -96,6 +96,17 @@ void SortPairs(const ExpertRouting& routing) {
   }
 }
 
+// Counts the tokens of each expert, as ExpertRouting::load.
+void CountLoad(const ExpertRouting& routing) {
+  if (!routing.adds_load) std::fill_n(routing.load, routing.num_experts, 0);
+  for (int64_t e = 0; e < routing.num_experts; ++e) {
+    const int32_t* const tokens = routing.token_of;
+    routing.load[e] +=
+        static_cast<uint32_t>(std::count_if(tokens + routing.begin[e], tokens + routing.begin[e + 1],
+                                            [&](int32_t token) { return routing.slots[token] != 0; }));
+  }
+}
+
 // A product's blocks of rows: each of one expert, in order.
 struct RowBlocks {
   const int32_t* begin;  // [num_experts + 1] of the routing
@@ -139,6 +150,7 @@ void RouteExperts(Device& device, const TensorView& logits, const float* correct
     }
   });
   SortPairs(routing);
+  if (routing.load != nullptr) CountLoad(routing);
 }
 
 void ExpertsLinear(Device& device, const TensorView& x, ExpertInput input, const ExpertRouting& routing,

@@ -141,6 +141,7 @@ struct SortShared {
   int32_t counts[kMaxExperts];  // pairs of each of the rank's experts
   int32_t warps[kSortWarps];
   int32_t rows, tiles;  // of the experts before the block's
+  uint32_t load;        // tokens of the block's expert, without padded rows
 };
 
 __device__ __forceinline__ int TilesOf(int rows) {
@@ -171,7 +172,10 @@ __global__ void __launch_bounds__(kSortThreads) SortKernel(ExpertRouting routing
   const int experts = static_cast<int>(routing.num_experts), first = static_cast<int>(routing.first_expert);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   for (int e = thread; e < experts; e += kSortThreads) shared.counts[e] = 0;
-  if (thread == 0) shared.rows = shared.tiles = 0;
+  if (thread == 0) {
+    shared.rows = shared.tiles = 0;
+    shared.load = 0;
+  }
   __syncthreads();
   for (int p = thread; p < pairs; p += kSortThreads) {
     const int expert = routing.ids[p] - first;
@@ -204,11 +208,16 @@ __global__ void __launch_bounds__(kSortThreads) SortKernel(ExpertRouting routing
     int total;
     const int before = CountBefore(mine, shared, total);
     if (mine) {
+      const int token = pair / static_cast<int>(routing.per_token);
       routing.row_of[pair] = row + before;
-      routing.token_of[row + before] = pair / static_cast<int>(routing.per_token);
+      routing.token_of[row + before] = token;
+      if (routing.load != nullptr && routing.slots[token] != 0) AtomicAdd(&shared.load, 1u);
     }
     row += total;
   }
+  if (routing.load == nullptr) return;
+  __syncthreads();
+  if (thread == 0) routing.load[block] = shared.load + (routing.adds_load ? routing.load[block] : 0);
 }
 
 constexpr int kCombineThreads = 128;

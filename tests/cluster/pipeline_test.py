@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Pipelines of workers: the tokens of one stage, on one host and on two. crossings_test.py has losses, sleeps, forms and drafts.
+"""Pipelines of workers: the tokens of one stage, on one host and on two, and the load of experts. crossings_test.py has losses,
+sleeps, forms and drafts.
 
 As a script it measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs root,
 as two_hosts_test.py):
@@ -11,11 +12,13 @@ import os
 import signal
 import statistics
 import sys
+import tempfile
 import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, Cluster, expected, free_ports, tiny  # noqa: E402
+from cluster.harness.tokenized import with_tokenizer  # noqa: E402
 from cluster.two_hosts_test import Lan, start_coordinator, start_two_hosts, step_ms, why_not  # noqa: E402
 
 MODEL = "llama-uneven"
@@ -75,6 +78,70 @@ class TwoStages(unittest.TestCase):
         beams = {"max_tokens": 8, "use_beam_search": True, "n": 2, "best_of": 2}
         with Cluster(tiny(MODEL), *FLAGS, workers=1) as one:
             self.assertEqual(self.cluster.complete(PROMPT, **beams)["choices"], one.complete(PROMPT, **beams)["choices"])
+
+
+class LoadOfExperts(unittest.TestCase):
+    """Each token that steps have computed counts once for each of its experts, in each layer that has experts, however the
+    workers divide the model."""
+
+    layers, experts, experts_of_a_token = (0, 2), 7, 3  # as the checkpoint has them; layer 1 has no experts
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="somnus_experts_")
+        cls.addClassCleanup(folder.cleanup)
+        cls.model = with_tokenizer("qwen3-moe", os.path.join(folder.name, "model"))
+
+    def load(self, cluster):
+        """The counts of each expert, by layer, which add up to the tokens that were computed."""
+        cluster.wait_idle()
+        counts = {}
+        for layer in self.layers:
+            counts[layer] = [cluster.metric("somnus:expert_tokens_total", layer=layer, expert=expert)
+                             for expert in range(self.experts)]
+            computed = cluster.metric("vllm:iteration_tokens_total_sum")
+            self.assertEqual(sum(counts[layer]), computed * self.experts_of_a_token, f"layer {layer}")
+        self.assertEqual(sum(map(sum, counts.values())), cluster.metric("somnus:expert_tokens_total"), "and no other layers")
+        return counts
+
+    def test_ranks_that_divide_the_model(self):
+        wanted = None
+        for workers, flags in ((1, ()), (2, ()), (2, ("--enable-expert-parallel",)), (1, ("--pipeline-parallel-size=2",))):
+            with self.subTest(workers=workers, flags=flags), \
+                    Cluster(self.model, *FLAGS, "--expert-load-metrics", *flags, workers=workers) as cluster:
+                for length in (4, 90):
+                    cluster.complete([(7 * i) % 400 for i in range(length)], max_tokens=1)
+                counts = self.load(cluster)
+                self.assertEqual(sum(counts[0]), (4 + 90) * self.experts_of_a_token)
+                self.assertGreaterEqual(cluster.metric("somnus:expert_load_imbalance"), 1)
+                wanted = wanted or counts
+                self.assertEqual(counts, wanted)
+
+    def test_a_sleep_and_a_kill(self):
+        with Cluster(self.model, *FLAGS, "--expert-load-metrics", "--enable-expert-parallel", workers=2) as cluster:
+            before = sum(self.load_after(cluster, PROMPT))
+            cluster.admin("/sleep?level=2")
+            cluster.admin("/wake_up")
+            slept = sum(self.load_after(cluster, PROMPT))
+            self.assertGreater(slept, before)
+            stream = cluster.open_stream(PROMPT, max_tokens=TOKENS, timeout=HEAL_S)
+            events = stream.events()
+            next(events)
+            os.kill(cluster.worker_pids()[1], signal.SIGKILL)
+            for event in events:
+                self.assertNotIn("error", event, cluster.log()[-6000:])
+            stream.close()
+            self.assertGreater(sum(self.load_after(cluster, PROMPT)), slept + TOKENS * self.experts_of_a_token)
+
+    def load_after(self, cluster, prompt):
+        """The counts of the first layer, after one more request."""
+        cluster.complete(prompt, max_tokens=8, ignore_eos=True)
+        return self.load(cluster)[self.layers[0]]
+
+    def test_without_the_flag(self):
+        with Cluster(self.model, *FLAGS, workers=1) as cluster:
+            cluster.complete(PROMPT, max_tokens=8, ignore_eos=True)
+            self.assertIsNone(cluster.metric("somnus:expert_tokens_total"))
 
 
 class StagesOfTwoHosts(unittest.TestCase):

@@ -131,6 +131,31 @@ TEST(CudaRouterTest, ManyPairsAreSortedByExpert) {
   }
 }
 
+// Padded rows, whose slot is 0, are no tokens; neither are pairs of other ranks' experts.
+TEST(CudaRouterTest, TokensOfExpertsAreCounted) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  constexpr int64_t kPerToken = 2, kFirst = 1, kCount = 5, kTokens = 300, kLive = 290;
+  CudaBench bench({});
+  Routing r(kTokens, kPerToken, kFirst, kCount);
+  std::vector<int32_t> slots(kTokens);
+  for (int64_t t = 0; t < kLive; ++t) slots[t] = static_cast<int32_t>(16 + t);
+  DeviceArray<int32_t> on_device(slots);
+  DeviceArray<uint32_t> load(std::vector<uint32_t>(kCount, 77));  // of an earlier step
+  r.routing.load = load.data();
+  r.routing.slots = on_device.data();
+  std::vector<uint32_t> expected(kCount);
+  for (const bool adds : {false, true}) {
+    r.routing.adds_load = adds;
+    RouteRandomly(*bench.device, {.per_token = kPerToken}, r);
+    const auto ids = r.ids.Values<int32_t>();
+    for (int64_t pair = 0; pair < kLive * kPerToken; ++pair) {
+      const int64_t expert = ids[pair] - kFirst;
+      if (expert >= 0 && expert < kCount) ++expected[expert];
+    }
+    EXPECT_EQ(load.Values(), expected);
+  }
+}
+
 struct Product {
   int64_t tokens, n, k;
 };

@@ -2,6 +2,7 @@
 // after sleep.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "gtest/gtest.h"
 #include "tests/checkpoint/lora_files.h"
@@ -99,6 +100,40 @@ TEST_P(GpuMasks, ATokenOfTheMaskIsEveryRanksInput) {
   EXPECT_EQ(second->tokens(0).token_id(), expected->tokens(0).token_id());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuMasks, testing::Values(1, 2));
+
+// One sequence decodes in a graph of four: the three padded rows are no tokens, before a sleep and after.
+TEST(GpuExpertLoad, PaddedRowsOfGraphsDoNotCount) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ModelRunnerOptions options = SmallRunnerOptions();
+  options.graph_sizes = {4};
+  options.expert_load = true;
+  const auto group = RankGroup::Load("tests/data/variants/qwen3-moe", 1, options, 16, GpuRanks());
+  ASSERT_TRUE(group.ok()) << group.status();
+  constexpr int kExperts = 7, kPerToken = 3;
+  const auto expect_tokens = [&](const v1::StepRequest& step, uint32_t tokens) {
+    const auto reply = (*group)->Execute(step);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    ASSERT_EQ(reply->expert_loads_size(), 1);
+    const v1::ExpertLoad& load = reply->expert_loads(0);
+    EXPECT_EQ(load.first_expert(), 0);
+    ASSERT_EQ(load.num_experts(), kExperts);
+    const std::vector<int32_t> layers(load.layers().begin(), load.layers().end());
+    ASSERT_EQ(layers, (std::vector<int32_t>{0, 2}));
+    ASSERT_EQ(load.tokens_size(), 2 * kExperts);
+    for (auto row = load.tokens().begin(); row != load.tokens().end(); row += kExperts) {
+      EXPECT_EQ(std::accumulate(row, row + kExperts, 0u), tokens * kPerToken);
+      EXPECT_LE(*std::max_element(row, row + kExperts), tokens);
+    }
+  };
+  for (const int64_t first_step : {1, 3}) {
+    expect_tokens(BeginStep(first_step, {5, 17, 3, 9, 21}), 5);
+    v1::StepRequest decode;
+    decode.set_step_id(first_step + 1);
+    decode.add_sequences()->set_num_tokens(1);
+    expect_tokens(decode, 1);
+    ASSERT_TRUE((*group)->SleepAndWake(RestoreMode::kBackup).ok());
+  }
+}
 
 std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed = 1) {
   auto group = RankGroup::Load(kModel, 1, options, 64, GpuRanks(seed));

@@ -119,6 +119,31 @@ TEST_P(ExpertsTest, PairsAreSortedByExpert) {
   EXPECT_EQ(r.token_of[1], 2);
 }
 
+// Padded rows, whose slot is 0, are no tokens; neither are pairs of other ranks' experts.
+TEST_P(ExpertsTest, TokensOfExpertsAreCounted) {
+  constexpr int64_t kExperts = 6, kPerToken = 2, kFirst = 1, kCount = 4, kTokens = 50;
+  Bench bench(GetParam(), 3, {});
+  Matrix logits(DataType::kF32, kTokens, kExperts);
+  logits.Randomize(3);
+  Routing r(kTokens, kPerToken, kFirst, kCount);
+  std::vector<uint32_t> load(kCount, 77);  // of an earlier step
+  std::vector<int32_t> slots(kTokens);
+  for (int64_t t = 0; t < kTokens; ++t) slots[t] = t < 40 ? static_cast<int32_t>(16 + t) : 0;
+  r.routing.load = load.data();
+  r.routing.slots = slots.data();
+  RouteExperts(*bench.device, logits.view(), nullptr, {.per_token = kPerToken}, r.routing);
+  std::vector<uint32_t> expected(kCount);
+  for (int64_t pair = 0; pair < 40 * kPerToken; ++pair) {
+    const int64_t expert = r.ids[pair] - kFirst;
+    if (expert >= 0 && expert < kCount) ++expected[expert];
+  }
+  EXPECT_EQ(load, expected);
+  r.routing.adds_load = true;
+  RouteExperts(*bench.device, logits.view(), nullptr, {.per_token = kPerToken}, r.routing);
+  for (uint32_t& count : expected) count *= 2;
+  EXPECT_EQ(load, expected);
+}
+
 // Weights of `count` experts, at one distance, with gaps.
 struct PackedExperts {
   PackedExperts(const Device& device, DataType type, int64_t count, int64_t n, int64_t k)

@@ -422,6 +422,34 @@ TEST(MetricsTest, AnswersWithToolsAreCountedByWhatTheyHold) {
                   "\"tool_call\",request_type=\"chat_completions\"} 1"));
 }
 
+TEST(MetricsTest, TheLoadOfExpertsIsTheSumOverStepsAndRanks) {
+  const auto metrics = Metrics::Create("m", 100);
+  EXPECT_FALSE(absl::StrContains(metrics->Serialize(EngineStats{}), "somnus:expert_"));
+  const std::vector<int32_t> layers = {1, 3};
+  const std::vector<uint32_t> first = {1, 2, 3, 3}, second = {0, 3, 3, 3};
+  metrics->OnExpertLoad({layers, 0, 2, first});
+  metrics->OnExpertLoad({layers, 2, 2, second});
+  const auto count = [](int layer, int expert) {
+    return absl::StrCat("somnus:expert_tokens_total{engine=\"0\",expert=\"", expert, "\",layer=\"", layer,
+                        "\",model_name=\"m\"} ");
+  };
+  const std::string imbalance = "somnus:expert_load_imbalance{engine=\"0\",model_name=\"m\"} ";
+  std::string text = metrics->Serialize(EngineStats{});
+  EXPECT_TRUE(Has(text, count(1, 1) + "2"));
+  EXPECT_TRUE(Has(text, count(1, 2) + "0"));
+  EXPECT_TRUE(Has(text, count(3, 3) + "3"));
+  EXPECT_TRUE(Has(text, imbalance + "2")) << "3 of the 6 tokens of layer 1 went to one of four experts";
+  metrics->OnExpertLoad({layers, 0, 2, first});
+  text = metrics->Serialize(EngineStats{});
+  EXPECT_TRUE(Has(text, count(1, 1) + "4"));
+  EXPECT_TRUE(Has(text, count(3, 3) + "3"));
+  EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), count(1, 1) + "4")) << "each step counts once";
+  metrics->OnExpertLoad({layers, 0, 3, first});
+  metrics->OnExpertLoad({layers, -1, 2, first});
+  metrics->OnExpertLoad({layers, 1 << 30, 2, first});
+  EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), count(1, 1) + "4")) << "numbers that do not fit";
+}
+
 TEST(MetricsTest, GrammarsAreMeasured) {
   const auto metrics = Metrics::Create("m", 100);
   metrics->OnGrammarCompiled(absl::Seconds(2));

@@ -18,6 +18,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   request.set_enforce_eager(true);
   request.set_dequantize(true);
   request.set_expert_parallel(true);
+  request.set_expert_load(true);
   request.set_quantization(v1::WEIGHT_QUANTIZATION_INT4);
   for (const int32_t size : {1, 8}) request.add_graph_sizes(size);
   request.set_max_tune_time_us(1500);
@@ -37,6 +38,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_TRUE(options->runner.enforce_eager);
   EXPECT_TRUE(options->runner.dequantize);
   EXPECT_TRUE(options->runner.expert_parallel);
+  EXPECT_TRUE(options->runner.expert_load);
   EXPECT_EQ(options->runner.quantize, DataType::kQ4_1);
   EXPECT_EQ(options->runner.graph_sizes, (std::vector<int32_t>{1, 8}));
   EXPECT_EQ(options->runner.max_tune_time, absl::Microseconds(1500));

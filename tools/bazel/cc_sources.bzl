@@ -5,7 +5,7 @@ CPU, joined by eight 39 s. A library therefore compiles up to GROUP of its sourc
 of a library define in unnamed namespaces must have different names. Equal names of types, constants and functions of the same
 parameters are a compile error; functions of other parameters become overloads, among which a call chooses.
 
-    bazel build --define=separate_sources=1 //coordinator/openai     # each source by itself: shows a missing #include
+    bazel build --config=separate_sources //coordinator/openai     # each source by itself: shows a missing #include
 """
 
 GROUP = 8

@@ -274,7 +274,10 @@ void DecoderModel::Mlp(int64_t layer, const StepInput& input, const TensorView& 
                        const TensorView& delta) {
   const LayerWeights& w = c_.weights->layers[layer];
   if (w.experts.router.n > 0) {
-    ExpertsMlp(c_.device, c_.config, &c_.act.experts).Run(w.experts, normed, delta);
+    ExpertTally tally;
+    if (c_.expert_load != nullptr)
+      tally = {c_.expert_load + layer * c_.shards->experts.size(), input.batch.slot_mapping};
+    ExpertsMlp(c_.device, c_.config, &c_.act.experts).Run(w.experts, normed, tally, delta);
     return;
   }
   const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // sum [T, 2 M]; not gated: [T, M]

@@ -63,6 +63,9 @@ struct ModelContext {
   const int32_t* kv_head_of_head = nullptr;  // [H], on the device
   absl::Span<const KvCacheView> kv_cache;    // one per layer of the stage
   const AdapterWeights* adapters = nullptr;  // null: the model has no adapters
+  // On the device: [layers of the stage, experts of the rank], the tokens of the last step; rows of layers
+  // without experts are not written. Null: nothing is counted.
+  uint32_t* expert_load = nullptr;
 };
 
 // A step's tokens, flat; all arrays on the device.

@@ -62,19 +62,26 @@ ExpertActivations ExpertActivations::Carve(Carver* carver, const ModelConfig& co
   return a;
 }
 
-void ExpertsMlp::Run(const ExpertsWeights& w, const TensorView& normed, const TensorView& delta) {
+void ExpertsMlp::Run(const ExpertsWeights& w, const TensorView& normed, const ExpertTally& tally,
+                     const TensorView& delta) {
   for (int64_t begin = 0; begin < normed.rows; begin += ExpertActivations::kMaxTokens) {
     const int64_t count = std::min(normed.rows - begin, ExpertActivations::kMaxTokens);
-    RunPiece(w, Rows(normed, begin, count), Rows(delta, begin, count));
+    ExpertRouting routing = act_.routing;
+    routing.num_tokens = count;
+    if (tally.load != nullptr) {
+      routing.load = tally.load;
+      routing.adds_load = begin > 0;
+      routing.slots = tally.slots + begin;
+    }
+    RunPiece(w, Rows(normed, begin, count), routing, Rows(delta, begin, count));
   }
 }
 
-void ExpertsMlp::RunPiece(const ExpertsWeights& w, const TensorView& normed, const TensorView& delta) {
+void ExpertsMlp::RunPiece(const ExpertsWeights& w, const TensorView& normed, const ExpertRouting& routing,
+                          const TensorView& delta) {
   const int64_t tokens = normed.rows;
   const TensorView logits = FirstRows(act_.logits, tokens);
   Linear(device_, normed, w.router, w.router_bias, logits);
-  ExpertRouting routing = act_.routing;
-  routing.num_tokens = tokens;
   RouteExperts(device_, logits, w.correction, RuleOf(config_.experts), routing);
   const TensorView down = FirstRows(act_.down, routing.NumPairs());
   if (routing.num_experts > 0) {

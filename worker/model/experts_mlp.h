@@ -37,18 +37,28 @@ struct ExpertActivations {
                                  DataType act, DataType sum, int64_t max_tokens);
 };
 
+// Where a layer counts the tokens of its experts; arrays on the device.
+struct ExpertTally {
+  uint32_t* load = nullptr;        // [the rank's experts]; null: the layer counts nothing
+  const int32_t* slots = nullptr;  // [T]: of AttentionBatch::slot_mapping
+};
+
 // Borrows everything; used by the runner thread alone.
 class ExpertsMlp {
  public:
   ExpertsMlp(Device* device, const ModelConfig* config, const ExpertActivations* act)
       : device_(*device), config_(*config), act_(*act) {}
 
-  // delta (sum [T, hidden]) = the rank's addend of the layer's output for `normed` (act [T, hidden]).
-  void Run(const ExpertsWeights& w, const TensorView& normed, const TensorView& delta);
+  // delta (sum [T, hidden]) = the rank's addend of the layer's output for `normed` (act [T, hidden]). The
+  // tally's counts of earlier steps are replaced.
+  void Run(const ExpertsWeights& w, const TensorView& normed, const ExpertTally& tally,
+           const TensorView& delta);
 
  private:
-  // The same for at most ExpertActivations::kMaxTokens tokens.
-  void RunPiece(const ExpertsWeights& w, const TensorView& normed, const TensorView& delta);
+  // The same for at most ExpertActivations::kMaxTokens tokens. `routing` has the number of tokens, and where
+  // they are counted.
+  void RunPiece(const ExpertsWeights& w, const TensorView& normed, const ExpertRouting& routing,
+                const TensorView& delta);
   // up (sum [P, 2 X]) = the tokens' products with their experts' first matrices.
   void MultiplyUp(const ExpertsWeights& w, const TensorView& normed, const ExpertRouting& routing,
                   const TensorView& up);

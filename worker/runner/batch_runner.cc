@@ -21,7 +21,8 @@ BatchRunner::BatchRunner(const ModelRunnerOptions& options, RankModel* model, co
       sampler_(state->limits(), model->logit_rows(), &inputs_, &results_),
       prompt_scorer_(model->logit_rows()),
       row_pooler_(state->limits().max_num_seqs, model->config().embedding_dim),
-      stages_(options.pipeline, device, communicator) {
+      stages_(options.pipeline, device, communicator),
+      expert_load_(options, &model->config(), &model->shards()) {
   arrays_.Bind(device);
 }
 
@@ -33,6 +34,7 @@ void BatchRunner::Carve(Carver* carver) {
   row_pooler_.Carve(carver);
   arrays_.Carve(carver);
   sampler_.Carve(carver, device_);
+  expert_load_.Carve(carver);
 }
 
 absl::Status BatchRunner::Bind() {
@@ -42,6 +44,8 @@ absl::Status BatchRunner::Bind() {
   RETURN_IF_ERROR(prompt_scorer_.Bind(&device_));
   RETURN_IF_ERROR(row_pooler_.Bind(&device_));
   RETURN_IF_ERROR(stages_.Bind());
+  RETURN_IF_ERROR(expert_load_.Bind(&device_));
+  model_.CountExperts(expert_load_.device());
   return sampler_.Bind(&device_);
 }
 
@@ -53,6 +57,7 @@ absl::Status BatchRunner::Run(const v1::StepRequest& request, StepOutcome* outco
   const int32_t graph_size = decodes_only ? graphs_.PaddedSize(static_cast<int64_t>(num_seqs)) : 0;
   RETURN_IF_ERROR(QueueInputs(graph_size, outcome->reports_tokens, request.awaits_masks()));
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
+  outcome->experts = expert_load_.Download();
   return model_.shards().last_stage ? RunHead(request, hidden, outcome) : MarkDone(outcome);
 }
 

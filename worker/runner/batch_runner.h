@@ -15,6 +15,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/model/carver.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/expert_load.h"
 #include "worker/runner/graph_runner.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/prompt_scorer.h"
@@ -89,6 +90,7 @@ class BatchRunner {
   PromptScorer prompt_scorer_;
   RowPooler row_pooler_;
   StageTransfer stages_;
+  ExpertLoad expert_load_;
 };
 
 }  // namespace somnus

@@ -36,6 +36,7 @@ struct ModelRunnerOptions {
   // would get dtype. A GPU takes fp8 alone, of a checkpoint of fp8, which gets dtype all the same.
   std::optional<DataType> quantize;
   bool expert_parallel = false;  // ranks divide the experts, and not the width of each
+  bool expert_load = false;      // replies say how many tokens each expert had in the step
   // Empty: dtype. A GPU takes dtype, kF8E4M3 or kI8, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 128;  // slots

@@ -41,6 +41,8 @@ class RankModel {
   absl::Status FillTables() { return tables_.Fill(context_.device, &context_); }
   // Steps of this model may name adapters from now on; borrowed.
   void UseAdapters(const AdapterWeights* adapters) { context_.adapters = adapters; }
+  // Steps count the tokens of experts there from now on; as ModelContext::expert_load.
+  void CountExperts(uint32_t* load) { context_.expert_load = load; }
   // The bytes of scratch that ops need in a step of this model.
   int64_t ops_workspace_bytes() const;
 

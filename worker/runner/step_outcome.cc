@@ -24,6 +24,7 @@ class LaunchedStep : public PendingStep {
       outcome_->sampled.FillReply(&reply);
       outcome_->pooled.FillReply(&reply);
     }
+    if (status.ok()) outcome_->experts.FillReply(&reply);
     outcome_->SetRead(status);
     RETURN_IF_ERROR(status);
     return reply;

@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/runner/expert_load.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/row_pooler.h"
 #include "worker/runner/sampler.h"
@@ -31,6 +32,7 @@ struct StepOutcome {
   v1::StepReply reply;  // all but the tokens and the pooled vectors
   SampledRows sampled;
   PooledVectors pooled;
+  ExpertCounts experts;
   bool reports_tokens = false;  // rank 0
   int32_t vocab_size = 0;
   std::vector<Unknown> unknown;       // for each sampled row without a draft; none on a synchronous device
