@@ -269,7 +269,11 @@ class SameTokens(unittest.TestCase):
     def test_batches_preemption_and_drafts(self):
         for flags in ((), ("--num-speculative-tokens=4", "--no-drafts-must-pay")):
             with self.subTest(flags=flags), self.cluster(f"--kv-cache-memory-bytes={20 * 2 * 8192}", *flags) as cluster:
-                self.disturbed(cluster)
+                def begin_together():
+                    cluster.wait_waiting(len(self.REQUESTS))
+                    cluster.admin("/resume")
+                cluster.admin("/pause")
+                self.disturbed(cluster, begin_together)
                 self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
 
     def test_a_sleep_that_keeps_requests(self):
