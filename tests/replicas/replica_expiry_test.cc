@@ -59,6 +59,25 @@ TEST_P(ReplicaExpiryTest, TimeThatPassesInTheQueueCounts) {
   ExpectExact({patient});
 }
 
+TEST_P(ReplicaExpiryTest, TimeThatPassesWhileAllReplicasAreBusyCounts) {
+  options_.scheduler.max_num_seqs = 1;
+  Start(2, &observer_);
+  for (const auto& executor : executors_) executor->Hold(true);
+  const std::vector<Ticket> runs = {Submit("a", 5, 20), Submit("b", 5, 20, /*first=*/500)};
+  Await([&] { return observer_.num_scheduled == 2; });
+  const Ticket expires = SubmitWith("expires", 5, absl::Seconds(1001));
+  const Ticket refused = SubmitWith("refused", 5, absl::Seconds(1002), absl::Seconds(1001));
+  const Ticket patient = SubmitWith("patient", 5, absl::Seconds(1002));
+  Pass(1);
+  ExpectExpired(expires, ExpiryCause::kDeadlineWaiting);
+  ExpectExpired(refused, ExpiryCause::kTtftPassed);
+  EXPECT_FALSE(patient.sink->done());
+  EXPECT_EQ(observer_.num_scheduled, 2);
+  for (const auto& executor : executors_) executor->Hold(false);
+  ExpectExact(runs);
+  ExpectExact({patient});
+}
+
 TEST_P(ReplicaExpiryTest, WhatARequestHasLeftGoesAlongToAnotherReplica) {
   Start(2, &observer_);
   for (const auto& executor : executors_) executor->Hold(true);
