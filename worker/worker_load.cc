@@ -172,7 +172,7 @@ void WorkerLoad::FillSnapshot(v1::WorkerSnapshot* snapshot) const {
 
 absl::Status WorkerLoad::SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) {
   const absl::Status set = runner_->SetAdapters(adapters);
-  adapter_bytes_ = runner_->adapter_bytes();
+  adapter_bytes_ = runner_->adapter_host_bytes();
   return set;
 }
 

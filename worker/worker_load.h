@@ -107,7 +107,7 @@ class WorkerLoad {
   std::shared_ptr<SleepableAllocator> allocator_;
   Loaded loaded_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<ModelRunner> runner_;
-  std::atomic<int64_t> adapter_bytes_{0};  // as ModelRunner::adapter_bytes, for other threads
+  std::atomic<int64_t> adapter_bytes_{0};  // as ModelRunner::adapter_host_bytes, for other threads
 };
 
 }  // namespace somnus

@@ -6,10 +6,13 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/structured/schema_named_members.h"
-#include "text/tokenizer/regex.h"
 
 namespace somnus {
 namespace {
@@ -21,23 +24,29 @@ constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
     "structural_tag";
 constexpr char kWhitespacePattern[] =
-    "structured_outputs.whitespace_pattern must be a pattern of at most 256 bytes that fits no white space "
-    "and one space alike: the text then has one space behind commas and colons, and none elsewhere";
-constexpr size_t kMaxWhitespacePattern = 256;
+    "structured_outputs.whitespace_pattern must be white space with a count that admits none and one space, "
+    "such as \\s*, [ ]? or [\\n ]*: the text then has one space behind commas and colons, and none elsewhere";
 
-// Whether the pattern fits all white space of JSON's compact form, which is none or one space.
-bool FitsCompactJson(const Json& pattern) {
-  if (!pattern.is_string() || pattern.get_ref<const std::string&>().size() > kMaxWhitespacePattern)
+// Whether the pattern is " ", \s or a set of white space, with ?, * or {0,N} behind: it fits all white space
+// of JSON's compact form, which is none or one space. A client's pattern is read here and run nowhere: what
+// an engine of regular expressions takes for it has no useful bound.
+bool FitsCompactJson(const Json& value) {
+  if (!value.is_string()) return false;
+  absl::string_view pattern = value.get_ref<const std::string&>();
+  if (absl::ConsumePrefix(&pattern, "[")) {
+    const size_t end = pattern.find(']');
+    if (end == absl::string_view::npos) return false;
+    const std::string set = absl::StrReplaceAll(pattern.substr(0, end),
+                                                {{"\\n", "\n"}, {"\\t", "\t"}, {"\\r", "\r"}, {"\\s", " "}});
+    if (!absl::StrContains(set, ' ') || set.find_first_not_of(" \n\t\r") != std::string::npos) return false;
+    pattern.remove_prefix(end + 1);
+  } else if (!absl::ConsumePrefix(&pattern, " ") && !absl::ConsumePrefix(&pattern, "\\s")) {
     return false;
-  const auto whole = Regex::Compile(absl::StrCat("\\A(?:", pattern.get_ref<const std::string&>(), ")\\z"),
-                                    /*literal=*/false);
-  if (!whole.ok()) return false;
-  const auto fits = [&whole](absl::string_view text) {
-    std::vector<std::pair<size_t, size_t>> matches;
-    (*whole)->FindAll(text, &matches);
-    return !matches.empty();
-  };
-  return fits("") && fits(" ");
+  }
+  if (pattern == "?" || pattern == "*") return true;
+  int most = 0;
+  return absl::ConsumePrefix(&pattern, "{0,") && absl::ConsumeSuffix(&pattern, "}") &&
+         (pattern.empty() || (absl::SimpleAtoi(pattern, &most) && most >= 1));
 }
 
 // The parts of one request that are about its form.

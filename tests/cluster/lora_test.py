@@ -95,7 +95,7 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "third", "prompt": "a"}).status, 404)
 
     def test_adapters_that_were_loaded_at_run_time(self):
-        """They are there after a kill, and may come while the model sleeps. crossings_test.py has adapters of flags."""
+        """They are there after a kill, a sleep and a reload, and may come while the model sleeps. crossings_test.py has adapters of flags."""
         self.start(f"--lora-modules=poet={poet}")
         self.assertEqual(self.host_bytes()[1], sum(self.host_bytes()[0]))
         before = self.host_bytes()[1]
@@ -106,6 +106,9 @@ class Lora(unittest.TestCase):
         answers = [self.answer(name) for name in names]
         os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
         self.assertEqual([self.answer(name) for name in names], answers, "the new worker has the adapters")
+        for calls in (["/sleep?level=1", "/wake_up"], ["/reload_weights"]):
+            self.assertEqual([self.post(path, {}).status for path in calls], [200] * len(calls))
+            self.assertEqual([self.answer(name) for name in names], answers, calls)
         self.assertEqual(self.post("/sleep?level=2", {}).status, 200)
         self.assertEqual(self.load("late", other).status, 200, "a load while the model sleeps")
         self.assertEqual(self.post("/wake_up", {}).status, 200)

@@ -74,10 +74,12 @@ class TwoStages(unittest.TestCase):
             with self.subTest(case=case["name"]):
                 self.assertEqual(self.cluster.tokens(case["prompt"], ignore_eos=case["ignore_eos"]), case["tokens"])
 
-    def test_beams(self):
+    def test_choices_and_beams(self):
+        choices = {"max_tokens": 12, "temperature": 0.9, "seed": 4, "n": 3}
         beams = {"max_tokens": 8, "use_beam_search": True, "n": 2, "best_of": 2}
         with Cluster(tiny(MODEL), *FLAGS, workers=1) as one:
-            self.assertEqual(self.cluster.complete(PROMPT, **beams)["choices"], one.complete(PROMPT, **beams)["choices"])
+            for body in (choices, beams):
+                self.assertEqual(self.cluster.complete(PROMPT, **body)["choices"], one.complete(PROMPT, **body)["choices"])
 
 
 class LoadOfExperts(unittest.TestCase):

@@ -193,9 +193,14 @@ class Adoption(unittest.TestCase):
         for _ in range(4):
             self.assert_serves(cluster)
 
-    def test_somnus_stop_ends_what_was_left(self):
+    def test_workers_of_one_replica_end_and_somnus_stop_ends_those_of_two(self):
+        cluster = self.run_dir.start("--data-parallel-size=1")
+        of_one = pids(cluster).values()
+        kill(cluster)
         cluster = self.run_dir.start()
+        self.assertEqual([pid for pid in of_one if alive(pid)], [])
         known = pids(cluster)
+        self.assertEqual(len(known), 4)
         refused = subprocess.run([SOMNUS, "serve", tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0",
                                   "--control-port=0", f"--run-dir={self.run_dir.path}", *self.FLAGS],
                                  capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)

@@ -104,8 +104,13 @@ class SeveralModelsAdoptionTest(unittest.TestCase):
             self.assertEqual([name for name in MODELS if now[name] != known[name]], [lost])
             self.assert_serve(cluster)
 
-    def test_somnus_stop_ends_what_was_left(self):
+    def test_workers_of_one_model_end_and_somnus_stop_ends_those_of_two(self):
+        alone = RunDirectory(tiny(MODELS[FIRST]), "--dtype=float32", workers=1)
+        self.addCleanup(alone.close)
+        alone.path = self.run_dir.path
+        kill(alone.start())
         cluster = self.start()
+        self.assertEqual([pid for pid in alone.workers if alive(pid)], [])
         known = self.pids(cluster)
         kill(cluster)
         done = cluster.cli("stop", f"--run-dir={self.run_dir.path}")

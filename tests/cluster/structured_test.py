@@ -106,6 +106,8 @@ class Structured(unittest.TestCase):
                        {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
                        {"structured_outputs": {"json": {}, "whitespace_pattern": "\t"}},
                        {"structured_outputs": {"json": {}, "whitespace_pattern": "("}},
+                       {"structured_outputs": {"json": {}, "whitespace_pattern": "(|)" * 60 + "(?!)"}},
+                       {"structured_outputs": {"json": {}, "whitespace_pattern": "[^a]*"}},
                        {"structured_outputs": {"choice": []}}, {"structured_outputs": {"regex": "a"}, "guided_regex": "b"},
                        {"structured_outputs": {"regex": "a"}, "use_beam_search": True, "n": 2}):
             with self.subTest(fields):

@@ -249,6 +249,23 @@ class Weights(served_weights.ServedWeights):
                                                  {version + 1: self.other_tokens[0], version + 2: self.first_tokens[0]})
         self.assertEqual(self.tokens(), self.first_tokens)
 
+    def test_a_second_update_to_the_workers_waits_too(self):
+        version = self.status().weights_version
+        first, rest = self.begin_half()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            begun = pool.submit(DirectUpdate, self.control)
+            time.sleep(0.3)
+            self.assertFalse(begun.done(), "it has no ports yet")
+            first.send(*rest)
+            self.assertEqual(first.finish().weights_version, version + 1)
+            with begun.result(DEADLINE_S) as update:
+                replies = [update.send(rank, chunks_of(tiny(MODEL))) for rank in (0, 1)]
+                self.assertEqual(update.finish(replies[0]).weights_version, version + 2)
+                with self.assertRaises(StopIteration):
+                    update.finish(replies[0])
+        self.assertEqual(self.status().weights_version, version + 2)
+        self.assertEqual(self.tokens(), self.first_tokens)
+
     def test_whoever_waits_in_vain_for_another_update_changes_nothing(self):
         version = self.status().weights_version
         first, rest = self.begin_half()

@@ -64,7 +64,10 @@ class Windows(unittest.TestCase):
 
     def test_a_sleep_that_keeps_the_cache(self):
         with self.cluster("--keep-kv-on-sleep") as cluster:
-            self.disturbed(cluster, lambda: [cluster.admin(path) for path in ("/sleep?level=1&mode=keep", "/wake_up")])
+            for paths in (["/sleep?level=1&mode=keep", "/wake_up"], ["/sleep?level=2&mode=keep", "/wake_up"],
+                          ["/reload_weights?mode=keep"]):
+                with self.subTest(paths):
+                    self.disturbed(cluster, lambda paths=paths: [cluster.admin(path) for path in paths])
 
     def test_preemption_by_recompute(self):
         # A sequence alone fits: where there are only windows, with less than its tokens.

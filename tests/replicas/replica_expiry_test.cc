@@ -59,6 +59,28 @@ TEST_P(ReplicaExpiryTest, TimeThatPassesInTheQueueCounts) {
   ExpectExact({patient});
 }
 
+TEST_P(ReplicaExpiryTest, TimeThatPassesWhileAllReplicasAreBusyCounts) {
+  options_.scheduler.max_num_seqs = 1;
+  Start();
+  for (const auto& executor : executors_) executor->Hold(true);
+  // Each replica takes one request beyond those that it computes.
+  const std::vector<Ticket> taken = SubmitMany(4, 20);
+  Await([&] {
+    const EngineStats stats = set_->Stats();
+    return stats.replicas[0].num_requests == 2 && stats.replicas[1].num_requests == 2;
+  });
+  const Ticket expires = SubmitWith("expires", 5, absl::Seconds(1001));
+  const Ticket refused = SubmitWith("refused", 5, absl::Seconds(1002), absl::Seconds(1001));
+  const Ticket patient = SubmitWith("patient", 5, absl::Seconds(1002));
+  Pass(1);
+  ExpectExpired(expires, ExpiryCause::kDeadlineWaiting);
+  ExpectExpired(refused, ExpiryCause::kTtftPassed);
+  EXPECT_FALSE(patient.sink->done());
+  for (const auto& executor : executors_) executor->Hold(false);
+  ExpectExact(taken);
+  ExpectExact({patient});
+}
+
 TEST_P(ReplicaExpiryTest, WhatARequestHasLeftGoesAlongToAnotherReplica) {
   Start(2, &observer_);
   for (const auto& executor : executors_) executor->Hold(true);

@@ -138,5 +138,14 @@ TEST(ForcedCallsTagTest, TheParserReadsWhatTheTagAllows) {
   }
 }
 
+// The parameter's schema names itself a hundred times at each depth.
+TEST(ToolSchemasTest, ReferencesThatMeetAgainAndAgainAreGivenUp) {
+  nlohmann::ordered_json parameters = {{"properties", {{"p", {{"$ref", "#/$defs/a"}}}}}};
+  for (int i = 0; i < 100; ++i) parameters["$defs"]["a"]["anyOf"].push_back({{"$ref", "#/$defs/a"}});
+  const ToolSchemas schemas({{.name = "f", .parameters = parameters}}, /*keeps_schemas=*/true);
+  EXPECT_EQ(schemas.TypesAt("f", {"p", "q"}), 0u);
+  EXPECT_EQ(JsonOfText("5", schemas.TypesOf("f", "p"), 8), "5");
+}
+
 }  // namespace
 }  // namespace somnus

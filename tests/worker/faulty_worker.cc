@@ -151,7 +151,7 @@ class FaultyRunner : public ModelRunner {
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override {
     return runner_->SetAdapters(adapters);
   }
-  int64_t adapter_bytes() const override { return runner_->adapter_bytes(); }
+  int64_t adapter_host_bytes() const override { return runner_->adapter_host_bytes(); }
   absl::Status ResetAfterWake() override {
     RETURN_IF_ERROR(Reach("reset"));
     return runner_->ResetAfterWake();

@@ -74,8 +74,8 @@ TEST_F(WorkerEpochTest, NothingIsServedBeforeTheFirstFence) {
         absl::StrCat("group_epoch: the request is of epoch ", epoch, ", this worker is in epoch 0");
     for (const absl::Status& status : CallAll(epoch))
       EXPECT_EQ(status, absl::FailedPreconditionError(message));
+    EXPECT_TRUE(worker_.CheckShutdown(epoch).ok()) << epoch;
   }
-  EXPECT_TRUE(worker_.CheckShutdown(0).ok());
   EXPECT_EQ(State(), "created");
 }
 

@@ -272,7 +272,9 @@ TEST_F(WorkerTest, TheFirstErrorOfStepsUnderWayStays) {
   EXPECT_EQ(steps[0]().error_message(), "the first");
   EXPECT_EQ(steps[1]().error_message(), "what came of it");
   EXPECT_EQ(State(), "failed");
+  const int steps_until_then = control_.steps;
   EXPECT_EQ(Step(3).error_message(), "the first");
+  EXPECT_EQ(control_.steps, steps_until_then) << "a failed worker computes nothing";
 }
 
 TEST_F(WorkerTest, FailedLoadFailsTheWorker) {

@@ -124,7 +124,7 @@ void ElementArguments::EndElement(std::string* json) {
   } else if ((element.types == kArrayType || element.types == kObjectType) && IsBlank(text_)) {
     *json += element.types == kArrayType ? "[]" : "{}";
   } else {
-    *json += JsonOfText(text_, element.types, limits_.max_depth);
+    *json += JsonOfText(text_, element.types, limits_.max_depth - static_cast<int>(open_.size()));
   }
   begun_ = false;
   text_.clear();

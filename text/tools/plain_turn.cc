@@ -222,7 +222,9 @@ bool PlainTurn::MayOpenNext(char c) const {
 // A bracket too many behind a call, and what stands between calls without markers.
 bool PlainTurn::IsTrailer(char c) const {
   if (edge_ != Edge::kCallEnd) return false;
-  if (c == '}') return tools_->arguments != ArgumentSyntax::kTags;
+  if (c == '}') {
+    return tools_->arguments != ArgumentSyntax::kTags && tools_->arguments != ArgumentSyntax::kElements;
+  }
   if (tools_->trailers.find(c) != absl::string_view::npos) return true;
   return (c == ';' || c == ',') && (is_open_ || !tools_->bare.empty());
 }
@@ -254,7 +256,8 @@ void PlainTurn::ReadOpening(char c) {
 void PlainTurn::MakeReader(char first, char second) {
   const bool is_json = first == '{' || (first == '[' && second == '{');
   if (tools_->body == CallBody::kJson || is_json) {
-    reader_ = std::make_unique<JsonCallsReader>(has_marker_, tools_->name_is_key, limits_, output_);
+    reader_ = std::make_unique<JsonCallsReader>(has_marker_ && !tools_->marks_any_json, tools_->name_is_key,
+                                                limits_, output_);
   } else if (tools_->body == CallBody::kPythonic) {
     reader_ = std::make_unique<PythonicCallsReader>(!has_marker_, limits_, output_);
   } else {

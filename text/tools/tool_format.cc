@@ -107,6 +107,7 @@ std::vector<ToolFormat> MoreJsonFormats() {
        .call_end = {"</tool_call>"},
        .bare = "[",
        .trailers = "`",
+       .marks_any_json = true,
        .special_markers = false},
       {.name = "apertus",
        .name_is_key = true,

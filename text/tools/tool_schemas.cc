@@ -11,6 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxSchemaDepth = 16;  // of references and alternatives
+constexpr int kMaxVisits = 1000;     // of schemas in one search: references may meet again and again
 constexpr ValueTypes kAllTypes = 63;
 
 ValueTypes TypeOfName(absl::string_view name) {
@@ -40,12 +41,13 @@ const Json* Resolve(const Json& root, const std::string& reference) {
   }
 }
 
+// One search in the schemas of a function's parameters.
 class TypeFinder {
  public:
   explicit TypeFinder(const Json& root) : root_(root) {}
 
-  ValueTypes Find(const Json& schema, int depth) const {
-    if (!schema.is_object() || depth > kMaxSchemaDepth) return 0;
+  ValueTypes Find(const Json& schema, int depth) {
+    if (!Visits(schema, depth)) return 0;
     if (const auto type = schema.find("type"); type != schema.end()) return OfType(*type);
     if (const auto value = schema.find("const"); value != schema.end()) return TypeOfValue(*value);
     if (const auto values = schema.find("enum"); values != schema.end()) return OfValues(*values);
@@ -62,8 +64,8 @@ class TypeFinder {
   }
 
   // The schema of a member, or of an item, of what `schema` describes, or null.
-  const Json* Within(const Json& schema, const std::string& name, int depth) const {
-    if (!schema.is_object() || depth > kMaxSchemaDepth) return nullptr;
+  const Json* Within(const Json& schema, const std::string& name, int depth) {
+    if (!Visits(schema, depth)) return nullptr;
     if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
       const Json* const target = Resolve(root_, ref->get<std::string>());
       return target == nullptr ? nullptr : Within(*target, name, depth + 1);
@@ -86,6 +88,10 @@ class TypeFinder {
   }
 
  private:
+  bool Visits(const Json& schema, int depth) {
+    return schema.is_object() && depth <= kMaxSchemaDepth && ++visits_ <= kMaxVisits;
+  }
+
   static ValueTypes OfType(const Json& type) {
     if (type.is_string()) return TypeOfName(type.get<std::string>());
     ValueTypes types = 0;
@@ -102,7 +108,7 @@ class TypeFinder {
     return types;
   }
 
-  ValueTypes OfAny(const Json& list, int depth) const {
+  ValueTypes OfAny(const Json& list, int depth) {
     ValueTypes types = 0;
     if (!list.is_array()) return types;
     for (const Json& schema : list) {
@@ -112,7 +118,7 @@ class TypeFinder {
     return types;
   }
 
-  ValueTypes OfAll(const Json& list, int depth) const {
+  ValueTypes OfAll(const Json& list, int depth) {
     ValueTypes types = kAllTypes;
     bool found_any = false;
     if (!list.is_array()) return 0;
@@ -126,6 +132,7 @@ class TypeFinder {
   }
 
   const Json& root_;
+  int visits_ = 0;
 };
 
 // The JSON of an array or object that was written as a Python literal; empty where `text` is none.
@@ -149,8 +156,8 @@ ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas)
     if (keeps_schemas) schemas_.try_emplace(tool.name, tool.parameters);
     const auto properties = tool.parameters.find("properties");
     if (properties == tool.parameters.end() || !properties->is_object()) continue;
-    const TypeFinder finder(tool.parameters);
-    for (const auto& [name, schema] : properties->items()) types[name] = finder.Find(schema, 0);
+    for (const auto& [name, schema] : properties->items())
+      types[name] = TypeFinder(tool.parameters).Find(schema, 0);
   }
 }
 
@@ -164,7 +171,7 @@ ValueTypes ToolSchemas::TypesOf(absl::string_view tool, absl::string_view parame
 ValueTypes ToolSchemas::TypesAt(absl::string_view tool, const std::vector<std::string>& path) const {
   const auto root = schemas_.find(tool);
   if (root == schemas_.end()) return 0;
-  const TypeFinder finder(root->second);
+  TypeFinder finder(root->second);
   const Json* schema = &root->second;
   for (const std::string& name : path) {
     schema = finder.Within(*schema, name, 0);

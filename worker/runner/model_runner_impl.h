@@ -46,7 +46,9 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;
-  int64_t adapter_bytes() const override { return adapters_ == nullptr ? 0 : adapters_->host_bytes(); }
+  int64_t adapter_host_bytes() const override {
+    return adapters_ == nullptr ? 0 : adapters_->adapter_host_bytes();
+  }
   absl::Status ResetAfterWake() override;
 
  private:

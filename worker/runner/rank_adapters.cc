@@ -178,7 +178,7 @@ std::vector<bool> RankAdapters::loaded() const {
   return loaded;
 }
 
-int64_t RankAdapters::host_bytes() const {
+int64_t RankAdapters::adapter_host_bytes() const {
   size_t bytes = 0;
   for (const auto& adapter : adapters_) {
     if (adapter == nullptr) continue;

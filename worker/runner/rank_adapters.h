@@ -45,7 +45,7 @@ class RankAdapters {
   // [max_adapters]: which slots have an adapter.
   std::vector<bool> loaded() const;
   // Of host memory, that the copies take.
-  int64_t host_bytes() const;
+  int64_t adapter_host_bytes() const;
 
  private:
   // The rank's part of one linear.
