@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "text/tools/tool_schemas.h"
 #include "text/tools/turn_parser.h"
 
 namespace somnus {
