@@ -20,9 +20,9 @@ namespace somnus {
 // InvalidArgument names a tensor of a wrong type or shape. Files without such tensors get nothing more.
 absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors);
 
-// The tensors with all experts of a layer as transformers' modules have them, and so trainers; none for a
-// layer without experts. Families with `fused_experts`: as above, but MXFP4. Others: gate_up_proj [E, 2 I,
-// H], all rows of gate first, and down_proj [E, H, I].
+// The tensors of all experts of a layer in the form of transformers' modules, which trainers send; empty for
+// a layer without experts. Families with `fused_experts` have the shapes above, without MXFP4. All further
+// families have gate_up_proj [E, 2 I, H], all rows of gate first, and down_proj [E, H, I].
 std::vector<WholeTensor> FusedExperts(const ModelConfig& config, int32_t layer);
 
 }  // namespace somnus

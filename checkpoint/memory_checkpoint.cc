@@ -82,7 +82,7 @@ class HeldTensors final : public MemoryCheckpoint {
   std::vector<const TensorInfo*> Hold(const SentTensor& sent, int64_t slice, StorageType type,
                                       const uint8_t* data, const MappedFile* source) override {
     Release();
-    const Sent& from = static_cast<const Sent&>(sent);  // FindSent gives no other ones
+    const Sent& from = static_cast<const Sent&>(sent);  // FindSent returns nothing else
     TensorInfo bytes{"", type, sent.shape, data, static_cast<uint64_t>(BlockSizeOf(type).bytes), "memory"};
     for (const int64_t size : sent.shape) bytes.bytes *= static_cast<uint64_t>(size);
     bytes.bytes /= static_cast<uint64_t>(sent.num_slices);

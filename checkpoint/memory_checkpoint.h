@@ -16,8 +16,8 @@
 
 namespace somnus {
 
-// A tensor as clients send it: one of Tensors(), or one whose parts are (whole_tensor.h). The bytes are
-// `num_slices` equal runs, and each is held by itself.
+// A tensor in the form in which clients send it: a tensor of Tensors(), or a whole tensor with its parts in
+// Tensors() (whole_tensor.h). The bytes are `num_slices` equal runs; Hold takes one run at a time.
 struct SentTensor {
   std::vector<int64_t> shape;
   int64_t num_slices = 1;
@@ -28,13 +28,13 @@ class MemoryCheckpoint : public Checkpoint {
   // Has every tensor that a model of `config` needs, and bytes of none.
   static std::unique_ptr<MemoryCheckpoint> Create(const ModelConfig& config);
 
-  // nullptr: no tensor that clients send has this name. Stays at its address.
+  // The tensor of this name; nullptr where clients send none. The result stays at its address.
   virtual const SentTensor* FindSent(absl::string_view name) const = 0;
 
-  // From now on only the tensors that a slice of `sent`, out of FindSent, has bytes of can be read, and these
-  // are returned: all elements of the slice lie at `data`, dense and row-major, as `type`, which is not
-  // quantized. `source`: the map that `data` points into, or null. `data` and `source` have to stay until
-  // Release.
+  // Makes a slice of `sent` (from FindSent) readable, and nothing else, until Release. Returns the tensors of
+  // Tensors() that have bytes in the slice. The slice's elements lie at `data`, dense and row-major, as
+  // `type`, which is not quantized. `source`: the map that `data` points into, or null. `data` and `source`
+  // have to stay until Release.
   virtual std::vector<const TensorInfo*> Hold(const SentTensor& sent, int64_t slice, StorageType type,
                                               const uint8_t* data, const MappedFile* source) = 0;
   virtual void Release() = 0;

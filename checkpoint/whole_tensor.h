@@ -1,7 +1,7 @@
 #pragma once
-// Tensors that clients send in another form than models compute with: as one tensor of which the model has
-// parts, of each slice the same parts. Files store some of these in the same way (fused_experts.h,
-// latent_tensors.h). Plain data; thread safe.
+// Tensors of weight updates that the model holds in parts: a client sends one tensor, such as all experts of
+// a layer, and the model has the same parts of each of its slices. Some files store tensors in this way, too
+// (fused_experts.h, latent_tensors.h). Plain data; thread safe.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ struct WholeTensor {
 
   std::string name;
   std::vector<int64_t> shape;
-  // The tensor is as many slices along its first dimension: one for each expert, or a single one.
+  // Slices along the first dimension: one for each expert, or a single slice.
   int64_t num_slices = 1;
   int64_t rows = 0, cols = 1;  // of a slice as a matrix
   std::vector<Part> parts;
@@ -29,7 +29,7 @@ struct WholeTensor {
 // The name of a slice's part.
 std::string PartName(const WholeTensor::Part& part, int64_t slice);
 
-// All such tensors of a model of this configuration, by the names of Hugging Face's files and of
+// All whole tensors of a model of this configuration, by the names of Hugging Face's files and of
 // transformers' modules.
 std::vector<WholeTensor> WholeTensors(const ModelConfig& config);
 

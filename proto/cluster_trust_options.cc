@@ -1,3 +1,5 @@
+#include "proto/cluster_trust_options.h"
+
 #include <sys/stat.h>
 
 #include <fstream>
@@ -6,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/cluster_trust.h"
 
 namespace somnus {
 namespace {

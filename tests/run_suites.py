@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The longest case takes a minute; one that hangs fails instead of taking the whole run with it.
 CASE_LIMIT_S = 600
 MOST_AGAIN = 5
-# Files that take longer than their text lets expect. The longest one is the first.
+# Files that take longer than the length of their text suggests, the longest first.
 LONG = ("cuda/barriers_test.py", "cluster/emulated_cpu_test.py", "cluster/pages_test.py", "cluster/smollm2_test.py", "cluster/slurm_test.py",
         "cluster/several_models_adoption_test.py", "cluster/recovery_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
         "cluster/several_weights_test.py", "cluster/models_on_a_budget_test.py", "tools/sleep_bench_test.py")
@@ -144,7 +144,7 @@ def run_again(path, before, args):
 
 
 def expected_time(path):
-    """A key that sorts files by the time that they take, as far as it is known."""
+    """A sort key: the time that a file takes, as far as known."""
     name = os.path.relpath(path, HERE)
     return (len(LONG) - LONG.index(name) if name in LONG else 0), os.path.getsize(path)
 
@@ -160,7 +160,7 @@ def run_at_once(files, args):
         finally:
             slots.append(slot)
 
-    # Of other files those with more text tend to take longer. What takes longest begins first: all slots end at about the same time.
+    # Files with more text tend to take longer. The longest begin first, so that all slots end at about the same time.
     files = sorted(files, key=expected_time, reverse=True)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         verdicts = dict(zip(files, pool.map(run, files)))

@@ -50,7 +50,7 @@ link() {
     extra=(-lcrypto)  # the fingerprint's
   elif [[ $room == text_tools ]]; then
     compile text_tools base/utf8.cc base/random_hex.cc text/jinja/*.cc text/tools/*.cc tests/text_tools/fuzz_entries.cc \
-      tests/text_tools/recorded_turns.cc
+      tests/text_tools/recorded_*.cc
     source=tests/text_tools/fuzz_$1.cc
     extra=(-licuuc)
   else

@@ -2,6 +2,8 @@
 
 #include <xxhash.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
@@ -54,6 +56,17 @@ void BlockPool::ClearContent(KvBlock* block, CacheLoss cause) {
   block->content_id = block->parent_content_id = block->hash = 0;
   block->tokens.clear();
   block->salt.clear();
+}
+
+void BlockPool::MoveContent(KvBlock* from, KvBlock* to) {
+  RemoveFree(from);
+  to->content_id = std::exchange(from->content_id, 0);
+  to->parent_content_id = std::exchange(from->parent_content_id, 0);
+  to->hash = std::exchange(from->hash, 0);
+  to->tokens = std::exchange(from->tokens, {});
+  to->salt = std::exchange(from->salt, {});
+  index_[to->hash] = to;
+  AddFree(from);
 }
 
 void BlockPool::Forget(KvBlock* block, CacheLoss cause) {
@@ -118,7 +131,11 @@ KvBlock* BlockPool::Find(const BlockContent& content) {
 
 void BlockPool::Remember(KvBlock* block, const BlockContent& content, uint64_t content_id) {
   SOMNUS_CHECK(block->ref_count > 0 && static_cast<int32_t>(content.tokens.size()) == block_size_);
-  if (block->id >= limit_ || block->content_id != 0 || Find(content) != nullptr) return;
+  if (block->id >= limit_ || block->content_id != 0) return;
+  if (KvBlock* const known = Find(content); known != nullptr) {
+    if (known->ref_count == 0) MoveContent(known, block);
+    return;
+  }
   // Another block has the same hash by a collision, or because its parent was evicted since, so that no chain
   // leads to it any more. The newer block takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);

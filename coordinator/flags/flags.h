@@ -84,7 +84,7 @@ struct Flags {
   // Observation.
   std::string access_log;           // file for a JSON line of each request; "-": stdout; empty: there is none
   int32_t request_history = 1000;   // ended requests of each model that GET /requests remembers
-  int32_t max_request_events = 64;  // of each request, besides its end
+  int32_t max_request_events = 64;  // events kept of each request, besides the end
   bool expert_load_metrics = false;
   bool kv_cache_metrics = false;
   double kv_cache_metrics_sample = 0.01;  // of the blocks

@@ -63,7 +63,8 @@ class ExpertLoadMetrics {
   }
 
  private:
-  // The kernels' own bound of a layer's experts (checkpoint/experts_config.h).
+  // A bound on what a worker's reply may claim; checkpoints have no more (kMaxRoutedExperts), and metrics
+  // know no checkpoints.
   static constexpr int32_t kMaxExperts = 1024;
 
   // The largest over the mean; 0 where there are no tokens.

@@ -101,7 +101,7 @@ const ToolFormat* CallFormat(const ServedModel& model, const ToolChoice& choice)
   return can_force ? own : &ForcedJsonFormat();
 }
 
-// Whether one of the format's markers is, or holds, a token that skip_special_tokens would hide.
+// Whether skip_special_tokens would hide a marker of the format, or a part of a marker.
 bool HasSpecialMarkers(const Tokenizer& tokenizer, const TurnFormat& format) {
   if (format.tools != nullptr && format.tools->special_markers) return true;
   const ReasoningFormat* const reasoning = format.reasoning;

@@ -58,7 +58,7 @@ struct ServedModel {
   std::string parent;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<RequestHistory> history = std::make_shared<RequestHistory>();    // of all listeners
-  int32_t max_request_events = 64;  // that the trail of one request keeps (request_trail.h)
+  int32_t max_request_events = 64;  // kept in the trail of one request (request_trail.h)
   std::shared_ptr<const Tokenizer> tokenizer;
   ModelTemplates templates;
   TurnFormat turn_format;  // of chat answers, by the template and by flags

@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// What a rank's own status says; also the answer of /collective_rpc's get_status.
+// The status that a rank reports, for GET /status and for get_status of /collective_rpc.
 nlohmann::ordered_json RankStatusJson(const v1::RankStatus& rank);
 // Null while requests are served.
 nlohmann::ordered_json StateReportJson(const StateReport& report);

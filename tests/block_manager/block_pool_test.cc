@@ -70,6 +70,34 @@ TEST(BlockPoolTest, AHitNeedsTheSameTokensParentAndSaltWhateverTheHash) {
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
+// A sequence computes again what a cached block has: its own block would be unknown, and the cached one is
+// the next to be given out.
+TEST(BlockPoolTest, ACachedBlockHandsItsPlaceToTheBlockInUse) {
+  BlockPool pool(4, 1);
+  const std::vector<int32_t> a = {10}, b = {11};
+  KvBlock* const old = pool.Allocate();
+  pool.Remember(old, Content(a));
+  const uint64_t content_id = old->content_id;
+  pool.Release(old);
+  KvBlock *const newer = pool.Allocate(), *const third = pool.Allocate();
+  ASSERT_NE(newer, old);
+  pool.Remember(newer, Content(a));
+  EXPECT_EQ(pool.Find(Content(a)), newer);
+  EXPECT_EQ(newer->content_id, content_id);
+  EXPECT_EQ(pool.num_cached(), 0);
+  EXPECT_TRUE(pool.CheckIntegrity().ok()) << pool.CheckIntegrity();
+  EXPECT_EQ(pool.Allocate(), old);
+  EXPECT_EQ(pool.Find(Content(a)), newer);
+  EXPECT_EQ(pool.counts().stored, 1);
+  EXPECT_EQ(pool.counts().num_lost(CacheLoss::kEvicted), 0);
+
+  pool.Remember(third, Content(a));
+  EXPECT_EQ(pool.Find(Content(a)), newer) << "a used block stays";
+  pool.Remember(third, Content(b));
+  EXPECT_EQ(pool.Find(Content(b)), third);
+  EXPECT_TRUE(pool.CheckIntegrity().ok()) << pool.CheckIntegrity();
+}
+
 TEST(BlockPoolTest, ForgetAllLeavesUsedBlocksUsed) {
   BlockPool pool(4, 1);
   KvBlock* used = pool.Allocate();
@@ -185,7 +213,11 @@ TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
         KvBlock* block = held[random() % held.size()];
         const std::vector<int32_t> token = {static_cast<int32_t>(random() % 20)};
         pool.Remember(block, Content(token));
-        if (block->id < pool.limit() && !token_of.contains(block) && !known.contains(token[0])) {
+        KvBlock* const other = known.contains(token[0]) ? known[token[0]] : nullptr;
+        const bool gives_way = other != nullptr && references(other) == 0;
+        if (block->id < pool.limit() && !token_of.contains(block) && (other == nullptr || gives_way)) {
+          if (gives_way) lru.remove(other);
+          token_of.erase(other);
           known[token[0]] = block;
           token_of[block] = token[0];
         }

@@ -120,8 +120,7 @@ class Crossings:
         self.assertEqual(turn["choices"][0]["token_ids"], tokens[90:130])
         turn = self.cluster.complete(tokens[:120], model=self.requests[0]["model"], max_tokens=100, ignore_eos=True)
         self.assertEqual(turn["choices"][0]["token_ids"], tokens[120:220])
-        # Whole blocks: at least those of the first turn's prompt.
-        self.assertIn(turn["usage"]["prompt_tokens_details"]["cached_tokens"], (80, 96, 112))
+        self.assertEqual(turn["usage"]["prompt_tokens_details"]["cached_tokens"], 112)
 
     def test_killed_workers(self):
         for rank in (0, len(pids(self.cluster)) - 1):  # of the first stage, and of the last

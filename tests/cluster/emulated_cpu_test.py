@@ -24,7 +24,7 @@ CASES = [case for case in expected(MODEL) if case["name"].startswith("prompt-")]
 SETS = {"Opteron_G1": "portable", "Conroe": "portable", "Nehalem": "portable", "SandyBridge": "portable", "IvyBridge": "portable",
         "Haswell,-fma": "portable", "Haswell,-f16c": "portable", "Haswell": "avx2", "EPYC": "avx2", "EPYC-Milan": "avx2",
         "Skylake-Server": "avx2", "max": "avx2"}
-SERVERS = ("Nehalem", "Haswell")  # one of each set
+SERVERS = ("Nehalem", "Haswell")  # a processor of each instruction set
 # Cases of tests/kernels for every kind of kernel, which take seconds in the emulator.
 UNIT_TESTS = {"linear_test": "*EqualsTheSumInDouble*", "quantized_test": "*ExtremeValuesAreExact*", "float8_test": "*NanAndInfStayInTheirRow*",
               "attention_test": "*NanStaysInItsSequence*", "rows_test": "*"}

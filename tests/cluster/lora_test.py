@@ -95,7 +95,8 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "third", "prompt": "a"}).status, 404)
 
     def test_adapters_that_were_loaded_at_run_time(self):
-        """They are there after a kill, a sleep and a reload, and may come while the model sleeps. crossings_test.py has adapters of flags."""
+        """Adapters are there after a kill, a sleep and a reload, and may be loaded while the model sleeps. crossings_test.py has adapters of
+        flags."""
         self.start(f"--lora-modules=poet={poet}")
         self.assertEqual(self.host_bytes()[1], sum(self.host_bytes()[0]))
         before = self.host_bytes()[1]

@@ -92,7 +92,7 @@ class Replicas(unittest.TestCase):
         before = self.replicas()[1]
         streams, pid = self.stopped_round(1)
         health = HealthWatch(self.cluster)
-        with contextlib.suppress(ProcessLookupError):  # the coordinator may have found it stopped too long
+        with contextlib.suppress(ProcessLookupError):  # the coordinator may have killed the stopped worker
             os.kill(pid, signal.SIGKILL)
         streams.check(self.expected)
         self.wait_healed()
@@ -214,7 +214,7 @@ class Adoption(unittest.TestCase):
 
 
 class FailedReplica(unittest.TestCase):
-    """One whose workers were lost too often is tried again by itself; ReplicaRollTest (tests/replicas) has a roll."""
+    """A replica whose workers were lost too often is tried again by itself; ReplicaRollTest (tests/replicas) has a roll."""
 
     def lose(self, cluster, replica):
         os.kill(pids(cluster)[replica, 0], signal.SIGKILL)

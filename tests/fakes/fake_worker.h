@@ -10,7 +10,7 @@
 // sequence that would sample from such a state has a slot error. A sequence with a negative temperature is
 // refused: the sequence has a slot error in every step, and nothing is written to the cache.
 //
-// Stages of a pipeline are fakes each, with a cache of its own. The first stage reads the tokens. Each
+// Each stage of a pipeline is a fake of its own, with its own cache. The first stage reads the tokens. Each
 // further stage takes the tokens from the stage before, and compares the state before the token in its own
 // cache with what the stage before has computed: a wrong block of any stage changes every later token. Only
 // the last stage samples, so the coordinator has to name sampled tokens to the first stage.

@@ -75,7 +75,7 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
   }
 }
 
-// The tensors as the files have them, the last first: what a reader has made of them is left out.
+// The tensors as the files have them, the last first, without tensors that a reader has derived.
 std::vector<v1::WeightChunk> FileChunks(const Checkpoint& checkpoint, uint64_t chunk_bytes) {
   std::vector<v1::WeightChunk> chunks;
   std::vector<const TensorInfo*> tensors = checkpoint.Tensors();

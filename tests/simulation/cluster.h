@@ -9,7 +9,7 @@
 namespace somnus::simulation {
 
 Outcome RunCluster(uint64_t seed, bool verbose);
-// The same cluster, whose ranks are the stages of a pipeline.
+// The cluster of the seed with its ranks as stages of a pipeline.
 Outcome RunStages(uint64_t seed, bool verbose);
 
 }  // namespace somnus::simulation

@@ -63,7 +63,7 @@ void Faults::StrikeDisk() {
   }
 }
 
-// Nobody is replaced for it: the ranks that wait are told to give up, and meet again over another link.
+// No worker is replaced: the ranks that wait for the link are told to give up, and meet again over another link.
 void Faults::StrikeLink(int pid) {
   World& world = site_.world;
   if (world.random().Chance(0.5)) {

@@ -223,7 +223,7 @@ MUTATIONS = {
     ),
 }
 
-# Likewise, for clusters whose ranks are the stages of a pipeline.
+# Defects that clusters of pipeline stages must find, in the form of MUTATIONS.
 MUTATIONS_OF_STAGES = {
     "first_stage_samples": (
         "coordinator/executor/group_epoch.cc",

@@ -73,7 +73,7 @@ class SimulatedCommunicator : public Communicator {
   bool suspended_ = false;
 };
 
-// A link whose sender waits where the receiver is some messages behind.
+// A link between two stages. The sender waits while the receiver is some messages behind.
 class SimulatedLink : public StageLink {
  public:
   SimulatedLink(std::shared_ptr<RankGroup> group, int end, int pid)

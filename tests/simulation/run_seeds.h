@@ -12,7 +12,7 @@
 
 namespace somnus::simulation {
 
-// What a seed runs: RunCluster, RunStages or RunModels.
+// Runs one seed: RunCluster, RunStages or RunModels.
 struct Scenario {
   Outcome (*run)(uint64_t seed, bool verbose);
   const char* flag;  // with which simulate_cluster runs the scenario

@@ -39,7 +39,7 @@ constexpr int kSlowness = 5;          // how many times longer a slow stage comp
 struct StreamHeader {
   int64_t epoch = 0;
   int64_t step_id = 0;
-  int64_t stage = 0;  // which has sent them
+  int64_t stage = 0;  // the sender
 };
 
 // The files at a path, whose end is what the weights are (Site::weights).

@@ -139,13 +139,35 @@ TEST(ForcedCallsTagTest, TheParserReadsWhatTheTagAllows) {
   }
 }
 
-// The parameter's schema names itself a hundred times at each depth.
+// Each of many parameters has a schema that names itself in a long list at each depth. One bound holds for
+// all of them: what is searched behind it stays unknown.
 TEST(ToolSchemasTest, ReferencesThatMeetAgainAndAgainAreGivenUp) {
-  nlohmann::ordered_json parameters = {{"properties", {{"p", {{"$ref", "#/$defs/a"}}}}}};
-  for (int i = 0; i < 100; ++i) parameters["$defs"]["a"]["anyOf"].push_back({{"$ref", "#/$defs/a"}});
-  const ToolSchemas schemas({{.name = "f", .parameters = parameters}}, /*keeps_schemas=*/true);
-  EXPECT_EQ(schemas.TypesAt("f", {"p", "q"}), 0u);
-  EXPECT_EQ(JsonOfText("5", schemas.TypesOf("f", "p"), 8), "5");
+  using Json = nlohmann::ordered_json;
+  const Json itself = {{"$ref", "#/$defs/a"}}, number = {{"type", "number"}};
+  Json parameters = {{"properties", {{"first", number}}},
+                     {"$defs", {{"a", {{"anyOf", Json(2000, itself)}}}}}};
+  for (int i = 0; i < 300; ++i) parameters["properties"][absl::StrCat("p", i)] = itself;
+  parameters["properties"]["last"] = number;
+  const ToolSchemas schemas(
+      {{.name = "f", .parameters = parameters}, {.name = "g", .parameters = parameters}},
+      /*keeps_schemas=*/true);
+  EXPECT_EQ(schemas.TypesOf("f", "first"), kNumberType);
+  EXPECT_EQ(schemas.TypesOf("f", "last"), 0u);
+  EXPECT_EQ(schemas.TypesOf("g", "first"), 0u);
+  EXPECT_EQ(schemas.TypesAt("f", {"p0", "q"}), 0u);
+  EXPECT_EQ(schemas.TypesAt("f", {"first"}), kNumberType);
+}
+
+TEST(ToolSchemasTest, ReferencesNameSchemasByEscapedKeys) {
+  const ToolSchemas schemas({{.name = "f",
+                              .parameters = {{"properties",
+                                              {{"p", {{"$ref", "#/$defs/a~1b~0c"}}},
+                                               {"q", {{"$ref", "#/$defs/none"}}},
+                                               {"r", {{"$ref", "https://example.com/#/$defs"}}}}},
+                                             {"$defs", {{"a/b~c", {{"type", "integer"}}}}}}}});
+  EXPECT_EQ(schemas.TypesOf("f", "p"), kNumberType);
+  EXPECT_EQ(schemas.TypesOf("f", "q"), 0u);
+  EXPECT_EQ(schemas.TypesOf("f", "r"), 0u);
 }
 
 }  // namespace

@@ -203,6 +203,28 @@ TEST(TurnParserTest, NestingBeyondTheLimitEndsTheCall) {
   }
 }
 
+// An element at depth d leaves d levels less to the JSON in its text.
+TEST(TurnParserTest, ElementsAndTheJsonInThemShareOneBoundOfNesting) {
+  constexpr absl::string_view kMarker = "]<]minimax[>[";
+  TurnOptions options = OptionsOf({});
+  options.limits.max_depth = 4;
+  for (const auto& [value, written] :
+       {std::pair("[[[1]]]", "[[[1]]]"), std::pair("[[[[1]]]]", "\"[[[[1]]]]\"")}) {
+    const std::string text = absl::StrCat(kMarker, "<tool_call>", kMarker, "<invoke name=\"get_nested\">",
+                                          kMarker, "<outer>", kMarker, "<inner>", value, kMarker, "</inner>",
+                                          kMarker, "</outer>", kMarker, "</invoke>");
+    const ToolSchemas schemas(
+        {{"get_nested",
+          nlohmann::ordered_json::parse(
+              R"({"properties": {"outer": {"properties": {"inner": {"type": ["array", "string"]}}}}})")}},
+        /*keeps_schemas=*/true);
+    const ParsedTurn turn =
+        ParseTurn({.tools = FindToolFormat("minimax_m3")}, &schemas, text, TurnEnd::kStop, options);
+    ASSERT_EQ(turn.calls.size(), 1u);
+    EXPECT_EQ(turn.calls[0].arguments, absl::StrCat("{\"outer\": {\"inner\": ", written, "}}"));
+  }
+}
+
 // Every format converts what it writes to JSON that parses; formats that write JSON pass the text on.
 TEST(TurnParserTest, ArgumentsAreJson) {
   for (const RecordedTurn& recorded : RecordedTurns()) {

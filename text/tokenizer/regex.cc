@@ -12,8 +12,10 @@
 namespace somnus {
 namespace {
 
-// Real patterns need far less: a few steps per character of one word or one run of spaces. A hostile pattern
-// reaches the limit within seconds.
+// Real patterns need far less: a few steps per character of one word or one run of spaces. PCRE2's compiled
+// code does not count alternatives that the compiler has unrolled, so that a hostile pattern can run on.
+// Patterns come from the checkpoint alone, which the operator chooses (docs/security.md); a client's pattern
+// must not run here.
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 

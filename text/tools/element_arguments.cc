@@ -135,7 +135,7 @@ void ElementArguments::EndAll(std::string* json) {
   *json += num_parameters_ == 0 ? "{}" : "}";
 }
 
-// `unread`: what has been read before the last byte, and follows the call.
+// `unread`: text that was read before the last byte, and follows the call.
 ReadState ElementArguments::Stop(absl::string_view unread, std::string* json) {
   EndAll(json);
   unread_ = std::string(unread);

@@ -1,8 +1,8 @@
 #pragma once
-// Reads arguments that are written as elements within each other, one for each parameter, and writes a JSON
-// object: <a>text</a> is a value, which becomes JSON by the tool's schema, and an element that has elements
-// is an object, or an array where the schema says so, whose elements' names say nothing. A marker stands
-// before each tag, so that any other text is a value's. Not thread safe.
+// Reads arguments that are written as nested elements, an element for each parameter, and writes a JSON
+// object. <a>text</a> is a value, which becomes JSON by the tool's schema. An element with elements in it is
+// an object, or an array where the schema says so; the names of an array's elements are dropped. A marker
+// stands before each tag: text without the marker belongs to a value. Not thread safe.
 
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ class ElementArguments : public ArgumentReader {
     std::string name;
     ValueTypes types = 0;
     char close = 0;        // the bracket that ends its elements; 0: a value
-    int num_elements = 0;  // that it has so far
+    int num_elements = 0;  // so far
   };
   ReadState ReadText(char c, std::string* json);
   ReadState ReadTag(char c, std::string* json);

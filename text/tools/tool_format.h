@@ -23,7 +23,7 @@ enum class CallBody {
 // How the arguments of a call of kNamed are written.
 enum class ArgumentSyntax {
   kJson,
-  kTags,      // a tag for each parameter, whose text is converted by the tool's schema
+  kTags,      // a tag for each parameter; the schema says how its text is converted
   kGemma,     // {a:<|"|>text<|"|>,n:1}
   kElements,  // an element for each parameter, with elements within; tags.key_begin stands before the names
 };
@@ -42,7 +42,7 @@ struct CallHeader {
   absl::string_view id_mark;   // may follow the name, and the call's id follows
   absl::string_view name_end;  // ends the header; empty: the arguments follow the name at once
   bool name_end_may_lack = false;
-  absl::string_view attributes_end;  // what stands behind name_end, up to this text, is skipped
+  absl::string_view attributes_end;  // text behind name_end, up to attributes_end, is skipped
 };
 
 // <key_begin>KEY<key_end><value_begin>VALUE<value_end>
@@ -51,7 +51,7 @@ struct TagSyntax {
   absl::string_view value_begin, value_end;
   bool has_attributes = false;                // after key_end, up to '>'
   absl::string_view string_mark, other_mark;  // of the attributes: the value is a string, or is none
-  bool wraps_lines = false;  // the value stands on lines of its own, whose line breaks do not belong to it
+  bool wraps_lines = false;                   // the line breaks around a value do not belong to the value
 };
 
 // A forced call as a structural tag: `open`, calls with `separator` between them, `close`. A call is `begin`

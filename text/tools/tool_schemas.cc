@@ -2,6 +2,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "text/tools/json_text.h"
 #include "text/tools/loose_value.h"
 
@@ -11,7 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxSchemaDepth = 16;  // of references and alternatives
-constexpr int kMaxVisits = 1000;     // of schemas in one search: references may meet again and again
+// A step of a search looks at a member, a value or a byte of a reference: references may lead to the same
+// schema again and again. The searches for all parameters of a request's tools share one bound, which takes
+// some 10 ms; the search for one value of an answer has a bound of its own.
+constexpr int64_t kMaxStepsOfTools = 1'000'000, kMaxStepsOfValue = 10'000;
 constexpr ValueTypes kAllTypes = 63;
 
 ValueTypes TypeOfName(absl::string_view name) {
@@ -31,28 +38,19 @@ ValueTypes TypeOfValue(const Json& value) {
   return value.is_object() ? kObjectType : kNullType;
 }
 
-// The schema that a local reference names, or null.
-const Json* Resolve(const Json& root, const std::string& reference) {
-  if (!absl::StartsWith(reference, "#/")) return nullptr;
-  try {
-    return &root.at(Json::json_pointer(reference.substr(1)));
-  } catch (const Json::exception&) {
-    return nullptr;
-  }
-}
-
-// One search in the schemas of a function's parameters.
+// Searches in the schemas of a function's parameters. `steps` is borrowed: so many are left, and a search
+// that has none left knows nothing more.
 class TypeFinder {
  public:
-  explicit TypeFinder(const Json& root) : root_(root) {}
+  TypeFinder(const Json& root, int64_t* steps) : root_(root), steps_(*steps) {}
 
   ValueTypes Find(const Json& schema, int depth) {
-    if (!Visits(schema, depth)) return 0;
+    if (!Look(schema) || !schema.is_object() || depth > kMaxSchemaDepth) return 0;
     if (const auto type = schema.find("type"); type != schema.end()) return OfType(*type);
     if (const auto value = schema.find("const"); value != schema.end()) return TypeOfValue(*value);
     if (const auto values = schema.find("enum"); values != schema.end()) return OfValues(*values);
     if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
-      const Json* const target = Resolve(root_, ref->get<std::string>());
+      const Json* const target = Resolve(ref->get_ref<const std::string&>());
       return target == nullptr ? 0 : Find(*target, depth + 1);
     }
     for (const char* keyword : {"anyOf", "oneOf"}) {
@@ -65,12 +63,13 @@ class TypeFinder {
 
   // The schema of a member, or of an item, of what `schema` describes, or null.
   const Json* Within(const Json& schema, const std::string& name, int depth) {
-    if (!Visits(schema, depth)) return nullptr;
+    if (!Look(schema) || !schema.is_object() || depth > kMaxSchemaDepth) return nullptr;
     if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
-      const Json* const target = Resolve(root_, ref->get<std::string>());
+      const Json* const target = Resolve(ref->get_ref<const std::string&>());
       return target == nullptr ? nullptr : Within(*target, name, depth + 1);
     }
     if (const auto all = schema.find("properties"); all != schema.end() && all->is_object()) {
+      if (!Look(*all)) return nullptr;
       if (const auto member = all->find(name); member != all->end()) return &*member;
     }
     for (const char* keyword : {"additionalProperties", "items"}) {
@@ -82,28 +81,53 @@ class TypeFinder {
       if (list == schema.end() || !list->is_array()) continue;
       for (const Json& one : *list) {
         if (const Json* const found = Within(one, name, depth + 1); found != nullptr) return found;
+        if (steps_ < 0) return nullptr;
       }
     }
     return nullptr;
   }
 
  private:
-  bool Visits(const Json& schema, int depth) {
-    return schema.is_object() && depth <= kMaxSchemaDepth && ++visits_ <= kMaxVisits;
+  // Counts a look at all members of an object or all values of an array. False: no steps are left.
+  bool Look(const Json& value) {
+    steps_ -= 1 + static_cast<int64_t>(value.size());
+    return steps_ >= 0;
   }
 
-  static ValueTypes OfType(const Json& type) {
-    if (type.is_string()) return TypeOfName(type.get<std::string>());
+  // The schema that a local reference names, or null.
+  const Json* Resolve(absl::string_view reference) {
+    steps_ -= static_cast<int64_t>(reference.size());
+    if (!absl::ConsumePrefix(&reference, "#/")) return nullptr;
+    const Json* at = &root_;
+    for (const absl::string_view token : absl::StrSplit(reference, '/')) {
+      if (!Look(*at)) return nullptr;
+      size_t item = 0;
+      if (at->is_array()) {
+        if (!absl::SimpleAtoi(token, &item) || item >= at->size()) return nullptr;
+        at = &(*at)[item];
+      } else {
+        if (!at->is_object()) return nullptr;
+        const auto member = at->find(absl::StrReplaceAll(token, {{"~1", "/"}, {"~0", "~"}}));
+        if (member == at->end()) return nullptr;
+        at = &*member;
+      }
+    }
+    return at;
+  }
+
+  ValueTypes OfType(const Json& type) {
+    if (type.is_string()) return TypeOfName(type.get_ref<const std::string&>());
     ValueTypes types = 0;
-    if (!type.is_array()) return types;
+    if (!type.is_array() || !Look(type)) return types;
     for (const Json& name : type) {
-      if (name.is_string()) types |= TypeOfName(name.get<std::string>());
+      if (name.is_string()) types |= TypeOfName(name.get_ref<const std::string&>());
     }
     return types;
   }
 
-  static ValueTypes OfValues(const Json& values) {
+  ValueTypes OfValues(const Json& values) {
     ValueTypes types = 0;
+    if (!Look(values)) return types;
     for (const Json& value : values) types |= TypeOfValue(value);
     return types;
   }
@@ -114,6 +138,7 @@ class TypeFinder {
     for (const Json& schema : list) {
       const ValueTypes found = Find(schema, depth + 1);
       types |= found == 0 ? kAllTypes : found;
+      if (steps_ < 0) return types;
     }
     return types;
   }
@@ -124,6 +149,7 @@ class TypeFinder {
     if (!list.is_array()) return 0;
     for (const Json& schema : list) {
       const ValueTypes found = Find(schema, depth + 1);
+      if (steps_ < 0) break;
       if (found == 0) continue;
       found_any = true;
       types &= found;
@@ -132,7 +158,7 @@ class TypeFinder {
   }
 
   const Json& root_;
-  int visits_ = 0;
+  int64_t& steps_;
 };
 
 // The JSON of an array or object that was written as a Python literal; empty where `text` is none.
@@ -150,6 +176,7 @@ std::string JsonOfLiteral(absl::string_view text, int max_depth) {
 }  // namespace
 
 ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas) {
+  int64_t steps = kMaxStepsOfTools;
   for (const ToolSpec& tool : tools) {
     auto& types = types_[tool.name];
     if (!tool.parameters.is_object()) continue;
@@ -157,7 +184,7 @@ ToolSchemas::ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas)
     const auto properties = tool.parameters.find("properties");
     if (properties == tool.parameters.end() || !properties->is_object()) continue;
     for (const auto& [name, schema] : properties->items())
-      types[name] = TypeFinder(tool.parameters).Find(schema, 0);
+      types[name] = TypeFinder(tool.parameters, &steps).Find(schema, 0);
   }
 }
 
@@ -171,7 +198,8 @@ ValueTypes ToolSchemas::TypesOf(absl::string_view tool, absl::string_view parame
 ValueTypes ToolSchemas::TypesAt(absl::string_view tool, const std::vector<std::string>& path) const {
   const auto root = schemas_.find(tool);
   if (root == schemas_.end()) return 0;
-  TypeFinder finder(root->second);
+  int64_t steps = kMaxStepsOfValue;
+  TypeFinder finder(root->second, &steps);
   const Json* schema = &root->second;
   for (const std::string& name : path) {
     schema = finder.Within(*schema, name, 0);

@@ -25,7 +25,8 @@ inline constexpr ValueTypes kStringType = 1, kNumberType = 2, kBooleanType = 4, 
 
 class ToolSchemas {
  public:
-  // `keeps_schemas`: for TypesAt.
+  // `keeps_schemas`: for TypesAt. Time and depth of the search are bounded: parameters behind the bound have
+  // unknown types.
   explicit ToolSchemas(const std::vector<ToolSpec>& tools, bool keeps_schemas = false);
 
   // The types that the schema of the tool's parameter allows; empty where the tool or the parameter is not
@@ -37,7 +38,7 @@ class ToolSchemas {
 
  private:
   std::map<std::string, std::map<std::string, ValueTypes, std::less<>>, std::less<>> types_;
-  std::map<std::string, nlohmann::ordered_json, std::less<>> schemas_;  // those that are kept
+  std::map<std::string, nlohmann::ordered_json, std::less<>> schemas_;  // by tool; empty unless kept
 };
 
 // Returns the JSON text of a value that a model wrote as bare text. Text that fits none of the types becomes

@@ -18,7 +18,7 @@ def cc_library(name, srcs = [], separate = [], **attributes):
       srcs: files, or a select() of files, which is not joined.
       separate: further sources, each compiled by itself: a source that uses a name for another thing than the rest of its room, and
         a source in whose place the simulation links a substitute or a mutation (tests/simulation).
-      **attributes: those of native.cc_library.
+      **attributes: further ones of native.cc_library.
     """
     sources = [source for source in srcs if source.endswith(".cc")] if type(srcs) == "list" else []
     if len(sources) < 2:

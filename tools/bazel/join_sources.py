@@ -20,7 +20,7 @@ def in_own_namespace(path, text):
     return re.sub(r"^\}  // namespace$", "}}", text, flags=re.MULTILINE)
 
 
-# GCC takes the files that #line names for headers. There a class that holds a local type is suspicious, and every coroutine is one.
+# GCC takes the files that #line names for headers, and warns of every coroutine there: its frame holds local types.
 DIAGNOSTICS = '#pragma GCC diagnostic ignored "-Wsubobject-linkage"'
 
 

@@ -55,8 +55,8 @@ class ExpertsMlp {
            const TensorView& delta);
 
  private:
-  // The same for at most ExpertActivations::kMaxTokens tokens. `routing` has the number of tokens, and where
-  // they are counted.
+  // Runs at most ExpertActivations::kMaxTokens tokens. `routing` has the number of tokens and the tally's
+  // arrays.
   void RunPiece(const ExpertsWeights& w, const TensorView& normed, const ExpertRouting& routing,
                 const TensorView& delta);
   // up (sum [P, 2 X]) = the tokens' products with their experts' first matrices.

@@ -183,7 +183,7 @@ class ModelRunner {
   virtual absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) {
     return absl::UnimplementedError("this model takes no adapters");
   }
-  // Of host memory, that the adapters' copies take.
+  // The bytes of host memory that the adapters' copies take.
   virtual int64_t adapter_host_bytes() const { return 0; }
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;

@@ -44,7 +44,7 @@ class RankAdapters {
   const AdapterWeights& weights() const { return weights_; }
   // [max_adapters]: which slots have an adapter.
   std::vector<bool> loaded() const;
-  // Of host memory, that the copies take.
+  // The bytes of host memory that the copies take.
   int64_t adapter_host_bytes() const;
 
  private:
