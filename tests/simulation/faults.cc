@@ -63,7 +63,8 @@ void Faults::StrikeDisk() {
   }
 }
 
-// No worker is replaced: the ranks that wait for the link are told to give up, and meet again over another link.
+// No worker is replaced: the ranks that wait for the link are told to give up, and meet again over another
+// link.
 void Faults::StrikeLink(int pid) {
   World& world = site_.world;
   if (world.random().Chance(0.5)) {

@@ -78,8 +78,7 @@ struct ToolFormat {
   absl::string_view quote = "";     // around strings of kGemma
   absl::string_view noise = "";     // dropped after a call
   absl::string_view trailers = "";  // bytes that are dropped after a call
-  bool marks_any_json =
-      false;  // call_begin stands before other JSON, too: a name without arguments is no call
+  bool marks_any_json = false;      // call_begin may stand before other JSON: a call needs arguments
   CallIdStyle ids = CallIdStyle::kRandom;
   bool special_markers = true;  // markers are special tokens, so that they must not be skipped as such
   ForcedSyntax forced = {};     // an empty `begin`: no structural tag expresses the calls
