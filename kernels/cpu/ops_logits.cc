@@ -1,5 +1,8 @@
-// The ops that change logits before sampling. Memory-bound and rare: plain loops over rows.
+// The ops that change logits before sampling. A vocabulary is walked by words of a mask, 32 tokens at a time:
+// most words of a grammar's mask allow nothing or everything, and most tokens have never been in a text.
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/cpu_device.h"
@@ -10,9 +13,49 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-int64_t MaskWords(int64_t vocab) { return (vocab + 31) / 32; }
+constexpr int64_t kTokensOfWord = 32;
 
-bool HasBit(const uint32_t* mask, int64_t id) { return (mask[id / 32] >> (id % 32) & 1) != 0; }
+int64_t MaskWords(int64_t vocab) { return (vocab + kTokensOfWord - 1) / kTokensOfWord; }
+
+bool HasBit(uint32_t word, int64_t token) { return (word >> token & 1) != 0; }
+
+// Calls fn(word, first token, number of tokens) for each word of a mask.
+template <typename Fn>
+void ForEachWord(int64_t vocab, const Fn& fn) {
+  for (int64_t word = 0; word < MaskWords(vocab); ++word) {
+    fn(word, word * kTokensOfWord, std::min(kTokensOfWord, vocab - word * kTokensOfWord));
+  }
+}
+
+bool AnyCounted(const int32_t* counts, int64_t n) {
+  if (n < kTokensOfWord) return std::any_of(counts, counts + n, [](int32_t count) { return count != 0; });
+  std::array<uint64_t, kTokensOfWord / 2> pairs;
+  std::memcpy(pairs.data(), counts, sizeof(pairs));
+  uint64_t any = 0;
+  for (const uint64_t pair : pairs) any |= pair;
+  return any != 0;
+}
+
+void KeepAllowedOfWord(uint32_t allowed, int64_t n, float* logits) {
+  if (allowed == ~0u) return;
+  if (allowed == 0) {
+    std::fill_n(logits, n, kForbidden);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    if (!HasBit(allowed, i)) logits[i] = kForbidden;
+  }
+}
+
+void PenalizeWord(const PenaltyRow& penalty, uint32_t in_prompt, const int32_t* outputs, int64_t n,
+                  float* logits) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (outputs[i] == 0 && !HasBit(in_prompt, i)) continue;
+    logits[i] = logits[i] > 0 ? logits[i] / penalty.repetition : logits[i] * penalty.repetition;
+    logits[i] -= penalty.frequency * static_cast<float>(outputs[i]);
+    if (outputs[i] > 0) logits[i] -= penalty.presence;
+  }
+}
 
 }  // namespace
 
@@ -22,9 +65,9 @@ void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, 
     for (int64_t i = begin; i < end; ++i) {
       float* row = logits.row<float>(rows[i]);
       const uint32_t* mask = masks + i * MaskWords(logits.cols);
-      for (int64_t id = 0; id < logits.cols; ++id) {
-        if (!HasBit(mask, id)) row[id] = kForbidden;
-      }
+      ForEachWord(logits.cols, [&](int64_t word, int64_t first, int64_t count) {
+        KeepAllowedOfWord(mask[word], count, row + first);
+      });
     }
   });
 }
@@ -68,12 +111,10 @@ void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* 
       float* row = logits.row<float>(r);
       const int32_t* outputs = counts.outputs + p.slot * counts.vocab;
       const uint32_t* mask = counts.in_prompt + p.slot * MaskWords(counts.vocab);
-      for (int64_t id = 0; id < logits.cols; ++id) {
-        if (outputs[id] == 0 && !HasBit(mask, id)) continue;
-        row[id] = row[id] > 0 ? row[id] / p.repetition : row[id] * p.repetition;
-        row[id] -= p.frequency * static_cast<float>(outputs[id]);
-        if (outputs[id] > 0) row[id] -= p.presence;
-      }
+      ForEachWord(logits.cols, [&](int64_t word, int64_t first, int64_t count) {
+        if (mask[word] == 0 && !AnyCounted(outputs + first, count)) return;
+        PenalizeWord(p, mask[word], outputs + first, count, row + first);
+      });
     }
   });
 }

@@ -56,6 +56,9 @@ std::vector<int32_t> SomeIds(int64_t vocab, size_t n, uint32_t seed) {
 
 std::vector<Wish> Wishes(int64_t vocab) {
   std::vector<Wish> wishes(6);
+  for (int32_t id = 0; id < vocab; ++id) {  // whole words of the mask, and a word that lacks a token
+    if (id != vocab / 2) wishes[0].allowed.push_back(id);
+  }
   wishes[1].allowed = SomeIds(vocab, 9, 1);
   wishes[1].forbidden = {wishes[1].allowed[0]};
   wishes[2].bias = {{0, 1.5f}, {static_cast<int32_t>(vocab - 1), -100.0f}};

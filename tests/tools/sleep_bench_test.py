@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from cluster.harness import BIN, tiny
+from cluster.harness import BIN, SMOLLM2, tiny
 
 SLEEP_BENCH = os.path.join(BIN, "tools", "bench", "sleep_bench")
 ROUNDS = 1
@@ -108,6 +108,18 @@ class SleepBench(unittest.TestCase):
         self.assertEqual(len(phase["floor_seconds"]), len(floors))
         for found, floor in zip(phase["floor_seconds"], floors):
             self.assertAlmostEqual(found, floor, delta=1e-9 * floor)
+
+    def test_an_engine_that_computes_weights_as_stored(self):
+        if not os.path.exists(SMOLLM2):
+            self.skipTest(f"there is no model at {SMOLLM2}")
+        done = subprocess.run([SLEEP_BENCH, "--json", "--rounds=1", "--threads=2", "--no-allocator", "--no-switches", "--no-backups",
+                               f"--model={SMOLLM2}", "--workers=1", "--serve-flags=--kv-cache-memory-bytes=16MiB --max-model-len=512"],
+                              text=True, capture_output=True, timeout=300, stdin=subprocess.DEVNULL, env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--dequantize", done.stderr, "why an update of weights is left out")
+        names = [phase["name"] for phase in json.loads(done.stdout)["phases"]]
+        self.assertIn("first token, second", names)
+        self.assertEqual([name for name in names if name.startswith("weight update")], [])
 
     def test_a_whole_engine(self):
         model = tiny("qwen3")

@@ -1,5 +1,8 @@
 #include "tools/bench/decode/step_work.h"
 
+#include <cmath>
+
+#include "absl/strings/match.h"
 #include "checkpoint/storage_type.h"
 
 namespace somnus {
@@ -10,6 +13,9 @@ double MeanContext(int64_t prompt_tokens, int64_t new_tokens) {
   return static_cast<double>(prompt_tokens) + static_cast<double>(new_tokens + 1) / 2;
 }
 
+// Whether the tensor, of a row for each token, is the one whose rows are looked up.
+bool IsEmbedding(const TensorInfo& tensor) { return absl::StrContains(tensor.name, "embed_tokens"); }
+
 }  // namespace
 
 ModelWork WorkOf(const Checkpoint& checkpoint) {
@@ -17,15 +23,30 @@ ModelWork WorkOf(const Checkpoint& checkpoint) {
   ModelWork work;
   work.attention_width = static_cast<double>(config.num_layers) * config.num_heads * config.head_dim;
   work.head_weights = static_cast<double>(config.vocab_size) * config.embedding_dim;
-  double bytes_weights = 0;
+  if (config.experts.num_experts > 0)
+    work.chosen_share = static_cast<double>(config.experts.per_token) / config.experts.num_experts;
+  double all_bytes = 0, lookup_bytes = 0, expert_bytes = 0, multiplied_as_bytes = 0;
   for (const TensorInfo* tensor : checkpoint.Tensors()) {
-    if (tensor->shape.size() != 2 || tensor->shape[0] == config.vocab_size) continue;
+    if (tensor->shape.size() != 2) continue;
     const auto elements = static_cast<double>(tensor->shape[0] * tensor->shape[1]);
-    work.layer_weights += elements;
-    const bool is_quantized = BlockSizeOf(tensor->type).elements > 1;
-    if (is_quantized && tensor->type != StorageType::kF8E4M3) bytes_weights += elements;
+    const BlockSize block = BlockSizeOf(tensor->type);
+    const double bytes = elements / block.elements * block.bytes;
+    all_bytes += bytes;
+    if (tensor->shape[0] == config.vocab_size) {
+      if (!config.tie_word_embeddings && IsEmbedding(*tensor)) lookup_bytes += bytes;
+      continue;
+    }
+    const bool is_expert = absl::StrContains(tensor->name, ".experts.");
+    if (is_expert) expert_bytes += bytes;
+    const double multiplied = elements * (is_expert ? work.chosen_share : 1);
+    work.layer_weights += multiplied;
+    if (block.elements > 1 && tensor->type != StorageType::kF8E4M3) multiplied_as_bytes += multiplied;
   }
-  work.stored_as_bytes = bytes_weights > work.layer_weights / 2;
+  work.stored_as_bytes = multiplied_as_bytes > work.layer_weights / 2;
+  if (all_bytes > 0) {
+    work.lookup_share = lookup_bytes / all_bytes;
+    work.experts_share = expert_bytes / all_bytes;
+  }
   return work;
 }
 
@@ -42,7 +63,8 @@ double DecodeFlops(const ModelWork& work, int64_t batch, int64_t prompt_tokens, 
 }
 
 double DecodeBytes(const ModelWork& work, int64_t batch, int64_t prompt_tokens, int64_t new_tokens) {
-  return work.weights_bytes +
+  const double missed = std::pow(1 - work.chosen_share, static_cast<double>(batch));
+  return work.weights_bytes * (1 - work.lookup_share - work.experts_share * missed) +
          static_cast<double>(batch) * MeanContext(prompt_tokens, new_tokens) * work.kv_token_bytes;
 }
 

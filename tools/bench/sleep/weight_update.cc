@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "proto/cluster_trust.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/status.h"
 #include "proto/weights.grpc.pb.h"
 
 namespace somnus {
@@ -215,7 +216,10 @@ absl::StatusOr<MeasuredUpdate> SendWeights(int port, const Checkpoint& checkpoin
       transport == WeightTransport::kDirect
           ? UpdateDirectly(stub.get(), checkpoint, &measured)
           : Update(stub.get(), checkpoint, shared == nullptr ? "" : shared->name(), &measured);
-  if (!status.ok()) return absl::UnavailableError(absl::StrCat("weight update: ", status.error_message()));
+  if (!status.ok()) {
+    const absl::Status failure = FromGrpcStatus(status);
+    return absl::Status(failure.code(), absl::StrCat("weight update: ", failure.message()));
+  }
   return measured;
 }
 
