@@ -255,6 +255,10 @@ class ServedEngineImpl : public ServedEngine {
                                                     .max_model_len = max_model_len_,
                                                     .num_blocks = cache.total_blocks});
     model.generation_defaults = flags_.generation_config;
+    // The most frequent form is ready soon, so that the first request with a form does not wait for the
+    // vocabulary to be sorted.
+    if (model.grammars != nullptr)
+      model.grammars->Get({.kind = GrammarKind::kJsonObject}, [](const GrammarCache::Result&) {});
     return model;
   }
 

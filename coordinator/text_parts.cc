@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "coordinator/structured/forced_tokens.h"
 #include "coordinator/structured/grammar_cache.h"
+#include "coordinator/structured/lazy_compiler.h"
 #include "coordinator/structured/xgrammar_compiler.h"
 #include "proto/status.h"
 
@@ -81,17 +82,19 @@ void LogTurnFormat(const TurnFormat& format, const std::string& log_name) {
             std::string(format.reasoning->name));
 }
 
+// Sorting the vocabulary is left to the thread that compiles the first grammar: no start waits for it.
 absl::Status StartGrammars(const ModelConfig& config, const ChatFlags& chat, TextParts* parts) {
-  XgrammarOptions compiler_options;
-  compiler_options.limits = chat.grammar_limits;
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<GrammarCompiler> compiler,
-      NewXgrammarCompiler(VocabularyOf(*parts->tokenizer, parts->eos_token_ids, config.vocab_size),
-                          compiler_options));
+  XgrammarOptions options;
+  options.limits = chat.grammar_limits;
+  GrammarVocabulary vocabulary = VocabularyOf(*parts->tokenizer, parts->eos_token_ids, config.vocab_size);
+  RETURN_IF_ERROR(vocabulary.Check());
+  const auto forced = std::make_shared<const ForcedTokenizer>(parts->tokenizer);
+  auto compiler = std::make_unique<LazyCompiler>([vocabulary = std::move(vocabulary), options, forced] {
+    forced->Prepare();
+    return NewXgrammarCompiler(vocabulary, options);
+  });
   ASSIGN_OR_RETURN(parts->grammars, GrammarCache::Start(std::move(compiler), chat.grammar_cache));
-  parts->forced_tokenizer = std::make_shared<const ForcedTokenizer>(parts->tokenizer.get());
-  // The most frequent form is ready before the first request, which would wait for it.
-  parts->grammars->Get({.kind = GrammarKind::kJsonObject}, [](const GrammarCache::Result&) {});
+  parts->forced_tokenizer = forced;
   return absl::OkStatus();
 }
 

@@ -11,11 +11,13 @@ constexpr size_t kMaxOpenBytes = 48;
 
 }  // namespace
 
-ForcedTokenizer::ForcedTokenizer(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {
-  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    if (!tokenizer->IsSpecial(id)) sorted_.push_back(tokenizer->TokenBytes(id));
-  }
-  std::sort(sorted_.begin(), sorted_.end());
+void ForcedTokenizer::Prepare() const {
+  absl::call_once(once_, [this] {
+    for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+      if (!tokenizer_->IsSpecial(id)) sorted_.push_back(tokenizer_->TokenBytes(id));
+    }
+    std::sort(sorted_.begin(), sorted_.end());
+  });
 }
 
 bool ForcedTokenizer::BeginsToken(std::string_view start) const {
@@ -38,6 +40,7 @@ std::vector<int32_t> ForcedTokenizer::Encode(std::string_view text) const {
 }
 
 std::vector<int32_t> ForcedTokenizer::Tokens(std::string_view text) const {
+  Prepare();
   size_t open = text.size();
   for (size_t begin = 0; begin < text.size(); ++begin) {
     if (!BeginsToken(text.substr(begin))) continue;

@@ -10,7 +10,7 @@ namespace {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-std::unique_ptr<Tokenizer> Bpe(const std::string& letters, const Merges& merges) {
+std::shared_ptr<const Tokenizer> Bpe(const std::string& letters, const Merges& merges) {
   TokenizerData data;
   for (const char letter : letters) data.tokens.emplace_back(1, letter);
   for (const auto& [left, right] : merges) data.tokens.push_back(left + right);
@@ -29,7 +29,7 @@ std::vector<std::string> Texts(const Tokenizer& tokenizer, const std::vector<int
 TEST(ForcedTokenizer, ATokenThatMayGoOnWaits) {
   const auto tokenizer =
       Bpe("orderId\"{", {{"o", "r"}, {"d", "e"}, {"de", "r"}, {"or", "der"}, {"I", "d"}, {"order", "Id"}});
-  const ForcedTokenizer forced(tokenizer.get());
+  const ForcedTokenizer forced(tokenizer);
   EXPECT_EQ(Texts(*tokenizer, forced.Tokens("{\"order")), (std::vector<std::string>{"{", "\""}));
   EXPECT_EQ(Texts(*tokenizer, forced.Tokens("{\"order\"")),
             (std::vector<std::string>{"{", "\"", "order", "\""}));
@@ -40,7 +40,7 @@ TEST(ForcedTokenizer, ATokenThatMayGoOnWaits) {
 TEST(ForcedTokenizer, ALaterMergeMayChangeATokenThatIsComplete) {
   // abc is a, bc; with d behind, c goes to d, and then b to a.
   const auto tokenizer = Bpe("abcd", {{"c", "d"}, {"b", "c"}, {"a", "b"}});
-  const ForcedTokenizer forced(tokenizer.get());
+  const ForcedTokenizer forced(tokenizer);
   EXPECT_EQ(Texts(*tokenizer, tokenizer->Encode("abc", false)), (std::vector<std::string>{"a", "bc"}));
   EXPECT_TRUE(forced.Tokens("abc").empty());
 }
@@ -49,8 +49,8 @@ TEST(ForcedTokenizer, SpecialTokensAreNeverForced) {
   TokenizerData data;
   data.tokens = {"<", "e", ">", "<e>"};
   data.added_tokens = {{.id = 3, .content = "<e>", .special = true}};
-  const auto tokenizer = *Tokenizer::Create(std::move(data));
-  EXPECT_TRUE(ForcedTokenizer(tokenizer.get()).Tokens("<e>").empty());
+  const std::shared_ptr<const Tokenizer> tokenizer = *Tokenizer::Create(std::move(data));
+  EXPECT_TRUE(ForcedTokenizer(tokenizer).Tokens("<e>").empty());
 }
 
 // Vocabularies of random merges: whatever follows, the tokens stay.
@@ -68,7 +68,7 @@ TEST(ForcedTokenizer, NoContinuationChangesTheTokens) {
       tokens.push_back(left + right);
     }
     const auto tokenizer = Bpe("abc", merges);
-    const ForcedTokenizer forced(tokenizer.get());
+    const ForcedTokenizer forced(tokenizer);
     for (int i = 0; i < 20; ++i) {
       std::string text;
       for (size_t length = 1 + random() % 12; text.size() < length;) text += "abc"[random() % 3];

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "coordinator/structured/lazy_compiler.h"
 #include "gtest/gtest.h"
 
 namespace somnus {
@@ -197,6 +198,30 @@ TEST_F(GrammarCaches, CallsThatWaitAtTheEndAreAnswered) {
   EXPECT_TRUE(running.get().ok());
   const auto answer = queued.get();
   EXPECT_TRUE(answer.ok() || absl::IsCancelled(answer.status())) << answer.status();
+}
+
+TEST(LazyCompilerTest, MakesACompilerOnceAndAtTheFirstCompile) {
+  Compiles compiles;
+  int made = 0;
+  LazyCompiler compiler([&]() -> absl::StatusOr<std::unique_ptr<GrammarCompiler>> {
+    ++made;
+    return std::make_unique<FakeCompiler>(&compiles);
+  });
+  EXPECT_EQ(made, 0);
+  EXPECT_TRUE(compiler.Compile({.text = "a"}).ok());
+  EXPECT_TRUE(compiler.Compile({.text = "b"}).ok());
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(compiles.count, 2);
+}
+
+TEST(LazyCompilerTest, SaysEachTimeWhyThereIsNoCompiler) {
+  int made = 0;
+  LazyCompiler compiler([&]() -> absl::StatusOr<std::unique_ptr<GrammarCompiler>> {
+    ++made;
+    return absl::InvalidArgumentError("no end token");
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(compiler.Compile({.text = "a"}).status().message(), "no end token");
+  EXPECT_EQ(made, 1);
 }
 
 }  // namespace
