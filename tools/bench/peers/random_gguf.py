@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes a GGUF file with the shape of a model that people run and random weights, for measurements beside llama.cpp.
 
-Usage: random_gguf.py SHAPE OUT.gguf [--layers N]     SHAPE: one of SHAPES below
-       random_gguf.py --tokenizer-of LLAMA.gguf SHAPE OUT.gguf     a Llama that a server can serve, too
+Usage: random_gguf.py SHAPE OUT.gguf [--tokenizer-of FILE.gguf] [--hidden N] [--layers N] [--heads N] [--kv-heads N]
+         [--head-dim N] [--intermediate N]     SHAPE: one of SHAPES below; numbers take the place of the shape's own
 Weights are bf16, and the experts of GPT-OSS MXFP4, as published. --layers leaves out layers, so that a model with many
 experts fits the machine: the time of a layer stays what it is. Without --tokenizer-of the file has no tokenizer:
 decode_bench and llama-batched-bench, which compute random tokens, need none. llama-quantize makes other types of OUT.
