@@ -8,6 +8,11 @@ namespace {
 
 constexpr GatedDecoderKeys kGlmKeys = {.qkv_bias_by_flag = true,
                                        .rope = {.partial = 0.5},
+                                       .sizes = {.vocab = 151552,
+                                                 .hidden = 4096,
+                                                 .intermediate = 13696,
+                                                 .layers = 40,
+                                                 .heads = 32},
                                        .default_positions = 131072,
                                        .default_kv_heads = 2,
                                        .default_head_dim = 128,

@@ -7,6 +7,11 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kMistralKeys = {.window = {.kind = AttentionWindow::kAlways},
+                                           .sizes = {.vocab = 32000,
+                                                     .hidden = 4096,
+                                                     .intermediate = 14336,
+                                                     .layers = 32,
+                                                     .heads = 32},
                                            .default_positions = 131072,
                                            .default_kv_heads = 8,
                                            .token_ids = {.bos = 1, .eos = 2}};
@@ -21,6 +26,7 @@ const FamilyRegistration kMinistralRegistration(&kMinistral);
 constexpr GatedDecoderKeys kMinistral3Keys = {
     .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
     .rope = {.theta = 1e6},
+    .sizes = {.vocab = 131072, .hidden = 4096, .intermediate = 14336, .layers = 34, .heads = 32},
     .default_positions = 262144,
     .default_kv_heads = 8,
     .default_head_dim = 128,
