@@ -149,7 +149,8 @@ struct ModuleName {
 enum class NormKind { kRmsNorm, kLayerNorm };
 
 struct Family {
-  const char* model_type;  // config.json's
+  const char* model_type;                  // config.json's
+  const char* other_model_type = nullptr;  // in files of models that have a name of their own
   // The name in config.json's "architectures", where "ForCausalLM" follows, or "Model" for a model saved
   // without a head.
   const char* class_name;

@@ -7,8 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/safetensors.h"
 
 namespace somnus {
 namespace {
@@ -45,7 +47,8 @@ absl::Status RefuseVariants(JsonFields* fields) {
   return fields->status();
 }
 
-// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here.
+// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here:
+// a whole name follows.
 bool IsName(absl::string_view key) {
   return !key.empty() && std::all_of(key.begin(), key.end(),
                                      [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
@@ -58,11 +61,12 @@ absl::StatusOr<std::map<std::string, double>> ReadPattern(JsonFields* fields, co
   RETURN_IF_ERROR(fields->status());
   if (object.size() > kMaxPatterns) return fields->Bad(key, "too many entries");
   for (const auto& [name, value] : object.items()) {
-    const absl::string_view plain = absl::StartsWith(name, "^") ? absl::string_view(name).substr(1) : name;
+    const bool is_whole = absl::StartsWith(name, "^");
+    const std::string plain = name.substr(is_whole ? 1 : 0);
     if (!IsName(plain)) return fields->Unsupported(key, absl::StrCat("the regular expression '", name, "'"));
     if (!value.is_number() || !std::isfinite(value.get<double>()))
       return fields->Bad(key, absl::StrCat("'", name, "' is not a number"));
-    pattern.emplace(plain, value.get<double>());
+    pattern.emplace(absl::StrCat(is_whole ? "^" : "", CanonicalName(plain)), value.get<double>());
   }
   return pattern;
 }
@@ -74,7 +78,7 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(JsonFields* fields) {
   if (!value->is_array()) return fields->Bad("target_modules", "neither a list of names nor a string");
   for (const json& name : *value) {
     if (!name.is_string()) return fields->Bad("target_modules", "not a list of names");
-    targets.push_back(name.get<std::string>());
+    targets.push_back(CanonicalName(name.get<std::string>()));
   }
   return targets;
 }
@@ -100,6 +104,7 @@ absl::StatusOr<double> Lookup(const std::map<std::string, double>& pattern, cons
 }  // namespace
 
 bool NamesModule(absl::string_view key, absl::string_view module) {
+  if (absl::ConsumePrefix(&key, "^")) return module == key;
   return module == key || (absl::EndsWith(module, key) && module.size() > key.size() &&
                            module[module.size() - key.size() - 1] == '.');
 }

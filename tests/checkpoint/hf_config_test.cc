@@ -141,6 +141,8 @@ TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
   config.erase("architectures");
   EXPECT_THAT(ErrorOf(config), HasSubstr("INVALID_ARGUMENT: config.json: architectures: missing"));
   EXPECT_STREQ(Good(With(config, "model_type", "qwen2")).family->model_type, "qwen2");
+  const json kimi = With(With(With(config, "model_type", "kimi_k2"), "n_group", 1), "topk_group", 1);
+  EXPECT_STREQ(Good(kimi).family->model_type, "deepseek_v3");
   EXPECT_THAT(ErrorOf(With(config, "model_type", "gpt2")),
               HasSubstr("UNIMPLEMENTED: config.json: model_type: gpt2 is not supported"));
   EXPECT_THAT(ErrorOf(With(config, "model_type", 7)), HasSubstr("model_type: not a string"));
