@@ -167,15 +167,15 @@ TEST(HfExperts, MayLieInOneTensor) {
   const auto checkpoint =
       Checkpoint::Open(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}, {prefix + "down_proj", {2, 8, 6}}}));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  // The first element of a tensor, and where it lies in the tensor of all experts: elements count up.
+  // Elements count up over the file, in which the experts follow the router.
   const auto first = [&](const std::string& name) {
     const TensorInfo* const tensor = (*checkpoint)->Find(name);
     float value = -1;
     EXPECT_TRUE(tensor != nullptr && (*checkpoint)->ReadRows(*tensor, 0, 1, 0, 1, &value).ok()) << name;
     return value;
   };
-  const float both = first(prefix + "gate_up_proj"), down = first(prefix + "down_proj");
-  const std::string expert = "model.layers.0.block_sparse_moe.experts.1.";
+  const std::string block = "model.layers.0.block_sparse_moe.", expert = block + "experts.1.";
+  const float both = first(block + "gate.weight") + 2 * 8, down = both + 2 * 12 * 8;
   EXPECT_EQ(first(expert + "w1.weight"), both + 12 * 8);
   EXPECT_EQ(first(expert + "w3.weight"), both + 12 * 8 + 6 * 8);
   EXPECT_EQ(first(expert + "w2.weight"), down + 8 * 6);
