@@ -74,8 +74,8 @@ absl::StatusOr<TensorInfo> MakePlain(const TensorTable& tensors, const std::stri
 // Adds the parts of a tensor of all experts whose parts are whole rows.
 absl::Status AddRows(const WholeTensor& whole, TensorTable* tensors) {
   if (!tensors->Has(whole.name)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const TensorInfo all, MakePlain(*tensors, whole.name, whole.shape,
-                                                   whole.num_slices * whole.rows, whole.cols));
+  ASSIGN_OR_RETURN(const TensorInfo all,
+                   MakePlain(*tensors, whole.name, whole.shape, whole.num_slices * whole.rows, whole.cols));
   const int64_t rows = whole.rows / static_cast<int64_t>(whole.parts.size());
   for (int64_t slice = 0; slice < whole.num_slices; ++slice) {
     for (const WholeTensor::Part& part : whole.parts) {

@@ -21,11 +21,12 @@ struct TokenIdDefaults {
 // Which layers of a family's models have the attention window `sliding_window`, where no layer_types say so.
 enum class AttentionWindow {
   kNone,
-  kAlways,         // all
-  kBySwitch,       // with use_sliding_window, those from max_window_layers on (Qwen)
-  kBySwitchAlternating,  // with use_sliding_window, every second, from 0 on, below max_window_layers (Qwen2-MoE)
-  kByPattern,      // layer i unless i + 1 is a multiple of Family::window_period
-  kWithoutRotary,  // with use_sliding_window, those without rotary embedding (SmolLM3)
+  kAlways,               // all
+  kBySwitch,             // with use_sliding_window, those from max_window_layers on (Qwen)
+  kBySwitchAlternating,  // with use_sliding_window, every second, from 0 on, below max_window_layers
+                         // (Qwen2-MoE)
+  kByPattern,            // layer i unless i + 1 is a multiple of Family::window_period
+  kWithoutRotary,        // with use_sliding_window, those without rotary embedding (SmolLM3)
 };
 
 struct WindowKeys {
@@ -42,8 +43,8 @@ struct RopeKeys {
   bool yarn_is_longrope = false;  // as Phi-3's class reads old files
 };
 
-// The sizes that hold where the key is absent: transformers 4 leaves the sizes of the class out of a wrapper's
-// text_config. A key with null is an error.
+// The sizes that hold where the key is absent: transformers 4 leaves the sizes of the class out of a
+// wrapper's text_config. A key with null is an error.
 struct SizeDefaults {
   int32_t vocab = 1;
   int32_t hidden = 1;

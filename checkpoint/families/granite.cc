@@ -33,15 +33,12 @@ void FinishGguf(GgufFields* fields, ModelConfig* config) {
   }
 }
 
-constexpr GatedDecoderKeys kGraniteKeys = {.bias_by_flag = true,
-                                           .mlp_bias_by_flag = true,
-                                           .sizes = {.vocab = 32000,
-                                                     .hidden = 4096,
-                                                     .intermediate = 11008,
-                                                     .layers = 32,
-                                                     .heads = 32},
-                                           .token_ids = {.bos = 1, .eos = 2},
-                                           .more = ReadMultipliers};
+constexpr GatedDecoderKeys kGraniteKeys = {
+    .bias_by_flag = true,
+    .mlp_bias_by_flag = true,
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 11008, .layers = 32, .heads = 32},
+    .token_ids = {.bos = 1, .eos = 2},
+    .more = ReadMultipliers};
 constexpr Family kGranite = GatedDecoder<kGraniteKeys>({
     .model_type = "granite",
     .class_name = "Granite",
@@ -60,15 +57,12 @@ void CheckDense(JsonFields* fields, ModelConfig* config) {
   ReadMultipliers(fields, config);
 }
 
-constexpr GatedDecoderKeys kHybridKeys = {.bias_by_flag = true,
-                                          .sizes = {.vocab = 32000,
-                                                    .hidden = 4096,
-                                                    .intermediate = 1024,
-                                                    .layers = 32,
-                                                    .heads = 32},
-                                          .intermediate_key = "shared_intermediate_size",
-                                          .token_ids = {.bos = 1, .eos = 2},
-                                          .more = CheckDense};
+constexpr GatedDecoderKeys kHybridKeys = {
+    .bias_by_flag = true,
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 1024, .layers = 32, .heads = 32},
+    .intermediate_key = "shared_intermediate_size",
+    .token_ids = {.bos = 1, .eos = 2},
+    .more = CheckDense};
 
 absl::Status ReadHybrid(JsonFields* fields, ModelConfig* config) {
   const std::string positions = fields->String("position_embedding_type", "nope");

@@ -7,17 +7,14 @@
 namespace somnus {
 namespace {
 
-constexpr GatedDecoderKeys kKeys = {.window = {.kind = AttentionWindow::kAlways, .default_window = 0},
-                                    .rope = {.theta = 1e6},
-                                    .sizes = {.vocab = 32000,
-                                              .hidden = 4096,
-                                              .intermediate = 14336,
-                                              .layers = 32,
-                                              .heads = 32},
-                                    .default_positions = 131072,
-                                    .default_kv_heads = 8,
-                                    .default_eps = 1e-5,
-                                    .token_ids = {.bos = 1, .eos = 2}};
+constexpr GatedDecoderKeys kKeys = {
+    .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
+    .rope = {.theta = 1e6},
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 14336, .layers = 32, .heads = 32},
+    .default_positions = 131072,
+    .default_kv_heads = 8,
+    .default_eps = 1e-5,
+    .token_ids = {.bos = 1, .eos = 2}};
 constexpr ExpertKeys kExperts = {
     .default_experts = 8, .default_per_token = 2, .size_key = "intermediate_size", .default_size = 14336};
 

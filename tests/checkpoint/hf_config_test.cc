@@ -117,7 +117,8 @@ TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
 // A wrapper's text_config lacks the sizes that are those of the class, as transformers 4 wrote it: here
 // Mistral Small 3.1, whose number of heads is the class's, and LLaVA 1.5.
 TEST(HfConfig, TextConfigsLackTheSizesOfTheClass) {
-  json text = json::parse(R"({"model_type":"mistral","head_dim":128,"hidden_size":5120,"intermediate_size":32768,
+  json text =
+      json::parse(R"({"model_type":"mistral","head_dim":128,"hidden_size":5120,"intermediate_size":32768,
     "num_hidden_layers":40,"vocab_size":131072,"sliding_window":null,"rope_theta":1e9,"rms_norm_eps":1e-5})");
   const auto wrapped = [](const json& part) {
     return Good({{"architectures", {"SomeForConditionalGeneration"}}, {"text_config", part}});
@@ -279,7 +280,8 @@ TEST(HfConfig, Quantization) {
   EXPECT_EQ(q.block_rows, 128);
   EXPECT_EQ(q.group_size, 64);
   EXPECT_TRUE(of(R"({"quant_method":"fbgemm_fp8","activation_scale_ub":1200.0})").float8);
-  q = of(R"({"quant_method":"compressed-tensors","format":"pack-quantized","transform_config":{},"config_groups":{"group_0":{
+  q = of(
+      R"({"quant_method":"compressed-tensors","format":"pack-quantized","transform_config":{},"config_groups":{"group_0":{
       "weights":{"num_bits":4,"type":"int","strategy":"group","group_size":32,"symmetric":false}}}})");
   EXPECT_EQ(q.method, Method::kCompressedTensors);
   EXPECT_EQ(q.bits, 4);

@@ -164,8 +164,8 @@ std::string WriteStacked(const std::vector<std::pair<std::string, std::vector<in
 
 TEST(HfExperts, MayLieInOneTensor) {
   const std::string prefix = "model.layers.0.mlp.experts.";
-  const auto checkpoint =
-      Checkpoint::Open(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}, {prefix + "down_proj", {2, 8, 6}}}));
+  const auto checkpoint = Checkpoint::Open(
+      WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}, {prefix + "down_proj", {2, 8, 6}}}));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   // Elements count up over the file, in which the experts follow the router.
   const auto first = [&](const std::string& name) {
@@ -183,8 +183,9 @@ TEST(HfExperts, MayLieInOneTensor) {
   const auto error_of = [](const std::string& directory) {
     return Checkpoint::Open(directory).status().ToString();
   };
-  EXPECT_THAT(error_of(WriteStacked({{prefix + "gate_up_proj", {2, 8, 12}}, {prefix + "down_proj", {2, 8, 6}}})),
-              HasSubstr("experts.gate_up_proj has shape [2, 8, 12]"));
+  EXPECT_THAT(
+      error_of(WriteStacked({{prefix + "gate_up_proj", {2, 8, 12}}, {prefix + "down_proj", {2, 8, 6}}})),
+      HasSubstr("experts.gate_up_proj has shape [2, 8, 12]"));
   EXPECT_THAT(error_of(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}})),
               HasSubstr("experts.0.w2.weight is missing"));
   EXPECT_THAT(error_of(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}},

@@ -75,8 +75,8 @@ TEST_F(LoraAdapterTest, ReadsRanksAndScales) {
 // Keys may have the prefixes that modules have within a wrapper, and a key with ^ is a whole name.
 TEST_F(LoraAdapterTest, KeysNameModulesAsPeftDoes) {
   const auto scale = [&](const std::string& key) {
-    const auto config = LoraConfig::Parse(
-        R"({"peft_type":"LORA","r":2,"lora_alpha":2,"alpha_pattern":{")" + key + R"(":6}})");
+    const auto config = LoraConfig::Parse(R"({"peft_type":"LORA","r":2,"lora_alpha":2,"alpha_pattern":{")" +
+                                          key + R"(":6}})");
     EXPECT_TRUE(config.ok()) << config.status();
     return config->ScaleOf("model.layers.1.self_attn.q_proj", 2).value();
   };

@@ -1,9 +1,9 @@
 #pragma once
-// A rank's adapters (LoRA): its parts of A and B of every linear. Each adapter has a slot, by which steps name
-// the adapter, and a copy in host memory. The workspace has places of one size, of which there may be fewer
-// than slots: before a step its adapters are copied into places (adapter_places.h). A sleep loses the places,
-// and later steps fill the places again: adapters survive every sleep, reload and update of the model, and
-// their files are read once.
+// A rank's adapters (LoRA): its parts of A and B of every linear. Each adapter has a slot, by which steps
+// name the adapter, and a copy in host memory. The workspace has places of one size, of which there may be
+// fewer than slots: before a step its adapters are copied into places (adapter_places.h). A sleep loses the
+// places, and later steps fill the places again: adapters survive every sleep, reload and update of the
+// model, and their files are read once.
 //
 // Shards: of column-parallel linears (q, k, v, gate, up) a rank has all of A and its rows of B; of
 // row-parallel linears (o, down) its columns of A and all of B, so that the ranks' addends add up to the
