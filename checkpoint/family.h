@@ -149,8 +149,7 @@ struct ModuleName {
 enum class NormKind { kRmsNorm, kLayerNorm };
 
 struct Family {
-  const char* model_type;                  // config.json's
-  const char* other_model_type = nullptr;  // in files of models that have a name of their own
+  const char* model_type;  // config.json's
   // The name in config.json's "architectures", where "ForCausalLM" follows, or "Model" for a model saved
   // without a head.
   const char* class_name;
@@ -194,6 +193,7 @@ struct Family {
   // Where modules have other names than files. Checkpoints and clients may have the names of either:
   // transformers 5 saves those of the modules with save_original_format=False.
   absl::Span<const ModuleName> module_names;
+  const char* other_model_type = nullptr;  // in files of models that have a type of their own
 };
 
 // Registers a family for the rest of the process. Only at namespace scope, because nothing is locked.

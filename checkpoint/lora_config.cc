@@ -29,7 +29,8 @@ bool IsSet(const json& value) {
 absl::Status RefuseVariants(JsonFields* fields) {
   for (const char* key : {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora",
                           "layer_replication", "target_parameters", "trainable_token_indices",
-                          "alora_invocation_tokens", "arrow_config", "use_bdlora", "megatron_config"}) {
+                          "alora_invocation_tokens", "arrow_config", "use_bdlora", "megatron_config",
+                          "kasa_config", "monteclora_config"}) {
     const json* value = fields->Find(key);
     if (value != nullptr && IsSet(*value)) return fields->Unsupported(key, value->dump());
   }
@@ -40,8 +41,8 @@ absl::Status RefuseVariants(JsonFields* fields) {
   // These initializations change the base model's weights, too.
   if (const json* init = fields->Find("init_lora_weights"); init != nullptr && init->is_string()) {
     const std::string name = init->get<std::string>();
-    for (const char* changes : {"pissa", "olora", "corda", "loftq"}) {
-      if (absl::StartsWith(name, changes)) return fields->Unsupported("init_lora_weights", name);
+    for (const char* changes : {"pissa", "olora", "corda", "loftq", "lora_ga"}) {
+      if (absl::StartsWithIgnoreCase(name, changes)) return fields->Unsupported("init_lora_weights", name);
     }
   }
   return fields->status();

@@ -217,13 +217,13 @@ void FinishGguf(GgufFields* fields, ModelConfig* config) {
 // GLM-4.7-Flash's GGUF files, too, have the architecture deepseek2.
 constexpr Family kDeepSeekV3 = {
     .model_type = "deepseek_v3",
-    .other_model_type = "kimi_k2",
     .class_name = "DeepseekV3",
     .gguf_architecture = "deepseek2",
     .read_config = ReadConfig<kDeepSeekKeys>,
     .finish_gguf = FinishGguf,
     .tensors = kGatedDecoderTensors,
     .layer_tensors = kLayerTensors,
+    .other_model_type = "kimi_k2",
 };
 const FamilyRegistration kDeepSeekV3Registration(&kDeepSeekV3);
 

@@ -110,6 +110,8 @@ TEST_F(LoraAdapterTest, RefusesVariantsByKey) {
       {"\"bias\":\"none\"", "\"bias\":\"all\"", "bias"},
       {"\"LORA\"", "\"IA3\"", "peft_type"},
       {"\"r\":2", "\"init_lora_weights\":\"pissa_niter_4\",\"r\":2", "init_lora_weights"},
+      {"\"r\":2", "\"init_lora_weights\":\"lora_ga\",\"r\":2", "init_lora_weights"},
+      {"\"r\":2", "\"kasa_config\":{\"beta\":0.1},\"r\":2", "kasa_config"},
       {"\"rank_pattern\":{", "\"rank_pattern\":{\"q_(a|b)\":4", "rank_pattern"},
   };
   for (const auto& one : cases) {

@@ -62,7 +62,7 @@ REFUSED = dict(r=1, lora_alpha=1, target_modules=["q_proj"])
 
 
 def base_model(name, dtype):
-    return AutoModelForCausalLM.from_pretrained(DATA / "variants" / name, dtype=dtype, attn_implementation="eager",
+    return AutoModelForCausalLM.from_pretrained(DATA / "variants" / name, dtype=dtype, pad_token_id=0, attn_implementation="eager",
                                                 experts_implementation="eager").eval()
 
 
