@@ -27,10 +27,10 @@ bool IsSet(const json& value) {
 
 // Refuses the keys of variants that do not compute y + scale * B * A * x.
 absl::Status RefuseVariants(JsonFields* fields) {
-  for (const char* key : {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora",
-                          "layer_replication", "target_parameters", "trainable_token_indices",
-                          "alora_invocation_tokens", "arrow_config", "use_bdlora", "megatron_config",
-                          "kasa_config", "monteclora_config"}) {
+  for (const char* key :
+       {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication",
+        "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "arrow_config",
+        "use_bdlora", "megatron_config", "kasa_config", "monteclora_config"}) {
     const json* value = fields->Find(key);
     if (value != nullptr && IsSet(*value)) return fields->Unsupported(key, value->dump());
   }
