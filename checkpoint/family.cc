@@ -1,9 +1,11 @@
 #include "checkpoint/family.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -136,6 +138,18 @@ std::string TensorName(const Family& family, TensorRole role, int32_t layer, int
   const TensorSpec* spec = FindRole(family.layer_tensors, role);
   SOMNUS_CHECK(spec != nullptr);
   return absl::StrCat(family.layer_prefix, layer, ".", NameOf(*spec, expert));
+}
+
+std::string FileName(const Family& family, absl::string_view name) {
+  absl::string_view inner = name;
+  if (family.module_names.empty() || !absl::ConsumePrefix(&inner, family.layer_prefix))
+    return std::string(name);
+  inner.remove_prefix(std::min(inner.size(), inner.find('.') + 1));  // the layer's number
+  for (const ModuleName& names : family.module_names) {
+    const absl::string_view before = name.substr(0, name.size() - inner.size());
+    if (absl::ConsumePrefix(&inner, names.module)) return absl::StrCat(before, names.file, inner);
+  }
+  return std::string(name);
 }
 
 absl::Status ForEachTensor(

@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "checkpoint/model_config.h"
 
@@ -138,6 +139,13 @@ bool IsOfExperts(const TensorSpec& spec);
 // Whether a layer of such a model has the entry's tensor.
 bool IsInLayer(const TensorSpec& spec, const ModelConfig& config, int32_t layer);
 
+// How a part of a layer is called by the modules of transformers 5, and how by the family's files: the
+// beginnings of the names of tensors, behind the layer's number.
+struct ModuleName {
+  const char* module;
+  const char* file;
+};
+
 enum class NormKind { kRmsNorm, kLayerNorm };
 
 struct Family {
@@ -182,6 +190,10 @@ struct Family {
   const char* layer_prefix = "model.layers.";  // the layer's number and "." follow
   absl::Span<const TensorSpec> tensors;        // outside of the layers
   absl::Span<const TensorSpec> layer_tensors;
+  // Where modules have other names than files. Checkpoints and clients may have the names of either:
+  // transformers 5 saves those of the modules with save_original_format=False.
+  absl::Span<const ModuleName> module_names;
+  const char* other_model_type = nullptr;  // in files of models that have a type of their own
 };
 
 // Registers a family for the rest of the process. Only at namespace scope, because nothing is locked.
@@ -201,6 +213,9 @@ const TensorSpec* FindTensor(const Family& family, TensorRole role);
 // Hugging Face's name without ".weight" or ".bias", which follow; `layer` is ignored for roles outside of the
 // layers, and `expert` for roles that are not of experts. The family must have an entry of that role.
 std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0, int32_t expert = 0);
+
+// The file's name of a tensor that has its module's name; other names stay as they are.
+std::string FileName(const Family& family, absl::string_view name);
 
 // Calls expect(name, shape) for every tensor that a model of this configuration needs; returns its first
 // error at once.

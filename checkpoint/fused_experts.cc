@@ -71,6 +71,24 @@ absl::StatusOr<TensorInfo> MakePlain(const TensorTable& tensors, const std::stri
   return whole;
 }
 
+// Adds the parts of a tensor of all experts whose parts are whole rows.
+absl::Status AddRows(const WholeTensor& whole, TensorTable* tensors) {
+  if (!tensors->Has(whole.name)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const TensorInfo all,
+                   MakePlain(*tensors, whole.name, whole.shape, whole.num_slices * whole.rows, whole.cols));
+  const int64_t rows = whole.rows / static_cast<int64_t>(whole.parts.size());
+  for (int64_t slice = 0; slice < whole.num_slices; ++slice) {
+    for (const WholeTensor::Part& part : whole.parts) {
+      TensorPart place = part.place;
+      place.whole = all;
+      place.first_row += slice * whole.rows;
+      RETURN_IF_ERROR(
+          tensors->Add(MakePartTensor(PartName(part, slice), {rows, whole.cols}, std::move(place))));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddMatrices(const Fused& fused, TensorTable* tensors) {
   const std::string name = fused.prefix + fused.name;
   const bool mxfp4 = tensors->Has(name + "_blocks");
@@ -154,9 +172,12 @@ std::vector<WholeTensor> FusedExperts(const ModelConfig& config, int32_t layer) 
 }
 
 absl::Status AddFusedExperts(const ModelConfig& config, TensorTable* tensors) {
-  if (!config.family->fused_experts) return absl::OkStatus();
   const int64_t experts = config.experts.num_experts, width = config.experts.expert_size;
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.family->fused_experts) {
+      for (const WholeTensor& whole : FusedExperts(config, layer)) RETURN_IF_ERROR(AddRows(whole, tensors));
+      continue;
+    }
     const std::string prefix = absl::StrCat(config.family->layer_prefix, layer, ".mlp.experts.");
     RETURN_IF_ERROR(AddMatrices(
         {prefix, "gate_up_proj", {"gate_proj", "up_proj"}, experts, 2 * width, config.hidden_size}, tensors));

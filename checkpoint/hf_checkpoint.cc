@@ -46,6 +46,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   config.name = ResolvedName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
+  RETURN_IF_ERROR(
+      tensors.Rename([&config](const std::string& name) { return FileName(*config.family, name); }));
   RETURN_IF_ERROR(AddPackedTensors(config, &tensors));
   RETURN_IF_ERROR(AddFusedExperts(config, &tensors));
   RETURN_IF_ERROR(AddLatentTensors(config, &tensors));

@@ -36,7 +36,9 @@ absl::StatusOr<const Family*> FindFamilyOf(JsonFields* fields) {
     const std::string type = fields->String("model_type", "");
     RETURN_IF_ERROR(fields->status());
     if (type.empty()) return fields->Bad("architectures", "missing, and so is model_type");
-    const Family* family = FindFamily([&](const Family& f) { return type == f.model_type; });
+    const Family* family = FindFamily([&](const Family& f) {
+      return type == f.model_type || (f.other_model_type != nullptr && type == f.other_model_type);
+    });
     if (family == nullptr) return fields->Unsupported("model_type", type);
     return family;
   }

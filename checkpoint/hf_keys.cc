@@ -20,6 +20,7 @@ using nlohmann::json;
 constexpr int32_t kDefaultFullAttentionLayers = 28;  // max_window_layers
 constexpr int64_t kMaxPositions = int64_t{1} << 40;
 constexpr int32_t kMaxLayers = 4096;
+constexpr char kLayerTypes[] = "layer_types";
 constexpr char kFull[] = "full_attention", kSliding[] = "sliding_attention";
 
 std::optional<Activation> ActivationOf(const std::string& name) {
@@ -190,10 +191,11 @@ absl::StatusOr<std::vector<bool>> WindowedLayers(const WindowKeys& keys,
                                                  const std::vector<LayerAttention>& layers, JsonFields* f,
                                                  const ModelConfig& config) {
   std::vector<bool> windowed(config.num_layers, false);
-  const json* types = f->Find("layer_types");
+  const char* const key = f->Has(kLayerTypes) ? kLayerTypes : "layers_block_type";  // an older name
+  const json* types = f->Find(key);
   const bool typed = types != nullptr && types->is_array();
   if (typed && static_cast<int64_t>(types->size()) < config.num_layers)
-    return f->Bad("layer_types", "shorter than num_hidden_layers");
+    return f->Bad(key, "shorter than num_hidden_layers");
   const bool switched_on = f->Bool("use_sliding_window", false);
   const int64_t full_layers = f->Int("max_window_layers", kDefaultFullAttentionLayers, 0, int64_t{1} << 31);
   const int64_t period =
@@ -204,19 +206,22 @@ absl::StatusOr<std::vector<bool>> WindowedLayers(const WindowKeys& keys,
       const json& type = (*types)[i];
       const std::string name = type.is_string() ? type.get<std::string>() : "";
       if (name != kFull && name != kSliding && name != "attention")
-        return f->Unsupported("layer_types", absl::StrCat("a layer of kind \"", name, "\""));
+        return f->Unsupported(key, absl::StrCat("a layer of kind \"", name, "\""));
       windowed[i] = name == kSliding;
     }
     switch (keys.kind) {
       case AttentionWindow::kNone:
-        if (windowed[i]) return f->Unsupported("layer_types", absl::StrCat(kSliding, " in this family"));
+        if (windowed[i]) return f->Unsupported(key, absl::StrCat(kSliding, " in this family"));
         break;
       case AttentionWindow::kAlways:
         if (!typed) windowed[i] = true;
         break;
       case AttentionWindow::kBySwitch:
-        if (windowed[i] && !switched_on) return f->Bad("layer_types", "windows, without use_sliding_window");
+        if (windowed[i] && !switched_on) return f->Bad(key, "windows, without use_sliding_window");
         if (!typed) windowed[i] = switched_on && i >= full_layers;
+        break;
+      case AttentionWindow::kBySwitchAlternating:
+        if (!typed) windowed[i] = switched_on && i % 2 == 0 && i < full_layers;
         break;
       case AttentionWindow::kByPattern:
         if (!typed) windowed[i] = (i + 1) % period != 0;
@@ -231,15 +236,16 @@ absl::StatusOr<std::vector<bool>> WindowedLayers(const WindowKeys& keys,
 
 }  // namespace
 
-void ReadCommonKeys(const CommonDefaults& defaults, JsonFields* fields, ModelConfig* config) {
-  const TokenIdDefaults& token_ids = defaults.token_ids;
+void ReadCommonKeys(const SizeDefaults& sizes, const TokenIdDefaults& token_ids, const char* intermediate_key,
+                    JsonFields* fields, ModelConfig* config) {
   const auto size = [fields](const char* key, int32_t otherwise) {
-    return otherwise > 0 ? fields->Size(key, otherwise) : fields->Size(key);
+    return fields->Find(key) == nullptr ? otherwise : fields->Size(key);
   };
-  config->vocab_size = size("vocab_size", defaults.vocab);
-  config->hidden_size = config->embedding_dim = fields->Size("hidden_size");
-  config->num_layers = fields->Size("num_hidden_layers");
-  config->num_heads = size("num_attention_heads", defaults.heads);
+  config->vocab_size = size("vocab_size", sizes.vocab);
+  config->hidden_size = config->embedding_dim = size("hidden_size", sizes.hidden);
+  config->intermediate_size = size(intermediate_key, sizes.intermediate);
+  config->num_layers = size("num_hidden_layers", sizes.layers);
+  config->num_heads = size("num_attention_heads", sizes.heads);
   config->bos_token_id = ReadTokenId("bos_token_id", token_ids.bos, fields);
   config->pad_token_id = ReadTokenId("pad_token_id", token_ids.pad, fields);
   config->matryoshka_dimensions = fields->Ids("matryoshka_dimensions");

@@ -21,10 +21,12 @@ struct TokenIdDefaults {
 // Which layers of a family's models have the attention window `sliding_window`, where no layer_types say so.
 enum class AttentionWindow {
   kNone,
-  kAlways,         // all
-  kBySwitch,       // with use_sliding_window, those from max_window_layers on (Qwen)
-  kByPattern,      // layer i unless i + 1 is a multiple of Family::window_period
-  kWithoutRotary,  // with use_sliding_window, those without rotary embedding (SmolLM3)
+  kAlways,               // all
+  kBySwitch,             // with use_sliding_window, those from max_window_layers on (Qwen)
+  kBySwitchAlternating,  // with use_sliding_window, every second, from 0 on, below max_window_layers
+                         // (Qwen2-MoE)
+  kByPattern,            // layer i unless i + 1 is a multiple of Family::window_period
+  kWithoutRotary,        // with use_sliding_window, those without rotary embedding (SmolLM3)
 };
 
 struct WindowKeys {
@@ -41,14 +43,20 @@ struct RopeKeys {
   bool yarn_is_longrope = false;  // as Phi-3's class reads old files
 };
 
-struct CommonDefaults {
-  TokenIdDefaults token_ids = {};
-  int32_t vocab = 0;  // 0: the key must be there
-  int32_t heads = 0;  // as vocab
+// The sizes that hold where the key is absent: transformers 4 leaves the sizes of the class out of a
+// wrapper's text_config. A key with null is an error.
+struct SizeDefaults {
+  int32_t vocab = 1;
+  int32_t hidden = 1;
+  int32_t intermediate = 1;
+  int32_t layers = 1;
+  int32_t heads = 1;
 };
 
-// vocab_size, hidden_size, num_hidden_layers, num_attention_heads, token ids; embedding_dim is hidden_size.
-void ReadCommonKeys(const CommonDefaults& defaults, JsonFields* fields, ModelConfig* config);
+// vocab_size, hidden_size, num_hidden_layers, num_attention_heads, token ids, and intermediate_size under the
+// family's key; embedding_dim is hidden_size.
+void ReadCommonKeys(const SizeDefaults& sizes, const TokenIdDefaults& token_ids, const char* intermediate_key,
+                    JsonFields* fields, ModelConfig* config);
 
 // Gated families have silu(gate) * up or the same with GELU in its tanh form, all other families a plain
 // non-linearity but for SiLU; Unimplemented for anything else.

@@ -17,7 +17,7 @@ using Method = QuantizationConfig::Method;
 
 constexpr char kMethod[] = "quant_method";
 constexpr int64_t kMaxGroup = int64_t{1} << 28;
-constexpr char kMethods[] = "gptq, awq, compressed-tensors, fp8 and mxfp4 are read";
+constexpr char kMethods[] = "gptq, awq, compressed-tensors, fp8, fbgemm_fp8 and mxfp4 are read";
 
 // The number of bits, under either name.
 void ReadBits(JsonFields* f, const char* key, QuantizationConfig* out) {
@@ -102,6 +102,11 @@ absl::Status ReadCompressedTensors(JsonFields* f, QuantizationConfig* out) {
                                       "naive-quantized"};
   if (std::find(std::begin(kFormats), std::end(kFormats), format) == std::end(kFormats))
     return f->Unsupported("format", format);
+  // Rotations of inputs that the model would have to compute.
+  JsonFields transform(f->file(), f->Object("transform_config"), "quantization_config.transform_config.");
+  if (!transform.Object("config_groups").empty())
+    return f->Unsupported("transform_config", "a rotation of some modules");
+  RETURN_IF_ERROR(transform.status());
   const json& groups = f->Object("config_groups");
   RETURN_IF_ERROR(f->status());
   for (const auto& [name, group] : groups.items()) {
@@ -147,7 +152,7 @@ absl::Status ReadQuantization(JsonFields* fields, QuantizationConfig* quantizati
   if (method == "gptq") return ReadGptq(&f, quantization);
   if (method == "awq") return ReadAwq(&f, quantization);
   if (method == "compressed-tensors") return ReadCompressedTensors(&f, quantization);
-  if (method == "fp8") return ReadFp8(&f, quantization);
+  if (method == "fp8" || method == "fbgemm_fp8") return ReadFp8(&f, quantization);
   if (method == "mxfp4") {
     // Experts' (fused_experts.h). The other keys name modules, which the tensors show.
     quantization->method = Method::kMxfp4;

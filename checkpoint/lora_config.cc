@@ -7,8 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/safetensors.h"
 
 namespace somnus {
 namespace {
@@ -25,9 +27,10 @@ bool IsSet(const json& value) {
 
 // Refuses the keys of variants that do not compute y + scale * B * A * x.
 absl::Status RefuseVariants(JsonFields* fields) {
-  for (const char* key : {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora",
-                          "layer_replication", "target_parameters", "trainable_token_indices",
-                          "alora_invocation_tokens", "arrow_config", "use_bdlora", "megatron_config"}) {
+  for (const char* key :
+       {"use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication",
+        "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "arrow_config",
+        "use_bdlora", "megatron_config", "kasa_config", "monteclora_config"}) {
     const json* value = fields->Find(key);
     if (value != nullptr && IsSet(*value)) return fields->Unsupported(key, value->dump());
   }
@@ -38,14 +41,15 @@ absl::Status RefuseVariants(JsonFields* fields) {
   // These initializations change the base model's weights, too.
   if (const json* init = fields->Find("init_lora_weights"); init != nullptr && init->is_string()) {
     const std::string name = init->get<std::string>();
-    for (const char* changes : {"pissa", "olora", "corda", "loftq"}) {
-      if (absl::StartsWith(name, changes)) return fields->Unsupported("init_lora_weights", name);
+    for (const char* changes : {"pissa", "olora", "corda", "loftq", "lora_ga"}) {
+      if (absl::StartsWithIgnoreCase(name, changes)) return fields->Unsupported("init_lora_weights", name);
     }
   }
   return fields->status();
 }
 
-// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here.
+// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here:
+// a whole name follows.
 bool IsName(absl::string_view key) {
   return !key.empty() && std::all_of(key.begin(), key.end(),
                                      [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
@@ -58,11 +62,12 @@ absl::StatusOr<std::map<std::string, double>> ReadPattern(JsonFields* fields, co
   RETURN_IF_ERROR(fields->status());
   if (object.size() > kMaxPatterns) return fields->Bad(key, "too many entries");
   for (const auto& [name, value] : object.items()) {
-    const absl::string_view plain = absl::StartsWith(name, "^") ? absl::string_view(name).substr(1) : name;
+    const bool is_whole = absl::StartsWith(name, "^");
+    const std::string plain = name.substr(is_whole ? 1 : 0);
     if (!IsName(plain)) return fields->Unsupported(key, absl::StrCat("the regular expression '", name, "'"));
     if (!value.is_number() || !std::isfinite(value.get<double>()))
       return fields->Bad(key, absl::StrCat("'", name, "' is not a number"));
-    pattern.emplace(plain, value.get<double>());
+    pattern.emplace(absl::StrCat(is_whole ? "^" : "", CanonicalName(plain)), value.get<double>());
   }
   return pattern;
 }
@@ -74,7 +79,7 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(JsonFields* fields) {
   if (!value->is_array()) return fields->Bad("target_modules", "neither a list of names nor a string");
   for (const json& name : *value) {
     if (!name.is_string()) return fields->Bad("target_modules", "not a list of names");
-    targets.push_back(name.get<std::string>());
+    targets.push_back(CanonicalName(name.get<std::string>()));
   }
   return targets;
 }
@@ -100,6 +105,7 @@ absl::StatusOr<double> Lookup(const std::map<std::string, double>& pattern, cons
 }  // namespace
 
 bool NamesModule(absl::string_view key, absl::string_view module) {
+  if (absl::ConsumePrefix(&key, "^")) return module == key;
   return module == key || (absl::EndsWith(module, key) && module.size() > key.size() &&
                            module[module.size() - key.size() - 1] == '.');
 }

@@ -27,8 +27,8 @@ class LoraConfig {
   absl::StatusOr<int32_t> RankOf(absl::string_view module) const;
   // The factor of B * A for a module of that rank; the keys of alpha_pattern are matched as in RankOf.
   absl::StatusOr<double> ScaleOf(absl::string_view module, int32_t rank) const;
-  // The entries of target_modules if target_modules is a list; empty where it is "all-linear" or a regular
-  // expression, which the tensors then decide.
+  // The entries of target_modules, without the prefixes of wrappers, if target_modules is a list; empty where
+  // it is "all-linear" or a regular expression, which the tensors then decide.
   const std::vector<std::string>& targets() const { return targets_; }
 
  private:
@@ -41,7 +41,8 @@ class LoraConfig {
   std::vector<std::string> targets_;
 };
 
-// Whether `module` is named by `key` as PEFT matches names: equal, or equal from a "." on.
+// Whether `module` is named by `key` as PEFT matches names: equal, or, but for a key that begins with "^",
+// equal from a "." on.
 bool NamesModule(absl::string_view key, absl::string_view module);
 
 }  // namespace somnus

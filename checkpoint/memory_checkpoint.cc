@@ -75,7 +75,7 @@ class HeldTensors final : public MemoryCheckpoint {
   }
 
   const SentTensor* FindSent(absl::string_view name) const override {
-    const auto it = sent_.find(name);
+    const auto it = sent_.find(FileName(*config().family, name));
     return it == sent_.end() ? nullptr : it->second.get();
   }
 

@@ -177,9 +177,8 @@ absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
   return file.text().substr(sizeof(length), length);
 }
 
-// Checkpoints that were saved from the bare model, without the head, lack the outermost "model."; checkpoints
-// of a wrapper (a compiled or distributed module, the text part of a multimodal model, a merged adapter) have
-// further prefixes.
+}  // namespace
+
 std::string CanonicalName(const std::string& name) {
   absl::string_view inner = name;
   const auto strip = [&inner](const char* outer) { return absl::ConsumePrefix(&inner, outer); };
@@ -192,8 +191,6 @@ std::string CanonicalName(const std::string& name) {
   }
   return name;
 }
-
-}  // namespace
 
 absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(const std::string&)>& wanted,
                              TensorTable* tensors) {

@@ -11,6 +11,11 @@
 
 namespace somnus {
 
+// The name of a tensor or a module as models of that kind are mostly saved. Checkpoints that were saved from
+// the bare model, without the head, lack the outermost "model."; checkpoints of a wrapper (a compiled or
+// distributed module, the text part of a multimodal model, a merged adapter) have further prefixes.
+std::string CanonicalName(const std::string& name);
+
 // Adds the tensors of one file for which `wanted` (null: all) returns true. As the format demands, the
 // tensors must cover the data part exactly, without holes or overlaps. Any damage is InvalidArgument naming
 // file, tensor and reason. The caller keeps `file` mapped.

@@ -41,6 +41,26 @@ absl::Status TensorTable::CheckIsNew(const std::string& name, const std::string&
   return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", name, " is there more than once"));
 }
 
+absl::Status TensorTable::Rename(absl::FunctionRef<std::string(const std::string&)> name_of) {
+  for (const auto& tensor : tensors_) {
+    std::string name = name_of(tensor->name);
+    if (name == tensor->name) continue;
+    RETURN_IF_ERROR(CheckIsNew(name, tensor->file));
+    by_name_.erase(tensor->name);
+    tensor->name = std::move(name);
+    by_name_.emplace(tensor->name, tensor.get());
+  }
+  for (const RawTensor* const tensor : AllRaw()) {
+    std::string name = name_of(tensor->name);
+    if (name == tensor->name) continue;
+    RETURN_IF_ERROR(CheckIsNew(name, tensor->file));
+    auto moved = raw_.extract(tensor->name);
+    moved.mapped()->name = name;
+    raw_.emplace(std::move(name), std::move(moved.mapped()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TensorTable::SetForms(const ModelConfig& config, TensorOrigin origin) {
   absl::Status status;
   ForEachUncommonTensor(config, origin, [&](const std::string& name, const HeadOrder& heads, float offset) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "checkpoint/canonical_tensors.h"
 #include "checkpoint/checkpoint.h"
@@ -43,6 +44,8 @@ class TensorTable {
   // Sets TensorInfo::heads and TensorInfo::offset of the tensors of such a model. Unimplemented where rows
   // lie in another order and a head's rows would no longer share the scales of their block.
   absl::Status SetForms(const ModelConfig& config, TensorOrigin origin);
+  // Gives every tensor the name that `name_of` returns for its name. InvalidArgument when a name is taken.
+  absl::Status Rename(absl::FunctionRef<std::string(const std::string& name)> name_of);
   // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 

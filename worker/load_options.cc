@@ -204,6 +204,10 @@ absl::Status CheckAdapters(const v1::LoadModelRequest& request) {
         absl::StrCat("max_adapters: ", request.max_adapters(), " is not from 0 to ", kMaxAdapters));
   }
   if (request.max_adapters() == 0) return absl::OkStatus();
+  if (request.max_loras() < 1 || request.max_loras() > request.max_adapters()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_loras: ", request.max_loras(), " is not from 1 to ", request.max_adapters()));
+  }
   if (request.max_lora_rank() >= 1 && request.max_lora_rank() <= LoraAdapter::kMaxRank)
     return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -275,7 +279,10 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   runner.pipeline = PlaceInPipeline(request.parallel());
   runner.num_speculative_tokens = request.num_speculative_tokens();
   runner.max_adapters = request.max_adapters();
-  if (request.max_adapters() > 0) runner.max_lora_rank = request.max_lora_rank();
+  if (request.max_adapters() > 0) {
+    runner.max_loras = request.max_loras();
+    runner.max_lora_rank = request.max_lora_rank();
+  }
   if (request.load_format() == v1::LOAD_FORMAT_DUMMY) runner.draft_format = LoadFormat::kDummy;
   return options;
 }

@@ -88,7 +88,8 @@ constexpr char kTemperature[] = "a factor of queries by position";
 
 // Defaults of the configuration classes of `transformers`.
 struct LatentKeys {
-  int32_t vocab, heads, intermediate, positions, query_rank, nope, value;
+  SizeDefaults sizes;
+  int32_t positions, query_rank, nope, value;
   double eps;
   ExpertKeys experts;
 };
@@ -107,7 +108,14 @@ constexpr ExpertKeys kDeepSeekExperts = {.default_experts = 256,
                                          .default_groups = 8,
                                          .default_top_groups = 4,
                                          .default_scale = 2.5};
-constexpr LatentKeys kDeepSeekKeys = {129280, 128, 18432, 4096, 1536, 128, 128, 1e-6, kDeepSeekExperts};
+constexpr LatentKeys kDeepSeekKeys = {
+    .sizes = {.vocab = 129280, .hidden = 7168, .intermediate = 18432, .layers = 61, .heads = 128},
+    .positions = 4096,
+    .query_rank = 1536,
+    .nope = 128,
+    .value = 128,
+    .eps = 1e-6,
+    .experts = kDeepSeekExperts};
 constexpr ExpertKeys GlmExperts() {
   ExpertKeys keys = kDeepSeekExperts;
   keys.default_experts = 64;
@@ -118,7 +126,14 @@ constexpr ExpertKeys GlmExperts() {
   keys.default_scale = 1.8;
   return keys;
 }
-constexpr LatentKeys kGlmKeys = {154880, 20, 10240, 202752, 768, 192, 256, 1e-5, GlmExperts()};
+constexpr LatentKeys kGlmKeys = {
+    .sizes = {.vocab = 154880, .hidden = 2048, .intermediate = 10240, .layers = 47, .heads = 20},
+    .positions = 202752,
+    .query_rank = 768,
+    .nope = 192,
+    .value = 256,
+    .eps = 1e-5,
+    .experts = GlmExperts()};
 
 void ReadLatentSizes(const LatentKeys& keys, JsonFields* fields, LatentConfig* latent) {
   constexpr int64_t kMost = 1 << 28;  // sums of two sizes fit an int32
@@ -152,10 +167,8 @@ absl::Status ReadLatentScale(JsonFields* fields, ModelConfig* config) {
 }
 
 absl::Status ReadLatentDecoder(const LatentKeys& keys, JsonFields* fields, ModelConfig* model) {
-  ReadCommonKeys({.token_ids = {.bos = 0, .eos = 1}, .vocab = keys.vocab, .heads = keys.heads}, fields,
-                 model);
+  ReadCommonKeys(keys.sizes, {.bos = 0, .eos = 1}, "intermediate_size", fields, model);
   ReadLatentSizes(keys, fields, &model->latent);
-  model->intermediate_size = fields->Size("intermediate_size", keys.intermediate);
   model->max_position_embeddings = fields->Size("max_position_embeddings", keys.positions);
   model->norm_eps = fields->Double("rms_norm_eps", keys.eps);
   model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
@@ -210,6 +223,7 @@ constexpr Family kDeepSeekV3 = {
     .finish_gguf = FinishGguf,
     .tensors = kGatedDecoderTensors,
     .layer_tensors = kLayerTensors,
+    .other_model_type = "kimi_k2",
 };
 const FamilyRegistration kDeepSeekV3Registration(&kDeepSeekV3);
 

@@ -27,8 +27,7 @@ void NeedRope(JsonFields* fields, ModelConfig*) {
 
 absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* model) {
   if (keys.more != nullptr) keys.more(fields, model);
-  ReadCommonKeys({keys.token_ids, keys.default_vocab, keys.default_heads}, fields, model);
-  model->intermediate_size = fields->Size(keys.intermediate_key);
+  ReadCommonKeys(keys.sizes, keys.token_ids, keys.intermediate_key, fields, model);
   const bool default_kv_heads = keys.default_kv_heads > 0 && fields->Find("num_key_value_heads") == nullptr;
   model->num_kv_heads =
       fields->Size("num_key_value_heads", default_kv_heads ? keys.default_kv_heads : model->num_heads);

@@ -19,9 +19,8 @@ struct GatedDecoderKeys {
   bool mlp_bias_by_flag = false;
   WindowKeys window = {};
   RopeKeys rope = {};
+  SizeDefaults sizes = {};
   int32_t default_positions = 2048;
-  int32_t default_vocab = 0;     // 0: vocab_size must be there
-  int32_t default_heads = 0;     // 0: num_attention_heads must be there
   int32_t default_kv_heads = 0;  // 0: as many as heads
   int32_t default_head_dim = 0;  // 0: hidden_size / heads
   double default_eps = 1e-6;

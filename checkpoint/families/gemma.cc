@@ -10,6 +10,11 @@
 namespace somnus {
 namespace {
 
+constexpr SizeDefaults kSizes = {
+    .vocab = 256000, .hidden = 2304, .intermediate = 9216, .layers = 26, .heads = 8};
+constexpr SizeDefaults kSizes3 = {
+    .vocab = 262208, .hidden = 2304, .intermediate = 9216, .layers = 26, .heads = 8};
+
 void ReadScales(JsonFields* fields, ModelConfig* config) {
   const bool gemma2 = !config->family->qk_norm;
   const double scalar = fields->Double("query_pre_attn_scalar", 256);
@@ -23,7 +28,7 @@ void ReadScales(JsonFields* fields, ModelConfig* config) {
   };
   config->attention_softcap = cap("attn_logit_softcapping", gemma2 ? 50 : 0);
   config->logits_softcap = cap("final_logit_softcapping", gemma2 ? 30 : 0);
-  config->embedding_scale = std::sqrt(static_cast<double>(fields->Size("hidden_size")));
+  config->embedding_scale = std::sqrt(static_cast<double>(fields->Size("hidden_size", kSizes.hidden)));
   if (fields->Bool("use_bidirectional_attention", false))
     fields->Note(fields->Unsupported("use_bidirectional_attention", "true"));
 }
@@ -58,9 +63,8 @@ constexpr TensorSpec kLayerTensors[] = {
 
 constexpr GatedDecoderKeys kGemma2Keys = {.bias_by_flag = true,
                                           .window = {.kind = AttentionWindow::kByPattern},
+                                          .sizes = kSizes,
                                           .default_positions = 8192,
-                                          .default_vocab = 256000,
-                                          .default_heads = 8,
                                           .default_kv_heads = 4,
                                           .default_head_dim = 256,
                                           .tied = true,
@@ -83,9 +87,8 @@ const FamilyRegistration kGemma2Registration(&kGemma2);
 constexpr GatedDecoderKeys kGemma3Keys = {.bias_by_flag = true,
                                           .window = {.kind = AttentionWindow::kByPattern},
                                           .rope = {.theta = 1e6},
+                                          .sizes = kSizes3,
                                           .default_positions = 131072,
-                                          .default_vocab = 262208,
-                                          .default_heads = 8,
                                           .default_kv_heads = 4,
                                           .default_head_dim = 256,
                                           .tied = true,

@@ -6,13 +6,15 @@
 namespace somnus {
 namespace {
 
-constexpr GatedDecoderKeys kGlmKeys = {.qkv_bias_by_flag = true,
-                                       .rope = {.partial = 0.5},
-                                       .default_positions = 131072,
-                                       .default_kv_heads = 2,
-                                       .default_head_dim = 128,
-                                       .default_eps = 1.5625e-7,
-                                       .token_ids = {.pad = 151329}};
+constexpr GatedDecoderKeys kGlmKeys = {
+    .qkv_bias_by_flag = true,
+    .rope = {.partial = 0.5},
+    .sizes = {.vocab = 151552, .hidden = 4096, .intermediate = 13696, .layers = 40, .heads = 32},
+    .default_positions = 131072,
+    .default_kv_heads = 2,
+    .default_head_dim = 128,
+    .default_eps = 1.5625e-7,
+    .token_ids = {.pad = 151329}};
 
 // A file without the key has three tokens that end a text.
 absl::Status ReadGlm(JsonFields* fields, ModelConfig* config) {

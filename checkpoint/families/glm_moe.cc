@@ -12,7 +12,11 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kKeys = {
-    .rope = {.partial = 0.5}, .default_positions = 131072, .default_kv_heads = 8, .default_eps = 1e-5};
+    .rope = {.partial = 0.5},
+    .sizes = {.vocab = 151552, .hidden = 4096, .intermediate = 10944, .layers = 46, .heads = 96},
+    .default_positions = 131072,
+    .default_kv_heads = 8,
+    .default_eps = 1e-5};
 constexpr ExpertKeys kExperts = {.default_experts = 128,
                                  .default_per_token = 8,
                                  .default_size = 1408,

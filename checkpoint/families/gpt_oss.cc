@@ -9,14 +9,16 @@
 namespace somnus {
 namespace {
 
-constexpr GatedDecoderKeys kKeys = {.qkv_bias_by_flag = true,
-                                    .window = {.kind = AttentionWindow::kByPattern, .default_window = 128},
-                                    .rope = {.theta = 150000},
-                                    .default_positions = 131072,
-                                    .default_kv_heads = 8,
-                                    .default_head_dim = 64,
-                                    .default_eps = 1e-5,
-                                    .more = NeedRope};
+constexpr GatedDecoderKeys kKeys = {
+    .qkv_bias_by_flag = true,
+    .window = {.kind = AttentionWindow::kByPattern, .default_window = 128},
+    .rope = {.theta = 150000},
+    .sizes = {.vocab = 201088, .hidden = 2880, .intermediate = 2880, .layers = 36, .heads = 64},
+    .default_positions = 131072,
+    .default_kv_heads = 8,
+    .default_head_dim = 64,
+    .default_eps = 1e-5,
+    .more = NeedRope};
 constexpr ExpertKeys kExperts = {
     .default_experts = 128, .default_per_token = 4, .size_key = "intermediate_size", .default_size = 2880};
 

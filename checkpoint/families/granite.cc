@@ -33,10 +33,12 @@ void FinishGguf(GgufFields* fields, ModelConfig* config) {
   }
 }
 
-constexpr GatedDecoderKeys kGraniteKeys = {.bias_by_flag = true,
-                                           .mlp_bias_by_flag = true,
-                                           .token_ids = {.bos = 1, .eos = 2},
-                                           .more = ReadMultipliers};
+constexpr GatedDecoderKeys kGraniteKeys = {
+    .bias_by_flag = true,
+    .mlp_bias_by_flag = true,
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 11008, .layers = 32, .heads = 32},
+    .token_ids = {.bos = 1, .eos = 2},
+    .more = ReadMultipliers};
 constexpr Family kGranite = GatedDecoder<kGraniteKeys>({
     .model_type = "granite",
     .class_name = "Granite",
@@ -48,17 +50,19 @@ const FamilyRegistration kGraniteRegistration(&kGranite);
 
 // The 4.0 micro sizes: attention on every layer, and the shared MLP without experts.
 void CheckDense(JsonFields* fields, ModelConfig* config) {
-  if (!fields->Has("layer_types"))
+  if (!fields->Has("layer_types") && !fields->Has("layers_block_type"))
     fields->Note(fields->Unsupported("layer_types", "Mamba layers, as of a file without the key"));
   if (fields->Int("num_local_experts", 8, 0, 1 << 20) > 0)
     fields->Note(fields->Unsupported("num_local_experts", "a mixture of experts"));
   ReadMultipliers(fields, config);
 }
 
-constexpr GatedDecoderKeys kHybridKeys = {.bias_by_flag = true,
-                                          .intermediate_key = "shared_intermediate_size",
-                                          .token_ids = {.bos = 1, .eos = 2},
-                                          .more = CheckDense};
+constexpr GatedDecoderKeys kHybridKeys = {
+    .bias_by_flag = true,
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 1024, .layers = 32, .heads = 32},
+    .intermediate_key = "shared_intermediate_size",
+    .token_ids = {.bos = 1, .eos = 2},
+    .more = CheckDense};
 
 absl::Status ReadHybrid(JsonFields* fields, ModelConfig* config) {
   const std::string positions = fields->String("position_embedding_type", "nope");

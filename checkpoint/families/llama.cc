@@ -6,7 +6,10 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kLlamaKeys = {
-    .bias_by_flag = true, .mlp_bias_by_flag = true, .token_ids = {.bos = 1, .eos = 2}};
+    .bias_by_flag = true,
+    .mlp_bias_by_flag = true,
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 11008, .layers = 32, .heads = 32},
+    .token_ids = {.bos = 1, .eos = 2}};
 constexpr Family kLlama = GatedDecoder<kLlamaKeys>({
     .model_type = "llama",
     .class_name = "Llama",

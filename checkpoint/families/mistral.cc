@@ -6,10 +6,12 @@
 namespace somnus {
 namespace {
 
-constexpr GatedDecoderKeys kMistralKeys = {.window = {.kind = AttentionWindow::kAlways},
-                                           .default_positions = 131072,
-                                           .default_kv_heads = 8,
-                                           .token_ids = {.bos = 1, .eos = 2}};
+constexpr GatedDecoderKeys kMistralKeys = {
+    .window = {.kind = AttentionWindow::kAlways},
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 14336, .layers = 32, .heads = 32},
+    .default_positions = 131072,
+    .default_kv_heads = 8,
+    .token_ids = {.bos = 1, .eos = 2}};
 // Mistral's GGUF files name the architecture llama.
 constexpr Family kMistral = GatedDecoder<kMistralKeys>({.model_type = "mistral", .class_name = "Mistral"});
 const FamilyRegistration kMistralRegistration(&kMistral);
@@ -21,6 +23,7 @@ const FamilyRegistration kMinistralRegistration(&kMinistral);
 constexpr GatedDecoderKeys kMinistral3Keys = {
     .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
     .rope = {.theta = 1e6},
+    .sizes = {.vocab = 131072, .hidden = 4096, .intermediate = 14336, .layers = 34, .heads = 32},
     .default_positions = 262144,
     .default_kv_heads = 8,
     .default_head_dim = 128,

@@ -7,12 +7,14 @@
 namespace somnus {
 namespace {
 
-constexpr GatedDecoderKeys kKeys = {.window = {.kind = AttentionWindow::kAlways, .default_window = 0},
-                                    .rope = {.theta = 1e6},
-                                    .default_positions = 131072,
-                                    .default_kv_heads = 8,
-                                    .default_eps = 1e-5,
-                                    .token_ids = {.bos = 1, .eos = 2}};
+constexpr GatedDecoderKeys kKeys = {
+    .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
+    .rope = {.theta = 1e6},
+    .sizes = {.vocab = 32000, .hidden = 4096, .intermediate = 14336, .layers = 32, .heads = 32},
+    .default_positions = 131072,
+    .default_kv_heads = 8,
+    .default_eps = 1e-5,
+    .token_ids = {.bos = 1, .eos = 2}};
 constexpr ExpertKeys kExperts = {
     .default_experts = 8, .default_per_token = 2, .size_key = "intermediate_size", .default_size = 14336};
 
@@ -36,6 +38,7 @@ constexpr TensorSpec kLayerTensors[] = {
     layer_tensors::Named(layer_tensors::kExpertUp, "block_sparse_moe.experts.*.w3"),
     layer_tensors::Named(layer_tensors::kExpertDown, "block_sparse_moe.experts.*.w2"),
 };
+constexpr ModuleName kModuleNames[] = {{"mlp.", "block_sparse_moe."}};
 // Mixtral's GGUF files name the architecture llama, and have experts.
 constexpr Family kMixtral = {
     .model_type = "mixtral",
@@ -46,6 +49,7 @@ constexpr Family kMixtral = {
     .finish_gguf = FinishGguf,
     .tensors = kGatedDecoderTensors,
     .layer_tensors = kLayerTensors,
+    .module_names = kModuleNames,
 };
 const FamilyRegistration kMixtralRegistration(&kMixtral);
 

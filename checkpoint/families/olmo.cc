@@ -26,8 +26,10 @@ constexpr TensorSpec kLayerTensors[] = {
     layer_tensors::kAfterMlp,
 };
 
+constexpr SizeDefaults kSizes = {
+    .vocab = 50304, .hidden = 4096, .intermediate = 11008, .layers = 32, .heads = 32};
 constexpr GatedDecoderKeys kOlmo2Keys = {
-    .bias_by_flag = true, .default_eps = 1e-5, .token_ids = {.eos = 50279, .pad = 1}};
+    .bias_by_flag = true, .sizes = kSizes, .default_eps = 1e-5, .token_ids = {.eos = 50279, .pad = 1}};
 constexpr Family kOlmo2 = GatedDecoder<kOlmo2Keys>({
     .model_type = "olmo2",
     .class_name = "Olmo2",
@@ -43,6 +45,7 @@ const FamilyRegistration kOlmo2Registration(&kOlmo2);
 constexpr GatedDecoderKeys kOlmo3Keys = {.bias_by_flag = true,
                                          .window = {.kind = AttentionWindow::kByPattern},
                                          .rope = {.theta = 5e5, .local_theta = 5e5},
+                                         .sizes = kSizes,
                                          .default_eps = 1e-5,
                                          .token_ids = {.eos = 50279, .pad = 1}};
 // GGUF files name the architecture olmo2.

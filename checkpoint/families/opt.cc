@@ -9,8 +9,8 @@ namespace somnus {
 namespace {
 
 absl::Status ReadOpt(JsonFields* fields, ModelConfig* model) {
-  ReadCommonKeys({.token_ids = {.bos = 2, .eos = 2, .pad = 1}}, fields, model);
-  model->intermediate_size = fields->Size("ffn_dim");
+  ReadCommonKeys({.vocab = 50272, .hidden = 768, .intermediate = 3072, .layers = 12, .heads = 12},
+                 {.bos = 2, .eos = 2, .pad = 1}, "ffn_dim", fields, model);
   model->num_kv_heads = model->num_heads;
   model->max_position_embeddings = fields->Size("max_position_embeddings", 2048);
   model->tie_word_embeddings = fields->Bool("tie_word_embeddings", true);

@@ -11,11 +11,13 @@ constexpr TensorSpec kLayerTensors[] = {
     layer_tensors::kPostAttentionNorm, layer_tensors::kGateUp,        layer_tensors::kDown,
 };
 
-constexpr GatedDecoderKeys kPhi3Keys = {.window = {.kind = AttentionWindow::kAlways, .default_window = 0},
-                                        .rope = {.yarn_is_longrope = true},
-                                        .default_positions = 4096,
-                                        .default_eps = 1e-5,
-                                        .token_ids = {.bos = 1, .eos = 32000, .pad = 32000}};
+constexpr GatedDecoderKeys kPhi3Keys = {
+    .window = {.kind = AttentionWindow::kAlways, .default_window = 0},
+    .rope = {.yarn_is_longrope = true},
+    .sizes = {.vocab = 32064, .hidden = 3072, .intermediate = 8192, .layers = 32, .heads = 32},
+    .default_positions = 4096,
+    .default_eps = 1e-5,
+    .token_ids = {.bos = 1, .eos = 32000, .pad = 32000}};
 constexpr Family kPhi3 = GatedDecoder<kPhi3Keys>({
     .model_type = "phi3",
     .class_name = "Phi3",

@@ -5,8 +5,11 @@
 namespace somnus {
 namespace {
 
+constexpr SizeDefaults kSizes = {
+    .vocab = 151936, .hidden = 4096, .intermediate = 22016, .layers = 32, .heads = 32};
 constexpr GatedDecoderKeys kQwen2Keys = {.qkv_bias = true,
                                          .window = {.kind = AttentionWindow::kBySwitch},
+                                         .sizes = kSizes,
                                          .default_positions = 32768,
                                          .default_kv_heads = 32};
 constexpr Family kQwen2 = GatedDecoder<kQwen2Keys>({
@@ -18,6 +21,7 @@ const FamilyRegistration kQwen2Registration(&kQwen2);
 
 constexpr GatedDecoderKeys kQwen3Keys = {.bias_by_flag = true,
                                          .window = {.kind = AttentionWindow::kBySwitch},
+                                         .sizes = kSizes,
                                          .default_positions = 32768,
                                          .default_kv_heads = 32,
                                          .default_head_dim = 128};

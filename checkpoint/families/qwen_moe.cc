@@ -10,7 +10,10 @@ namespace somnus {
 namespace {
 
 constexpr GatedDecoderKeys kQwen2Keys = {
-    .window = {.kind = AttentionWindow::kBySwitch}, .default_positions = 32768, .default_kv_heads = 16};
+    .window = {.kind = AttentionWindow::kBySwitchAlternating},
+    .sizes = {.vocab = 151936, .hidden = 2048, .intermediate = 5632, .layers = 24, .heads = 16},
+    .default_positions = 32768,
+    .default_kv_heads = 16};
 constexpr ExpertKeys kQwen2Experts = {.default_experts = 60,
                                       .default_per_token = 4,
                                       .default_size = 1408,
@@ -20,10 +23,12 @@ constexpr ExpertKeys kQwen2Experts = {.default_experts = 60,
                                       .default_shared = 5632};
 
 // The switch of the window holds for all layers: transformers' class has no max_window_layers.
-constexpr GatedDecoderKeys kQwen3Keys = {.bias_by_flag = true,
-                                         .window = {.kind = AttentionWindow::kBySwitch},
-                                         .default_positions = 32768,
-                                         .default_kv_heads = 4};
+constexpr GatedDecoderKeys kQwen3Keys = {
+    .bias_by_flag = true,
+    .window = {.kind = AttentionWindow::kBySwitch},
+    .sizes = {.vocab = 151936, .hidden = 2048, .intermediate = 6144, .layers = 24, .heads = 32},
+    .default_positions = 32768,
+    .default_kv_heads = 4};
 constexpr ExpertKeys kQwen3Experts = {.default_experts = 128,
                                       .default_per_token = 8,
                                       .default_size = 768,

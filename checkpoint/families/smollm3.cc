@@ -10,6 +10,7 @@ constexpr GatedDecoderKeys kSmolLm3Keys = {
     .mlp_bias_by_flag = true,
     .window = {.kind = AttentionWindow::kWithoutRotary, .default_window = 0, .skips_rope_by_list = true},
     .rope = {.theta = 2e6},
+    .sizes = {.vocab = 128256, .hidden = 2048, .intermediate = 11008, .layers = 36, .heads = 16},
     .default_positions = 32768,
     .default_kv_heads = 4,
     .tied = true,

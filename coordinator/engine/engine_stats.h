@@ -79,7 +79,7 @@ struct EngineStats {
   int32_t block_size = 0;
   // Of the cache's size (ResizeKvCache), likewise without the null block.
   int32_t mapped_blocks = 0;   // that have memory while the cache is resident
-  int32_t longest_blocks = 0;  // that a sequence of max_model_len takes
+  int32_t longest_blocks = 0;  // that a sequence of max_model_len has at once
   int32_t max_blocks = 0;      // of the whole cache
   int64_t waiting_tokens = 0;  // of prompts that were never scheduled
   // So long the oldest open request has waited for memory that sleeps (of replicas: on all); 0: none does.

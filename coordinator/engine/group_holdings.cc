@@ -14,9 +14,8 @@ constexpr char kOnlyReplaced[] =
     "only somnus reload-weights (POST /reload_weights) or an update can bring them";
 
 int32_t SmallestCache(const SchedulerOptions& scheduler) {
-  const int64_t longest =
-      (int64_t{scheduler.max_model_len} + scheduler.blocks.block_size - 1) / scheduler.blocks.block_size;
-  return static_cast<int32_t>(std::min<int64_t>(NumBlocks(longest), scheduler.blocks.num_blocks));
+  return static_cast<int32_t>(
+      std::min<int64_t>(NumBlocks(BlocksOfLongest(scheduler)), scheduler.blocks.num_blocks));
 }
 
 }  // namespace

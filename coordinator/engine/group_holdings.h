@@ -28,7 +28,7 @@ class GroupHoldings {
   const Weights& weights() const { return weights_; }
   // Blocks of the KV cache, the null block included.
   int32_t mapped_blocks() const { return mapped_blocks_; }
-  // No cache is smaller: a sequence of max_model_len needs so many blocks, the null block included.
+  // No cache is smaller: a sequence of max_model_len has so many blocks at once, with the null block.
   int32_t smallest_cache() const { return smallest_cache_; }
   // For the executor, which brings ranks to this after a loss.
   Held held() const;

@@ -6,19 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
-#include "coordinator/block_manager/block_table.h"
 
 namespace somnus {
-namespace {
-
-// How many blocks a sequence of max_model_len has at once.
-int32_t BlocksOfLongest(const SchedulerOptions& options) {
-  BlockManagerOptions blocks = options.blocks;
-  blocks.max_step_tokens = options.max_num_batched_tokens;
-  return TableSize(blocks, options.max_model_len, /*num_given_back=*/0);
-}
-
-}  // namespace
 
 PrefixBook::PrefixBook(const PinLimits& limits, const SchedulerOptions& options, std::function<void()> wake)
     : limits_(limits),

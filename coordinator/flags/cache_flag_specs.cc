@@ -44,7 +44,7 @@ FlagGroup CacheFlags(Flags* f) {
           Flag::Bytes(
               "min-kv-cache-memory-bytes", &f->min_kv_cache_memory_bytes, 0, int64_t{1} << 50,
               "of each worker, that the KV cache keeps when other models need memory; at least what one "
-              "sequence of --max-model-len takes (--elastic-kv-cache)"),
+              "sequence of --max-model-len takes at once (--elastic-kv-cache)"),
           Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype, kDTypes),
           Flag::Switch("enable-prefix-caching", &f->engine.scheduler.blocks.enable_prefix_caching,
                        "share the KV cache of equal prompt prefixes"),

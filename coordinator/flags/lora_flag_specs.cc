@@ -79,9 +79,10 @@ FlagGroup AdapterFlags(LoraFlags* f) {
               [f](const std::string& value) { return SetModules(value, f); },
               "an adapter that is loaded at the start; may be repeated; JSON: an object of name, path and "
               "base_model_name, or a list of such objects"),
-          Flag::Int("max-loras", &f->max_loras, 1, kMaxAdapters, "different adapters in one step, at most"),
+          Flag::Int("max-loras", &f->max_loras, 1, kMaxAdapters,
+                    "different adapters in one step, at most; every worker's device has a place for each"),
           Flag::Int("max-cpu-loras", &f->max_cpu_loras, 0, kMaxAdapters,
-                    "adapters that can be loaded at once; each has its place in every worker's memory; 0: "
+                    "adapters that can be loaded at once; each has a copy in every worker's host memory; 0: "
                     "as many as --max-loras and --lora-modules ask for"),
           Flag::Int("max-lora-rank", &f->max_rank, 1, LoraAdapter::kMaxRank,
                     "the largest rank of an adapter, for which places are made"),

@@ -61,6 +61,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   }
   if (flags.lora.enabled) {
     request.set_max_adapters(MaxAdapters(flags.lora));
+    request.set_max_loras(flags.lora.max_loras);
     request.set_max_lora_rank(flags.lora.max_rank);
   }
   return request;

@@ -50,7 +50,7 @@ absl::Status AdapterRegistry::Load(const std::string& name, const std::string& p
   if (slot == 0 && replaced == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat(options_.max_adapters,
                                                      " adapters are loaded, which is as many as "
-                                                     "--max-cpu-loras has places for; unload one"));
+                                                     "--max-cpu-loras allows; unload one"));
   }
   const std::string old_path = replaced == nullptr ? "" : replaced->path;
   const bool in_its_place = slot == 0;

@@ -3,8 +3,8 @@
 //
 // A load sends the adapter to the workers first, and then shows the name. An unload hides the name first,
 // waits for the adapter's open requests, and then takes the adapter from the workers. Where a load takes the
-// place of an adapter of the same name, open requests end with the adapter that they began with, if there is
-// a place for both; else the load waits for these requests.
+// place of an adapter of the same name, open requests end with the adapter that they began with, if both may
+// be loaded; else the load waits for these requests.
 //
 // Thread safe. Load and Unload block, and run one at a time; Find and List do not wait for these.
 
@@ -41,9 +41,9 @@ class AdapterRegistry {
   AdapterRegistry(const AdapterRegistry&) = delete;
 
   // InvalidArgument names lora_name or lora_path; AlreadyExists: the name is loaded, and `in_place` is false;
-  // ResourceExhausted: every place is taken; DeadlineExceeded: the requests of the adapter that is replaced
-  // have not ended in time; else the engine's error, which names the tensor or the key. After an error the
-  // adapters are those of before.
+  // ResourceExhausted: as many are loaded as may be; DeadlineExceeded: the requests of the adapter that is
+  // replaced have not ended in time; else the engine's error, which names the tensor or the key. After an
+  // error the adapters are those of before.
   absl::Status Load(const std::string& name, const std::string& path, bool in_place);
   // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays. After an error of the
   // engine the name is no longer served, and the workers keep the adapter until the next call of Load or

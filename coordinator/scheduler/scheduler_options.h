@@ -1,6 +1,7 @@
 #pragma once
 // What a Scheduler is made with. Plain data.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -46,5 +47,14 @@ struct SchedulerOptions {
   // first sequences would be due again each time, and the last sequences would wait for their end.
   bool fills_stages = true;
 };
+
+// The most blocks that a sequence of max_model_len has at once.
+inline int32_t BlocksOfLongest(const SchedulerOptions& options) {
+  const int32_t block_size = options.blocks.block_size;
+  const int64_t all = (int64_t{options.max_model_len} + block_size - 1) / block_size;
+  const int64_t reach = options.blocks.attention_reach;
+  const int64_t at_once = WindowBlocks(reach, options.max_num_batched_tokens, block_size);
+  return static_cast<int32_t>(reach == 0 ? all : std::min(all, at_once));
+}
 
 }  // namespace somnus

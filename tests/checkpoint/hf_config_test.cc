@@ -114,12 +114,36 @@ TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
   EXPECT_EQ(Good(With(mistral, "sliding_window", nullptr)).num_kv_heads, 8);
 }
 
+// A wrapper's text_config lacks the sizes that are those of the class, as transformers 4 wrote it: here
+// Mistral Small 3.1, whose number of heads is the class's, and LLaVA 1.5.
+TEST(HfConfig, TextConfigsLackTheSizesOfTheClass) {
+  json text =
+      json::parse(R"({"model_type":"mistral","head_dim":128,"hidden_size":5120,"intermediate_size":32768,
+    "num_hidden_layers":40,"vocab_size":131072,"sliding_window":null,"rope_theta":1e9,"rms_norm_eps":1e-5})");
+  const auto wrapped = [](const json& part) {
+    return Good({{"architectures", {"SomeForConditionalGeneration"}}, {"text_config", part}});
+  };
+  const ModelConfig mistral = wrapped(text);
+  EXPECT_EQ(mistral.num_heads, 32);
+  EXPECT_EQ(mistral.num_kv_heads, 8);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  text = json::parse(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":32064,
+    "max_position_embeddings":4096,"rms_norm_eps":1e-5,"torch_dtype":"float16"})");
+  const ModelConfig llama = wrapped(text);
+  EXPECT_EQ(llama.hidden_size, 4096);
+  EXPECT_EQ(llama.intermediate_size, 11008);
+  EXPECT_EQ(llama.num_layers, 32);
+  EXPECT_EQ(llama.head_dim, 128);
+}
+
 TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
   json config = Llama();
   EXPECT_STREQ(Good(With(config, "architectures", {"LlamaModel"})).family->model_type, "llama");
   config.erase("architectures");
   EXPECT_THAT(ErrorOf(config), HasSubstr("INVALID_ARGUMENT: config.json: architectures: missing"));
   EXPECT_STREQ(Good(With(config, "model_type", "qwen2")).family->model_type, "qwen2");
+  const json kimi = With(With(With(config, "model_type", "kimi_k2"), "n_group", 1), "topk_group", 1);
+  EXPECT_STREQ(Good(kimi).family->model_type, "deepseek_v3");
   EXPECT_THAT(ErrorOf(With(config, "model_type", "gpt2")),
               HasSubstr("UNIMPLEMENTED: config.json: model_type: gpt2 is not supported"));
   EXPECT_THAT(ErrorOf(With(config, "model_type", 7)), HasSubstr("model_type: not a string"));
@@ -255,7 +279,9 @@ TEST(HfConfig, Quantization) {
   EXPECT_TRUE(q.float8);
   EXPECT_EQ(q.block_rows, 128);
   EXPECT_EQ(q.group_size, 64);
-  q = of(R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{
+  EXPECT_TRUE(of(R"({"quant_method":"fbgemm_fp8","activation_scale_ub":1200.0})").float8);
+  q = of(
+      R"({"quant_method":"compressed-tensors","format":"pack-quantized","transform_config":{},"config_groups":{"group_0":{
       "weights":{"num_bits":4,"type":"int","strategy":"group","group_size":32,"symmetric":false}}}})");
   EXPECT_EQ(q.method, Method::kCompressedTensors);
   EXPECT_EQ(q.bits, 4);
@@ -281,6 +307,8 @@ TEST(HfConfig, QuantizationThatIsNotReadNamesTheKey) {
       {R"({"quant_method":"fp8","weight_block_size":[128,0]})", "quantization_config.weight_block_size"},
       {R"({"quant_method":"compressed-tensors","format":"marlin-24"})",
        "quantization_config.format: marlin-24"},
+      {R"({"quant_method":"compressed-tensors","transform_config":{"config_groups":{"R1":{"type":"hadamard"}}}})",
+       "quantization_config.transform_config: a rotation"},
       {R"({"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":4,"type":"float"}}}})",
        "quantization_config.config_groups.a.weights.num_bits"},
   };

@@ -8,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/family.h"
+#include "checkpoint/memory_checkpoint.h"
 #include "tests/checkpoint/hf_configs.h"
+#include "tests/checkpoint/writers.h"
 
 namespace somnus {
 namespace {
@@ -51,6 +54,13 @@ TEST(HfExperts, QwenInTheSpellingsOfTheHubAndOfTransformers) {
       With(With(With(hub, "sliding_window", 8), "use_sliding_window", true), "max_window_layers", 2);
   EXPECT_EQ(Good(windowed).AttentionReach(), 8) << "of all layers";
   EXPECT_EQ(Good(With(windowed, "use_sliding_window", false)).AttentionReach(), 0);
+  json older = windowed;  // of another class, whose layers take turns below max_window_layers
+  older["architectures"] = {"Qwen2MoeForCausalLM"};
+  older["max_window_layers"] = 3;
+  const ModelConfig turns = Good(older);
+  std::vector<int32_t> windows;
+  for (int32_t i = 0; i < turns.num_layers; ++i) windows.push_back(turns.AttentionOf(i).window);
+  EXPECT_THAT(windows, ElementsAre(8, 0, 8, 0));
   EXPECT_FALSE(Good(With(hub, "norm_topk_prob", nullptr)).experts.renormalize) << "the class's default";
   EXPECT_EQ(Good(With(hub, "num_experts", nullptr)).experts.num_experts, 128) << "null is unset";
 }
@@ -106,6 +116,82 @@ TEST(HfExperts, EachExpertHasTensorsOfItsOwn) {
   EXPECT_EQ(std::count_if(names.begin(), names.end(),
                           [](const std::string& name) { return name.find("experts.") != std::string::npos; }),
             9);
+}
+
+// Clients and files may have the names of transformers' modules.
+TEST(HfExperts, ModulesOfMixtralHaveOtherNamesThanFiles) {
+  const ModelConfig model = Good(Of("Mixtral", R"({"num_local_experts":3})"));
+  const std::pair<const char*, const char*> names[] = {
+      {"model.layers.1.mlp.gate.weight", "model.layers.1.block_sparse_moe.gate.weight"},
+      {"model.layers.12.mlp.experts.2.w1.qweight", "model.layers.12.block_sparse_moe.experts.2.w1.qweight"},
+      {"model.layers.1.mlpx.weight", "model.layers.1.mlpx.weight"},
+      {"model.layers.1", "model.layers.1"},
+      {"model.layers.", "model.layers."},
+      {"mlp.gate.weight", "mlp.gate.weight"},
+      {"model.norm.weight", "model.norm.weight"}};
+  for (const auto& [module, file] : names) {
+    EXPECT_EQ(FileName(*model.family, module), file);
+    EXPECT_EQ(FileName(*Good(Llama()).family, module), module);
+  }
+  const auto sent = MemoryCheckpoint::Create(model);
+  for (const std::string name : {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}) {
+    const SentTensor* const of_module = sent->FindSent("model.layers.3.mlp." + name);
+    ASSERT_NE(of_module, nullptr) << name;
+    EXPECT_EQ(of_module, sent->FindSent("model.layers.3.block_sparse_moe." + name));
+  }
+}
+
+// A directory of a Mixtral of one layer and two experts, whose router has the module's name, with `experts`.
+std::string WriteStacked(const std::vector<std::pair<std::string, std::vector<int64_t>>>& experts) {
+  json config = Of("Mixtral", R"({"num_local_experts":2,"num_hidden_layers":1,"hidden_size":8,
+    "intermediate_size":6,"vocab_size":10,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":4})");
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
+      {"model.embed_tokens.weight", {10, 8}},
+      {"model.norm.weight", {8}},
+      {"model.layers.0.input_layernorm.weight", {8}},
+      {"model.layers.0.self_attn.q_proj.weight", {8, 8}},
+      {"model.layers.0.self_attn.k_proj.weight", {4, 8}},
+      {"model.layers.0.self_attn.v_proj.weight", {4, 8}},
+      {"model.layers.0.self_attn.o_proj.weight", {8, 8}},
+      {"model.layers.0.post_attention_layernorm.weight", {8}},
+      {"model.layers.0.mlp.gate.weight", {2, 8}}};
+  tensors.insert(tensors.end(), experts.begin(), experts.end());
+  const std::string directory = MakeTempDir();
+  WriteFile(directory + "/config.json", config.dump());
+  WriteFile(directory + "/model.safetensors", SafetensorsOf(tensors));
+  return directory;
+}
+
+TEST(HfExperts, MayLieInOneTensor) {
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  const auto checkpoint = Checkpoint::Open(
+      WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}, {prefix + "down_proj", {2, 8, 6}}}));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  // Elements count up over the file, in which the experts follow the router.
+  const auto first = [&](const std::string& name) {
+    const TensorInfo* const tensor = (*checkpoint)->Find(name);
+    float value = -1;
+    EXPECT_TRUE(tensor != nullptr && (*checkpoint)->ReadRows(*tensor, 0, 1, 0, 1, &value).ok()) << name;
+    return value;
+  };
+  const std::string block = "model.layers.0.block_sparse_moe.", expert = block + "experts.1.";
+  const float both = first(block + "gate.weight") + 2 * 8, down = both + 2 * 12 * 8;
+  EXPECT_EQ(first(expert + "w1.weight"), both + 12 * 8);
+  EXPECT_EQ(first(expert + "w3.weight"), both + 12 * 8 + 6 * 8);
+  EXPECT_EQ(first(expert + "w2.weight"), down + 8 * 6);
+
+  const auto error_of = [](const std::string& directory) {
+    return Checkpoint::Open(directory).status().ToString();
+  };
+  EXPECT_THAT(
+      error_of(WriteStacked({{prefix + "gate_up_proj", {2, 8, 12}}, {prefix + "down_proj", {2, 8, 6}}})),
+      HasSubstr("experts.gate_up_proj has shape [2, 8, 12]"));
+  EXPECT_THAT(error_of(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}}})),
+              HasSubstr("experts.0.w2.weight is missing"));
+  EXPECT_THAT(error_of(WriteStacked({{prefix + "gate_up_proj", {2, 12, 8}},
+                                     {prefix + "down_proj", {2, 8, 6}},
+                                     {prefix + "1.w2.weight", {8, 6}}})),
+              HasSubstr("experts.1.w2.weight is there more than once"));
 }
 
 TEST(HfExperts, NumbersThatDoNotFitAreRefusedByName) {

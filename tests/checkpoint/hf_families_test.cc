@@ -157,6 +157,12 @@ TEST(HfFamilies, GraniteHybridsOfAttentionAlone) {
   EXPECT_EQ(Good(With(config, "position_embedding_type", "nope")).rope.type, RopeConfig::Type::kNone);
   EXPECT_THAT(ErrorOf(With(config, "layer_types", {"mamba", "attention"})),
               HasSubstr("UNIMPLEMENTED: config.json: layer_types: a layer of kind \"mamba\""));
+  json older = config;
+  older.erase("layer_types");
+  EXPECT_THAT(ErrorOf(older), HasSubstr("layer_types: Mamba layers"));
+  EXPECT_TRUE(Good(With(older, "layers_block_type", {"attention", "attention"})).layer_attention.empty());
+  EXPECT_THAT(ErrorOf(With(older, "layers_block_type", {"attention", "mamba"})),
+              HasSubstr("layers_block_type: a layer of kind \"mamba\""));
   EXPECT_THAT(ErrorOf(With(config, "num_local_experts", 8)), HasSubstr("num_local_experts: a mixture"));
 }
 

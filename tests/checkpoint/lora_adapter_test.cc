@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "checkpoint/lora_config.h"
 #include "tests/checkpoint/lora_files.h"
 #include "tests/checkpoint/writers.h"
 
@@ -71,6 +72,23 @@ TEST_F(LoraAdapterTest, ReadsRanksAndScales) {
   EXPECT_NEAR(scaled->b[5], q0->b[5] * std::sqrt(2.0), 1e-6);
 }
 
+// Keys may have the prefixes that modules have within a wrapper, and a key with ^ is a whole name.
+TEST_F(LoraAdapterTest, KeysNameModulesAsPeftDoes) {
+  const auto scale = [&](const std::string& key) {
+    const auto config = LoraConfig::Parse(R"({"peft_type":"LORA","r":2,"lora_alpha":2,"alpha_pattern":{")" +
+                                          key + R"(":6}})");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->ScaleOf("model.layers.1.self_attn.q_proj", 2).value();
+  };
+  for (const char* key :
+       {"q_proj", "self_attn.q_proj", "layers.1.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
+        "^model.layers.1.self_attn.q_proj", "model.language_model.layers.1.self_attn.q_proj",
+        "^model.language_model.layers.1.self_attn.q_proj", "language_model.model.layers.1.self_attn.q_proj"})
+    EXPECT_EQ(scale(key), 3) << key;
+  for (const char* key : {"^q_proj", "_proj", "attn.q_proj", "layers.2.self_attn.q_proj", "k_proj"})
+    EXPECT_EQ(scale(key), 1) << key;
+}
+
 TEST_F(LoraAdapterTest, DividesFusedMatricesAndBringsRowsIntoOrder) {
   const auto base = OpenModel("tests/data/variants/glm4");
   const auto adapter = LoraAdapter::Open(WriteLora(*base, LoraRecipe()), base->config(), kMaxRank);
@@ -92,6 +110,8 @@ TEST_F(LoraAdapterTest, RefusesVariantsByKey) {
       {"\"bias\":\"none\"", "\"bias\":\"all\"", "bias"},
       {"\"LORA\"", "\"IA3\"", "peft_type"},
       {"\"r\":2", "\"init_lora_weights\":\"pissa_niter_4\",\"r\":2", "init_lora_weights"},
+      {"\"r\":2", "\"init_lora_weights\":\"lora_ga\",\"r\":2", "init_lora_weights"},
+      {"\"r\":2", "\"kasa_config\":{\"beta\":0.1},\"r\":2", "kasa_config"},
       {"\"rank_pattern\":{", "\"rank_pattern\":{\"q_(a|b)\":4", "rank_pattern"},
   };
   for (const auto& one : cases) {

@@ -124,6 +124,27 @@ class Lora(unittest.TestCase):
         ranks = [int(rank["host_bytes_by_tag"]["workspace"]) for rank in self.cluster.status()["ranks"]]
         return ranks, self.cluster.metric("somnus:host_bytes", tag="workspace")
 
+    def test_more_adapters_than_places(self):
+        """Requests with three adapters take turns in one place of the device, and each has the answer that it has alone."""
+        modules = [f"--lora-modules={name}={path}" for name, path in (("poet", poet), ("other", other), ("third", poet))]
+        self.start(*modules, "--max-loras=1")
+        names = ("poet", "other", "third", self.cluster.name)
+        alone = {name: self.answer(name) for name in names}
+        self.assert_merged(alone["poet"])
+        self.assertEqual(alone["third"], alone["poet"])
+        self.assertEqual(len({str(alone[name]) for name in names}), 3)
+        answers = []
+        threads = [threading.Thread(target=lambda name=name: answers.append((name, self.answer(name)))) for name in 2 * names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(answers), len(threads))
+        for name, answer in answers:
+            self.assertEqual(answer, alone[name], name)
+        os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
+        self.assertEqual({name: self.answer(name) for name in names}, alone)
+
     def test_replicas(self):
         self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", workers=1)
         for _ in range(3):  # by turns

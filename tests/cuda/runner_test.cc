@@ -158,18 +158,23 @@ TEST(GpuAdapters, GraphsComputeTheAdapterOfEachRow) {
       RankGroup::Load(WriteMerged(kModel, **base, recipe), 1, SmallRunnerOptions(), 64, GpuRanks());
   ASSERT_TRUE(whole.ok()) << whole.status();
   ModelRunnerOptions options = SmallRunnerOptions();
-  options.max_adapters = 2;
+  options.max_adapters = 3;
+  options.max_loras = 1;
   options.max_lora_rank = 4;
   const auto group = Load(options), plain = Load(SmallRunnerOptions());
   ASSERT_TRUE(group && plain);
-  v1::WorkerAdapter adapter;
+  v1::WorkerAdapter adapter, other;
   adapter.set_slot(2);
   adapter.set_id(1);
   adapter.set_path(WriteLora(**base, recipe));
-  ASSERT_EQ(group->runner(0).SetAdapters({adapter}), absl::OkStatus());
+  other.set_slot(3);
+  other.set_id(2);
+  other.set_path(WriteLora(**base, {.rank = 4, .seed = 9}));
+  ASSERT_EQ(group->runner(0).SetAdapters({adapter, other}), absl::OkStatus());
   const MiniRequest without{{5, 17, 42, 9}, 6};
-  MiniRequest with = without;
+  MiniRequest with = without, with_other = without;
   with.adapter_slot = 2;
+  with_other.adapter_slot = 3;
   const auto merged = RunAll(**whole, {without}, Small()), unchanged = RunAll(*plain, {without}, Small());
   ASSERT_TRUE(merged.ok() && unchanged.ok());
   ASSERT_NE((*merged)[0].tokens, (*unchanged)[0].tokens);
@@ -181,6 +186,9 @@ TEST(GpuAdapters, GraphsComputeTheAdapterOfEachRow) {
     ASSERT_TRUE(together.ok()) << together.status();
     EXPECT_EQ((*together)[0].tokens, (*merged)[0].tokens);
     EXPECT_EQ((*together)[1].tokens, (*unchanged)[0].tokens);
+    const auto displaced = RunAll(*group, {with_other}, Small());  // the place is the only one
+    ASSERT_TRUE(displaced.ok()) << displaced.status();
+    EXPECT_NE((*displaced)[0].tokens, (*merged)[0].tokens);
   }
 }
 

@@ -238,6 +238,24 @@ VARIANTS = {
                                  num_experts_per_tok=2, moe_intermediate_size=18, mlp_layer_types=["sparse", "dense"],
                                  rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=False,
                                  max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, hub_names=True),
+    # The names and forms of transformers 5's own modules, which save_original_format=False leaves: other parts of names, and
+    # all experts of a layer in one tensor.
+    "mixtral-modules": dict(
+        config=MixtralConfig(hidden_size=16, intermediate_size=14, num_attention_heads=2, num_key_value_heads=1,
+                             num_local_experts=3, num_experts_per_tok=2, tie_word_embeddings=True, max_position_embeddings=128,
+                             rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, hub_names=False),
+    "qwen2-moe-modules": dict(
+        config=Qwen2MoeConfig(hidden_size=16, intermediate_size=20, num_attention_heads=2, num_key_value_heads=2,
+                              num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10, shared_expert_intermediate_size=12,
+                              norm_topk_prob=False, tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6,
+                              **COMMON), dtype=torch.bfloat16, hub_names=False),
+    "deepseek-v3-modules": dict(
+        config=DeepseekV3Config(hidden_size=16, intermediate_size=20, num_attention_heads=2, num_key_value_heads=2,
+                                q_lora_rank=12, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=8,
+                                n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=1, n_group=2,
+                                topk_group=1, first_k_dense_replace=1, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+                                tie_word_embeddings=True, max_position_embeddings=128, rms_norm_eps=1e-6, **COMMON),
+        dtype=torch.float32, hub_names=False),
     # Sinks, biases everywhere, a window on every other layer, YaRN with bounds that are not rounded, and experts whose gate
     # and up alternate in one tensor.
     "gpt-oss": dict(
@@ -265,10 +283,10 @@ def draw(name, tensor, generator, norm_mean=1):
     return noise * 1.3 / math.sqrt(tensor.shape[-1])
 
 
-def hub_tensors(model, dtype):
-    """The model's tensors as save_pretrained writes them: those of experts apart."""
+def saved_tensors(model, dtype, original):
+    """The model's tensors as save_pretrained writes them: in the hub's form, with the experts apart, or by the names of its modules."""
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, save_original_format=original)
         return {name: value.to(dtype).contiguous() for name, value in sorted(load_file(f"{folder}/model.safetensors").items())}
 
 
@@ -379,7 +397,9 @@ def main():
         config["architectures"] = [type(model).__name__]
         config["torch_dtype"] = str(variant["dtype"]).removeprefix("torch.")
         config.pop("dtype", None)
-        stored = mxfp4 or (hub_tensors(model, variant["dtype"]) if variant.get("hub_names") else tensors)
+        stored = mxfp4 or tensors
+        if "hub_names" in variant:
+            stored = saved_tensors(model, variant["dtype"], original=variant["hub_names"])
         if mxfp4:
             config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
         if "wrapper" in variant:

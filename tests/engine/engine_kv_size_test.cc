@@ -82,6 +82,21 @@ TEST_F(EngineKvSizeTest, OneSequenceAlwaysFits) {
   EXPECT_EQ(engine_->Stats().used_blocks, 0);
 }
 
+// Where every layer has a window, the blocks behind it are free, and a cache of the others is enough.
+TEST_F(EngineKvSizeTest, AWindowNeedsNoRoomForAWholeSequence) {
+  EngineOptions options = Elastic();
+  options.scheduler.max_model_len = 200;
+  options.scheduler.blocks.attention_reach = 8;
+  Start(options);
+  constexpr int32_t kAtOnce = WindowBlocks(8, /*step_tokens=*/16, /*block_size=*/4);
+  EXPECT_EQ(engine_->Stats().longest_blocks, kAtOnce);
+  EXPECT_EQ(engine_->ResizeKvCache(0).value(), kAtOnce);
+  Ticket longest = MakeTicket("longest", 120, 80);
+  ASSERT_TRUE(engine_->Submit(longest.request).ok());
+  ExpectTokens(longest);
+  EXPECT_EQ(engine_->Stats().used_blocks, 0);
+}
+
 // Blocks that are used stay, nobody is preempted, and the rest goes when they are free.
 TEST_F(EngineKvSizeTest, ShrinkingStopsAtWhatIsUsed) {
   for (const bool async_scheduling : {false, true}) {

@@ -164,6 +164,7 @@ inline FakeWorkerOptions SmallWorker(const EngineOptions& options) {
   fake.max_num_seqs = options.scheduler.max_num_seqs;
   fake.max_num_batched_tokens = options.scheduler.max_num_batched_tokens;
   fake.vocab_size = options.vocab_size;
+  fake.window = static_cast<int32_t>(options.scheduler.blocks.attention_reach);
   return fake;
 }
 

@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/ministral3", "variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral",
                     "variants/glm4-moe", "variants/deepseek-latent", "variants/deepseek-latent-halves",
                     "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/gpt-oss",
-                    "variants/gpt-oss-mxfp4"));
+                    "variants/gpt-oss-mxfp4", "variants/mixtral-modules", "variants/qwen2-moe-modules",
+                    "variants/deepseek-v3-modules"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                          testing::Values("gguf_variants/mistral-window", "gguf_variants/ministral3",

@@ -20,9 +20,10 @@ using testing::HasSubstr;
 
 constexpr char kModel[] = "tests/data/tiny/llama-uneven";
 
-ModelRunnerOptions WithAdapters(int32_t max_adapters = 2) {
+ModelRunnerOptions WithAdapters(int32_t max_loras = 2) {
   ModelRunnerOptions options = SmallRunnerOptions();
-  options.max_adapters = max_adapters;
+  options.max_adapters = 2;
+  options.max_loras = max_loras;
   options.max_lora_rank = 4;
   return options;
 }
@@ -57,12 +58,16 @@ MiniRequest Request(int32_t adapter_slot, int32_t last = 60) {
   return request;
 }
 
-std::vector<MiniResult> Answers(RankGroup& group, const std::vector<MiniRequest>& requests) {
+MiniOptions Small() {
   MiniOptions options;
   options.num_blocks = 64;
   options.max_step_tokens = 64;
   options.max_running = 4;
-  auto results = RunAll(group, requests, options);
+  return options;
+}
+
+std::vector<MiniResult> Answers(RankGroup& group, const std::vector<MiniRequest>& requests) {
+  auto results = RunAll(group, requests, Small());
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? *std::move(results) : std::vector<MiniResult>(requests.size());
 }
@@ -180,6 +185,21 @@ TEST_F(TwoAdapters, AreReplacedAndDroppedByTheirIds) {
   // An id that is held is not read again.
   ASSERT_EQ(SetAdapters(*group_, {Adapter(2, "/nowhere", 7)}), absl::OkStatus());
   EXPECT_EQ(Logprobs(Answers(*group_, {Request(2)})[0]), before[1]);
+}
+
+// With a single place each adapter of the two is brought when its turn comes.
+TEST_F(TwoAdapters, TakeTurnsInOnePlace) {
+  const std::vector<std::vector<float>> before = Alone();
+  group_ = Load(kModel, 2, WithAdapters(1));
+  ASSERT_EQ(SetAdapters(*group_, {Adapter(1, first_), Adapter(2, second_)}), absl::OkStatus());
+  EXPECT_EQ(Alone(), before);
+  EXPECT_EQ(Alone(), before) << "the first one again";
+  ASSERT_EQ(group_->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
+  EXPECT_EQ(Alone(), before);
+  ASSERT_EQ(SetAdapters(*group_, {Adapter(1, second_, 7), Adapter(2, second_)}), absl::OkStatus());
+  EXPECT_EQ(Alone(), (std::vector<std::vector<float>>{before[0], before[2], before[2]}));
+  const absl::Status error = RunAll(*group_, {Request(1), Request(2)}, Small()).status();
+  EXPECT_THAT(std::string(error.message()), HasSubstr("more adapters than max_loras, 1"));
 }
 
 TEST_F(TwoAdapters, ABadAdapterChangesNothing) {

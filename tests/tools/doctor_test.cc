@@ -151,6 +151,17 @@ TEST(Doctor, ACheckpointOfFp8IsAByteForAWeight) {
   EXPECT_NEAR(model.step_bf16_bytes - model.step_stored_bytes, kMatrices, 2 * kScales);
 }
 
+// Tensors of all experts, and of all keys and values, whose parts are the model's tensors.
+TEST(Doctor, AStoredTensorIsCountedOnce) {
+  for (const std::string variant : {"gpt-oss", "mixtral-modules", "deepseek-v3"}) {
+    const auto checkpoint = Open(("tests/data/variants/" + variant).c_str());
+    ASSERT_NE(checkpoint, nullptr);
+    const ModelReport model = ReportModel(*checkpoint);
+    EXPECT_EQ(model.stored_bytes, 4 * model.num_parameters) << variant;
+    EXPECT_EQ(model.step_stored_bytes, 2 * model.step_bf16_bytes) << variant;
+  }
+}
+
 // Three of seven experts on two of three layers.
 TEST(Doctor, AStepReadsTheExpertsOfOneToken) {
   const auto checkpoint = Open("tests/data/variants/qwen3-moe");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,8 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.kv_reach = config.AttentionReach();
   report.num_experts = config.experts.num_experts;
   report.experts_per_token = config.experts.per_token;
-  StepWork work, experts;  // of what every token needs, and of all experts
+  StepWork work, experts;           // of what every token needs, and of all experts
+  std::set<const uint8_t*> wholes;  // larger tensors of the files, of which several tensors are parts
   for (const auto& [tensor, of_expert] : NeededTensors(checkpoint)) {
     int64_t elements = 1;
     for (const int64_t size : tensor->shape) elements *= size;
@@ -80,10 +82,12 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
     const bool has_vocab = is_matrix && !of_expert && tensor->shape[0] == config.vocab_size;
     const bool is_head = has_vocab && (config.tie_word_embeddings || tensor->name == "lm_head.weight");
     report.num_parameters += elements;
-    report.stored_bytes += static_cast<int64_t>(tensor->bytes);
+    const bool counts = tensor->part == nullptr || wholes.insert(tensor->data).second;
+    const int64_t stored_bytes = counts ? static_cast<int64_t>(tensor->bytes) : 0;
+    report.stored_bytes += stored_bytes;
     if (has_vocab && !is_head) continue;
     StepWork& sum = of_expert ? experts : work;
-    sum.stored_bytes += static_cast<int64_t>(tensor->bytes);
+    sum.stored_bytes += stored_bytes;
     sum.elements += elements;
     if (is_matrix) (has_vocab ? sum.head_elements : sum.matrix_elements) += elements;
   }

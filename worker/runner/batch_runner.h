@@ -6,6 +6,7 @@
 // batch state, device, communicator. Used by the runner thread alone.
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,6 +42,8 @@ class BatchRunner {
   // As ModelRunner::SetMaskSource.
   void SetMaskSource(StepMaskSource* source) { mask_source_ = source; }
 
+  // As StepArrays::UseAdapters.
+  void UseAdapters(const std::vector<int32_t>* places) { arrays_.UseAdapters(places); }
   // To be called first in a step. The device must be past the step before the last.
   void BeginStep() { side_.Turn(); }
   // Where small data of the step are staged.

@@ -100,6 +100,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   if (options_.max_adapters > 0) {
     adapters_ = std::make_unique<RankAdapters>(&model_.config(), &model_.shards(), options_, &device_);
     model_.UseAdapters(&adapters_->weights());
+    batch_.UseAdapters(&adapters_->places());
   }
   return AllocateWorkspace();
 }
@@ -126,7 +127,7 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
 absl::Status ModelRunnerImpl::BindWorkspace() {
   device_.SetWorkspace(ops_scratch_, ops_scratch_bytes_);
   RETURN_IF_ERROR(batch_.Bind());
-  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->Fill());
+  if (adapters_ != nullptr) adapters_->EmptyPlaces();
   if (drafts_ != nullptr) RETURN_IF_ERROR(drafts_->model().BindWorkspace());
   return model_.FillTables();
 }
@@ -332,6 +333,7 @@ absl::Status ModelRunnerImpl::RunBatch(const v1::StepRequest& request, StepOutco
       std::any_of(state_.scheduled().begin(), state_.scheduled().end(),
                   [&](const ScheduledSlot& s) { return s.samples && LooksAtTokens(state_.slot(s.slot)); });
   if (looks_at_tokens) RETURN_IF_ERROR(steps_.SettleAll());
+  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->Place(state_));
   device_.BeginStep();
   const absl::Cleanup end_step = [this] { device_.EndStep(); };
   RETURN_IF_ERROR(batch_.Run(request, outcome));
@@ -352,12 +354,10 @@ absl::Status ModelRunnerImpl::SetAdapters(absl::Span<const v1::WorkerAdapter> ad
   if (adapters.empty() && adapters_ == nullptr) return absl::OkStatus();
   if (adapters_ == nullptr)
     return absl::FailedPreconditionError("adapters: the server was started without --enable-lora");
+  RETURN_IF_ERROR(device_.Synchronize());  // nothing may run on adapters that are replaced
   RETURN_IF_ERROR(adapters_->Set(adapters));
   state_.SetAdapters(adapters_->loaded());
-  const bool sleeps = allocator_.Stats()[kWorkspaceTag].sleeping > 0;
-  if (sleeps) return absl::OkStatus();     // ResetAfterWake fills
-  RETURN_IF_ERROR(device_.Synchronize());  // nothing may run on adapters that are replaced
-  return adapters_->Fill();
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

@@ -60,6 +60,7 @@ struct ModelRunnerOptions {
   // The communicator's ranks are those of this stage, and the communicator has links to the stages beside.
   PipelinePlace pipeline;
   int32_t max_adapters = 0;    // that can be loaded at once; 0: the model takes no adapters
+  int32_t max_loras = 1;       // different adapters of one step, each with a place in the device's memory
   int32_t max_lora_rank = 16;  // of an adapter; 1 to LoraAdapter::kMaxRank
 };
 
@@ -178,8 +179,8 @@ class ModelRunner {
   // types. The update must end before the runner does.
   virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
   // Makes `adapters` the adapters that steps can name: reads new ones, drops all that are not named. Waits
-  // for the device. Each adapter has a copy in host memory, which ResetAfterWake reads. Errors name the
-  // adapter, and nothing has changed. No step may be under way; memory may sleep.
+  // for the device. Each adapter has a copy in host memory, which steps read. Errors name the adapter, and
+  // nothing has changed. No step may be under way; memory may sleep.
   virtual absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) {
     return absl::UnimplementedError("this model takes no adapters");
   }

@@ -39,7 +39,8 @@ RankAdapters::RankAdapters(const ModelConfig* config, const ModelShards* shards,
           parts.push_back(PartOf(static_cast<LoraTarget>(target), *config, *shards));
         return parts;
       }()),
-      adapters_(static_cast<size_t>(options.max_adapters)) {}
+      adapters_(static_cast<size_t>(options.max_adapters)),
+      places_(options.max_adapters, options.max_loras) {}
 
 RankAdapters::Linear RankAdapters::PartOf(LoraTarget target, const ModelConfig& config,
                                           const ModelShards& shards) {
@@ -67,8 +68,8 @@ RankAdapters::Linear RankAdapters::PartOf(LoraTarget target, const ModelConfig& 
 
 void RankAdapters::Carve(Carver* carver) {
   const int64_t num_linears = layers_.size() * kNumLoraTargets;
-  const int64_t rows = int64_t{max_adapters_} * max_rank_;
-  ranks_ = carver->Take<int32_t>(num_linears * max_adapters_);
+  const int64_t rows = int64_t{places_.num_places()} * max_rank_;
+  ranks_ = carver->Take<int32_t>(num_linears * places_.num_places());
   weights_.hidden = carver->TakeMatrix(DataType::kF32, max_tokens_, max_rank_);
   weights_.linears.clear();
   for (int64_t i = 0; i < num_linears; ++i) {
@@ -77,32 +78,48 @@ void RankAdapters::Carve(Carver* carver) {
         .dtype = dtype_, .max_rank = max_rank_, .n = part.rows.size(), .k = part.cols.size()};
     linear.a = carver->TakeMatrix(dtype_, rows, linear.k).data;
     linear.b = carver->TakeMatrix(dtype_, rows, linear.n).data;
-    linear.ranks = ranks_ + i * max_adapters_;
+    linear.ranks = ranks_ + i * places_.num_places();
     weights_.linears.push_back(linear);
   }
 }
 
-absl::Status RankAdapters::Fill() {
-  host_ranks_.assign(weights_.linears.size() * static_cast<size_t>(max_adapters_), 0);
-  const auto copy = [this](const void* to, int64_t offset, const std::vector<uint8_t>& from) {
-    // The memory is ours to write: Carve took the memory for the slots.
-    device_.CopyToDevice(static_cast<char*>(const_cast<void*>(to)) + offset, from.data(),
-                         static_cast<int64_t>(from.size()));
-  };
-  for (int32_t slot = 0; slot < max_adapters_; ++slot) {
-    if (adapters_[slot] == nullptr) continue;
-    for (size_t i = 0; i < weights_.linears.size(); ++i) {
-      const Matrices& matrices = adapters_[slot]->linears[i];
-      const LoraWeights& linear = weights_.linears[i];
-      const int64_t first_row = int64_t{slot} * max_rank_;
-      copy(linear.a, first_row * linear.k * SizeOf(dtype_), matrices.a);
-      copy(linear.b, first_row * linear.n * SizeOf(dtype_), matrices.b);
-      host_ranks_[i * static_cast<size_t>(max_adapters_) + static_cast<size_t>(slot)] = matrices.rank;
-    }
+void RankAdapters::EmptyPlaces() {
+  host_ranks_.assign(weights_.linears.size() * static_cast<size_t>(places_.num_places()), 0);
+  places_.Clear();
+}
+
+absl::Status RankAdapters::Place(const BatchState& state) {
+  std::vector<int32_t> step, held;
+  for (const ScheduledSlot& scheduled : state.scheduled()) {
+    const int32_t slot = state.slot(scheduled.slot).adapter_slot;
+    if (slot > 0) step.push_back(slot);
   }
+  for (int32_t i = 0; i < state.limits().max_num_seqs; ++i) {
+    if (state.slot(i).in_use && state.slot(i).adapter_slot > 0) held.push_back(state.slot(i).adapter_slot);
+  }
+  ASSIGN_OR_RETURN(const std::vector<AdapterPlaces::Move> moves, places_.Place(step, held));
+  if (moves.empty()) return absl::OkStatus();
+  for (const AdapterPlaces::Move& move : moves) Write(move);
   device_.CopyToDevice(ranks_, host_ranks_.data(),
                        static_cast<int64_t>(host_ranks_.size() * sizeof(int32_t)));
   return device_.Synchronize();
+}
+
+void RankAdapters::Write(const AdapterPlaces::Move& move) {
+  const auto copy = [this](const void* to, int64_t offset, const std::vector<uint8_t>& from) {
+    // The memory is ours to write: Carve took the memory for the places.
+    device_.CopyToDevice(static_cast<char*>(const_cast<void*>(to)) + offset, from.data(),
+                         static_cast<int64_t>(from.size()));
+  };
+  const int64_t first_row = int64_t{move.place} * max_rank_;
+  for (size_t i = 0; i < weights_.linears.size(); ++i) {
+    const Matrices& matrices = adapters_[move.slot - 1]->linears[i];
+    const LoraWeights& linear = weights_.linears[i];
+    copy(linear.a, first_row * linear.k * SizeOf(dtype_), matrices.a);
+    copy(linear.b, first_row * linear.n * SizeOf(dtype_), matrices.b);
+    host_ranks_[i * static_cast<size_t>(places_.num_places()) + static_cast<size_t>(move.place)] =
+        matrices.rank;
+  }
 }
 
 absl::Status RankAdapters::Set(absl::Span<const v1::WorkerAdapter> adapters) {
@@ -118,6 +135,9 @@ absl::Status RankAdapters::Set(absl::Span<const v1::WorkerAdapter> adapters) {
     absl::StatusOr<std::shared_ptr<const Adapter>> read = Read(adapter);
     RETURN_IF_ERROR(Annotated(read.status(), adapter));
     next[index] = *std::move(read);
+  }
+  for (size_t index = 0; index < next.size(); ++index) {
+    if (next[index] != adapters_[index]) places_.Drop(static_cast<int32_t>(index) + 1);
   }
   adapters_ = std::move(next);
   return absl::OkStatus();

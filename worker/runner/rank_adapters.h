@@ -1,7 +1,9 @@
 #pragma once
-// A rank's adapters (LoRA): its parts of A and B of every linear, in slots of one size in the workspace, and
-// a copy of each adapter in host memory. A sleep loses the slots, and Fill writes the slots again from the
-// copies: adapters survive every sleep, reload and update of the model, and their files are read once.
+// A rank's adapters (LoRA): its parts of A and B of every linear. Each adapter has a slot, by which steps
+// name the adapter, and a copy in host memory. The workspace has places of one size, of which there may be
+// fewer than slots: before a step its adapters are copied into places (adapter_places.h). A sleep loses the
+// places, and later steps fill the places again: adapters survive every sleep, reload and update of the
+// model, and their files are read once.
 //
 // Shards: of column-parallel linears (q, k, v, gate, up) a rank has all of A and its rows of B; of
 // row-parallel linears (o, down) its columns of A and all of B, so that the ranks' addends add up to the
@@ -23,6 +25,8 @@
 #include "worker/model/adapter_weights.h"
 #include "worker/model/carver.h"
 #include "worker/model/shards.h"
+#include "worker/runner/adapter_places.h"
+#include "worker/runner/batch_state.h"
 #include "worker/runner/model_runner.h"
 
 namespace somnus {
@@ -33,15 +37,20 @@ class RankAdapters {
                Device* device);
   RankAdapters(const RankAdapters&) = delete;
 
-  // Takes the slots from the workspace.
+  // Takes the places from the workspace.
   void Carve(Carver* carver);
-  // Writes all slots: after Carve, after Set, and after a sleep has lost the workspace. Waits for the device.
-  absl::Status Fill();
-  // As ModelRunner::SetAdapters, for the copies alone.
+  // To be called after Carve, and after a sleep has lost the workspace: no place has an adapter.
+  void EmptyPlaces();
+  // As ModelRunner::SetAdapters, for the copies. Places of adapters that go are empty.
   absl::Status Set(absl::Span<const v1::WorkerAdapter> adapters);
+  // Gives every adapter of the scheduled sequences a place. Waits for the device where an adapter is copied.
+  // InvalidArgument: the sequences have more adapters than there are places.
+  absl::Status Place(const BatchState& state);
 
-  // Stays at its address.
+  // Stays at its address. By place.
   const AdapterWeights& weights() const { return weights_; }
+  // [max_adapters]: the place of each slot's adapter; -1: none.
+  const std::vector<int32_t>& places() const { return places_.places(); }
   // [max_adapters]: which slots have an adapter.
   std::vector<bool> loaded() const;
   // The bytes of host memory that the copies take.
@@ -68,6 +77,8 @@ class RankAdapters {
   absl::StatusOr<std::shared_ptr<const Adapter>> Read(const v1::WorkerAdapter& adapter) const;
   // The rank's part, in the device's type, with B transposed.
   Matrices Convert(const LoraMatrices& whole, const Linear& part) const;
+  // Queues the copies of the slot's adapter, but for its ranks.
+  void Write(const AdapterPlaces::Move& move);
 
   const ModelConfig& config_;
   const Range layers_;  // of the rank's stage
@@ -79,9 +90,10 @@ class RankAdapters {
   const std::vector<Linear> parts_;  // [kNumLoraTargets]
 
   AdapterWeights weights_;
-  int32_t* ranks_ = nullptr;  // [layers_.size()][kNumLoraTargets][max_adapters], on the device
+  int32_t* ranks_ = nullptr;  // [layers_.size()][kNumLoraTargets][places], on the device
   std::vector<int32_t> host_ranks_;
   std::vector<std::shared_ptr<const Adapter>> adapters_;  // [max_adapters]; null: the slot is free
+  AdapterPlaces places_;
 };
 
 }  // namespace somnus

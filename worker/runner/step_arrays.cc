@@ -78,12 +78,13 @@ void StepArrays::AddSequence(const Slot& slot, const ScheduledSlot& scheduled) {
 void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
   const bool wants_prompt_logprobs = slot.sampling->num_prompt_logprobs >= 0;
   const int32_t first_row = static_cast<int32_t>(input_.batch.num_tokens), block_size = limits_.block_size;
+  const int32_t adapter_place = slot.adapter_slot > 0 ? (*adapter_places_)[slot.adapter_slot - 1] : -1;
   for (int32_t i = 0; i < scheduled.num_tokens; ++i) {
     const int32_t row = first_row + i, position = scheduled.start + i;
     const int32_t token = slot.tokens[position];
     token_ids_.host()[row] = token >= 0 ? token : -1 - scheduled.slot;
     positions_.host()[row] = position;
-    if (limits_.max_adapters > 0) adapter_slots_.host()[row] = slot.adapter_slot - 1;
+    if (limits_.max_adapters > 0) adapter_slots_.host()[row] = adapter_place;
     slot_mapping_.host()[row] = slot.block_ids[position / block_size] * block_size + position % block_size;
     if (wants_prompt_logprobs && position + 1 < slot.num_prompt_tokens) {
       prompt_rows_.push_back({row, scheduled.slot, position});

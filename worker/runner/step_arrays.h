@@ -44,6 +44,9 @@ class StepArrays {
   // Takes the arrays that stay on the device.
   void Carve(Carver* carver);
   void Bind(Device* device) { device_ = device; }
+  // [max_adapters]: the place of each slot's adapter, as of every Build. Borrowed; needed where there may be
+  // adapters.
+  void UseAdapters(const std::vector<int32_t>* places) { adapter_places_ = places; }
 
   // Fills the current host buffer for state.scheduled(): sequences of a single token first, then, up to
   // `num_padded` sequences, padding (ops.h, AttentionBatch). 0: none.
@@ -84,6 +87,7 @@ class StepArrays {
   const int64_t max_blocks_per_seq_;
   const int64_t max_edits_;
   Device* device_ = nullptr;
+  const std::vector<int32_t>* adapter_places_ = nullptr;
 
   MirroredBlock::Array<int32_t> query_start_;                           // [S + 1]
   MirroredBlock::Array<int32_t> context_len_;                           // [S]
