@@ -131,6 +131,23 @@ TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
   EXPECT_TRUE(choice["message"]["content"].is_null());
 }
 
+TEST_F(ChatAnswersTest, AStopStringWithinACallIsNoEndOfTheCall) {
+  const std::string turn = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12END34}}\n</tool_call>";
+  const Json choice = Answer(turn, kTools)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "END");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12)");
+  std::string finish_reason;
+  Deltas(turn, kTools, &finish_reason);
+  EXPECT_EQ(finish_reason, "stop");
+  // At the marker the call is whole, though the rest of its object lacks.
+  const std::string marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12</tool_call>";
+  const Json whole =
+      Answer(marked, absl::StrCat(kTools, R"(, "stop": ["</tool_call>"])"))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12})");
+}
+
 TEST(TurnReaderTest, AForcedCallThatIsCutBeforeItsNameIsNoContent) {
   const auto events = [](bool only_calls) {
     auto format = std::make_shared<AnswerFormat>();
