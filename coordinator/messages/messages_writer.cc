@@ -92,8 +92,8 @@ class MessagesWriter : public ResponseWriter {
  private:
   const ServedModel& model_;
   bool has_calls_ = false;
-  bool is_cut_ = false;     // by the length
-  bool cuts_call_ = false;  // as of OutputDelta
+  bool is_cut_ = false;                     // by the length
+  bool cuts_call_ = false;                  // as of OutputDelta
   std::optional<std::string> stop_string_;  // that ended the answer
 };
 

@@ -223,8 +223,7 @@ class WholeWriter : public Writer {
     }
     *out += ",\"logprobs\":";
     WriteLogprobs(&choice, out);
-    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonOf(choice, choice.last),
-                    "\",\"stop_reason\":");
+    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonOf(choice, choice.last), "\",\"stop_reason\":");
     AppendStopReason(choice.last, out);
     *out += ",\"token_ids\":";
     if (params_.return_token_ids) {
@@ -382,8 +381,8 @@ class StreamWriter : public Writer {
     WriteLogprobs(&choices_[index], out);
     const bool finished = delta.finish_reason != FinishReason::kNone;
     absl::StrAppend(out, ",\"finish_reason\":", finished ? "\"" : "null",
-                    finished ? FinishReasonOf(choices_[index], delta) : "",
-                    finished ? "\"" : "", ",\"stop_reason\":");
+                    finished ? FinishReasonOf(choices_[index], delta) : "", finished ? "\"" : "",
+                    ",\"stop_reason\":");
     AppendStopReason(delta, out);
     if (params_.return_token_ids) {
       *out += ",\"token_ids\":";

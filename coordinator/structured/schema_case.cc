@@ -247,7 +247,8 @@ absl::Status CaseBuilder::ExcludeValues(const AtomSet& set, TypeSet type, int64_
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> CaseBuilder::FulfilsOthers(const SchemaJson& value, const Atom& but, const AtomSet& set) {
+absl::StatusOr<bool> CaseBuilder::FulfilsOthers(const SchemaJson& value, const Atom& but,
+                                                const AtomSet& set) {
   for (const Atom& atom : set.atoms) {
     RETURN_IF_ERROR(context_.Spend());
     if (&atom == &but) continue;

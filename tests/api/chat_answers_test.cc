@@ -131,6 +131,16 @@ TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
   EXPECT_TRUE(choice["message"]["content"].is_null());
 }
 
+TEST_F(ChatAnswersTest, NamesOfToolsThatNoCallCanHaveAreRefused) {
+  for (const char* name : {"", R"(a\"b)", R"(a\\b)", R"(a\u0007)"}) {
+    const HttpReply reply = Send(
+        "POST", "/v1/chat/completions",
+        Body("x", absl::StrCat(R"("tools": [{"type": "function", "function": {"name": ")", name, R"("}}])")));
+    EXPECT_EQ(reply.status, 400) << name;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "tools");
+  }
+}
+
 TEST_F(ChatAnswersTest, AStopStringWithinACallIsNoEndOfTheCall) {
   const std::string turn = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12END34}}\n</tool_call>";
   const Json choice = Answer(turn, kTools)["choices"][0];
@@ -140,10 +150,12 @@ TEST_F(ChatAnswersTest, AStopStringWithinACallIsNoEndOfTheCall) {
   std::string finish_reason;
   Deltas(turn, kTools, &finish_reason);
   EXPECT_EQ(finish_reason, "stop");
+  // Before the arguments no call is made up.
+  const std::string named = "<tool_call>\n{\"name\": \"f\", \"arguments\": END{\"a\": 1}}\n</tool_call>";
+  EXPECT_EQ(Answer(named, kTools)["choices"][0]["finish_reason"], "stop");
   // At the marker the call is whole, though the rest of its object lacks.
   const std::string marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12</tool_call>";
-  const Json whole =
-      Answer(marked, absl::StrCat(kTools, R"(, "stop": ["</tool_call>"])"))["choices"][0];
+  const Json whole = Answer(marked, absl::StrCat(kTools, R"(, "stop": ["</tool_call>"])"))["choices"][0];
   EXPECT_EQ(whole["finish_reason"], "tool_calls");
   EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12})");
 }

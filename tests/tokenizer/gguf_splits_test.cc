@@ -1,5 +1,5 @@
-// How GGUF files cut text, by the name of their pre-tokenizer: the pieces are those of Hugging Face's tokenizers for the
-// files of the models (tokenizers 0.23.3, Split with the same patterns).
+// How GGUF files cut text, by the name of their pre-tokenizer: the pieces are those of Hugging Face's
+// tokenizers for the files of the models (tokenizers 0.23.3, Split with the same patterns).
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,35 @@ TEST_P(GgufSplits, AreThoseOfTheModelsOwnFiles) {
   EXPECT_EQ(absl::StrJoin(list.pieces, "|"), GetParam().pieces);
 }
 
-@CASES@
+INSTANTIATE_TEST_SUITE_P(
+    Names, GgufSplits,
+    testing::Values(
+        Case{"gpt-2", "It|'s| IT|'|LL| 12345| HelloWORLD|'s|(|x|)| naïve|//|\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"smollm",
+             "It|'s| IT|'|LL| |1|2|3|4|5| HelloWORLD|'s|(|x|)| naïve|//|\n\n| 中文かなa|1|0|0|%| +|x| e|́."},
+        Case{"refact",
+             "It|'s| IT|'|LL| |1|2|3|4|5| HelloWORLD|'s|(|x|)| naïve|//|\n\n| 中文かなa|1|0|0|%| +|x| e|́."},
+        Case{"llama-bpe",
+             "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"dbrx", "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"smaug-bpe",
+             "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"glm4", "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"chatglm-bpe",
+             "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e|́."},
+        Case{"qwen2",
+             "It|'s| IT|'LL| |1|2|3|4|5| HelloWORLD|'s|(x|)| naïve|//\n\n| 中文かなa|1|0|0|%| +|x| e|́."},
+        Case{"tekken",
+             "It|'s| IT|'LL| |1|2|3|4|5| Hello|WORLD|'s|(x|)| naïve|//\n\n| 中文かなa|1|0|0|%| +|x| "
+             "e\u0301|."},
+        Case{"gpt-4o",
+             "It's| IT'LL| |123|45| Hello|WORLD's|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e\u0301|."},
+        Case{"llama4",
+             "It's| IT'LL| |123|45| Hello|WORLD's|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e\u0301|."},
+        Case{"kanana2",
+             "It's| IT'LL| |123|45| Hello|WORLD's|(x|)| naïve|//\n\n| 中文かなa|100|%| +|x| e\u0301|."},
+        Case{"deepseek-v3",
+             "It|'s| IT|'LL| |123|45| HelloWORLD|'s|(x|)| naïve|//\n\n| |中文かな|a|100|%| +|x| e\u0301|."}));
 
 }  // namespace
 }  // namespace somnus

@@ -59,8 +59,8 @@ class TurnParser {
   // Whether the next token is reasoning: for counting tokens and for a budget of thinking. A marker that is
   // only partly read does not count yet.
   bool in_reasoning() const { return grammar_->in_reasoning(); }
-  // Whether the text so far ends within the arguments of a call.
-  bool in_call() const { return output_->in_call(); }
+  // Whether the text so far ends within a call: within the arguments, or before them.
+  bool in_call() const { return grammar_->in_call(); }
 
  private:
   const ToolSchemas no_tools_;
