@@ -229,8 +229,9 @@ TEST_F(ChatAnswersTest, FormsOfFunctionsThatAreRefused) {
       {R"("function_call": "auto")", "function_call"},
       {absl::StrCat(kFunctions, R"(, "function_call": "always")"), "function_call"},
       {absl::StrCat(kFunctions, R"(, "function_call": {"name": "h"})"), "function_call"},
-      {R"("functions": [{"name": "e"}, {"name": "f", "parameters": {"uniqueItems": true}}], "function_call": {"name": "f"})",
-       "/functions/1/parameters/uniqueItems"}};
+      {R"("functions": [{"name": "e"}, {"name": "f", "parameters": {"required": ["a"], "properties": {"a":
+       {"uniqueItems": true}}}}], "function_call": {"name": "f"})",
+       "/functions/1/parameters/properties/a/uniqueItems"}};
   for (const auto& [fields, param] : refused) {
     const HttpReply reply = Send("POST", "/v1/chat/completions", Body("x", fields));
     EXPECT_EQ(reply.status, 400) << fields;

@@ -178,7 +178,7 @@ TEST_F(MessagesTest, ReasonsToStop) {
   const Json within = Answer(cut + "END", kTools);
   EXPECT_EQ(within["stop_reason"], "stop_sequence");
   EXPECT_EQ(within["stop_sequence"], "END");
-  EXPECT_EQ(within["content"], message["content"]);
+  EXPECT_EQ(within["content"][0]["input"], Json::parse(R"({"b": 2})"));
 }
 
 TEST_F(MessagesTest, AModelWithoutPartsAnswersInText) {
