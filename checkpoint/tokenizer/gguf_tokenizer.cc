@@ -20,7 +20,17 @@ using Kind = PreTokenizerStep::Kind;
 constexpr int64_t kControlToken = 3, kUserDefinedToken = 4, kUnusedToken = 5;
 
 // How a named pre-tokenizer splits text.
-enum class Recipe { kGpt2, kDigitsGpt2, kLlama3, kQwen2, kTekken, kDeepseekCoder, kDefault };
+enum class Recipe {
+  kGpt2,
+  kDigitsGpt2,
+  kLlama3,
+  kQwen2,
+  kTekken,
+  kGpt4o,
+  kDeepseekCoder,
+  kDeepseekV3,
+  kDefault
+};
 
 struct NamedPreTokenizer {
   const char* name;
@@ -52,12 +62,18 @@ constexpr NamedPreTokenizer kPreTokenizers[] = {
     {"pixtral", Recipe::kLlama3, true, true},
     {"dbrx", Recipe::kLlama3},
     {"smaug-bpe", Recipe::kLlama3},
+    {"glm4", Recipe::kLlama3},
+    {"chatglm-bpe", Recipe::kLlama3},
     {"qwen2", Recipe::kQwen2, false, false, true},
     {"megrez", Recipe::kQwen2, false, false, true},
     {"deepseek-r1-qwen", Recipe::kQwen2},
     {"stablelm2", Recipe::kQwen2},
     {"tekken", Recipe::kTekken, true, true},
+    {"gpt-4o", Recipe::kGpt4o},
+    {"llama4", Recipe::kGpt4o},
+    {"kanana2", Recipe::kGpt4o},
     {"deepseek-coder", Recipe::kDeepseekCoder},
+    {"deepseek-v3", Recipe::kDeepseekV3},
 };
 
 PreTokenizerStep Split(const char* pattern) {
@@ -85,6 +101,10 @@ std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
       return {Split(kQwen2Pattern), bytes};
     case Recipe::kTekken:
       return {Split(kTekkenPattern), bytes};
+    case Recipe::kGpt4o:
+      return {Split(kGpt4oPattern), bytes};
+    case Recipe::kDeepseekV3:
+      return {Split(R"(\p{N}{1,3})"), Split("[一-龥぀-ゟ゠-ヿ]+"), Split(kDeepseekV3Pattern), bytes};
     case Recipe::kDeepseekCoder:
       return {Split(R"([\r\n])"),
               Split(R"(\s?\p{L}+)"),

@@ -202,6 +202,11 @@ absl::Status CheckVocabulary(const std::string& directory) {
   for (const char* file : {"/vocab.json", "/tokenizer.model"}) {
     if (!absl::IsNotFound(MappedFile::Open(directory + file).status())) return absl::OkStatus();
   }
+  constexpr char kTiktoken[] = "tiktoken.model";
+  if (!absl::IsNotFound(MappedFile::Open(absl::StrCat(directory, "/", kTiktoken)).status())) {
+    return absl::UnimplementedError(
+        absl::StrCat(kTiktoken, " is not read: the directory needs a tokenizer.json of that vocabulary"));
+  }
   return absl::NotFoundError(
       "no tokenizer: none of tokenizer.json, vocab.json and tokenizer.model is in the directory");
 }

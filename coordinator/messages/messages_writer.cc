@@ -55,7 +55,8 @@ class MessagesWriter : public ResponseWriter {
   }
   void NoteEnd(OutputDelta delta) {
     is_cut_ = delta.finish_reason == FinishReason::kLength;
-    if (!is_cut_ && !has_calls_) stop_string_ = std::move(delta.stop_string);
+    cuts_call_ = delta.cuts_call;
+    if (!is_cut_ && (!has_calls_ || cuts_call_)) stop_string_ = std::move(delta.stop_string);
   }
   // Appends id, type, role and model.
   void AppendHead(std::string* out) const {
@@ -79,7 +80,8 @@ class MessagesWriter : public ResponseWriter {
   // checks a signature.
   const std::string& Signature() const { return params_.response_id; }
 
-  bool is_cut() const { return is_cut_; }
+  // Whether the last call may lack its end.
+  bool is_cut() const { return is_cut_ || cuts_call_; }
   bool GoesOn(const TurnEvent& event) const {
     return event.kind != Kind::kCallBegin && open_ == BlockKind(event);
   }
@@ -90,7 +92,8 @@ class MessagesWriter : public ResponseWriter {
  private:
   const ServedModel& model_;
   bool has_calls_ = false;
-  bool is_cut_ = false;
+  bool is_cut_ = false;                     // by the length
+  bool cuts_call_ = false;                  // as of OutputDelta
   std::optional<std::string> stop_string_;  // that ended the answer
 };
 

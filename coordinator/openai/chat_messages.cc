@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -296,6 +297,13 @@ std::string RenderPrompt(FieldReader* fields, const ChatTemplate& chosen, const 
   return "";
 }
 
+// A name stands within quotes where a call is forced.
+bool IsToolName(const std::string& name) {
+  return !name.empty() && std::none_of(name.begin(), name.end(), [](char c) {
+    return c == '"' || c == '\\' || absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+}
+
 // The template shows tools to the model.
 void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context,
                std::vector<ToolSpec>* specs) {
@@ -311,6 +319,11 @@ void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* con
         (tool.contains("type") && tool["type"] != "function")) {
       return fields->Fail("tools",
                           "every tool must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    }
+    if (!IsToolName((*function)["name"].get_ref<const std::string&>())) {
+      return fields->Fail(
+          "tools",
+          "the name of a tool must not be empty, nor have quotes, backslashes or control characters");
     }
     OrderedJson copy = {{"type", "function"}, {"function", OrderedJson::object()}};
     for (const char* key : {"name", "description", "parameters"}) {

@@ -254,7 +254,7 @@ ChoiceUpdate ClientRequest::ProcessOne(int32_t index, RequestOutput output) {
   }
   if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
   if (delta.finish_reason != FinishReason::kNone) {
-    const bool is_call = choice.has_calls && delta.finish_reason == FinishReason::kStop;
+    const bool is_call = choice.has_calls && delta.finish_reason == FinishReason::kStop && !delta.cuts_call;
     if (index == 0) finish_reason_ = is_call ? "tool_calls" : FinishReasonName(delta.finish_reason);
     if (--open_ == 0) {
       trail_->NoteEnd(FinishReasonName(delta.finish_reason), delta.error.message());

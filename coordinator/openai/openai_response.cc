@@ -97,11 +97,12 @@ class Writer : public ResponseWriter {
       choice->logprobs.Write(out);
     }
   }
-  // "tool_calls" where the model has ended a turn with calls; a turn that was cut stays "length", so that a
-  // cut call can be told.
-  const char* FinishReasonOf(const ChoiceText& choice, FinishReason reason) const {
-    const bool is_call = reason == FinishReason::kStop && choice.has_calls && !params_.answer->ends_as_stop;
-    if (!is_call) return FinishReasonName(reason);
+  // "tool_calls" where the model has ended a turn with calls; a turn that was cut stays "length", or "stop"
+  // where a stop string has cut a call, so that a cut call can be told.
+  const char* FinishReasonOf(const ChoiceText& choice, const OutputDelta& last) const {
+    const bool is_call = last.finish_reason == FinishReason::kStop && choice.has_calls && !last.cuts_call &&
+                         !params_.answer->ends_as_stop;
+    if (!is_call) return FinishReasonName(last.finish_reason);
     return params_.answer->legacy_functions ? "function_call" : "tool_calls";
   }
   bool legacy_functions() const { return params_.answer != nullptr && params_.answer->legacy_functions; }
@@ -222,8 +223,7 @@ class WholeWriter : public Writer {
     }
     *out += ",\"logprobs\":";
     WriteLogprobs(&choice, out);
-    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonOf(choice, choice.last.finish_reason),
-                    "\",\"stop_reason\":");
+    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonOf(choice, choice.last), "\",\"stop_reason\":");
     AppendStopReason(choice.last, out);
     *out += ",\"token_ids\":";
     if (params_.return_token_ids) {
@@ -381,8 +381,8 @@ class StreamWriter : public Writer {
     WriteLogprobs(&choices_[index], out);
     const bool finished = delta.finish_reason != FinishReason::kNone;
     absl::StrAppend(out, ",\"finish_reason\":", finished ? "\"" : "null",
-                    finished ? FinishReasonOf(choices_[index], delta.finish_reason) : "",
-                    finished ? "\"" : "", ",\"stop_reason\":");
+                    finished ? FinishReasonOf(choices_[index], delta) : "", finished ? "\"" : "",
+                    ",\"stop_reason\":");
     AppendStopReason(delta, out);
     if (params_.return_token_ids) {
       *out += ",\"token_ids\":";

@@ -40,6 +40,7 @@ struct OutputDelta {
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<std::string> stop_string;  // the stop string that ended the sequence
+  bool cuts_call = false;  // stop_string stands within a tool call, whose arguments thus lack their end
   std::optional<int32_t> stop_token_id;
   absl::Status error;
   int32_t num_cached_tokens = 0;

@@ -1,6 +1,10 @@
 #include "coordinator/openai/turn_reader.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 
 namespace somnus {
 
@@ -14,6 +18,17 @@ bool TurnReader::IsShown(const TurnEvent& event) const {
   return event.call <= 0 || format_->parallel_tool_calls;
 }
 
+// A client may stop at the markers that end calls: then the call is whole.
+bool TurnReader::CutsCall(const OutputDelta& delta) const {
+  if (!delta.stop_string.has_value() || !parser_.in_call()) return false;
+  const absl::string_view stop = absl::StripAsciiWhitespace(*delta.stop_string);
+  const auto has_stop = [stop](absl::string_view marker) {
+    return !stop.empty() && absl::StrContains(marker, stop);
+  };
+  const ToolFormat& tools = *format_->format.tools;
+  return !has_stop(tools.section_end) && std::none_of(tools.call_end.begin(), tools.call_end.end(), has_stop);
+}
+
 void TurnReader::Read(OutputDelta* delta) {
   const bool was_in_reasoning = parser_.in_reasoning();
   std::vector<TurnEvent> events = parser_.Feed(std::exchange(delta->text, ""));
@@ -22,8 +37,10 @@ void TurnReader::Read(OutputDelta* delta) {
   if (was_in_reasoning && parser_.in_reasoning())
     delta->num_reasoning_tokens = static_cast<int32_t>(delta->token_ids.size());
   if (delta->finish_reason != FinishReason::kNone) {
-    const TurnEnd end = delta->finish_reason == FinishReason::kStop ? TurnEnd::kStop : TurnEnd::kCut;
-    for (TurnEvent& event : parser_.Finish(end)) events.push_back(std::move(event));
+    delta->cuts_call = CutsCall(*delta);
+    const bool is_whole = delta->finish_reason == FinishReason::kStop && !delta->cuts_call;
+    for (TurnEvent& event : parser_.Finish(is_whole ? TurnEnd::kStop : TurnEnd::kCut))
+      events.push_back(std::move(event));
   }
   for (TurnEvent& event : events) {
     if (IsShown(event)) delta->events.push_back(std::move(event));

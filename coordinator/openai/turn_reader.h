@@ -19,6 +19,8 @@ class TurnReader {
 
  private:
   bool IsShown(const TurnEvent& event) const;
+  // Whether the stop string that has ended the text cuts a call.
+  bool CutsCall(const OutputDelta& delta) const;
 
   const std::shared_ptr<const AnswerFormat> format_;
   TurnParser parser_;

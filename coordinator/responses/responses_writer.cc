@@ -68,6 +68,7 @@ class ResponsesWriter : public ResponseWriter {
     OutputDelta& delta = update.delta;
     Begin(&out);
     if (delta.finish_reason != FinishReason::kNone) finish_reason_ = delta.finish_reason;
+    cuts_call_ |= delta.cuts_call;
     TakeLogprobs(delta);
     if (delta.touches_reasoning) logprobs_.clear();
     if (params_.answer == nullptr && !delta.text.empty()) delta.events = {{.text = std::move(delta.text)}};
@@ -125,7 +126,7 @@ class ResponsesWriter : public ResponseWriter {
 
  private:
   bool IsCut() const {
-    return finish_reason_ != FinishReason::kNone && finish_reason_ != FinishReason::kStop;
+    return cuts_call_ || (finish_reason_ != FinishReason::kNone && finish_reason_ != FinishReason::kStop);
   }
 
   // The response has ended. `output`: null where no request can go on with the response.
@@ -187,6 +188,7 @@ class ResponsesWriter : public ResponseWriter {
   AnswerItems items_;
   std::string logprobs_;  // of tokens whose text has not come
   FinishReason finish_reason_ = FinishReason::kNone;
+  bool cuts_call_ = false;  // as of OutputDelta
   bool has_begun_ = false;
   bool is_finished_ = false;
 };

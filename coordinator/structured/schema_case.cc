@@ -219,8 +219,43 @@ absl::StatusOr<std::optional<ArrayPart>> CaseBuilder::BuildArray(const AtomSet& 
     rest ? part.rest = id : (part.prefix.push_back(id), id);
   }
   RETURN_IF_ERROR(CheckContains(set, &part));
+  RETURN_IF_ERROR(ExcludeValues(set, kArrayType, &part.min));
   if (part.max != kNoLimit && part.min > part.max) return std::nullopt;
   return part;
+}
+
+absl::Status CaseBuilder::ExcludeValues(const AtomSet& set, TypeSet type, int64_t* min) {
+  for (const Atom& atom : set.atoms) {
+    if (atom.facet != Facet::kFails || (atom.name != "const" && atom.name != "enum")) continue;
+    const SchemaJson& given = *FindMember(*atom.node, atom.name);
+    std::vector<const SchemaJson*> values;
+    if (atom.name == "const") values.push_back(&given);
+    for (size_t i = 0; atom.name == "enum" && i < given.size(); ++i) values.push_back(&given[i]);
+    for (const SchemaJson* value : values) {
+      if (TypeOfValue(*value) != type) continue;
+      if (value->empty()) {
+        *min = std::max<int64_t>(*min, 1);
+        continue;
+      }
+      ASSIGN_OR_RETURN(const bool belongs, FulfilsOthers(*value, atom, set));
+      if (!belongs) continue;
+      return context_.Refuse(atom.origin, atom.origin_keyword,
+                             "single arrays and objects that are not empty cannot be excluded; list the "
+                             "allowed values with \"enum\"");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CaseBuilder::FulfilsOthers(const SchemaJson& value, const Atom& but,
+                                                const AtomSet& set) {
+  for (const Atom& atom : set.atoms) {
+    RETURN_IF_ERROR(context_.Spend());
+    if (&atom == &but) continue;
+    ASSIGN_OR_RETURN(const bool fulfils, Fulfils(value, atom));
+    if (!fulfils) return false;
+  }
+  return true;
 }
 
 absl::Status CaseBuilder::BoundItems(const Atom& atom, ArrayPart* part) {
@@ -296,6 +331,7 @@ absl::StatusOr<std::vector<const SchemaJson*>> CaseBuilder::AppliedStatically(co
 absl::StatusOr<std::optional<ObjectPart>> CaseBuilder::BuildObject(const AtomSet& set) {
   ObjectPart part;
   RETURN_IF_ERROR(BoundMembers(set, &part));
+  RETURN_IF_ERROR(ExcludeValues(set, kObjectType, &part.min));
   RETURN_IF_ERROR(NameMembers(set, &part));
   int64_t required = 0;
   for (ObjectPart::Member& member : part.members) {

@@ -158,6 +158,10 @@ absl::Status GateContext::CheckKeyword(const SchemaJson* node, const std::string
   if (!HasShape(value, keyword->shape)) {
     return Refuse(node, name, absl::StrCat("\"", name, "\" must be ", ShapeText(keyword->shape)));
   }
+  if (name == "minContains" && source_.reference_hides_siblings() && CountOf(value) == 0) {
+    return Refuse(node, name,
+                  "up to draft 7 the keyword is unknown, so that \"contains\" would need an item");
+  }
   return absl::OkStatus();
 }
 

@@ -40,6 +40,7 @@ class NumberBounds {
   absl::StatusOr<std::optional<NumberPart>> Finish(TypeSet types) {
     NumberPart part;
     part.whole = (types & kFractionType) == 0 || divisor_ > 1 || whole_by_divisor_;
+    if (part.whole && (types & kWholeType) == 0) return std::nullopt;  // a divisor divides no fraction
     if (!part.whole && (types & kWholeType) == 0) {
       return context_.Refuse(node_, "not",
                              "numbers that are not whole cannot be enforced; allow all numbers");

@@ -131,6 +131,35 @@ TEST_F(ChatAnswersTest, ACallThatIsCutIsALengthWithItsArgumentsSoFar) {
   EXPECT_TRUE(choice["message"]["content"].is_null());
 }
 
+TEST_F(ChatAnswersTest, NamesOfToolsThatNoCallCanHaveAreRefused) {
+  for (const char* name : {"", R"(a\"b)", R"(a\\b)", R"(a\u0007)"}) {
+    const HttpReply reply = Send(
+        "POST", "/v1/chat/completions",
+        Body("x", absl::StrCat(R"("tools": [{"type": "function", "function": {"name": ")", name, R"("}}])")));
+    EXPECT_EQ(reply.status, 400) << name;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "tools");
+  }
+}
+
+TEST_F(ChatAnswersTest, AStopStringWithinACallIsNoEndOfTheCall) {
+  const std::string turn = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12END34}}\n</tool_call>";
+  const Json choice = Answer(turn, kTools)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "END");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12)");
+  std::string finish_reason;
+  Deltas(turn, kTools, &finish_reason);
+  EXPECT_EQ(finish_reason, "stop");
+  // Before the arguments no call is made up.
+  const std::string named = "<tool_call>\n{\"name\": \"f\", \"arguments\": END{\"a\": 1}}\n</tool_call>";
+  EXPECT_EQ(Answer(named, kTools)["choices"][0]["finish_reason"], "stop");
+  // At the marker the call is whole, though the rest of its object lacks.
+  const std::string marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 12</tool_call>";
+  const Json whole = Answer(marked, absl::StrCat(kTools, R"(, "stop": ["</tool_call>"])"))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12})");
+}
+
 TEST(TurnReaderTest, AForcedCallThatIsCutBeforeItsNameIsNoContent) {
   const auto events = [](bool only_calls) {
     auto format = std::make_shared<AnswerFormat>();
@@ -200,8 +229,9 @@ TEST_F(ChatAnswersTest, FormsOfFunctionsThatAreRefused) {
       {R"("function_call": "auto")", "function_call"},
       {absl::StrCat(kFunctions, R"(, "function_call": "always")"), "function_call"},
       {absl::StrCat(kFunctions, R"(, "function_call": {"name": "h"})"), "function_call"},
-      {R"("functions": [{"name": "e"}, {"name": "f", "parameters": {"uniqueItems": true}}], "function_call": {"name": "f"})",
-       "/functions/1/parameters/uniqueItems"}};
+      {R"("functions": [{"name": "e"}, {"name": "f", "parameters": {"required": ["a"], "properties": {"a":
+       {"uniqueItems": true}}}}], "function_call": {"name": "f"})",
+       "/functions/1/parameters/properties/a/uniqueItems"}};
   for (const auto& [fields, param] : refused) {
     const HttpReply reply = Send("POST", "/v1/chat/completions", Body("x", fields));
     EXPECT_EQ(reply.status, 400) << fields;

@@ -210,8 +210,15 @@ TEST_F(GrpcGatewayTest, AnAbortedRequestEndsWithWhatItHas) {
   const auto other_reader = inference_->Generate(&other_context, other);
   v1::GenerateResponse other_response;
   ASSERT_TRUE(other_reader->Read(&other_response));
+  wire::GenerateRequest unnamed = Ask("abc", 4000, true);
+  unnamed.clear_request_id();
+  grpc::ClientContext unnamed_context;
+  const auto unnamed_reader = stub_->Generate(&unnamed_context, unnamed);
+  wire::GenerateResponse unnamed_response;
+  ASSERT_TRUE(unnamed_reader->Read(&unnamed_response));
   wire::AbortRequest abort;
   abort.add_request_ids("unknown");
+  abort.add_request_ids("");
   abort.add_request_ids("mine");
   wire::AbortResponse aborted;
   ASSERT_TRUE(Call(&wire::VllmEngine::Stub::Abort, abort, &aborted).ok());
@@ -220,8 +227,9 @@ TEST_F(GrpcGatewayTest, AnAbortedRequestEndsWithWhatItHas) {
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(response.complete().finish_reason(), "abort");
   EXPECT_LT(response.complete().completion_tokens(), 4000u);
-  EXPECT_EQ(engine_->num_open(), 1u) << "the call of the other service goes on";
+  EXPECT_EQ(engine_->num_open(), 2u) << "the call of the other service goes on, and that without an id";
   other_context.TryCancel();
+  unnamed_context.TryCancel();
   EXPECT_TRUE(engine_->WaitIdle());
 }
 

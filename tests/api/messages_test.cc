@@ -175,6 +175,10 @@ TEST_F(MessagesTest, ReasonsToStop) {
   const Json message = Answer(cut, kTools);
   EXPECT_EQ(message["stop_reason"], "max_tokens");
   EXPECT_EQ(message["content"][0]["input"], Json::parse(R"({"b": 2})")) << "what is complete";
+  const Json within = Answer(cut + "END", kTools);
+  EXPECT_EQ(within["stop_reason"], "stop_sequence");
+  EXPECT_EQ(within["stop_sequence"], "END");
+  EXPECT_EQ(within["content"][0]["input"], Json::parse(R"({"b": 2})"));
 }
 
 TEST_F(MessagesTest, AModelWithoutPartsAnswersInText) {

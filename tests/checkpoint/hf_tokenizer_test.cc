@@ -341,6 +341,10 @@ TEST_F(TokenizerDirectory, TheTemplateOfAProcessorIsTheLastToTake) {
 
 TEST_F(TokenizerDirectory, NoTokenizer) {
   EXPECT_TRUE(absl::IsNotFound(ReadHfTokenizer(directory_).status()));
+  Write("tiktoken.model", "AA== 0\n");
+  EXPECT_EQ(
+      ReadHfTokenizer(directory_).status().ToString(),
+      "UNIMPLEMENTED: tiktoken.model is not read: the directory needs a tokenizer.json of that vocabulary");
 }
 
 }  // namespace

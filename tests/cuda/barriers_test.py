@@ -13,11 +13,14 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-# The tests run every kernel that has a barrier. In kernels of several ranks, accesses of a single rank are compared.
+# The first run every kernel that has a barrier, the last row kernels without barriers, whose threads may write to one place all the
+# same. In kernels of several ranks, accesses of a single rank are compared. Not here are attention_sections_test (its kernels are
+# run by the other tests of attention, and it takes a minute), and whole steps: rows that pad a batch all write to the null block.
 TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "attention_window_test", "byte_cache_test", "experts_test",
          "gemv_test", "latent_attention_test", "linear_test", "lora_test",
          "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test",
-         "all_reduce_test")
+         "all_reduce_test",
+         "activations_test", "blocks_test", "device_settings_test", "dummy_fill_test", "embedding_test", "step_test", "swap_test", "weight_upload_test")
 # The detector finds a race in every schedule in which both accesses happen (kernels/emulator/race_detector.h), so a single
 # schedule is enough here; kernels of float16 make the same accesses as the bfloat16 twins, since elements have the same size; and
 # a graph that is launched again, a quarter of the time of decode attention, runs the kernels that other cases launch.

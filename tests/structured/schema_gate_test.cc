@@ -60,7 +60,17 @@ INSTANTIATE_TEST_SUITE_P(
         Row{R"({"const":{"b":1}})",
             R"({"type":"object","properties":{"b":{"const":1}},"required":["b"],"additionalProperties":false})"},
         Row{R"({"const":12345678901234567890})", "refused at "}, Row{R"({"enum":[]})", "refused at /enum"},
-        Row{R"({"type":"boolean","not":{"const":true}})", R"({"const":false})"}));
+        Row{R"({"type":"boolean","not":{"const":true}})", R"({"const":false})"},
+        Row{R"({"type":"array","not":{"const":[]}})", R"({"type":"array","items":{},"minItems":1})"},
+        Row{R"({"type":["object","null"],"not":{"enum":["",{},[],null]}})",
+            R"({"type":"object","additionalProperties":{},"minProperties":1})"},
+        Row{R"({"type":"array","maxItems":0,"not":{"const":[]}})", "refused at "},
+        Row{R"({"type":"array","not":{"const":[1]}})", "refused at /not"},
+        Row{R"({"type":"object","not":{"enum":[5,{"a":1}]}})", "refused at /not"},
+        Row{R"({"type":"array","items":{"type":"string"},"not":{"const":[1]}})",
+            R"({"type":"array","items":{"type":"string"}})"},
+        Row{R"({"if":{"properties":{"a":{"const":{"b":1}}},"required":["a"]},"else":{"required":["c"]}})",
+            "refused at /if"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Numbers, GateTable,
@@ -82,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{R"({"type":"integer","multipleOf":5,"minimum":0,"maximum":100})",
             R"({"type":"integer","minimum":0,"maximum":100,"multipleOf":5})"},
         Row{R"({"type":"number","not":{"minimum":5}})", R"({"type":"number","exclusiveMaximum":5})"},
-        Row{R"({"type":"integer","not":{"const":5}})", "refused at /not"}));
+        Row{R"({"type":"integer","not":{"const":5}})", "refused at /not"},
+        Row{R"({"type":"number","not":{"type":"integer"},"multipleOf":2})", "refused at "}));
 
 INSTANTIATE_TEST_SUITE_P(
     Strings, GateTable,
@@ -125,6 +136,10 @@ INSTANTIATE_TEST_SUITE_P(
         Row{R"({"type":"array","contains":{"type":"null"}})", "refused at /contains"},
         Row{R"({"type":"array","not":{"contains":{"type":"string"}},"items":{"type":["string","null"]}})",
             R"({"type":"array","items":{"type":"null"}})"},
+        Row{R"({"contains":{"type":"null"},"minContains":0,"type":"array"})",
+            R"({"type":"array","items":{}})"},
+        Row{R"({"$schema":"http://json-schema.org/draft-07/schema#","contains":{"type":"null"},"minContains":0})",
+            "refused at /minContains"},
         Row{R"({"type":"array","uniqueItems":true})", "refused at /uniqueItems"},
         Row{R"({"type":"array","uniqueItems":true,"maxItems":1})",
             R"({"type":"array","items":{},"maxItems":1})"},

@@ -34,6 +34,12 @@ TEST(ForcedCallsTagTest, Required) {
     "separator": "\n", "at_least_one": true, "stop_after_first": false}})"));
 }
 
+Json AsObject(const char* schema) {
+  Json object = Json::parse(schema);
+  object["type"] = "object";
+  return object;
+}
+
 TEST(ForcedCallsTagTest, AFunctionHasTheParametersThatItNames) {
   const auto schema_of = [](const char* parameters) {
     const std::vector<ToolSpec> tools = {{"f", Json::parse(parameters), true}};
@@ -49,7 +55,17 @@ TEST(ForcedCallsTagTest, AFunctionHasTheParametersThatItNames) {
         R"({"properties": {"a": {}}, "required": ["b"]})",
         R"({"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}]})",
         R"({"properties": {"a": {}}, "patternProperties": {"^x": {}}})"})
-    EXPECT_EQ(schema_of(same), Json::parse(same)) << same;
+    EXPECT_EQ(schema_of(same), AsObject(same)) << same;
+}
+
+TEST(ForcedCallsTagTest, ArgumentsAreAnObject) {
+  const std::vector<ToolSpec> any = {{"f", Json::object(), true}};
+  const ForcedChoice required = {.kind = Kind::kRequired};
+  const auto tag = ForcedCallsTag(*FindToolFormat("hermes"), any, required);
+  EXPECT_EQ((*tag)["format"]["tags"][0]["content"]["json_schema"], Json::parse(R"({"type": "object"})"));
+  const std::vector<ToolSpec> optional = {{"f", Json::parse(R"({"type": ["object", "null"]})"), true}};
+  const auto other = ForcedCallsTag(*FindToolFormat("hermes"), optional, required);
+  EXPECT_EQ((*other)["format"]["tags"][0]["content"]["json_schema"], Json::parse(R"({"type": "object"})"));
 }
 
 TEST(ForcedCallsTagTest, NamedIsOneCallOfOneTool) {

@@ -1,5 +1,8 @@
 #include "text/tools/forced_calls.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -42,12 +45,21 @@ Json NamedParameters(const Json& schema) {
   return closed;
 }
 
+// Arguments are an object, whether or not the tool's schema says so.
+Json AsObject(Json schema) {
+  const auto type = schema.find("type");
+  const bool has_object = type == schema.end() || (type->is_array() && std::find(type->begin(), type->end(),
+                                                                                 "object") != type->end());
+  if (has_object) schema["type"] = "object";
+  return schema;
+}
+
 // With kAuto, tools that are not strict take any object.
 Json SchemaOf(const ToolSpec& tool, const ForcedChoice& choice) {
   if (choice.kind == Kind::kAuto && !tool.strict) return {{"type", "object"}};
   if (!tool.parameters.is_object())
     return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
-  return NamedParameters(tool.parameters);
+  return AsObject(NamedParameters(tool.parameters));
 }
 
 // The tag of one tool's call.

@@ -18,6 +18,7 @@ class HarmonyTurn : public TurnGrammar {
   void Read(char c) override;
   void Finish(bool is_cut) override;
   bool in_reasoning() const override { return state_ == State::kBody && kind_ == Kind::kReasoning; }
+  bool in_call() const override { return state_ == State::kBody && kind_ == Kind::kCall; }
 
  private:
   enum class State { kHeader, kBody };

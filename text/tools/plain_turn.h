@@ -23,6 +23,9 @@ class PlainTurn : public TurnGrammar {
   void Read(char c) override;
   void Finish(bool is_cut) override;
   bool in_reasoning() const override { return state_ == State::kReasoning; }
+  bool in_call() const override {
+    return output_->in_call() || (state_ == State::kCall && edge_ != Edge::kCallEnd);
+  }
 
  private:
   enum class State { kText, kReasoning, kOpening, kCall };

@@ -49,6 +49,8 @@ class TurnGrammar {
   virtual void Finish(bool is_cut) = 0;
   // Whether the text that comes next is reasoning.
   virtual bool in_reasoning() const = 0;
+  // Whether the text so far ends within a call: within the arguments, or before them.
+  virtual bool in_call() const = 0;
 };
 
 }  // namespace somnus

@@ -140,7 +140,9 @@ grpc::Status VllmEngineService::Abort(grpc::ServerContext* context,
                                       const gateway::wire::AbortRequest* request,
                                       gateway::wire::AbortResponse*) {
   if (grpc::Status status = CheckKey(*context, options_.api_keys); !status.ok()) return status;
-  for (const std::string& id : request->request_ids()) open_calls_.Abort(id);
+  for (const std::string& id : request->request_ids()) {
+    if (!id.empty()) open_calls_.Abort(id);  // the empty id is of all calls without an id
+  }
   return grpc::Status::OK;
 }
 
