@@ -9,7 +9,7 @@ namespace {
 using namespace kernel_test;
 
 class Float8Test : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, Float8Test, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, Float8Test, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 constexpr DataType kType = DataType::kF8E4M3;
 constexpr DataType kActs[] = {DataType::kF32, DataType::kBF16, DataType::kF16};

@@ -38,6 +38,14 @@ inline std::vector<CpuIsa> AvailableIsas() {
   return isas;
 }
 
+// The sets for tests of all ops but products with quantized weights. avx_vnni and avx512_vnni take every
+// other kernel from the lesser set (kernels/cpu/kernels_avx512_vnni.cc), whose cases run the same code.
+inline std::vector<CpuIsa> IsasWithOwnKernels() {
+  std::vector<CpuIsa> isas = AvailableIsas();
+  std::erase_if(isas, [](CpuIsa isa) { return isa == CpuIsa::kAvxVnni || isa == CpuIsa::kAvx512Vnni; });
+  return isas;
+}
+
 inline std::string IsaName(const testing::TestParamInfo<CpuIsa>& info) {
   return std::string(CpuIsaName(info.param));
 }

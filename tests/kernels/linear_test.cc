@@ -8,7 +8,7 @@ namespace {
 using namespace kernel_test;
 
 class LinearTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
