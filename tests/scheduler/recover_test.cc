@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -111,31 +109,6 @@ TEST_P(RecoverTest, SuspectsRunAlone) {
   EXPECT_GE(together, 5u);
   for (const EngineRequest& request : requests)
     EXPECT_EQ(harness.answers[request.id].tokens, Reference(request)) << request.id;
-}
-
-// Little memory, so that sequences are preempted with tokens in flight, too.
-TEST_P(RecoverTest, RandomLoadsAndLosses) {
-  for (uint32_t seed = 1; seed <= 100; ++seed) {
-    std::mt19937 random(seed);
-    SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 20));
-    options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    Harness harness(options, depth());
-    std::map<std::string, EngineRequest> requests;
-    for (int i = 0; i < 150; ++i) {
-      if (random() % 4 == 0) {
-        const EngineRequest request = RandomRequest(std::to_string(i), &random);
-        requests[request.id] = request;
-        harness.Add(request);
-      }
-      if (random() % 15 == 0) harness.Lose();
-      harness.Step();
-    }
-    harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
-    for (const auto& [id, request] : requests)
-      ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-  }
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -206,42 +204,6 @@ TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
   EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
-}
-
-// Little memory and little of a host tier; some sleeps do not happen, and at some moments the worker dies.
-TEST_P(SuspensionTest, RandomLoadsSleepsAndLosses) {
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
-    std::mt19937 random(seed);
-    SchedulerOptions options =
-        KeepingOptions(19 + static_cast<int32_t>(random() % 20), static_cast<int32_t>(random() % 30));
-    options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    Harness harness(options, depth());
-    std::map<std::string, EngineRequest> requests;
-    for (int i = 0; i < 150; ++i) {
-      if (random() % 4 == 0) {
-        const EngineRequest request = RandomRequest(std::to_string(i), &random);
-        requests[request.id] = request;
-        harness.Add(request);
-      }
-      if (random() % 12 == 0) {
-        harness.SleepKeeping();
-        if (random() % 5 == 0) harness.scheduler.ForgetComputed();  // level 2
-        if (random() % 8 == 0) harness.Lose();
-        harness.WakeKeeping();
-      } else if (random() % 20 == 0) {
-        harness.Suspend();
-        harness.scheduler.ChooseKept();
-        harness.scheduler.AbandonKept();
-      }
-      harness.Step();
-      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    }
-    harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
-    for (const auto& [id, request] : requests)
-      ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-  }
 }
 
 }  // namespace
