@@ -191,7 +191,3 @@ class CheckpointBackup(unittest.TestCase):
         self.admin(cluster, "/wake_up")
         self.assertEqual(self.tokens(cluster), first)
         self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -263,7 +263,3 @@ class PoolingRunner(EmbeddingCase):
                     list(call)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
             self.assertEqual(len(self.embed(["a", "b"])), 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

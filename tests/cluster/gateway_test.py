@@ -285,7 +285,3 @@ class Constraints(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as caught:
             list(self.gateway.stub.GetTokenizer(common.GetTokenizerRequest(), timeout=DEADLINE_S))
         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -221,7 +221,3 @@ class ClientsWithCertificates(unittest.TestCase):
                     cluster.request("GET", "/health")
                 self.assertEqual(cluster.request("GET", "/readyz", port=cluster.admin_port).status, 200)
                 self.assertIn("--client-cert", cluster.cli("generate", "--max-tokens=4", "Hello", check=False).stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

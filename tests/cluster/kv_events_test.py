@@ -344,7 +344,3 @@ class KvEvents(unittest.TestCase):
             self.assertEqual(follower.status, 200)
             self.assertEqual(cluster.request("GET", "/kv_events", port=cluster.admin_port).status, 429)
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -292,7 +292,3 @@ class Standstill(unittest.TestCase):
             self.assertEqual(cluster.worker_pids(), workers, cluster.log())
             self.assertEqual(cluster.metric("somnus:recoveries_total"), 0, cluster.log())
             self.assertNotIn("does not reply", cluster.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -201,7 +201,3 @@ class Aborted(unittest.TestCase):
             self.assertEqual(events[-1][0], "error")
             self.assertEqual(events[-1][1]["error"]["type"], "overloaded_error")
             connection.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -131,7 +131,3 @@ class Prefixes(unittest.TestCase):
             self.request(cluster, "DELETE", f"/v1/prefixes/{pinned['id']}")
             wait_until(lambda: cluster.metric("somnus:pinned_prefix_blocks") == 0, 30, "no pinned block")
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

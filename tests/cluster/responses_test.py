@@ -172,7 +172,3 @@ class Responses(unittest.TestCase):
             with self.subTest(param), self.assertRaises(self.openai.BadRequestError) as caught:
                 self.create(**fields)
             self.assertEqual(caught.exception.param, param)
-
-
-if __name__ == "__main__":
-    unittest.main()

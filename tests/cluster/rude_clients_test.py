@@ -195,7 +195,3 @@ class Bodies(Attack):
             response = self.cluster.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, {"X-Request-Id": value})
             self.assertIn(response.status, (200, 400))
             json.loads(response.body)
-
-
-if __name__ == "__main__":
-    unittest.main()

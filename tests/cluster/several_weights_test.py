@@ -125,7 +125,3 @@ class SeveralWeights(unittest.TestCase):
         self.assert_tokens("trained", self.old_tokens)
         self.assert_tokens("test-model", self.old_tokens)
         self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

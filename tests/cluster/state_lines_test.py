@@ -208,7 +208,3 @@ class SeveralModels(unittest.TestCase):
             lines = re.findall(r"^\S+ \S+ [DIWE] \[coordinator\] (.*)$", cluster.log(), re.MULTILINE)
             self.assertGreater(len(lines), 20)
             self.assertEqual([line for line in lines if not re.match(begins, line)], [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -194,7 +194,3 @@ class AccessLog(unittest.TestCase):
             with open(path, encoding="ascii") as file:
                 self.assertNotIn("secret", file.read())
             self.assertFalse([line for line in lines if line["route"] == "/health"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -218,7 +218,3 @@ class Replicas(unittest.TestCase):
                 last = watcher.wait_for(lambda message, state=state: pb.EngineState.Name(message.state) == f"ENGINE_STATE_{state}", state)
                 self.assertEqual([(rank.replica, rank.rank, rank.progress.phase) for rank in last.ranks],
                                  [(0, 0, "committed"), (1, 0, "committed")])
-
-
-if __name__ == "__main__":
-    unittest.main()

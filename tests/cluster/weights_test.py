@@ -342,7 +342,3 @@ class Weights(served_weights.ServedWeights):
         self.control.Sleep(pb.SleepRequest(level=1), timeout=DEADLINE_S)
         self.control.WakeUp(pb.WakeUpRequest(), timeout=DEADLINE_S)
         self.assertEqual(self.tokens(), self.first_tokens)
-
-
-if __name__ == "__main__":
-    unittest.main()
