@@ -358,10 +358,13 @@ TEST_F(GrpcGatewayTest, AServerThatDoesNotTrustGatewaysKeepsEventsAndTheCache) {
   kv_events_ = std::make_shared<KvEventLog>(KvEventLogOptions{.max_events = 100, .block_size = 2});
   Begin(ApiLimits());
   common::FlushCacheResponse flushed;
-  EXPECT_EQ(Call(&wire::VllmEngine::Stub::FlushCache, {}, &flushed).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+  const grpc::Status flush = Call(&wire::VllmEngine::Stub::FlushCache, {}, &flushed);
+  EXPECT_EQ(flush.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   grpc::ClientContext context;
-  EXPECT_EQ(stub_->SubscribeKvEvents(&context, {})->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const grpc::Status events = stub_->SubscribeKvEvents(&context, {})->Finish();
+  EXPECT_EQ(events.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  for (const grpc::Status& status : {flush, events})
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "--trust-gateways")) << status.error_message();
 }
 
 TEST_F(GrpcGatewayTest, TheCacheIsFlushed) {

@@ -158,6 +158,7 @@ TEST_F(ResponsesTest, ACutResponseIsIncomplete) {
   EXPECT_EQ(text["incomplete_details"], Json::parse(R"({"reason": "max_output_tokens"})"));
   EXPECT_EQ(text["output"][0]["status"], "incomplete");
   EXPECT_EQ(text["output"][0]["content"][0]["text"], "abcd");
+  EXPECT_EQ(text["usage"]["output_tokens"], 4);
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"lon";
   const HttpReply reply =
       Send("POST", "/v1/responses", Body(call, absl::StrCat(kTools, R"(, "stream": true)")));

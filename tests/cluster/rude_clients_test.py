@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-import unittest
 
 from cluster.attacks_test import Attack
 
