@@ -119,9 +119,7 @@ TEST_F(ConsoleTest, AProgramIsToldWhereToBegin) {
 }
 
 TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
-  options.admin_api_keys = ApiKeys("operator");
+  ApiServerOptions options{.api_keys = ApiKeys("secret"), .admin_api_keys = ApiKeys("operator")};
   Serve(std::move(options));
   EXPECT_EQ(Browse(false, "/").status, 200);
   EXPECT_EQ(Browse(true, "/").status, 200);
@@ -132,8 +130,7 @@ TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
 }
 
 TEST_F(ConsoleTest, WithoutTheConsoleThereIsNoPage) {
-  ApiServerOptions options;
-  options.console = false;
+  ApiServerOptions options{.console = false};
   Start(std::move(options));
   const HttpReply root = Browse(false, "/");
   EXPECT_EQ(Header(root, "Content-Type"), "application/json");
@@ -161,8 +158,7 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   auto trace = std::make_shared<StepTrace>(nullptr);
   trace->OnRecovered(absl::Milliseconds(300));
   auto latencies = std::make_shared<LatencySums>(nullptr);
-  EngineRequest request;
-  request.arrival = absl::UnixEpoch() + absl::Seconds(10);
+  EngineRequest request{.arrival = absl::UnixEpoch() + absl::Seconds(10)};
   latencies->OnRequestFinished(
       request, {.num_output_tokens = 5,
                 .moments = {.scheduled = request.arrival, .first_token = request.arrival + absl::Seconds(1)},

@@ -83,8 +83,7 @@ TEST_F(GrpcServicesTest, WhatCannotBeTheBestOfSeveral) {
 }
 
 TEST_F(GrpcServicesTest, CandidatesThatTakeTooMuchMemoryEnd) {
-  ApiLimits limits;
-  limits.max_response_bytes = 40'000;
+  ApiLimits limits{.max_response_bytes = 40'000};
   Start(limits);
   const grpc::Status status = Refused(BestOf(Request("abcd", 4000), 1, 2));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);

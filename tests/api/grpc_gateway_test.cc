@@ -236,8 +236,7 @@ TEST_F(GrpcGatewayTest, AClientThatLeavesAbortsItsRequest) {
 }
 
 TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
-  ApiLimits limits;
-  limits.max_open_calls = 1;
+  ApiLimits limits{.max_open_calls = 1};
   Begin(limits);
   gate_.Close();
   grpc::ClientContext context;
@@ -249,8 +248,7 @@ TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
 }
 
 TEST_F(GrpcGatewayTest, OutputsThatWaitAreBounded) {
-  ApiLimits limits;
-  limits.max_response_bytes = 1000;
+  ApiLimits limits{.max_response_bytes = 1000};
   Begin(limits);
   const grpc::Status status = Generate(Ask("abc", 1000, false)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);

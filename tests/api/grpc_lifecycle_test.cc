@@ -76,8 +76,7 @@ TEST_F(GrpcLifecycleTest, IdleUpdatesDoNotLockOperatorsOut) {
 }
 
 TEST_F(GrpcLifecycleTest, CallsOfOneKindAreBounded) {
-  ApiLimits limits;
-  limits.max_lifecycle_calls = 2;
+  ApiLimits limits{.max_lifecycle_calls = 2};
   Start(limits);
   engine_->HoldWakeUps(true);
   std::vector<std::thread> threads;
@@ -113,8 +112,7 @@ TEST_F(GrpcLifecycleTest, AnEngineHearsThatTheClientHasLeft) {
 }
 
 TEST_F(GrpcLifecycleTest, AnUpdateBeginsSoonOrNotAtAll) {
-  ApiLimits limits;
-  limits.header_timeout = absl::Milliseconds(50);
+  ApiLimits limits{.header_timeout = absl::Milliseconds(50)};
   Start(limits);
   UpdateCall call(control_.get());
   EXPECT_EQ(call.writer->Finish().error_code(), grpc::StatusCode::CANCELLED);

@@ -61,8 +61,7 @@ TEST_F(GrpcTimesTest, WithoutThemACallHasAllTheTimeItNeeds) {
 }
 
 TEST_F(GrpcTimesTest, TheServersBoundHolds) {
-  ApiLimits limits;
-  limits.max_request_timeout = absl::Seconds(50);
+  ApiLimits limits{.max_request_timeout = absl::Seconds(50)};
   Start(limits);
   const MonotonicTime before = MonotonicNow();
   EXPECT_EQ(Text(Request("abc", 3)), "abc");

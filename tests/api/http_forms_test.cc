@@ -199,8 +199,7 @@ TEST(ContentCodingTest, EveryPieceIsReservedBeforeItIsKept) {
 }
 
 TEST_F(HttpFormsTest, RequestIdsComeBack) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("k");
+  ApiServerOptions options{.api_keys = ApiKeys("k")};
   Serve(options);
   const std::string key = "Authorization: Bearer k\r\n", id = "X-Request-Id: trace 7/a\r\n";
   for (const HttpReply& reply :
@@ -216,8 +215,7 @@ TEST_F(HttpFormsTest, RequestIdsComeBack) {
 }
 
 TEST_F(HttpFormsTest, ByAFlagEveryResponseHasAnId) {
-  ApiServerOptions options;
-  options.request_id_headers = true;
+  ApiServerOptions options{.request_id_headers = true};
   Serve(options);
   const auto id_of = [](const HttpReply& reply) {
     const size_t at = reply.head.find("X-Request-Id: ");

@@ -164,8 +164,7 @@ TEST_F(ApiServerTest, BrokenHttpIsRefused) {
 }
 
 TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
+  ApiServerOptions options{.api_keys = ApiKeys("secret")};
   Serve(options);
   for (const char* path : {"/v1/models", "/version", "/load", "/nope", "/tokenize", "/v1/completions"}) {
     EXPECT_EQ(Send("GET", path).status, 401) << path;
@@ -177,8 +176,7 @@ TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
 }
 
 TEST_F(ApiServerTest, RefusalsAreCounted) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
+  ApiServerOptions options{.api_keys = ApiKeys("secret")};
   options.limits.max_body_bytes = 1000;
   options.limits.header_timeout = absl::Milliseconds(50);
   Serve(options);
@@ -206,9 +204,7 @@ TEST_F(ApiServerTest, RefusalsAreCounted) {
 }
 
 TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("clients");
-  options.admin_api_keys = ApiKeys("operators");
+  ApiServerOptions options{.api_keys = ApiKeys("clients"), .admin_api_keys = ApiKeys("operators")};
   Serve(options);
   const std::pair<const char*, const char*> guarded[] = {
       {"POST", "/sleep"},         {"POST", "/wake_up"},
@@ -238,8 +234,7 @@ TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
 }
 
 TEST_F(ApiServerTest, WhatClientsNeedAKeyForIsNotOpenOnOperatorsListenerWithoutOne) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("clients");
+  ApiServerOptions options{.api_keys = ApiKeys("clients")};
   Serve(options);
   const char* key = "Authorization: Bearer clients\r\n";
   for (const char* path : {"/v1/models", "/v1/models/fake"}) {

@@ -137,8 +137,7 @@ TEST_F(KvEventsTest, WithoutALogThereAreNone) {
 }
 
 TEST_F(KvEventsTest, OperatorsKeyIsWanted) {
-  ApiServerOptions options;
-  options.admin_api_keys = ApiKeys("secret");
+  ApiServerOptions options{.admin_api_keys = ApiKeys("secret")};
   ServeWithEvents(std::move(options));
   ExpectRefused("", 401, nullptr);
   EXPECT_EQ(Follow("", "Authorization: Bearer secret\r\n").status, 200);

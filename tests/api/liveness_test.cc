@@ -11,8 +11,7 @@ class LivenessTest : public ApiServerTest {
   LivenessTest() { all_.Watch(absl::Seconds(60)); }
 
   void ServeWatched() {
-    ApiServerOptions options;
-    options.heartbeats = &all_;
+    ApiServerOptions options{.heartbeats = &all_};
     Serve(options);
   }
   // The answers of all probes, on the listeners for clients and for operators: 200 without a body, or 503
@@ -56,8 +55,7 @@ TEST_F(LivenessTest, TheLoopIsNamedBeforeAnEngineIsAsked) {
 }
 
 TEST_F(LivenessTest, WhileModelsLoadAHangCountsToo) {
-  ApiServerOptions options;
-  options.heartbeats = &all_;
+  ApiServerOptions options{.heartbeats = &all_};
   Start(options);
   const Heartbeat loop("", "watch of registered workers", nullptr, &all_);
   EXPECT_EQ(Probe("/livez"), "");

@@ -266,8 +266,7 @@ TEST_F(MessagesTest, AnAnswerThatAnOperatorAbortsIsAnError) {
 }
 
 TEST_F(MessagesTest, KeysInEitherHeader) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
+  ApiServerOptions options{.api_keys = ApiKeys("secret")};
   ServeTurns(options);
   const auto status = [&](const std::string& path, const std::string& headers) {
     return Send("POST", path, Body("abcEND", kThinking), headers).status;

@@ -265,8 +265,7 @@ TEST_F(ResponseProducerTest, AnErrorBeforeTheFirstByteIsNoStream) {
 TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   int ready = 0;
   OutputQueue queue(10'000, [&] { ++ready; });
-  RequestOutput big;
-  big.token_ids = {1};
+  RequestOutput big{.token_ids = {1}};
   big.logprobs.resize(1);
   big.logprobs[0].token_ids.assign(1000, 1);
   big.logprobs[0].logprobs.assign(1000, -1.0f);
@@ -275,8 +274,7 @@ TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   EXPECT_FALSE(queue.overflowed());
   queue.Push(1, big);
   EXPECT_TRUE(queue.overflowed());
-  RequestOutput last;
-  last.finish_reason = FinishReason::kAbort;
+  RequestOutput last{.finish_reason = FinishReason::kAbort};
   queue.Push(1, last);
   const auto outputs = queue.TakeAll();
   ASSERT_EQ(outputs.size(), 3u);

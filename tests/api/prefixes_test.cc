@@ -142,8 +142,7 @@ TEST_F(PrefixesTest, AClientThatLeavesAndAnAbortTakeThePinBack) {
 }
 
 TEST_F(PrefixesTest, MethodsAndKeys) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
+  ApiServerOptions options{.api_keys = ApiKeys("secret")};
   Serve(options);
   const std::string key = "Authorization: Bearer secret\r\n";
   EXPECT_EQ(Send("GET", "/v1/prefixes").status, 401);

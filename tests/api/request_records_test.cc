@@ -12,8 +12,7 @@ namespace {
 class RequestRecordsTest : public ApiServerTest {
  protected:
   void SetUp() override {
-    ApiServerOptions options;
-    options.recorder = recorded_;
+    ApiServerOptions options{.recorder = recorded_};
     Serve(options);
   }
 

@@ -67,8 +67,7 @@ class TransitionWatchTest : public GrpcServicesTest {
       absl::MutexLock lock(&mutex_);
       return ranks_;
     };
-    ApiLimits limits;
-    limits.max_transition_watchers = kMaxWatchers;
+    ApiLimits limits{.max_transition_watchers = kMaxWatchers};
     Start(limits);
   }
   // What rank 1 of replica 2 says; rank 0 does not reply.

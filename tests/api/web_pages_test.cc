@@ -172,8 +172,7 @@ TEST_F(ApiServerTest, ANameThatLeadsHereIsNotThisServersName) {
 }
 
 TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
-  ApiServerOptions options;
-  options.admin_allowed_hosts = {"gpu.example", "Other.Example:8001"};
+  ApiServerOptions options{.admin_allowed_hosts = {"gpu.example", "Other.Example:8001"}};
   Serve(options);
   const auto status = [this](const char* host) {
     return Raw(server_->admin_port(), absl::StrCat("GET /is_sleeping HTTP/1.1\r\nHost: ", host, "\r\n"))
@@ -189,8 +188,7 @@ TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
 
 // A web page has no key, so a listener with a key needs no guard of host names and origins.
 TEST_F(ApiServerTest, WithAKeyAnyNameWillDo) {
-  ApiServerOptions options;
-  options.admin_api_keys = ApiKeys("secret");
+  ApiServerOptions options{.admin_api_keys = ApiKeys("secret")};
   Serve(options);
   const std::string head = "POST /sleep HTTP/1.1\r\nHost: gpu.example\r\nOrigin: https://panel.example\r\n";
   EXPECT_EQ(Raw(server_->admin_port(), head).status, 401);

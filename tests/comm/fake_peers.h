@@ -39,8 +39,7 @@ class FakePeers : public PeerCollectives {
   }
 
   PeerHandle handle() const override {
-    PeerHandle handle;
-    handle.address = 100 + options_.rank;
+    PeerHandle handle{.address = 100 + options_.rank};
     handle.device_uuid[0] = notes_->device != 0 ? notes_->device : static_cast<char>(64 + options_.rank);
     return handle;
   }

@@ -20,9 +20,7 @@ namespace somnus::kernel_test {
 
 // Two threads are alike; three and more have different speeds, and so different shares.
 inline std::unique_ptr<Device> MakeDevice(CpuIsa isa, int num_threads) {
-  CpuDeviceOptions options;
-  options.isa = isa;
-  options.num_threads = num_threads;
+  CpuDeviceOptions options{.num_threads = num_threads, .isa = isa};
   if (num_threads > 2) {
     for (int t = 0; t < num_threads; ++t) options.thread_speeds.push_back(t % 3 == 1 ? 0.3 : 1.0 / (1 + t));
   }

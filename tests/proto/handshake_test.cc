@@ -16,8 +16,7 @@ namespace somnus {
 namespace {
 
 ClusterTrust TrustBy(char letter) {
-  ClusterTrustOptions options;
-  options.secret = std::string(kMinSecretBytes, letter);
+  ClusterTrustOptions options{.secret = std::string(kMinSecretBytes, letter)};
   return *ClusterTrust::Create(options);
 }
 

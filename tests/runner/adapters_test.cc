@@ -58,10 +58,7 @@ MiniRequest Request(int32_t adapter_slot, int32_t last = 60) {
 }
 
 std::vector<MiniResult> Answers(RankGroup& group, const std::vector<MiniRequest>& requests) {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   auto results = RunAll(group, requests, options);
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? *std::move(results) : std::vector<MiniResult>(requests.size());

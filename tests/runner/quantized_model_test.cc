@@ -42,9 +42,7 @@ MiniRequest LongRequest() {
 }
 
 MiniResult RunLong(RankGroup& group) {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 128;
+  MiniOptions options{.max_step_tokens = 128, .num_blocks = 64};
   auto results = RunAll(group, {LongRequest()}, options);
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? (*results)[0] : MiniResult();

@@ -223,8 +223,7 @@ TEST(GateTest, SaysWhatToDo) {
 }
 
 TEST(GateTest, BoundsText) {
-  GateOptions options;
-  options.max_bytes = 10;
+  GateOptions options{.max_bytes = 10};
   EXPECT_EQ(Outcome(R"({"type":"integer"})", options), "refused at ");
   EXPECT_EQ(Outcome("{\"type\":"), "refused at ");
 }
@@ -275,8 +274,7 @@ TEST(GateTest, BoundsCombinations) {
 }
 
 TEST(GateTest, BoundsSteps) {
-  GateOptions options;
-  options.max_steps = 3;
+  GateOptions options{.max_steps = 3};
   EXPECT_EQ(Outcome(kClosed, options), "refused at ");
 }
 
