@@ -119,8 +119,7 @@ TEST_F(ConsoleTest, AProgramIsToldWhereToBegin) {
 }
 
 TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
-  ApiServerOptions options{.api_keys = ApiKeys("secret"), .admin_api_keys = ApiKeys("operator")};
-  Serve(std::move(options));
+  Serve(ApiServerOptions{.api_keys = ApiKeys("secret"), .admin_api_keys = ApiKeys("operator")});
   EXPECT_EQ(Browse(false, "/").status, 200);
   EXPECT_EQ(Browse(true, "/").status, 200);
   EXPECT_EQ(Browse(false, "/v1/models").status, 401);
@@ -130,8 +129,7 @@ TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
 }
 
 TEST_F(ConsoleTest, WithoutTheConsoleThereIsNoPage) {
-  ApiServerOptions options{.console = false};
-  Start(std::move(options));
+  Start(ApiServerOptions{.console = false});
   const HttpReply root = Browse(false, "/");
   EXPECT_EQ(Header(root, "Content-Type"), "application/json");
   EXPECT_FALSE(Json::parse(root.body).contains("page"));

@@ -83,8 +83,7 @@ TEST_F(GrpcServicesTest, WhatCannotBeTheBestOfSeveral) {
 }
 
 TEST_F(GrpcServicesTest, CandidatesThatTakeTooMuchMemoryEnd) {
-  ApiLimits limits{.max_response_bytes = 40'000};
-  Start(limits);
+  Start(ApiLimits{.max_response_bytes = 40'000});
   const grpc::Status status = Refused(BestOf(Request("abcd", 4000), 1, 2));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message().rfind("best_of: ", 0), 0u) << status.error_message();

@@ -236,8 +236,7 @@ TEST_F(GrpcGatewayTest, AClientThatLeavesAbortsItsRequest) {
 }
 
 TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
-  ApiLimits limits{.max_open_calls = 1};
-  Begin(limits);
+  Begin(ApiLimits{.max_open_calls = 1});
   gate_.Close();
   grpc::ClientContext context;
   const auto stuck = inference_->Generate(&context, Request("!", 100));
@@ -248,8 +247,7 @@ TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
 }
 
 TEST_F(GrpcGatewayTest, OutputsThatWaitAreBounded) {
-  ApiLimits limits{.max_response_bytes = 1000};
-  Begin(limits);
+  Begin(ApiLimits{.max_response_bytes = 1000});
   const grpc::Status status = Generate(Ask("abc", 1000, false)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(engine_->WaitIdle());

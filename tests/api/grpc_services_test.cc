@@ -74,8 +74,7 @@ TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadEndsInTime) {
 }
 
 TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadIsBoundedInBytes) {
-  ApiLimits limits{.max_stream_backlog_bytes = 16 << 10, .max_open_calls = 1};
-  Start(limits);
+  Start(ApiLimits{.max_stream_backlog_bytes = 16 << 10, .max_open_calls = 1});
   ExpectUnreadCallEnds();
 }
 
@@ -243,8 +242,7 @@ TEST_F(GrpcServicesTest, AnUpdateIsReceived) {
 }
 
 TEST_F(GrpcServicesTest, AnUpdateWhoseClientIsSilentIsGivenUp) {
-  ApiLimits limits{.weight_update_timeout = absl::Milliseconds(50)};
-  Start(limits);
+  Start(ApiLimits{.weight_update_timeout = absl::Milliseconds(50)});
   grpc::ClientContext context;
   v1::UpdateWeightsResponse response;
   const auto writer = control_->UpdateWeights(&context, &response);

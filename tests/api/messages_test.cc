@@ -210,9 +210,7 @@ TEST_F(MessagesTest, Counts) {
 }
 
 TEST_F(MessagesTest, ErrorsHaveAnthropicsShape) {
-  ApiServerOptions options;
-  options.limits.max_body_bytes = 4000;
-  Start(options);
+  Start(ApiServerOptions{.limits = {.max_body_bytes = 4000}});
   ExpectError(Send("POST", kPath, Body("a", kThinking)), 503, "overloaded_error");
   server_->SetModel(FakeModel(engine_));
   const HttpReply no_template = Send("POST", kPath, Body("a", kThinking));
@@ -266,8 +264,7 @@ TEST_F(MessagesTest, AnAnswerThatAnOperatorAbortsIsAnError) {
 }
 
 TEST_F(MessagesTest, KeysInEitherHeader) {
-  ApiServerOptions options{.api_keys = ApiKeys("secret")};
-  ServeTurns(options);
+  ServeTurns(ApiServerOptions{.api_keys = ApiKeys("secret")});
   const auto status = [&](const std::string& path, const std::string& headers) {
     return Send("POST", path, Body("abcEND", kThinking), headers).status;
   };

@@ -58,10 +58,7 @@ TEST(OutputProcessorTest, StopsAndDoesNotLeak) {
 TEST(OutputProcessorTest, HoldsBackOnlyWhatMayBecomeAStop) {
   const ByteTokenizer tokenizer;
   OutputProcessor processor(&tokenizer, {.stop = {"abc"}});
-  const auto feed = [&](char c) {
-    RequestOutput output{.token_ids = {c}};
-    return processor.Process(std::move(output)).text;
-  };
+  const auto feed = [&](char c) { return processor.Process(RequestOutput{.token_ids = {c}}).text; };
   EXPECT_EQ(feed('x'), "x");
   EXPECT_EQ(feed('a'), "");
   EXPECT_EQ(feed('b'), "");
@@ -102,8 +99,7 @@ TEST(OutputProcessorTest, HalfACharacterAtTheEndIsLeftOut) {
 TEST(OutputProcessorTest, NothingAfterTheEnd) {
   const ByteTokenizer tokenizer;
   OutputProcessor processor(&tokenizer, {.stop = {"a"}});
-  RequestOutput first{.token_ids = {'a'}};
-  EXPECT_EQ(processor.Process(std::move(first)).finish_reason, FinishReason::kStop);
+  EXPECT_EQ(processor.Process(RequestOutput{.token_ids = {'a'}}).finish_reason, FinishReason::kStop);
   RequestOutput late{.token_ids = {'b'}, .finish_reason = FinishReason::kAbort};
   const OutputDelta delta = processor.Process(std::move(late));
   EXPECT_EQ(delta.text, "");

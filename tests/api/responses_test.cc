@@ -226,9 +226,7 @@ TEST_F(ResponsesTest, AResponseThatIsNotToBeKeptIsNot) {
 }
 
 TEST_F(ResponsesTest, TheStoreOfAServerIsBounded) {
-  ApiServerOptions options;
-  options.limits.max_stored_responses = 1;
-  ServeTemplate("{{ messages[0].content }}", options);
+  ServeTemplate("{{ messages[0].content }}", ApiServerOptions{.limits = {.max_stored_responses = 1}});
   const Json first = Respond(R"({"input": "abc", "max_output_tokens": 2})");
   const Json second = Respond(R"({"input": "abc", "max_output_tokens": 2})");
   EXPECT_EQ(Send("GET", absl::StrCat("/v1/responses/", first["id"].get<std::string>())).status, 404);

@@ -51,8 +51,7 @@ class DeviceGroupTest : public testing::Test {
       ranks_[r].options.nccl_unique_id = std::string(128, 'x');
       ranks_[r].options.connect_timeout = absl::Seconds(30);
       ranks_[r].nccl = &fake_.api();
-      CpuDeviceOptions cpu{.num_threads = 1};
-      ranks_[r].device = Device::CreateCpu(cpu).value();
+      ranks_[r].device = Device::CreateCpu(CpuDeviceOptions{.num_threads = 1}).value();
     }
   }
   ~DeviceGroupTest() override {

@@ -78,8 +78,7 @@ std::string Say(const std::string& model, DataType dtype, bool fuses, int* fused
       request.max_tokens = 3;
       request.sampling.set_num_logprobs(3);
     }
-    MiniOptions mini{.max_step_tokens = 16, .num_blocks = 16};
-    const auto results = RunAll(**group, requests, mini);
+    const auto results = RunAll(**group, requests, MiniOptions{.max_step_tokens = 16, .num_blocks = 16});
     EXPECT_TRUE(results.ok()) << results.status();
     if (!results.ok()) return "";
     for (const MiniResult& result : *results) {

@@ -178,8 +178,7 @@ TEST(MetricsTest, AnEngineThatRecoversAsleepCountsAsAsleep) {
 TEST(MetricsTest, OnlyAnAwakeEngineCountsAsAwake) {
   for (const EngineState state : kEngineStates) {
     const auto metrics = Metrics::Create("m", 100);
-    EngineStats stats{.state = state};
-    const std::string text = metrics->Serialize(stats);
+    const std::string text = metrics->Serialize(EngineStats{.state = state});
     const char* awake = state == EngineState::kAwake ? "1" : "0";
     EXPECT_TRUE(Has(text, absl::StrCat("vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state="
                                        "\"awake\"} ",
@@ -217,8 +216,7 @@ TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
   const auto metrics = Metrics::Create("m", 100);
   metrics->OnModelSwitch(/*room=*/absl::Seconds(2), /*wake_up=*/absl::Seconds(0.5));
   metrics->OnModelSwitch(/*room=*/absl::Seconds(1), /*wake_up=*/absl::Seconds(0.25));
-  EngineStats stats{.oldest_wait = absl::Seconds(7)};
-  const std::string text = metrics->Serialize(stats);
+  const std::string text = metrics->Serialize(EngineStats{.oldest_wait = absl::Seconds(7)});
   const auto sum = [](const std::string& phase) {
     return absl::StrCat("somnus:model_switch_seconds_sum{engine=\"0\",model_name=\"m\",phase=\"", phase,
                         "\"} ");
@@ -278,8 +276,7 @@ TEST(MetricsTest, ChangesOfTheWeightsAreCountedAndMeasured) {
   const std::unique_ptr<Metrics> metrics = Metrics::Create("m", 100);
   metrics->OnWeightsChanged({.updates = false, .duration = absl::Seconds(3)});
   metrics->OnWeightsChanged({.updates = true, .duration = absl::Seconds(1)});
-  EngineStats stats{.weights_version = 3};
-  const std::string text = metrics->Serialize(stats);
+  const std::string text = metrics->Serialize(EngineStats{.weights_version = 3});
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
   EXPECT_TRUE(has("somnus:weights_version{engine=\"0\",model_name=\"m\"} 3\n")) << text;
   for (const char* change : {"reload", "update"}) {

@@ -17,8 +17,7 @@ class StepTraceTest : public ::testing::Test {
  protected:
   void Step(int64_t id) {
     now_ += absl::Milliseconds(10);
-    StepEvent step{.step_id = id, .replied = now_, .duration = absl::Milliseconds(8)};
-    trace_.OnStep(step);
+    trace_.OnStep(StepEvent{.step_id = id, .replied = now_, .duration = absl::Milliseconds(8)});
   }
 
   MonotonicTime now_ = absl::Hours(1);

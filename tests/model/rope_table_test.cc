@@ -10,8 +10,7 @@ namespace {
 constexpr int64_t kMaxModelLen = 4096;
 
 TEST(RopeTableTest, MatchesTheFormulaFarOut) {
-  RopeConfig rope{.theta = 500000};
-  const std::vector<double> frequencies = RopeFrequencies(rope, 64, kMaxModelLen);
+  const std::vector<double> frequencies = RopeFrequencies(RopeConfig{.theta = 500000}, 64, kMaxModelLen);
   ASSERT_EQ(frequencies.size(), 32u);
   const int64_t positions = 5000;
   std::vector<float> cos(positions * 32), sin(positions * 32);

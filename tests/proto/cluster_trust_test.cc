@@ -40,8 +40,7 @@ class Service : public v1::ClusterService::Service {
 };
 
 ClusterTrust WithSecret(const std::string& secret) {
-  ClusterTrustOptions options{.secret = secret};
-  return ClusterTrust::Create(options).value();
+  return ClusterTrust::Create(ClusterTrustOptions{.secret = secret}).value();
 }
 
 ClusterTrust WithCertificate(const TlsFiles& files, const std::string& secret = "") {
@@ -180,8 +179,7 @@ TEST_F(ClusterTrustTest, ListenersBeyondLoopbackNeedProofs) {
     EXPECT_TRUE(absl::IsFailedPrecondition(none.CheckListen(address))) << address;
     EXPECT_TRUE(WithSecret(kSecret).CheckListen(address).ok()) << address;
   }
-  ClusterTrustOptions options{.insecure = true};
-  EXPECT_TRUE(ClusterTrust::Create(options)->CheckListen("0.0.0.0:0").ok());
+  EXPECT_TRUE(ClusterTrust::Create(ClusterTrustOptions{.insecure = true})->CheckListen("0.0.0.0:0").ok());
 }
 
 TEST_F(ClusterTrustTest, TheSecretComesFromItsFileElseFromTheEnvironment) {
@@ -234,8 +232,7 @@ TEST_F(ClusterTrustTest, FilesOfNoUseAreNamed) {
                {{good.certificate, good.key, good.key}, "--cluster-ca: "},
                {{good.certificate, good.key, "/no/such/file"}, "--cluster-ca: "}};
   for (const auto& one : cases) {
-    ClusterTrustOptions options{.tls = one.files};
-    const absl::Status status = ClusterTrust::Create(options).status();
+    const absl::Status status = ClusterTrust::Create(ClusterTrustOptions{.tls = one.files}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status));
     EXPECT_TRUE(absl::StartsWith(status.message(), one.flag)) << status;
   }

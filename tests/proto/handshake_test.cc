@@ -16,8 +16,7 @@ namespace somnus {
 namespace {
 
 ClusterTrust TrustBy(char letter) {
-  ClusterTrustOptions options{.secret = std::string(kMinSecretBytes, letter)};
-  return *ClusterTrust::Create(options);
+  return *ClusterTrust::Create(ClusterTrustOptions{.secret = std::string(kMinSecretBytes, letter)});
 }
 
 TEST(HandshakeTest, AnotherSecretIsSaidInWordsOnBothSides) {

@@ -152,8 +152,7 @@ TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
   ASSERT_TRUE(group && two_threads);
   std::vector<Cut> cuts;
   for (int32_t chunk : {1, 16, 64, 1 << 20}) {
-    MiniOptions options{.chunk = chunk};
-    cuts.push_back({"chunks", options, group.get()});
+    cuts.push_back({"chunks", MiniOptions{.chunk = chunk}, group.get()});
   }
   cuts.push_back({"shuffled blocks, few at a time", Shuffled(), group.get()});
   MiniOptions stale{.stale_steps = true};

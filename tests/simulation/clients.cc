@@ -39,8 +39,7 @@ void Client::Begin() {
 
 EngineRequest Client::MakeRequest() {
   EngineRequest request{.id = id_, .prompt = prompt_};
-  SamplingParams greedy{.temperature = 0};
-  request.sampling = std::make_shared<const SamplingParams>(greedy);
+  request.sampling = std::make_shared<const SamplingParams>(SamplingParams{.temperature = 0});
   request.max_tokens = max_tokens_;
   request.priority = static_cast<int32_t>(site_.world.random().Between(0, 2));
   return request;

@@ -229,8 +229,7 @@ TEST(HeadOfLineTest, TheServedSchedulerLetsAShortPromptPass) {
 }
 
 TEST(SvgChartTest, ChartsAreTextThatNamesWhatTheyShow) {
-  LineChart lines{.title = "a < b", .series = {{"ours", {{1, 0.5}, {2, 7}}}}};
-  const std::string svg = ToSvg(lines);
+  const std::string svg = ToSvg(LineChart{.title = "a < b", .series = {{"ours", {{1, 0.5}, {2, 7}}}}});
   EXPECT_EQ(svg.substr(0, 4), "<svg");
   EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
   EXPECT_NE(svg.find(">ours<"), std::string::npos);

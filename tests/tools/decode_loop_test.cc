@@ -32,8 +32,7 @@ TEST(DecodeLoop, AStepReadsTheKvCacheInItsOwnType) {
                                                                {DataType::kF32, 256},
                                                                {DataType::kF8E4M3, 64},
                                                                {DataType::kI8, 64 + 2 * 2 * sizeof(float)}}) {
-    DecodeLoopOptions options{.model = "tests/data/tiny/llama-rope3", .kv_cache_dtype = type};
-    const auto loop = Load(options);
+    const auto loop = Load(DecodeLoopOptions{.model = "tests/data/tiny/llama-rope3", .kv_cache_dtype = type});
     ASSERT_NE(loop, nullptr);
     EXPECT_EQ(loop->work().kv_token_bytes, bytes);
     const double read = DecodeBytes(loop->work(), 2, 40, 3);
