@@ -24,8 +24,7 @@ TEST_P(RecoverTest, TokensAreThoseOfAnUndisturbedRunWheneverTheWorkerDies) {
   for (int lost_after = 0; lost_after < 12; ++lost_after) {
     Harness harness(SmallOptions(), depth());
     const EngineRequest a = MakeRequest("a", 18, 9), b = MakeRequest("b", 6, 9, 40);
-    harness.Add(a);
-    harness.Add(b);
+    harness.Add(a, b);
     for (int i = 0; i < lost_after; ++i) harness.Step();
     harness.Lose();
     harness.RunToEnd();
@@ -69,16 +68,14 @@ TEST(SchedulerRecover, ReturnsTheLiveSequencesInFlightOnce) {
 TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest first = MakeRequest("first", 12, 4);
-  harness.Add(first);
-  harness.RunToEnd();
+  harness.Run(first);
   ASSERT_GT(harness.scheduler.blocks().pool().num_cached(), 0);
   EXPECT_TRUE(harness.Lose().empty());
   EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   for (const auto& [id, cached] : {std::pair("second", 0), std::pair("third", 8)}) {
     EngineRequest request = first;
     request.id = id;
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers[id].num_cached, cached) << id;
     EXPECT_EQ(harness.answers[id].tokens, Reference(first)) << id;
   }
@@ -90,11 +87,9 @@ TEST_P(RecoverTest, SuspectsRunAlone) {
   Harness harness(SmallOptions(), depth());
   const std::vector<EngineRequest> requests = {MakeRequest("a", 6, 6), MakeRequest("b", 6, 6, 20),
                                                MakeRequest("c", 6, 6, 40), MakeRequest("d", 6, 6, 60)};
-  harness.Add(requests[0]);
-  harness.Add(requests[1]);
+  harness.Add(requests[0], requests[1]);
   harness.Send(harness.scheduler.Schedule());
-  harness.Add(requests[2]);
-  harness.Add(requests[3]);
+  harness.Add(requests[2], requests[3]);
   for (const SequencePtr& sequence : harness.Lose()) sequence->runs_alone = true;
   const size_t first = harness.steps.size();
   harness.RunToEnd();

@@ -104,6 +104,17 @@ class Harness {
         replayed_(options.blocks.block_size) {}
 
   void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
+  template <typename... More>
+  void Add(EngineRequest request, EngineRequest next, More... more) {
+    Add(std::move(request));
+    Add(std::move(next), std::move(more)...);
+  }
+  // The requests, which are added now, and all others to their ends.
+  template <typename... Requests>
+  void Run(Requests... requests) {
+    Add(std::move(requests)...);
+    RunToEnd();
+  }
 
   // Sends the next step, and takes replies beyond the depth. False when there was nothing to do.
   bool Step() {

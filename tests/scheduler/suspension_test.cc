@@ -30,8 +30,7 @@ TEST_P(SuspensionTest, ASleepAtAnyMomentComputesNothingAgain) {
   for (int after = 0; after < 14; ++after) {
     Harness harness(KeepingOptions(), depth());
     const EngineRequest a = MakeRequest("a", 18, 9), b = MakeRequest("b", 6, 9, 40);
-    harness.Add(a);
-    harness.Add(b);
+    harness.Add(a, b);
     for (int i = 0; i < after; ++i) harness.Step();
     harness.SleepKeeping();
     EXPECT_EQ(harness.scheduler.num_running(), 0);
@@ -88,14 +87,12 @@ TEST_P(SuspensionTest, PromptLogprobsAreDeliveredOnceAndComputedOnce) {
 TEST_P(SuspensionTest, ThePrefixCacheOutlivesTheSleep) {
   Harness harness(KeepingOptions(), depth());
   const EngineRequest first = MakeRequest("first", 12, 4);
-  harness.Add(first);
-  harness.RunToEnd();
+  harness.Run(first);
   harness.SleepKeeping();
   harness.WakeKeeping();
   EngineRequest second = first;
   second.id = "second";
-  harness.Add(second);
-  harness.RunToEnd();
+  harness.Run(second);
   EXPECT_EQ(harness.answers["second"].num_cached, 8);
   EXPECT_EQ(harness.answers["second"].tokens, Reference(first));
 }
@@ -105,8 +102,7 @@ TEST_P(SuspensionTest, ThePrefixCacheOutlivesTheSleep) {
 TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   EXPECT_EQ(harness.scheduler.num_suspended(), 1);
@@ -124,8 +120,7 @@ TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
 TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.Suspend();
   EXPECT_FALSE(harness.scheduler.ChooseKept().empty());
@@ -143,8 +138,7 @@ TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
 TEST_P(SuspensionTest, WhatEndsWhileItSleepsGivesItsBlocksBack) {
   Harness harness(KeepingOptions(), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   ASSERT_NE(harness.scheduler.Abort("a"), nullptr);
@@ -197,8 +191,7 @@ TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   harness.SleepKeeping();
   harness.WakeKeeping();
   const EngineRequest urgent = MakeRequest("urgent", 25, 5, 40);
-  harness.Add(urgent);
-  harness.RunToEnd();
+  harness.Run(urgent);
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
   EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
