@@ -4,14 +4,9 @@ import shutil
 import tempfile
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
+from cluster.harness import SMOLLM2, Cluster, expected, grpc, stubs, tiny
 from cluster.harness.other_weights import second_checkpoint, swapped_layers, tensors_of
 from cluster.sleep_cycles_test import holdings
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASES = [case for case in expected(MODEL) if not case["ambiguous"]]

@@ -10,12 +10,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster.harness import ROOT, Cluster, stubs, tiny, wait_until
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
+from cluster.harness import ROOT, Cluster, grpc, stubs, tiny, wait_until
 
 with open(os.path.join(ROOT, "tests", "data", "embedding_goldens.json"), encoding="utf-8") as goldens_file:
     GOLDENS = json.load(goldens_file)

@@ -8,12 +8,7 @@ import signal
 import unittest
 import zipfile
 
-from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny, wait_until
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
+from cluster.harness import SMOLLM2, Cluster, expected, grpc, stubs, tiny, wait_until
 
 MODEL = "qwen3"
 DEADLINE_S = 60

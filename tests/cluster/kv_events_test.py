@@ -5,13 +5,8 @@ import socket
 import threading
 import unittest
 
-from cluster.harness import Cluster, stubs, tiny, wait_until
+from cluster.harness import Cluster, grpc, stubs, tiny, wait_until
 from cluster.harness.run_directory import RunDirectory, kill
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 BLOCK = 16

@@ -10,13 +10,8 @@ import tempfile
 import time
 import unittest
 
-from cluster.harness import Cluster, begin_and_stop, expected, free_ports, tiny, wait_until
+from cluster.harness import Cluster, begin_and_stop, expected, free_ports, grpc, tiny, wait_until
 from cluster.lifecycle_test import HandStartedWorkers
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

@@ -7,14 +7,9 @@ import re
 import signal
 import unittest
 
-from cluster.harness import Cluster, alive, children, expected, free_ports, tiny, wait_until
+from cluster.harness import Cluster, alive, children, expected, free_ports, grpc, tiny, wait_until
 from cluster.harness.served_weights import RelayedUpdate, chunks_of, generate_stubs
 from cluster.several_models_test import CASES, MODELS, start
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")

@@ -11,13 +11,8 @@ import subprocess
 import threading
 import unittest
 
-from cluster.harness import SOMNUS, Cluster, expected, stubs, tiny, wait_until
+from cluster.harness import SOMNUS, Cluster, expected, grpc, stubs, tiny, wait_until
 from cluster.poison_test import FaultyCluster
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
