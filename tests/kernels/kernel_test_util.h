@@ -248,4 +248,50 @@ struct Packed {
   LinearWeight weight;
 };
 
+// A NaN and an infinity among the activations spoil their rows of the product and no other row. Weights of
+// floats keep a NaN a NaN.
+inline void ExpectNanAndInfStayInTheirRow(const Bench& bench, const LinearWeight& weight, DataType act,
+                                          bool keeps_nan = false) {
+  Matrix x(act, 20, weight.k), clean(DataType::kF32, 20, weight.n), y(DataType::kF32, 20, weight.n);
+  x.Randomize(8);
+  Linear(*bench.device, x.view(), weight, nullptr, clean.view());
+  x.Set(3, 5, NAN);
+  x.Set(9, std::min<int64_t>(63, weight.k - 1), INFINITY);
+  Linear(*bench.device, x.view(), weight, nullptr, y.view());
+  for (int64_t t = 0; t < 20; ++t) {
+    for (int64_t n = 0; n < weight.n; ++n) {
+      if (t == 3 && keeps_nan) {
+        EXPECT_TRUE(std::isnan(y.Get(t, n)));
+      } else if (t == 3 || t == 9) {
+        EXPECT_FALSE(std::isfinite(y.Get(t, n)));
+      } else {
+        EXPECT_EQ(y.Get(t, n), clean.Get(t, n));
+      }
+    }
+  }
+}
+
+// Ids of which some are within a table of kVocab rows for the ids from kVocabBegin on.
+inline constexpr int64_t kVocab = 77, kVocabBegin = 100;
+inline std::vector<int32_t> IdsAroundAShard() {
+  std::vector<int32_t> ids = {100, 176, 177, 99, 0, 132, 131, -1, 2000000000};
+  for (int i = 0; i < 100; ++i) ids.push_back(90 + i);
+  return ids;
+}
+
+// Embedding gives each such id its row of `table`, whose values are `values`, or zeros.
+inline void ExpectEmbeddingReads(const Bench& bench, const LinearWeight& table,
+                                 const std::vector<float>& values) {
+  const std::vector<int32_t> ids = IdsAroundAShard();
+  const auto rows = static_cast<int64_t>(ids.size());
+  Matrix out(DataType::kF32, rows, table.k, 2);
+  out.Randomize(1);
+  Embedding(*bench.device, ids.data(), table, kVocabBegin, kVocabBegin + kVocab, out.view());
+  for (int64_t t = 0; t < rows; ++t) {
+    const bool mine = ids[t] >= kVocabBegin && ids[t] < kVocabBegin + kVocab;
+    for (int64_t i = 0; i < table.k; ++i)
+      ASSERT_EQ(out.Get(t, i), mine ? values[(ids[t] - kVocabBegin) * table.k + i] : 0) << "token " << ids[t];
+  }
+}
+
 }  // namespace somnus::kernel_test
