@@ -39,7 +39,8 @@ class FakePeers : public PeerCollectives {
   }
 
   PeerHandle handle() const override {
-    PeerHandle handle{.address = 100 + options_.rank};
+    PeerHandle handle;
+    handle.address = 100 + options_.rank;
     handle.device_uuid[0] = notes_->device != 0 ? notes_->device : static_cast<char>(64 + options_.rank);
     return handle;
   }
